@@ -33,6 +33,7 @@ HANDLES: dict[str, str] = {
 
 FIRST_FIELDS: dict[str, list[str]] = {
     "Memory": ["const PJRT_Memory_FunctionTable *vtable", "void *record", "void *user_data"],  # as in user_data.h
+    "Buffer": ["void *record", "void *completion"],  # the completion of the execution that makes it, see _event.pyx
     "MemoryDescription": [],  # many lie in one array, which their device's description owns
 }
 """The first fields of the handles that do not just begin with the object that they belong to, ``record``."""

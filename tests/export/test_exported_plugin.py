@@ -121,3 +121,41 @@ def test_topologies_come_from_the_function_that_describes_them_without_a_client(
     """
     )
     assert lines == ["8", "no 9"]
+
+
+def test_a_client_that_is_exported_itself() -> None:
+    lines = run_python(
+        """
+    import pjrt
+    from pjrt.capi import load_capsule
+
+    client = pjrt.client("reference", num_devices=2)
+    exported = pjrt.export(client, name="mine")
+    plugin = load_capsule(exported.capsule)
+    with plugin.client() as first, plugin.client() as second:
+        print(len(first.devices), len(second.devices), len(plugin.topology().device_descriptions))
+    print(client.is_closed)
+
+    def refused(call):
+        try:
+            call()
+        except pjrt.PjrtError as error:
+            print(type(error).__name__, error.message.partition(";")[2].split(";")[0].strip())
+
+    refused(lambda: plugin.client(num_devices=3))
+    refused(lambda: exported.write_library("libmine.so"))
+    refused(lambda: plugin.topology("8"))
+    client.close()
+    refused(plugin.client)
+    refused(lambda: pjrt.export(3, name="mine"))
+    """
+    )
+    assert lines == [
+        "2 2 2",
+        "False",
+        "InvalidArgumentError give options where the client is made",
+        "InvalidArgumentError export a function that makes such a client",
+        "UnimplementedError its one topology has no name",
+        "FailedPreconditionError export an open client",
+        "InvalidArgumentError ",
+    ]

@@ -21,7 +21,7 @@ RULES = [
     {"call": "LoadedExecutable_Execute", "chance": 0.2, "seed": 2, "ready": "INTERNAL"},
     {"call": "Buffer_*|Event_*", "chance": 0.1, "seed": 3, "error": "ABORTED"},
     {"call": "Buffer_ToHostBuffer", "chance": 0.2, "seed": 4, "flip": 5},
-    {"memory": 400},
+    {"memory": 100},
 ]
 
 control = Control(sys.argv[1])

@@ -121,6 +121,7 @@ def test_no_words_crash_the_layer(action: str, run) -> None:  # type: ignore[no-
     assert len({finding.rule for finding in done.findings}) > 15
 
 
-def test_threads_that_break_no_rule(run) -> None:  # type: ignore[no-untyped-def]
-    done = run("threads", EVERYTHING)
+@pytest.mark.parametrize("program", ["threads", "memory-after-callback"])
+def test_programs_that_break_no_rule(program: str, run) -> None:  # type: ignore[no-untyped-def]
+    done = run(program, EVERYTHING)
     assert (done.returncode, done.output, done.findings) == (0, "survived\n", [])

@@ -144,16 +144,16 @@ cdef class Api:
         Raises:
             UnimplementedError: the plugin does not have the extension, or one of less than ``needed`` bytes.
         """
+        # Handles may be freed when the module's names are gone, at the end of the interpreter: they serve errors only.
         entry = self._extensions.get(kind)
-        name = EXTENSIONS[kind][0]
         if entry is None:
             raise UnimplementedError(
-                f"{self.path}: the plugin has no {name} extension; see plugin.extensions for those it has"
+                f"{self.path}: the plugin has no {EXTENSIONS[kind][0]} extension; see plugin.extensions for those it has"
             )
         address, size = entry
         if size < needed:
             raise UnimplementedError(
-                f"{self.path}: the plugin's {name} extension is an older one ({size} bytes), which does not offer "
+                f"{self.path}: the plugin's {EXTENSIONS[kind][0]} extension is an older one ({size} bytes), which does not offer "
                 "this; use a newer plugin"
             )
         return <void *><size_t>address

@@ -1,9 +1,9 @@
 from pjrt.capi._gen_abi cimport PJRT_Buffer
-from pjrt.capi._scope cimport ClientScope, Handle
+from pjrt.capi._scope cimport ClientScope, Handle, pjrt_counter, pjrt_pointer
 
 
 cdef class BufferCore(Handle):
-    cdef int references
+    cdef pjrt_counter references
     cdef object _shape
     cdef object _element_type
     cdef object _layout
@@ -14,7 +14,7 @@ cdef class BufferCore(Handle):
 cdef class ExternalReferenceCore:
     cdef BufferCore buffer
     cdef size_t address
-    cdef bint held
+    cdef pjrt_pointer held  # not null until the count was given back
 
 
 cdef object new_buffer(ClientScope scope, PJRT_Buffer *native)

@@ -14,7 +14,7 @@ from pjrt.capi._gen_abi cimport *
 from pjrt.capi._getter cimport Getter
 from pjrt.capi._layouts cimport buffer_layout
 from pjrt.capi._pin cimport Pin
-from pjrt.capi._scope cimport ClientScope, Handle
+from pjrt.capi._scope cimport ClientScope, Handle, pjrt_counter_add, pjrt_counter_read, pjrt_pointer_take
 from pjrt.capi._to_host cimport copy_raw, copy_raw_later, read_array
 from pjrt.capi._values cimport Block, NativeLayout, int64_block, native_layout, read_layout, whole
 
@@ -27,7 +27,8 @@ from pjrt.api.shape_spec import expect_shape
 from pjrt.capi._documented import documented
 
 
-# Asked once, and kept in fields: a __dict__ would make every new buffer slower.
+# Asked once, and kept in fields: a __dict__ would make every new buffer slower. A field is set once, so that a thread can
+# read it without a lock while others do.
 cdef Getter _SHAPE = Getter("PJRT_Buffer_Dimensions")  # Buffer.shape
 cdef Getter _ELEMENT_TYPE = Getter("PJRT_Buffer_ElementType")  # Buffer.element_type
 cdef Getter _DEVICE = Getter("PJRT_Buffer_Device")  # Buffer.device
@@ -57,8 +58,8 @@ cdef class BufferCore(Handle):
     cdef int destroy(self, void *native) except -1:
         """Give back first the counts of external references that are still held: closing a client ends those, too."""
         cdef PJRT_Buffer_DecreaseExternalReferenceCount_Args args
-        while self.references:
-            self.references -= 1
+        while pjrt_counter_read(&self.references):
+            pjrt_counter_add(&self.references, -1)
             start(&args, PJRT_Buffer_DecreaseExternalReferenceCount_Args_STRUCT_SIZE)
             args.buffer = <PJRT_Buffer *>native
             self.scope.api.call(SLOT_PJRT_Buffer_DecreaseExternalReferenceCount, &args)  # Client.close
@@ -73,25 +74,37 @@ cdef class BufferCore(Handle):
     @property
     def shape(self):
         if self._shape is None:
-            self._shape = _SHAPE.ask(self)
+            answer = _SHAPE.ask(self)
+            with cython.critical_section(self):
+                if self._shape is None:
+                    self._shape = answer
         return self._shape
 
     @property
     def element_type(self):
         if self._element_type is None:
-            self._element_type = _ELEMENT_TYPE.ask(self)
+            answer = _ELEMENT_TYPE.ask(self)
+            with cython.critical_section(self):
+                if self._element_type is None:
+                    self._element_type = answer
         return self._element_type
 
     @property
     def device(self):
         if self._device is None:
-            self._device = _DEVICE.ask(self)
+            answer = _DEVICE.ask(self)
+            with cython.critical_section(self):
+                if self._device is None:
+                    self._device = answer
         return self._device
 
     @property
     def memory_space(self):
         if self._memory_space is None:
-            self._memory_space = _MEMORY_SPACE.ask(self)
+            answer = _MEMORY_SPACE.ask(self)
+            with cython.critical_section(self):
+                if self._memory_space is None:
+                    self._memory_space = answer
         return self._memory_space
 
     @property
@@ -103,9 +116,12 @@ cdef class BufferCore(Handle):
             args.buffer = <PJRT_Buffer *>self.use()
             try:
                 self.call(SLOT_PJRT_Buffer_GetMemoryLayout, &args)
-                self._layout = read_layout(&args.layout)
+                answer = read_layout(&args.layout)
             except UnimplementedError:
-                self._layout = buffer_layout(self)
+                answer = buffer_layout(self)
+            with cython.critical_section(self):
+                if self._layout is None:
+                    self._layout = answer
         return self._layout
 
     # Its life.
@@ -114,7 +130,7 @@ cdef class BufferCore(Handle):
     def is_deleted(self):
         """Whether the buffer was deleted or donated, or its client closed."""
         cdef PJRT_Buffer_IsDeleted_Args args
-        if self.native == NULL or self.scope.closed:
+        if self.native == NULL or self.scope.is_shut():
             return True
         start(&args, PJRT_Buffer_IsDeleted_Args_STRUCT_SIZE)
         args.buffer = <PJRT_Buffer *>self.native
@@ -123,7 +139,7 @@ cdef class BufferCore(Handle):
 
     def delete(self):
         cdef PJRT_Buffer_Delete_Args args
-        if self.native == NULL or self.scope.closed:
+        if self.native == NULL or self.scope.is_shut():
             return
         start(&args, PJRT_Buffer_Delete_Args_STRUCT_SIZE)
         args.buffer = <PJRT_Buffer *>self.native
@@ -209,13 +225,14 @@ cdef class BufferCore(Handle):
 
     def external_reference(self):
         cdef PJRT_Buffer_IncreaseExternalReferenceCount_Args increase
+        cdef Pin pin = Pin.of(self.scope)
         start(&increase, PJRT_Buffer_IncreaseExternalReferenceCount_Args_STRUCT_SIZE)
         increase.buffer = <PJRT_Buffer *>self.use()
         self.call(SLOT_PJRT_Buffer_IncreaseExternalReferenceCount, &increase)
         reference = PluginExternalReference()
         (<ExternalReferenceCore>reference).buffer = self
-        (<ExternalReferenceCore>reference).held = True
-        self.references += 1
+        (<ExternalReferenceCore>reference).held = <void *>self
+        pjrt_counter_add(&self.references, 1)
         (<ExternalReferenceCore>reference).address = _EXTERNAL_POINTER.ask(self)
         return reference
 
@@ -250,7 +267,7 @@ cdef class BufferCore(Handle):
         return send_buffer(self, descriptor)
 
     def __repr__(self):
-        if self.native == NULL or self.scope.closed:
+        if self.native == NULL or self.scope.is_shut():
             return f"<{type(self).__name__} of a closed client>"
         return Buffer.__repr__(self)
 
@@ -277,18 +294,22 @@ cdef class ExternalReferenceCore:
 
     def release(self):
         cdef PJRT_Buffer_DecreaseExternalReferenceCount_Args args
-        if not self.held:
+        cdef BufferCore buffer = self.buffer
+        if pjrt_pointer_take(&self.held) == NULL:
             return
-        self.held = False
-        if self.buffer.native == NULL or self.buffer.scope.closed:
+        if not buffer.scope.try_to_enter():
             return  # closing the client has freed the buffer and its counts
-        start(&args, PJRT_Buffer_DecreaseExternalReferenceCount_Args_STRUCT_SIZE)
-        args.buffer = <PJRT_Buffer *>self.buffer.native
-        self.buffer.references -= 1
-        self.buffer.call(SLOT_PJRT_Buffer_DecreaseExternalReferenceCount, &args)
+        try:
+            start(&args, PJRT_Buffer_DecreaseExternalReferenceCount_Args_STRUCT_SIZE)
+            args.buffer = <PJRT_Buffer *>buffer.native
+            if args.buffer != NULL:  # the garbage collector may free the buffer first, and its counts with it
+                pjrt_counter_add(&buffer.references, -1)
+                buffer.call(SLOT_PJRT_Buffer_DecreaseExternalReferenceCount, &args)
+        finally:
+            buffer.scope.leave()
 
     def __dealloc__(self):
-        if self.held:
+        if self.held != NULL:
             self.release()
 
 

@@ -14,7 +14,7 @@ from pjrt.capi._loaded_executable cimport new_loaded_executable
 from pjrt.capi._memory cimport HostMemory
 from pjrt.capi._new_buffer cimport alias, from_host, of_error, uninitialized, view_of_device
 from pjrt.capi._pin cimport Pin
-from pjrt.capi._scope cimport ClientScope
+from pjrt.capi._scope cimport ClientScope, pjrt_lanes_busy, pjrt_lanes_close, pjrt_pointer_take
 from pjrt.capi._topology cimport client_topology
 from pjrt.capi._transfer cimport transfer_manager
 from pjrt.capi._values cimport Block, NamedValues, whole
@@ -52,13 +52,17 @@ cdef class ClientCore(ClientScope):
     @property
     def topology(self):
         cdef PJRT_Client_TopologyDescription_Args args
-        topology = None if self._topology is None else self._topology()
+        with cython.critical_section(self):
+            reference = self._topology
+        topology = None if reference is None else reference()
         if topology is None:
             start(&args, PJRT_Client_TopologyDescription_Args_STRUCT_SIZE)
             args.client = <PJRT_Client *>self.native
             self.call(SLOT_PJRT_Client_TopologyDescription, &args)
             topology = client_topology(self, args.topology, self.attributes)
-            self._topology = weakref.ref(topology)  # not kept: it keeps the client
+            reference = weakref.ref(topology)  # not kept: it keeps the client
+            with cython.critical_section(self):
+                self._topology = reference
         return topology
 
     def lookup_device(self, device_id):
@@ -293,10 +297,10 @@ cdef class ClientCore(ClientScope):
 
     @property
     def is_closed(self):
-        return self.closed
+        return self.is_shut()
 
     def close(self):
-        if self.closed:
+        if not pjrt_lanes_close(&self.lanes):
             return
         try:
             self.close_handles()
@@ -305,20 +309,18 @@ cdef class ClientCore(ClientScope):
             self._notify_closed()
 
     def _destroy(self):
-        cdef void *native = self.native
-        self.native = NULL
+        cdef void *native = pjrt_pointer_take(&self.native)
         if native != NULL:
             self.api.drop(SLOT_PJRT_Client_Destroy, native)  # Client.close
-            self._mapped = {}
+            self._mapped.clear()
 
     def _close_at_exit(self):
         """Close the client while Python still works, unless a call of another thread is under way in it."""
-        if not self.in_flight:
+        if not pjrt_lanes_busy(&self.lanes):
             self.close()
 
     def __dealloc__(self):
-        cdef void *native = self.native
-        self.native = NULL
+        cdef void *native = pjrt_pointer_take(&self.native)
         if native != NULL:
             self.api.drop(SLOT_PJRT_Client_Destroy, native)  # Client: when it is dropped
 

@@ -10,6 +10,7 @@ from pjrt.capi._device cimport native_device
 from pjrt.capi._event cimport lazy_future
 from pjrt.capi._gate cimport gate_enter, gate_leave
 from pjrt.capi._gen_abi cimport *
+from pjrt.capi._pin cimport Pin
 from pjrt.capi._scope cimport ClientScope, Scope
 from pjrt.capi._ticket cimport redeem, ticket_for
 from pjrt.capi._values cimport Block, NativeLayout, int64_block, native_layout
@@ -82,6 +83,7 @@ def send_buffers(ClientScope client, buffers, destinations, keys):
 def receive_buffers(ClientScope client, specs, device, sources, keys):
     """``Client.cross_host_receive_buffers``."""
     cdef PJRT_Transfers_PJRT_Client_CrossHostReceiveBuffers_Args args
+    cdef Pin pin = Pin.of(client)
     cdef _Shapes shapes = _Shapes(specs)
     cdef size_t index
     cdef Block buffers = Block.of(shapes.number * sizeof(void *))
@@ -159,6 +161,7 @@ class PluginCrossHostReceive(ReceiveCore, CrossHostReceive):
 def make_receive_buffers(ClientScope client, specs, device):
     """``Client.make_cross_host_receive_buffers``."""
     cdef PJRT_Transfers_PJRT_Client_MakeCrossHostReceiveBuffers_Args args
+    cdef Pin pin = Pin.of(client)
     cdef _Shapes shapes = _Shapes(specs)
     cdef size_t index
     cdef Block buffers = Block.of(shapes.number * sizeof(void *))
@@ -210,8 +213,8 @@ cdef void _tell_descriptors(
         if error != NULL:
             receive.promise.set_error(receive.scope.api.take_error(error))
             return
+        receive.cancel_arg = cancel_arg  # first: a thread that cancels looks at the function
         receive.cancel_notifier = cancel_notifier
-        receive.cancel_arg = cancel_arg
         receive.promise.set_result(
             [
                 blob(descriptors[index], sizes[index], "a descriptor")

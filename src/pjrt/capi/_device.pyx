@@ -4,10 +4,13 @@ The plugin owns all of them for as long as its client or topology lives, so ther
 changes is read once; names and numbers are read at once, because they are shown after the client was closed, too.
 """
 
+cimport cython
+
 from pjrt.capi._api cimport count, start, text
 from pjrt.capi._gen_abi cimport *
 from pjrt.capi._getter cimport Constant, Getter
-from pjrt.capi._scope cimport Borrowed, ClientScope, Handle, Scope
+from pjrt.capi._pin cimport Pin
+from pjrt.capi._scope cimport Borrowed, ClientScope, ClosableHandle, Handle, Scope
 from pjrt.capi._values cimport NamedValues, read_named_values, whole
 
 from pjrt.api.checks import expect
@@ -28,7 +31,10 @@ cdef class DescriptionCore(Borrowed):
     @property
     def memory_space_descriptions(self):
         if self._memories is None:
-            self._memories = self._read_memories()
+            memories = self._read_memories()
+            with cython.critical_section(self):
+                if self._memories is None:
+                    self._memories = memories
         return self._memories
 
     def _read_memories(self):
@@ -143,6 +149,7 @@ cdef class DeviceCore(Borrowed):
     def create_async_tracking_event(self, description):
         cdef PJRT_Device_CreateAsyncTrackingEvent_Args args
         cdef bytes encoded = expect(description, str, "a description as a str").encode()
+        cdef Pin pin = Pin.of(self.scope)
         start(&args, PJRT_Device_CreateAsyncTrackingEvent_Args_STRUCT_SIZE)
         args.device = <PJRT_Device *>self.native
         args.description = encoded
@@ -170,7 +177,7 @@ class PluginDevice(DeviceCore, Device):
     default_memory_space = Constant("PJRT_Device_DefaultMemory")
 
 
-cdef class TrackingEventCore(Handle):
+cdef class TrackingEventCore(ClosableHandle):
     """A ``PJRT_AsyncTrackingEvent``."""
 
     def close(self):

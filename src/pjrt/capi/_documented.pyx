@@ -32,9 +32,10 @@ def documented(cls):
 def _doc_of(name, bases):
     """Return the docstring of a member in the first base that has one."""
     for base in bases:
-        doc = getattr(vars(base).get(name), "__doc__", None)
-        if doc:
-            return doc
+        if name in vars(base):  # None has a docstring of its own from Python 3.13 on
+            doc = getattr(vars(base)[name], "__doc__", None)
+            if doc:
+                return doc
     return None
 
 

@@ -18,7 +18,7 @@ from cpython.ref cimport Py_DECREF, Py_INCREF
 from pjrt.capi._api cimport Api, function_t, start
 from pjrt.capi._gate cimport gate_enter, gate_leave
 from pjrt.capi._gen_abi cimport *
-from pjrt.capi._scope cimport Scope
+from pjrt.capi._scope cimport Scope, pjrt_counter_add, pjrt_pointer_set_first, pjrt_pointer_take
 
 import threading
 
@@ -47,18 +47,24 @@ cdef class Event:
 
     def __dealloc__(self):
         cdef PJRT_Event *native = self.native
+        cdef pjrt_wait *failed
         self.native = NULL
-        pjrt_wait_release(self.wait)
+        pjrt_wait_release(<pjrt_wait *>self.wait)
+        while self.failed != NULL:
+            failed = self.failed
+            self.failed = failed.failed_before
+            pjrt_wait_release(failed)
         if native != NULL:
             self.api.drop(SLOT_PJRT_Event_Destroy, native)  # Future: when it is dropped
 
     def is_ready(self):
         """Return whether the event is ready, and its error: ``(False, None)`` while it is pending."""
         cdef PJRT_Event_IsReady_Args args
-        if self.wait != NULL:
-            if not pjrt_wait_is_done(self.wait):
+        cdef pjrt_wait *wait = <pjrt_wait *>self.wait
+        if wait != NULL:
+            if not pjrt_wait_is_done(wait):
                 return False, None
-            return True, (self._explained(self.api.read_error(self.wait.error)) if self.wait.error != NULL else None)
+            return True, (self._explained(self.api.read_error(wait.error)) if wait.error != NULL else None)
         start(&args, PJRT_Event_IsReady_Args_STRUCT_SIZE)
         args.event = self.native
         self.api.call(SLOT_PJRT_Event_IsReady, &args)  # Future.done
@@ -90,52 +96,63 @@ cdef class Event:
 
     def block(self, double seconds):
         """Wait until the event is ready, for so many seconds at most."""
-        self.register(None)
-        cdef pjrt_wait *wait = self.wait
-        pjrt_wait_acquire(wait)  # another thread whose OnReady fails would release it
+        cdef pjrt_wait *wait = self._waiting()
         with nogil:
             pjrt_wait_block(wait, seconds)
-        pjrt_wait_release(wait)
 
     cdef int register(self, watcher) except -1:
         """Have the plugin call back when the event is ready, and then call ``watcher._poll``. May be called again."""
-        if self.wait == NULL:
-            self._start_waiting()
-        if watcher is not None and not self.watched:
-            self.watched = True  # the reference is given once
+        cdef pjrt_wait *wait = self._waiting()
+        if watcher is not None and pjrt_counter_add(&self.watchers, 1) == 1:  # the reference is given once
             Py_INCREF(watcher)
-            if not pjrt_wait_watch(self.wait, <void *>watcher):
+            if not pjrt_wait_watch(wait, <void *>watcher):
                 Py_DECREF(watcher)
                 watcher._poll()
         return 0
 
-    def _start_waiting(self):
-        """Register a callback for the event; where the plugin has no ``OnReady``, a thread waits for it."""
-        cdef PJRT_Event_OnReady_Args args
-        cdef void *ticket
-        cdef pjrt_wait *wait = pjrt_wait_new(self.api.table)
+    cdef pjrt_wait *_waiting(self) except NULL:
+        """Return the wait for the event, which lives as long as this object; begin it if no other thread has."""
+        cdef pjrt_wait *wait = <pjrt_wait *>self.wait
+        if wait != NULL:
+            return wait
+        wait = pjrt_wait_new(self.api.table)
         if wait == NULL:
             raise MemoryError("no memory to wait for an event")
-        ticket = pjrt_ticket_new(wait)
-        if ticket == NULL:
+        if not pjrt_pointer_set_first(&self.wait, wait):
             pjrt_wait_release(wait)
+            return <pjrt_wait *>self.wait
+        self._start_waiting(wait)
+        return wait
+
+    cdef int _start_waiting(self, pjrt_wait *wait) except -1:
+        """Register a callback for the event; where the plugin has no ``OnReady``, a thread waits for it."""
+        cdef PJRT_Event_OnReady_Args args
+        cdef void *ticket = pjrt_ticket_new(wait)
+        if ticket == NULL:
+            self._stop_waiting(wait)
             raise MemoryError("no memory to wait for an event")
         pjrt_wait_acquire(wait)  # released with the redeemed ticket
         start(&args, PJRT_Event_OnReady_Args_STRUCT_SIZE)
         args.event = self.native
         args.callback = _on_ready
         args.user_arg = ticket
-        self.wait = wait
         try:
             try:
                 self.api.call(SLOT_PJRT_Event_OnReady, &args)  # Future.add_done_callback
             except UnimplementedError:
                 self._await_aside(<size_t>ticket)
         except BaseException:
-            self.wait = NULL
             pjrt_wait_release(<pjrt_wait *>pjrt_ticket_redeem(ticket))
-            pjrt_wait_release(wait)
+            self._stop_waiting(wait)
             raise
+        return 0
+
+    cdef void _stop_waiting(self, pjrt_wait *wait) noexcept:
+        """Have the next caller begin anew. Other threads may use this wait still, so it lives as long as the event."""
+        with cython.critical_section(self):
+            wait.failed_before = self.failed
+            self.failed = wait
+        pjrt_pointer_take(&self.wait)
 
     def _await_aside(self, size_t ticket):
         """Start a thread that waits in the plugin, so that all other waits can be interrupted and end in time."""

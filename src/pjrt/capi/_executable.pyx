@@ -174,7 +174,7 @@ cdef class ExecutableCore(Handle):
                     (<deleter_t>free)(&destroy)
 
     def __repr__(self):
-        if self.native == NULL or self.scope.closed:
+        if self.native == NULL or self.scope.is_shut():
             return f"<{type(self).__name__} of a closed client>"
         return Executable.__repr__(self)
 

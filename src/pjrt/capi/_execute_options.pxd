@@ -1,5 +1,5 @@
 from pjrt.capi._gen_abi cimport PJRT_ExecuteOptions
-from pjrt.capi._scope cimport ClientScope, Handle
+from pjrt.capi._scope cimport ClientScope, ClosableHandle, Handle
 
 
 cdef class ExecuteCall:
@@ -12,7 +12,7 @@ cdef class ExecuteCall:
 cdef ExecuteCall execute_call(ClientScope scope, object options, size_t num_devices)
 
 
-cdef class ContextCore(Handle):
+cdef class ContextCore(ClosableHandle):
     pass
 
 

@@ -11,7 +11,8 @@ from pjrt.capi._event cimport lazy_future
 from pjrt.capi._gate cimport gate_enter, gate_leave
 from pjrt.capi._gen_abi cimport *
 from pjrt.capi._memory cimport HostMemory
-from pjrt.capi._scope cimport ClientScope, Handle
+from pjrt.capi._pin cimport Pin
+from pjrt.capi._scope cimport ClientScope, ClosableHandle, Handle
 from pjrt.capi._values cimport Block, element_type, int64_block, read_int64s, whole
 
 import logging
@@ -42,12 +43,10 @@ cdef class ExecuteCall:
 
 
 cdef ExecuteCall execute_call(ClientScope scope, options, size_t num_devices):
-    """Return the options for a call; ``None`` stands for the defaults."""
+    """Return the options for a call."""
     cdef ExecuteCall call = ExecuteCall.__new__(ExecuteCall)
     cdef bytes location
     start(&call.options, PJRT_ExecuteOptions_STRUCT_SIZE)
-    if options is None:
-        return call
     expect(options, ExecuteOptions, "execute options as pjrt.ExecuteOptions or None")
     call.keep = []
     call.options.launch_id = <int>whole(options.launch_id, "a launch id as a whole number", 32)
@@ -259,7 +258,7 @@ cdef void _give_output(
 
 
 @cython.no_gc_clear
-cdef class StreamCore(Handle):
+cdef class StreamCore(ClosableHandle):
     """A ``PJRT_CopyToDeviceStream``; freed when it is dropped."""
 
     def add_chunk(self, data):
@@ -296,7 +295,7 @@ class PluginCopyToDeviceStream(StreamCore, CopyToDeviceStream):
 
 
 @cython.no_gc_clear
-cdef class ContextCore(Handle):
+cdef class ContextCore(ClosableHandle):
     """A ``PJRT_ExecuteContext``."""
 
     def add_user_data(self, type_id, address):
@@ -321,6 +320,7 @@ class PluginExecuteContext(ContextCore, ExecuteContext):
 cdef object new_context(ClientScope scope):
     """``Client.create_execute_context``."""
     cdef PJRT_ExecuteContext_Create_Args args
+    cdef Pin pin = Pin.of(scope)
     start(&args, PJRT_ExecuteContext_Create_Args_STRUCT_SIZE)
     scope.call(SLOT_PJRT_ExecuteContext_Create, &args)
     context = PluginExecuteContext()

@@ -1,4 +1,4 @@
-"""FFI handlers as the addresses that plugins take; a Python function only where programs run in the host's memory."""
+"""FFI handlers as the addresses that plugins take: of compiled handlers, and of Python functions."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any
 
 from pjrt.api.errors import InvalidArgumentError, UnimplementedError
 
-_DEVICES = ("cuda", "rocm", "tpu")
-"""The platforms whose buffers a Python function cannot read."""
+_GPUS = ("cuda", "rocm")
+"""The platforms where a Python function gets addresses on the device, and a stream."""
 
 
 def address_of(handler: Callable[..., Any] | int, traits: int, platform: str) -> int:
@@ -17,20 +17,21 @@ def address_of(handler: Callable[..., Any] | int, traits: int, platform: str) ->
 
     Raises:
         InvalidArgumentError: the handler is neither an address nor a function.
-        UnimplementedError: the handler is a function, and programs of the platform do not run in the host's memory.
+        UnimplementedError: the handler is a function, and programs of the platform run in other memory than the host's
+            and that of a GPU.
     """
     if isinstance(handler, int) and handler > 0:
         return handler
     if not callable(handler):
         raise InvalidArgumentError(f"expected the address of an FFI handler or a Python function, found {handler!r}")
-    if platform in _DEVICES:
+    if platform == "tpu":
         raise UnimplementedError(
-            f"a Python function cannot be a handler on '{platform}', whose buffers are not in the host's memory; "
+            "a Python function cannot be a handler on 'tpu', whose buffers are not in the host's memory; "
             "give the address of a compiled handler"
         )
     from pjrt.devices.xla.ffi_handler import handler_of
 
-    return handler_of(handler, traits)
+    return handler_of(handler, traits, on_device=platform in _GPUS)
 
 
 def function_at(address: int) -> Callable[..., Any] | None:

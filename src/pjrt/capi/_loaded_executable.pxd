@@ -9,6 +9,7 @@ cdef class LoadedExecutableCore(Handle):
     cdef tuple _devices
 
     cdef list run(self, list arguments, object device, object options, object futures)
+    cdef list _run_pinned(self, list arguments, object device, object options, object futures)
     cdef int _lay_out(
         self, PJRT_LoadedExecutable_Execute_Args *args, void **pointers, list arguments, size_t num_devices, size_t num_args
     ) except -1

@@ -41,17 +41,25 @@ cdef class LoadedExecutableCore(Handle):
     @property
     def executable(self):
         cdef PJRT_LoadedExecutable_GetExecutable_Args args
+        cdef Pin pin
         if self.executable_ is None:
+            pin = Pin.of(self.scope)
             start(&args, PJRT_LoadedExecutable_GetExecutable_Args_STRUCT_SIZE)
             args.loaded_executable = <PJRT_LoadedExecutable *>self.use()
             self.call(SLOT_PJRT_LoadedExecutable_GetExecutable, &args)
-            self.executable_ = new_executable(self.scope, (<ClientScope>self.scope).platform, args.executable)
+            executable = new_executable(self.scope, (<ClientScope>self.scope).platform, args.executable)
+            with cython.critical_section(self):
+                if self.executable_ is None:
+                    self.executable_ = executable
         return self.executable_
 
     @property
     def addressable_devices(self):
         if self._devices is None:
-            self._devices = _DEVICES.ask(self)
+            devices = _DEVICES.ask(self)
+            with cython.critical_section(self):
+                if self._devices is None:
+                    self._devices = devices
         return self._devices
 
     @property
@@ -125,16 +133,25 @@ cdef class LoadedExecutableCore(Handle):
 
     cdef list run(self, list arguments, device, options, futures):
         """Execute on all devices in one call. ``arguments`` are new lists, which keep the buffers alive meanwhile."""
+        cdef list rows
+        self.scope.enter()  # held until the results are in the scope's list, as by a Pin, which would be an object more
+        try:
+            rows = self._run_pinned(arguments, device, options, futures)
+        finally:
+            self.scope.leave()
+        return rows
+
+    cdef list _run_pinned(self, list arguments, device, options, futures):
         cdef PJRT_LoadedExecutable_Execute_Args args
-        cdef Pin pin = Pin.of(self.scope)
+        cdef PJRT_ExecuteOptions defaults
         cdef ClientScope scope = <ClientScope>self.scope
         cdef size_t num_devices = len(arguments)
-        cdef size_t num_args = len(arguments[0]) if num_devices else 0
+        cdef size_t num_args = len(<list>arguments[0]) if num_devices else 0
         cdef void *few[FEW]
         cdef void **pointers = few
         cdef size_t needed = num_devices * (num_args + self.outputs + 3)
         cdef Block many
-        cdef ExecuteCall call = execute_call(scope, options, num_devices)
+        cdef ExecuteCall call = None
         if futures is not None:
             expect(futures, list, "a list, or None, as returned_futures")
         if needed > FEW:
@@ -143,9 +160,14 @@ cdef class LoadedExecutableCore(Handle):
         memset(pointers, 0, needed * sizeof(void *))
         self._lay_out(&args, pointers, arguments, num_devices, num_args)
         args.executable = <PJRT_LoadedExecutable *>self.use()
-        args.options = &call.options
         args.execute_device = native_device(scope, device)
-        if futures is None and not call.outlives:
+        if options is None:
+            start(&defaults, PJRT_ExecuteOptions_STRUCT_SIZE)
+            args.options = &defaults
+        else:
+            call = execute_call(scope, options, num_devices)
+            args.options = &call.options
+        if futures is None and (call is None or not call.outlives):
             args.device_complete_events = NULL
         try:
             self.call(SLOT_PJRT_LoadedExecutable_Execute, &args)  # LoadedExecutable.execute
@@ -198,7 +220,7 @@ cdef class LoadedExecutableCore(Handle):
     cdef int _give_futures(self, PJRT_Event **events, size_t num_devices, ExecuteCall call, futures) except -1:
         cdef size_t index
         for index in range(num_devices):
-            if call.outlives:
+            if call is not None and call.outlives:
                 future = eager_future(self.scope, events[index], None, call)
             else:
                 future = lazy_future(self.scope, events[index], None)
@@ -231,7 +253,7 @@ cdef class LoadedExecutableCore(Handle):
     def is_deleted(self):
         """Whether the executable was deleted, or its client closed."""
         cdef PJRT_LoadedExecutable_IsDeleted_Args args
-        if self.native == NULL or self.scope.closed:
+        if self.native == NULL or self.scope.is_shut():
             return True
         start(&args, PJRT_LoadedExecutable_IsDeleted_Args_STRUCT_SIZE)
         args.executable = <PJRT_LoadedExecutable *>self.native
@@ -240,20 +262,22 @@ cdef class LoadedExecutableCore(Handle):
 
     def delete(self):
         cdef PJRT_LoadedExecutable_Delete_Args args
-        if self.native == NULL or self.scope.closed:
+        if self.native == NULL or self.scope.is_shut():
             return
         start(&args, PJRT_LoadedExecutable_Delete_Args_STRUCT_SIZE)
         args.executable = <PJRT_LoadedExecutable *>self.native
         self.call(SLOT_PJRT_LoadedExecutable_Delete, &args)
 
     def __repr__(self):
-        if self.native == NULL or self.scope.closed:
+        if self.native == NULL or self.scope.is_shut():
             return f"<{type(self).__name__} of a closed client>"
         return LoadedExecutable.__repr__(self)
 
 
 cdef list _row(arguments):
     """Return the arguments for one device as a new list."""
+    if type(arguments) is list or type(arguments) is tuple:
+        return list(arguments)
     return list(expect_sequence(arguments, "the arguments as a list of buffers"))
 
 

@@ -180,18 +180,22 @@ cdef class FulfillmentCore(Handle):
         self._settle(None, expect(error, PjrtError, "an error as pjrt.PjrtError"))
 
     def _settle(self, buffer, error):
-        cdef void *native = self.native
-        if native == NULL:
-            raise FailedPreconditionError("the alias was fulfilled already, or its client was closed; it is done once")
+        cdef void *native
         if buffer is not None:
             (<BufferCore>buffer).use()
+        if self.native == NULL:
+            self._refuse()
         self.hold()
         try:
-            self.native = NULL
-            self.unlink()
+            native = self.take()
+            if native == NULL:
+                self._refuse()
             self._fulfill(<size_t>native, buffer, error)
         finally:
             self.let_go()
+
+    def _refuse(self):
+        raise FailedPreconditionError("the alias was fulfilled already, or its client was closed; it is done once")
 
     def _fulfill(self, size_t native, buffer, error):
         cdef PJRT_Client_FulfillAliasBuffer_Args args

@@ -32,8 +32,7 @@ def _allocator_stats(devices: Iterable[Device]) -> dict[str, dict[str, int]]:
             stats = device.memory_stats()
         except PjrtError:
             continue
-        values = {name: getattr(stats, name) for name in stats.__slots__}
-        all_stats[str(device)] = {name: value for name, value in values.items() if value is not None}
+        all_stats[str(device)] = {name: value for name, value in stats._asdict().items() if value is not None}
     return all_stats
 
 

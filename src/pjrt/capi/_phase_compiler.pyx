@@ -35,7 +35,7 @@ cdef class PhaseCompilerCore(Handle):
             try:
                 count(args.num_phase_names, args.phase_names_sizes, "the names of the phases")
                 number = count(args.num_phase_names, args.phase_names, "the names of the phases")
-                self._phase_names = tuple(
+                names = tuple(
                     [
                         text(args.phase_names[index], args.phase_names_sizes[index], "the name of a phase")
                         for index in range(number)
@@ -43,6 +43,9 @@ cdef class PhaseCompilerCore(Handle):
                 )
             finally:
                 self._free(args.phase_names, args.phase_names_sizes, args.num_phase_names)
+            with cython.critical_section(self):
+                if self._phase_names is None:
+                    self._phase_names = names
         return self._phase_names
 
     def run(self, programs, phases, options=None):

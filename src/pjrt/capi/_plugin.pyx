@@ -1,5 +1,6 @@
 """Plugins: vendors' libraries, and the table of functions that each returns."""
 
+cimport cython
 from libc.stdint cimport int64_t
 
 from pjrt.capi._api cimport Api, start
@@ -37,7 +38,12 @@ cdef class PluginCore:
     cdef Scope scope
     cdef str _path
     cdef readonly str name
-    cdef readonly dict attributes
+    cdef dict _attributes
+
+    @property
+    def attributes(self):
+        with cython.critical_section(self):  # another thread may make a client, and read them again
+            return self._attributes
 
     @property
     def api_version(self):
@@ -76,12 +82,12 @@ cdef class PluginCore:
         start(&attributes, PJRT_Plugin_Attributes_Args_STRUCT_SIZE)
         try:
             self.api.call(SLOT_PJRT_Plugin_Attributes, &attributes)  # Plugin.attributes
-            self.attributes = read_named_values(
-                attributes.attributes, attributes.num_attributes, "the attributes of a plugin"
-            )
+            values = read_named_values(attributes.attributes, attributes.num_attributes, "the attributes of a plugin")
         except UnimplementedError:
-            self.attributes = {}
-        return self.attributes
+            values = {}
+        with cython.critical_section(self):
+            self._attributes = values
+        return values
 
     def client(self, *, key_value_store=None, **options):
         """Create a client (``PJRT_Client_Create``).

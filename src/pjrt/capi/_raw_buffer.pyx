@@ -8,7 +8,8 @@ from pjrt.capi._event cimport eager_future
 from pjrt.capi._gen_abi cimport *
 from pjrt.capi._getter cimport Getter
 from pjrt.capi._memory cimport HostMemory
-from pjrt.capi._scope cimport Handle
+from pjrt.capi._pin cimport Pin
+from pjrt.capi._scope cimport ClosableHandle, Handle
 from pjrt.capi._values cimport whole
 
 from pjrt.api.raw_buffer import RawBuffer
@@ -19,7 +20,7 @@ cdef Getter _HOST_POINTER = Getter("PJRT_RawBuffer_GetHostPointer")
 
 
 @cython.no_gc_clear
-cdef class RawBufferCore(Handle):
+cdef class RawBufferCore(ClosableHandle):
     """A ``PJRT_RawBuffer``."""
 
     def host_pointer(self):
@@ -64,6 +65,7 @@ class PluginRawBuffer(RawBufferCore, RawBuffer):
 def raw_alias(BufferCore buffer):
     """``Buffer.raw``."""
     cdef PJRT_RawBuffer_CreateRawAliasOfBuffer_Args args
+    cdef Pin pin = Pin.of(buffer.scope)
     start(&args, PJRT_RawBuffer_CreateRawAliasOfBuffer_Args_STRUCT_SIZE)
     args.buffer = <PJRT_Buffer *>buffer.use()
     buffer.call(SLOT_PJRT_RawBuffer_CreateRawAliasOfBuffer, &args)

@@ -2,20 +2,25 @@
 
 A handle is freed with its Python object, or by hand, or when its scope is closed, whichever comes first; the scope
 keeps a list of its handles for that. Scopes outlive their handles because each handle holds its scope, and nothing is
-freed while a call that uses it is under way, in whichever thread. All bookkeeping is done while holding the GIL.
+freed while a call that uses it is under way, in whichever thread. The bookkeeping (``pjrt_support/lanes.h``) is right
+with the GIL and without.
 """
 
 cimport cython
-from cpython.ref cimport PyObject
+from cpython.exc cimport PyErr_CheckSignals
+from cpython.ref cimport Py_DECREF, PyObject
 
 from pjrt.capi._api cimport Api
 from pjrt.capi._gen_abi cimport PJRT_Device, PJRT_Memory
 
-import threading
-
 from pjrt.api.errors import FailedPreconditionError, ResourceExhaustedError
 
-cdef double _SLICE_SECONDS = 0.5
+cdef extern from "pjrt_support/system.h" nogil:
+    void pjrt_sleep(double seconds)
+
+# How long a thread that closes a scope sleeps between two looks at the calls under way: longer from look to look.
+cdef double _FIRST_SLEEP_SECONDS = 20e-6
+cdef double _LONGEST_SLEEP_SECONDS = 5e-3
 
 
 cdef class Native:
@@ -51,47 +56,56 @@ cdef class Scope(Native):
     cdef Scope home(self):
         return self
 
+    cdef bint is_shut(self) noexcept:
+        """Whether new calls are refused, because the scope was closed."""
+        return pjrt_lanes_closed(&self.lanes)
+
+    cdef bint try_to_enter(self) noexcept:
+        """Count a call that begins; return False, and count nothing, where new calls are refused."""
+        return pjrt_lanes_begin(&self.lanes)
+
     cdef int enter(self) except -1:
-        if self.closed:
+        if not pjrt_lanes_begin(&self.lanes):
             raise FailedPreconditionError("the client was closed; make a new one with plugin.client()")
-        self.in_flight += 1
         return 0
 
     cdef void leave(self) noexcept:
-        self.in_flight -= 1
-        if self.closed and self.in_flight == 0 and self.idle is not None:
-            # A bare lock, whose release runs no Python: the GIL stays here until the caller has put what its call gave
-            # in the scope's list, where the closing thread finds it.
-            lock, self.idle = self.idle, None
-            lock.release()
+        pjrt_lanes_end(&self.lanes)
 
     cdef object explain(self, error):
         """Return an error with what this scope can add to it."""
         return error
 
     cdef int close_handles(self) except -1:
-        """Refuse new calls, wait for those under way, then free all handles.
+        """Wait for the calls under way in a scope that refuses new ones, then free all handles.
 
         Raises:
             PjrtError: freeing a handle failed. The others were freed all the same, and this is the first error.
         """
         cdef Handle handle
-        self.closed = True
+        cdef PyObject *listed
+        cdef bint left = True
+        cdef double pause = _FIRST_SLEEP_SECONDS
         failure = None
-        while self.in_flight or self.first != NULL:
-            if self.in_flight:
-                lock = threading.Lock()
-                lock.acquire()
-                self.idle = lock
-                if self.in_flight:
-                    lock.acquire(True, _SLICE_SECONDS)
-                continue
-            handle = <Handle>self.first  # held: while the plugin frees it another thread may drop the last reference
-            try:
-                handle.free()
-            except Exception as error:
-                failure = failure or error
-            handle = None
+        # Calls may add handles until they end. Those that free one take it off the list first, and are counted meanwhile.
+        while pjrt_lanes_busy(&self.lanes) or left:
+            if not pjrt_lanes_busy(&self.lanes):
+                listed = pjrt_lanes_any(&self.lanes, _LINK_OFFSET, &left)
+                if listed != NULL:
+                    handle = <Handle>listed
+                    Py_DECREF(handle)
+                    try:
+                        handle.free()
+                    except Exception as error:
+                        failure = failure or error
+                    handle = None
+                    continue
+                if not left:
+                    continue
+            PyErr_CheckSignals()
+            with nogil:
+                pjrt_sleep(pause)
+            pause = min(2 * pause, _LONGEST_SLEEP_SECONDS)
         if failure is not None:
             raise failure
         return 0
@@ -136,7 +150,7 @@ cdef class Handle(Native):
         self.scope = scope
         self.native = native
         self.destroy_slot = destroy_slot
-        self.link()
+        pjrt_lanes_add(&scope.lanes, &self.link, <PyObject *>self)
         return 0
 
     def __del__(self):
@@ -171,36 +185,38 @@ cdef class Handle(Native):
         return 0
 
     cdef int hold(self) except -1:
-        self.scope.enter()
-        self.busy += 1
-        return 0
+        """Begin a use. The caller has a reference to the handle, and the scope stays open: nothing else frees it."""
+        return self.scope.enter()
 
     cdef int let_go(self) except -1:
-        cdef void *doomed
-        self.busy -= 1
-        if self.busy == 0 and self.doomed != NULL:
-            doomed = self.doomed
-            self.doomed = NULL
-            self.destroy(doomed)
+        """End a use."""
         self.scope.leave()
         return 0
 
     cdef int free(self) except -1:
         """Free the native object, or have the last call under way free it. May be called again."""
-        cdef void *native = self.native
-        if native == NULL:
+        cdef void *native
+        if self.native == NULL:
             return 0
-        self.native = NULL
-        self.unlink()
-        if self.busy:
-            self.doomed = native
-            return 0
-        self.scope.in_flight += 1
+        pjrt_lanes_begin_always(&self.scope.lanes)
         try:
-            self.destroy(native)
+            native = self.take()
+            if native != NULL:
+                self.retire(native)
         finally:
             self.scope.leave()
         return 0
+
+    cdef void *take(self) noexcept:
+        """Return the native object to the one caller who gets it, and take the handle off the scope's list."""
+        cdef void *native = pjrt_pointer_take(&self.native)
+        if native != NULL:
+            pjrt_lanes_remove(&self.scope.lanes, &self.link)
+        return native
+
+    cdef int retire(self, void *native) except -1:
+        """Free the native object that was taken."""
+        return self.destroy(native)
 
     cdef int destroy(self, void *native) except -1:
         """Free the native object; the destroy functions of the table are all alike."""
@@ -208,22 +224,46 @@ cdef class Handle(Native):
             self.scope.api.drop(self.destroy_slot, native)
         return 0
 
-    cdef void link(self) noexcept:
-        self.previous = NULL
-        self.next = self.scope.first
-        if self.next != NULL:
-            (<Handle>self.next).previous = <PyObject *>self
-        self.scope.first = <PyObject *>self
 
-    cdef void unlink(self) noexcept:
-        if self.previous != NULL:
-            (<Handle>self.previous).next = self.next
-        elif self.scope.first == <PyObject *>self:
-            self.scope.first = self.next
-        if self.next != NULL:
-            (<Handle>self.next).previous = self.previous
-        self.previous = NULL
-        self.next = NULL
+@cython.no_gc_clear
+cdef class ClosableHandle(Handle):
+    """A handle that its user may free by hand, also while another thread calls it: the last of them frees the object."""
+
+    cdef int open(self, Scope scope, void *native, size_t destroy_slot) except -1:
+        self.holders = 1
+        return Handle.open(self, scope, native, destroy_slot)
+
+    cdef int hold(self) except -1:
+        Handle.hold(self)
+        if not pjrt_counter_join(&self.holders):
+            Handle.let_go(self)
+            self.use()  # raises: nothing is left to hold
+        return 0
+
+    cdef int let_go(self) except -1:
+        try:
+            self._drop_hold()
+        finally:
+            Handle.let_go(self)
+        return 0
+
+    cdef int retire(self, void *native) except -1:
+        self.doomed = native
+        return self._drop_hold()
+
+    cdef int _drop_hold(self) except -1:
+        if pjrt_counter_add(&self.holders, -1) == 0:
+            self.destroy(self.doomed)
+        return 0
+
+
+cdef size_t _link_offset():
+    cdef Handle handle = Handle.__new__(Handle)
+    return <size_t>&handle.link - <size_t><PyObject *>handle
+
+
+# Where a handle's link lies in the handle.
+cdef size_t _LINK_OFFSET = _link_offset()
 
 
 cdef Scope free_scope(Scope scope):

@@ -2,6 +2,8 @@
 
 from libc.stdint cimport int64_t
 
+cimport cython
+
 from pjrt.capi._api cimport count, deleter_t, start, take_blob
 from pjrt.capi._device cimport new_description
 from pjrt.capi._executable cimport new_executable
@@ -52,9 +54,12 @@ cdef class TopologyCore(Native):
             args.topology = <PJRT_TopologyDescription *>self.use()
             self.call(SLOT_PJRT_TopologyDescription_GetDeviceDescriptions, &args)
             number = count(args.num_descriptions, args.descriptions, "the devices of a topology")
-            self._descriptions = tuple(
+            descriptions = tuple(
                 [new_description(self.scope, args.descriptions[index]) for index in range(number)]
             )
+            with cython.critical_section(self):
+                if self._descriptions is None:
+                    self._descriptions = descriptions
         return self._descriptions
 
     def compile(self, program, options=None, *, client=None, shapes=None):
@@ -141,7 +146,7 @@ cdef class TopologyCore(Native):
         )
 
     def __repr__(self):
-        if self.handle.native == NULL or self.scope.closed:
+        if self.handle.native == NULL or self.scope.is_shut():
             return f"<{type(self).__name__} of a closed client>"
         return TopologyDescription.__repr__(self)
 

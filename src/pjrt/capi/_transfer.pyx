@@ -10,7 +10,7 @@ from pjrt.capi._event cimport eager_future
 from pjrt.capi._gen_abi cimport *
 from pjrt.capi._memory cimport HostMemory
 from pjrt.capi._pin cimport Pin
-from pjrt.capi._scope cimport ClientScope, Handle
+from pjrt.capi._scope cimport ClientScope, ClosableHandle, Handle
 from pjrt.capi._values cimport Block, NamedValues, NativeLayout, int64_block, native_layout, whole
 
 import numpy as np
@@ -25,7 +25,7 @@ from pjrt.capi._getter import Getter
 
 
 @cython.no_gc_clear
-cdef class TransferManagerCore(Handle):
+cdef class TransferManagerCore(ClosableHandle):
     """A ``PJRT_AsyncHostToDeviceTransferManager``."""
 
     def buffer_size(self, index):

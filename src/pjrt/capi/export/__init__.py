@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from pjrt.capi.export._event import wait_for_pending
 from pjrt.capi.export._library_waits import release_gil_in_waits
-from pjrt.capi.export.exported_plugin import ExportedPlugin, export
+from pjrt.capi.export.exported_plugin import ExportedPlugin, check_no_options, export
 from pjrt.capi.export.import_spec import exported_at, load_exported
 from pjrt.capi.export.shared_library import exported_spec, write_library
 
 __all__ = [
     "ExportedPlugin",
+    "check_no_options",
     "export",
     "exported_at",
     "exported_spec",

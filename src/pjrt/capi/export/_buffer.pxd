@@ -20,15 +20,24 @@ cdef class BufferTemplate:
 
 cdef class BufferRecord:
     cdef BufferHandle handle
-    cdef readonly object buffer
+    cdef object _buffer  # None until something needs it
+    cdef object _value  # what a value path uses; None if that is not known, or the buffer was deleted
+    cdef object _maker  # makes the buffer of the value
     cdef BufferTemplate template
     cdef dict unpadded  # blocks by shape: what a call returned lives as long as the buffer
     cdef list references
 
     @staticmethod
     cdef BufferRecord of(ClientRecord client, object buffer, BufferTemplate template)
+    @staticmethod
+    cdef BufferRecord of_value(object value, object maker, BufferTemplate template)
+    cdef void _fill(self, BufferTemplate template) noexcept
+    cdef object buffer(self)
+    cdef object value(self, object path)
     cdef PJRT_Buffer *give(self) noexcept
+    cdef int delete(self) except -1
     cdef int refresh(self) except -1
+    cdef void _forget(self) noexcept
 
 
 cdef PJRT_Buffer *give_buffer(ClientRecord client, object buffer) except NULL

@@ -20,18 +20,21 @@ from pjrt.capi.export._event import working
 
 cdef class ClientRecord:
     @staticmethod
-    cdef ClientRecord of(client, str platform_name):
+    cdef ClientRecord of(client, plugin):
         cdef ClientRecord record = ClientRecord.__new__(ClientRecord)
         cdef ClientHandle *handle = &record.handle
         cdef HandleData data = HandleData()
         record.client = client
-        record.platform_name = platform_name
+        record.plugin = plugin
+        record.platform_name = plugin.platform_name
         record.data = data
         record.mapped = {}
+        record.templates = {}
+        record.has_contexts = type(client).create_execute_context is not Client.create_execute_context
         record._read_places()
         working.add(client)
         handle.record = <void *>record
-        data.add_string(platform_name or client.platform_name, &handle.platform_name, &handle.platform_name_size)
+        data.add_string(record.platform_name or client.platform_name, &handle.platform_name, &handle.platform_name_size)
         data.add_string(client.platform_version, &handle.platform_version, &handle.platform_version_size)
         handle.process_index = client.process_index
         return record
@@ -73,10 +76,11 @@ cdef ClientRecord client_record(PJRT_Client *client):
 
 cdef int _destroy(void *raw) except -1:
     args = <PJRT_Client_Destroy_Args *>raw
+    cdef ClientRecord record
     if args.client != NULL:
-        client = client_record(args.client).client
+        record = client_record(args.client)
         drop((<ClientHandle *>args.client).record)
-        client.close()
+        record.plugin.release(record.client)
 
 
 cdef int _lookup_device(void *raw) except -1:

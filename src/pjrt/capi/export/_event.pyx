@@ -1,5 +1,7 @@
 """Futures shown as events. Everything that a framework does with an event runs without Python."""
 
+cimport cython
+
 from pjrt.capi._gate import close_at_exit
 from pjrt.capi._gen_abi cimport *
 from pjrt.capi.export._trampolines cimport (
@@ -29,6 +31,7 @@ cdef extern from "pjrt_support/event.h" nogil:
     void pjrt_pending_init(pjrt_pending *pending)
     pjrt_event *pjrt_event_new(pjrt_pending *pending, int references)
     pjrt_event *pjrt_event_ready(PJRT_Error *error)
+    void pjrt_event_hold(pjrt_event *event)
     void pjrt_event_release(pjrt_pending *pending, pjrt_event *event)
     bint pjrt_event_set(pjrt_pending *pending, pjrt_event *event, PJRT_Error *error)
     bint pjrt_event_is_ready(pjrt_event *event)
@@ -48,26 +51,75 @@ pjrt_pending_init(&_pending)
 # The last plain future that succeeded with no value: a device may return the same one for all work that is done at
 # once. A future of a subclass may hold objects of its device, and is not kept.
 cdef object _ready_future = None
+cdef object _ready_guard = []  # its critical section is where the future is replaced
 
 
 cdef PJRT_Event *event_of(future) except NULL:
     """Return an event that the caller owns and that becomes ready with the future."""
     global _ready_future
     if future is _ready_future:
-        return _done_event(NULL)
+        return done_event(NULL)
     if not future.done():
         return _pending_event(future, &_pending)
     error = future.exception()
     if type(future) is Future and error is None and future.result() is None:
-        _ready_future = future
-    return _done_event(NULL if error is None else native_error(error))
+        with cython.critical_section(_ready_guard):
+            _ready_future = future
+    return done_event(NULL if error is None else native_error(error))
 
 
-cdef PJRT_Event *_done_event(PJRT_Error *error) except NULL:
+cdef PJRT_Event *done_event(PJRT_Error *error) except NULL:
     cdef pjrt_event *event = pjrt_event_ready(error)
     if event == NULL:
         raise MemoryError("no memory for an event")
     return <PJRT_Event *>event
+
+
+# Completions: references to the events of executions, by which buffers know that they are ready.
+
+# The completion of every execution that has succeeded before it returned.
+cdef pjrt_event *_succeeded = pjrt_event_ready(NULL)
+
+
+cdef void *succeeded() noexcept nogil:
+    return _succeeded
+
+
+cdef void *completion_of(PJRT_Event *event) noexcept nogil:
+    """Return a new reference to an event, as a completion."""
+    pjrt_event_hold(<pjrt_event *>event)
+    return event
+
+
+cdef void release_completion(void *completion) noexcept nogil:
+    if completion != NULL and completion != _succeeded:
+        pjrt_event_release(&_pending, <pjrt_event *>completion)
+
+
+cdef PJRT_Event *event_following(void *completion) noexcept nogil:
+    """Return a new event that is ready, or fails, with an execution; null without memory."""
+    cdef pjrt_event *execution = <pjrt_event *>completion
+    cdef pjrt_event *event
+    cdef PJRT_Error *error
+    if pjrt_event_is_ready(execution):
+        error = pjrt_error_share(execution.error)
+        event = pjrt_event_ready(error)
+        if event == NULL:
+            pjrt_error_release(error)
+        return <PJRT_Event *>event
+    event = pjrt_event_new(&_pending, 2)
+    if event == NULL:
+        return NULL
+    if pjrt_event_on_ready(execution, _follow, event):
+        return <PJRT_Event *>event
+    pjrt_event_release(&_pending, event)
+    pjrt_event_release(&_pending, event)
+    return NULL
+
+
+cdef void _follow(PJRT_Error *error, void *event) noexcept nogil:
+    pjrt_event_set(&_pending, <pjrt_event *>event, error)
+    pjrt_event_release(&_pending, <pjrt_event *>event)
 
 
 cdef PJRT_Event *loan_event_of(future) except NULL:

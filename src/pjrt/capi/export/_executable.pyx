@@ -1,5 +1,6 @@
 """Executables shown to a framework: the properties of a compiled program, without its devices."""
 
+cimport cython
 from libc.stdint cimport int64_t
 from libc.string cimport memcpy
 
@@ -12,7 +13,7 @@ from pjrt.capi.export._program cimport check_program_size
 from pjrt.capi.export._trampolines cimport has_field, keep, put, trampoline
 
 from pjrt import stablehlo
-from pjrt.api.errors import InvalidArgumentError
+from pjrt.api.errors import InvalidArgumentError, UnimplementedError
 from pjrt.api.program import ProgramFormat
 
 
@@ -62,7 +63,7 @@ cdef int string_list(
         record.data.add_strings(
             getattr(record.executable, attribute), &strings.starts, &strings.sizes, &strings.number
         )
-        record.lists[attribute] = strings
+        strings = record.lists.setdefault(attribute, strings)
     starts[0], sizes[0], number[0] = strings.starts, strings.sizes, strings.number
 
 
@@ -74,8 +75,12 @@ cdef int _size_of_generated_code(void *raw) except -1:
 cdef int _fingerprint(void *raw) except -1:
     args = <PJRT_Executable_Fingerprint_Args *>raw
     cdef ExecutableRecord record = executable_record(args.executable)
+    cdef bytes fingerprint
     if record.fingerprint is None:
-        record.fingerprint = bytes(record.executable.fingerprint())
+        fingerprint = bytes(record.executable.fingerprint())
+        with cython.critical_section(record):
+            if record.fingerprint is None:  # set once: frameworks have the address of its bytes
+                record.fingerprint = fingerprint
     args.executable_fingerprint = record.fingerprint
     args.executable_fingerprint_size = len(record.fingerprint)
 
@@ -83,8 +88,12 @@ cdef int _fingerprint(void *raw) except -1:
 cdef int _cost_analysis(void *raw) except -1:
     args = <PJRT_Executable_GetCostAnalysis_Args *>raw
     cdef ExecutableRecord record = executable_record(args.executable)
+    cdef NamedValues costs
     if record.costs is None:
-        record.costs = NamedValues(dict(record.executable.cost_analysis()), "the cost analysis")
+        costs = NamedValues(dict(record.executable.cost_analysis()), "the cost analysis")
+        with cython.critical_section(record):
+            if record.costs is None:
+                record.costs = costs
     args.properties = record.costs.data
     args.num_properties = record.costs.size
 
@@ -120,8 +129,13 @@ cdef int _memory_stats(void *raw) except -1:
 cdef int _output_element_types(void *raw) except -1:
     args = <PJRT_Executable_OutputElementTypes_Args *>raw
     cdef ExecutableRecord record = executable_record(args.executable)
+    cdef const int *types
+    cdef size_t number
     if record.output_types == NULL:
-        record.data.add_ints(record.executable.output_element_types, &record.output_types, &record.num_output_types)
+        record.data.add_ints(record.executable.output_element_types, &types, &number)
+        with cython.critical_section(record):
+            record.num_output_types = number
+            record.output_types = types
     args.output_types = <PJRT_Buffer_Type *>record.output_types
     args.num_output_types = record.num_output_types
 
@@ -130,10 +144,15 @@ cdef int _output_dimensions(void *raw) except -1:
     args = <PJRT_Executable_OutputDimensions_Args *>raw
     cdef ExecutableRecord record = executable_record(args.executable)
     cdef size_t number
+    cdef const int64_t *dims
+    cdef const int64_t *ranks
     if record.output_dims == NULL:
         shapes = list(record.executable.output_shapes)
-        record.data.add_int64s([len(shape) for shape in shapes], &record.output_ranks, &number)
-        record.data.add_int64s([size for shape in shapes for size in shape], &record.output_dims, &number)
+        record.data.add_int64s([len(shape) for shape in shapes], &ranks, &number)
+        record.data.add_int64s([size for shape in shapes for size in shape], &dims, &number)
+        with cython.critical_section(record):
+            record.output_ranks = ranks
+            record.output_dims = dims
     args.num_outputs = record.handle.num_outputs
     args.dims = record.output_dims
     args.dim_sizes = <const size_t *>record.output_ranks
@@ -151,11 +170,28 @@ cdef int _parameter_memory_kinds(void *raw) except -1:
     string_list(record, "parameter_memory_kinds", &args.num_parameters, &args.memory_kinds, &args.memory_kind_sizes)
 
 
-cdef object _for_frameworks(program):
-    """Return an optimized program in one of the two formats that frameworks read: ``mlir`` or ``hlo_with_config``."""
-    if program.format != ProgramFormat.HLO:
-        return program
-    return stablehlo.to_hlo(program, with_config=True)
+cdef object _for_frameworks(executable):
+    """Return the optimized program in one of the two formats that frameworks read: ``mlir`` or ``hlo_with_config``.
+
+    An XLA without the Shardings extension, as PyTorch/XLA has it, reads the shardings of an executable in this program.
+    Where it finds none, it takes the shard of one device for the whole of a result.
+    """
+    program = executable.optimized_program()
+    parameter_shardings, output_shardings = (
+        _shardings(executable, name) for name in ("parameter_shardings", "output_shardings")
+    )
+    if parameter_shardings or output_shardings:
+        from pjrt.stablehlo.shardings.module_shardings import with_shardings  # programs of one device need none of it
+
+        return with_shardings(program, parameter_shardings, output_shardings)
+    return stablehlo.to_hlo(program, with_config=True) if program.format == ProgramFormat.HLO else program
+
+
+cdef object _shardings(executable, name):
+    try:
+        return getattr(executable, name)
+    except UnimplementedError:
+        return None
 
 
 cdef int _optimized_program(void *raw) except -1:
@@ -165,8 +201,12 @@ cdef int _optimized_program(void *raw) except -1:
     cdef ExecutableRecord record = executable_record(args.executable)
     # Called twice: for the size with no memory to write to, then with memory of that size.
     if record.optimized is None:
-        record.optimized = _for_frameworks(record.executable.optimized_program())
-        record.optimized_format = str(record.optimized.format).encode()
+        optimized = _for_frameworks(record.executable)
+        optimized_format = str(optimized.format).encode()
+        with cython.critical_section(record):
+            if record.optimized is None:
+                record.optimized_format = optimized_format
+                record.optimized = optimized
     cdef bytes code = record.optimized.code
     target.format = record.optimized_format
     target.format_size = len(record.optimized_format)

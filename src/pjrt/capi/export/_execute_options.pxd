@@ -1,4 +1,7 @@
-from pjrt.capi._gen_abi cimport PJRT_Api, PJRT_ExecuteOptions
+from pjrt.capi._gen_abi cimport *
+from pjrt.capi.export._client cimport ClientRecord
 
-cdef object read_execute_options(PJRT_ExecuteOptions *options, size_t num_devices, object client)
+cdef object read_execute_options(PJRT_ExecuteOptions *options, size_t num_devices, ClientRecord client)
+cdef bint is_plain(PJRT_ExecuteOptions *options, int *launch_id) noexcept nogil
+cdef PJRT_Error *add_user_data(PJRT_FFI_UserData_Add_Args *args) noexcept nogil
 cdef int fill_table(PJRT_Api *table) except -1

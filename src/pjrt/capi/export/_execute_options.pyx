@@ -3,26 +3,38 @@
 An older caller's struct ends before ours does; fields behind its end are not read.
 """
 
-from libc.stdint cimport int64_t
+from libc.stdint cimport int64_t, uintptr_t
 from libc.stdlib cimport free
 
 from pjrt.capi._gen_abi cimport *
+from pjrt.capi.export._client cimport ClientRecord
 from pjrt.capi.export._trampolines cimport (
-    drop, has_field, keep, pjrt_check_size, pjrt_error_new, put, take_error, trampoline
+    has_field, keep, pjrt_check_size, pjrt_error_new, pjrt_error_of_text, take_error
 )
-
-import dataclasses
 
 import numpy as np
 
+from pjrt.api.client import Client
 from pjrt.api.errors import UnimplementedError
 from pjrt.api.execute_options import ExecuteOptions, HloOutputCallback, RecvCallback, SendCallback
 
 cdef extern from "pjrt_support/error.h" nogil:
     char *pjrt_copy_bytes(const char *data, size_t size)
 
+cdef extern from "pjrt_support/execute_context.h" nogil:
+    ctypedef struct pjrt_context_data:
+        int64_t type_id
+        void *address
+        pjrt_context_data *next
+    ctypedef struct pjrt_context:
+        pass
+    pjrt_context *pjrt_context_new()
+    bint pjrt_context_add(pjrt_context *context, int64_t type_id, void *address)
+    const pjrt_context_data *pjrt_context_last(pjrt_context *context)
+    void pjrt_context_free(pjrt_context *context)
 
-cdef object read_execute_options(PJRT_ExecuteOptions *options, size_t num_devices, client):
+
+cdef object read_execute_options(PJRT_ExecuteOptions *options, size_t num_devices, ClientRecord client):
     """Return the options; ``None`` if all of them are the default."""
     cdef size_t device, index
     cdef int launch_id = 0
@@ -47,7 +59,7 @@ cdef object read_execute_options(PJRT_ExecuteOptions *options, size_t num_device
             for device in range(num_devices)
         ]
     if has_field(options, &options.context, sizeof(void *)) and options.context != NULL:
-        context = (<object><void *>options.context).of_client(client)
+        context = _context_of_client(<pjrt_context *>options.context, client)
         if context is not None:
             named["context"] = context
     if has_field(options, &options.call_location, sizeof(void *)) and options.call_location != NULL:
@@ -65,25 +77,40 @@ cdef object read_execute_options(PJRT_ExecuteOptions *options, size_t num_device
         named["hlo_output_callbacks"] = [
             _hlo_output(&options.hlo_output_callbacks[index]) for index in range(options.num_hlo_output_callbacks)
         ]
-    if not named:
-        return _of_launch_id(launch_id) if launch_id else None
-    return ExecuteOptions(launch_id=launch_id, **named)
+    if launch_id:
+        named["launch_id"] = launch_id
+    return _checked_options(named) if named else None
 
 
-# JAX gives each execution a launch id and nothing else, and the constructor of a frozen dataclass takes a microsecond.
-cdef object _DEFAULT_OPTIONS = ExecuteOptions()
-cdef list _FIELDS = [
-    (getattr(ExecuteOptions, field.name).__set__, getattr(_DEFAULT_OPTIONS, field.name))
-    for field in dataclasses.fields(ExecuteOptions)
-]
-cdef object _set_launch_id = ExecuteOptions.launch_id.__set__
+cdef bint is_plain(PJRT_ExecuteOptions *options, int *launch_id) noexcept nogil:
+    """Whether a program with a value path runs the same with these options as with a launch id alone, which is set.
+
+    Such a program asks for no context and no location of its call, which frameworks add to each execution.
+    """
+    launch_id[0] = 0
+    if options == NULL:
+        return True
+    if has_field(options, &options.launch_id, sizeof(int)):
+        launch_id[0] = options.launch_id
+    if options.num_send_ops or options.num_recv_ops:
+        return False
+    if has_field(options, &options.num_non_donatable_input_indices, sizeof(size_t)):
+        if options.num_non_donatable_input_indices:
+            return False
+    if has_field(options, &options.incarnation_ids, sizeof(void *)) and options.num_tasks:
+        return False
+    if has_field(options, &options.num_hlo_output_callbacks, sizeof(size_t)) and options.num_hlo_output_callbacks:
+        return False
+    return True
 
 
-cdef object _of_launch_id(object launch_id):
+cdef object _checked_options(dict named):
+    """Return the options with these values, which are right because this module made them.
+
+    JAX gives options to each execution, and to check them would take longer than all the rest.
+    """
     options = ExecuteOptions.__new__(ExecuteOptions)
-    for set_field, value in _FIELDS:
-        set_field(options, value)
-    _set_launch_id(options, launch_id)
+    options.__dict__.update(named)
     return options
 
 
@@ -159,33 +186,38 @@ cdef class _HloOutput:
             self.info.callback(replica, partition, data, dims, rank, type, operand, self.info.user_arg)
 
 
-class _Context:
-    """The data that a framework adds to an execute context before it runs anything: the client is not known yet."""
+cdef object _context_of_client(pjrt_context *context, ClientRecord client):
+    """Return the client's context with the same data; ``None`` if there is no data or the client has no contexts.
 
-    def __init__(self):
-        self._user_data = []
-
-    def add_user_data(self, type_id, address):
-        self._user_data.append((type_id, address))
-
-    def of_client(self, client):
-        """Return the client's context with the same data; ``None`` if there is no data or the client has no contexts.
-
-        JAX adds data of its own to every execution; in a client without contexts no handler could ask for it.
-        """
-        if not self._user_data:
-            return None
-        try:
-            context = client.create_execute_context()
-        except UnimplementedError:
-            return None
-        for type_id, address in self._user_data:
-            context.add_user_data(type_id, address)
-        return context
+    JAX adds data of its own to every execution; in a client without contexts no handler could ask for it.
+    """
+    cdef const pjrt_context_data *data = pjrt_context_last(context)
+    cdef list user_data
+    if data == NULL or not client.has_contexts:
+        return None
+    try:
+        own = client.client.create_execute_context()
+    except UnimplementedError:
+        return None
+    user_data = []
+    while data != NULL:
+        user_data.append((data.type_id, <uintptr_t>data.address))
+        data = data.next
+    for type_id, address in reversed(user_data):
+        own.add_user_data(type_id, address)
+    return own
 
 
-cdef int _create_context(void *raw) except -1:
-    (<PJRT_ExecuteContext_Create_Args *>raw).context = <PJRT_ExecuteContext *>keep(_Context())
+cdef PJRT_Error *_create_context(PJRT_ExecuteContext_Create_Args *args) noexcept nogil:
+    cdef PJRT_Error *error = pjrt_check_size(
+        args, PJRT_ExecuteContext_Create_Args_FIRST_STRUCT_SIZE, b"PJRT_ExecuteContext_Create_Args"
+    )
+    if error != NULL:
+        return error
+    args.context = <PJRT_ExecuteContext *>pjrt_context_new()
+    if args.context == NULL:
+        return pjrt_error_of_text(PJRT_Error_Code_RESOURCE_EXHAUSTED, b"no memory for an execute context")
+    return NULL
 
 
 cdef PJRT_Error *_destroy_context(PJRT_ExecuteContext_Destroy_Args *args) noexcept nogil:
@@ -193,11 +225,27 @@ cdef PJRT_Error *_destroy_context(PJRT_ExecuteContext_Destroy_Args *args) noexce
         args, PJRT_ExecuteContext_Destroy_Args_FIRST_STRUCT_SIZE, b"PJRT_ExecuteContext_Destroy_Args"
     )
     if error == NULL:
-        drop(<void *>args.context)
+        pjrt_context_free(<pjrt_context *>args.context)
     return error
+
+
+cdef PJRT_Error *add_user_data(PJRT_FFI_UserData_Add_Args *args) noexcept nogil:
+    """Add an address to a context; the function of the FFI extension."""
+    cdef PJRT_Error *error = pjrt_check_size(
+        args, PJRT_FFI_UserData_Add_Args_FIRST_STRUCT_SIZE, b"PJRT_FFI_UserData_Add_Args"
+    )
+    if error != NULL:
+        return error
+    if args.context == NULL:
+        return pjrt_error_of_text(
+            PJRT_Error_Code_INVALID_ARGUMENT, b"expected an execute context, found a null pointer"
+        )
+    if pjrt_context_add(<pjrt_context *>args.context, args.user_data.type_id, args.user_data.data):
+        return NULL
+    return pjrt_error_of_text(PJRT_Error_Code_RESOURCE_EXHAUSTED, b"no memory for data of an execute context")
 
 
 cdef int fill_table(PJRT_Api *table) except -1:
     """Set the functions of execute contexts."""
-    put(&table.PJRT_ExecuteContext_Create, trampoline(_create_context))
+    table.PJRT_ExecuteContext_Create = _create_context
     table.PJRT_ExecuteContext_Destroy = _destroy_context

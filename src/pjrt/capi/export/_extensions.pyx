@@ -124,7 +124,7 @@ cdef int _topology_default_layout(void *raw) except -1:
 
 cdef int _buffer_layout(void *raw) except -1:
     args = <PJRT_Layouts_PJRT_Buffer_MemoryLayout_Args *>raw
-    args.layout = _give_layout(buffer_record(args.buffer).buffer.layout)
+    args.layout = _give_layout(buffer_record(args.buffer).buffer().layout)
 
 
 cdef class _LayoutList:
@@ -141,7 +141,7 @@ cdef _LayoutList _layouts(ExecutableRecord record, str attribute):
         layouts.owners = [str(layout).encode() for layout in getattr(record.executable, attribute)]
         addresses = [<uintptr_t><void *>layout for layout in layouts.owners]
         record.data.add_pointers(addresses, &layouts.layouts, &layouts.number)
-        record.lists[attribute] = layouts
+        layouts = record.lists.setdefault(attribute, layouts)
     return layouts
 
 

@@ -6,7 +6,8 @@ A framework registers a handler with the plugin, not with a client: all clients 
 from libc.stdint cimport int64_t, uintptr_t
 
 from pjrt.capi._gen_abi cimport *
-from pjrt.capi.export._trampolines cimport define_plugin_trampoline, plugin_trampoline, put, trampoline
+from pjrt.capi.export._execute_options cimport add_user_data
+from pjrt.capi.export._trampolines cimport define_plugin_trampoline, plugin_trampoline, put
 
 import threading
 
@@ -40,12 +41,6 @@ cdef int _register_handler(table, void *raw) except -1:
     table.plugin.register_ffi_handler(name, function_at(address) or address, <int>args.traits)
 
 
-cdef int _add_user_data(void *raw) except -1:
-    args = <PJRT_FFI_UserData_Add_Args *>raw
-    context = <object><void *>args.context
-    context.add_user_data(args.user_data.type_id, <uintptr_t>args.user_data.data)
-
-
 define_plugin_trampoline(
     _REGISTER_TYPE, _register_type, PJRT_FFI_Type_Register_Args_FIRST_STRUCT_SIZE, b"PJRT_FFI_Type_Register_Args"
 )
@@ -56,7 +51,7 @@ define_plugin_trampoline(
 
 cdef int fill_ffi(PJRT_FFI_Extension *extension) except -1:
     """Set the function of the FFI extension that is the same for all plugins."""
-    put(&extension.user_data_add, trampoline(_add_user_data))
+    extension.user_data_add = add_user_data
 
 
 cdef void own_ffi(PJRT_FFI_Extension *extension, int plugin) noexcept:

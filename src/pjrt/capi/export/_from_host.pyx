@@ -103,7 +103,7 @@ cdef int _fulfill_alias_buffer(void *raw) except -1:
     fulfillment = <object><void *>args.fulfill_alias_buffer_cb
     drop(<void *>args.fulfill_alias_buffer_cb)
     if args.status_code == PJRT_Error_Code_OK:
-        fulfillment.fulfill(buffer_record(args.buffer).buffer)
+        fulfillment.fulfill(buffer_record(args.buffer).buffer())
     else:
         fulfillment.fail(python_error(args.status_code, args.error_message, args.error_message_size))
 

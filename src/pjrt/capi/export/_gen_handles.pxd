@@ -70,6 +70,7 @@ cdef struct MemoryHandle:
 
 cdef struct BufferHandle:
     void *record
+    void *completion
     PJRT_Buffer_Type type
     const int64_t *dims
     size_t num_dims

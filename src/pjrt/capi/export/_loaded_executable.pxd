@@ -17,7 +17,11 @@ cdef class LoadedExecutableRecord:
     cdef size_t num_outputs
     cdef HandleData data
     cdef Block logical_ids
-    cdef list templates
+    cdef list templates  # of the results, for each device; None until one is there
+    cdef object path  # the value path; None if the program has none
+    cdef object run_values
+    cdef list makers
+    cdef list parameters  # templates of arguments that the device has taken; None before the first execution
     cdef bytes fingerprint
 
     @staticmethod

@@ -1,5 +1,6 @@
 """Profiler: the sessions of a plugin that has a profiler. Its errors are ``PJRT_Error``s under another name."""
 
+cimport cython
 from libc.stdint cimport uint8_t
 from libc.string cimport memcpy
 
@@ -75,9 +76,13 @@ cdef int _collect(void *raw) except -1:
     args = <PLUGIN_Profiler_CollectData_Args *>raw
     cdef _Session session = _session(args.profiler)
     # Called twice: for the size without memory, which collects anew, then with memory of that size.
-    if args.buffer == NULL or session.collected is None:
-        session.collected = session.profiler.collect()
-    cdef bytes profile = session.collected
+    cdef bytes profile
+    with cython.critical_section(session):
+        profile = session.collected
+    if args.buffer == NULL or profile is None:
+        profile = session.profiler.collect()
+        with cython.critical_section(session):
+            session.collected = profile
     if args.buffer != NULL:
         if args.buffer_size_in_bytes < <size_t>len(profile):
             raise InvalidArgumentError(f"the profile needs {len(profile)} bytes, found {args.buffer_size_in_bytes}")

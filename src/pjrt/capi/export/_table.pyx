@@ -1,5 +1,6 @@
 """The table of one exported plugin, and the functions that belong to a plugin, not to one of its objects."""
 
+cimport cython
 from cpython.pycapsule cimport PyCapsule_New
 from libc.stdlib cimport calloc, free
 
@@ -19,6 +20,8 @@ from pjrt.capi.export._trampolines cimport (
     put, remove_plugin
 )
 
+import threading
+
 cdef extern from "pjrt_support/error.h" nogil:
     void pjrt_error_read(const PJRT_Error *error, const char **message, size_t *size)
     PJRT_Error_Code pjrt_error_code(const PJRT_Error *error)
@@ -31,6 +34,7 @@ cdef enum:
     _CREATE_TOPOLOGY
     _DESERIALIZE_TOPOLOGY
 
+_filling = threading.RLock()  # the functions that all tables share are set by the first one
 CAPSULE_NAME = "pjrt_c_api"
 cdef bytes _capsule_name = CAPSULE_NAME.encode()
 
@@ -55,7 +59,8 @@ cdef class Table:
             self.renew_attributes()
             number = add_plugin(self)
             try:
-                self._fill(number)
+                with _filling:
+                    self._fill(number)
             except BaseException:
                 remove_plugin(number)
                 raise
@@ -67,10 +72,12 @@ cdef class Table:
     def renew_attributes(self):
         """Read the plugin's attributes again, and keep the earlier ones, which callers may have pointers to."""
         attributes = dict(self.plugin.attributes)
-        if attributes != self._declared:
-            self._earlier.append(self.attributes)
-            self.attributes = NamedValues(attributes, "the attributes of a plugin")
-            self._declared = attributes
+        values = NamedValues(attributes, "the attributes of a plugin")
+        with cython.critical_section(self):
+            if attributes != self._declared:
+                self._earlier.append(self.attributes)
+                self.attributes = values
+                self._declared = attributes
 
     def _fill(self, int number):
         cdef PJRT_Api *table = self.table
@@ -143,19 +150,24 @@ cdef int _initialize(plugin, void *raw) except -1:
 
 cdef int _attributes(plugin, void *raw) except -1:
     args = <PJRT_Plugin_Attributes_Args *>raw
-    args.attributes = (<Table>plugin).attributes.data
-    args.num_attributes = (<Table>plugin).attributes.size
+    cdef Table table = <Table>plugin
+    cdef NamedValues attributes
+    with cython.critical_section(table):
+        attributes = table.attributes
+    args.attributes = attributes.data
+    args.num_attributes = attributes.size
 
 
 cdef int _create_client(plugin, void *raw) except -1:
     args = <PJRT_Client_Create_Args *>raw
     options = read_named_values(args.create_options, args.num_options, "the create options")
-    client = (<Table>plugin).plugin.client_for_framework(options, key_value_store(args))
+    exported = (<Table>plugin).plugin
+    client = exported.client_for_framework(options, key_value_store(args))
     try:
-        record = ClientRecord.of(client, (<Table>plugin).plugin.platform_name)
+        record = ClientRecord.of(client, exported)
         (<Table>plugin).renew_attributes()
     except BaseException:
-        client.close()
+        exported.release(client)
         raise
     keep(record)
     args.client = <PJRT_Client *>&record.handle

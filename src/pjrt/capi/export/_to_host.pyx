@@ -19,7 +19,7 @@ from pjrt.api.layout import StridedLayout
 
 cdef int _to_host_buffer(void *raw) except -1:
     args = <PJRT_Buffer_ToHostBuffer_Args *>raw
-    buffer = buffer_record(args.src).buffer
+    buffer = buffer_record(args.src).buffer()
     shape, dtype = buffer.unpadded_shape, buffer.dtype
     strides = _host_strides(args.host_layout, buffer, shape, dtype.itemsize)
     cdef size_t size = _span(shape, strides, dtype.itemsize)
@@ -65,7 +65,7 @@ cdef int _copy_raw_to_host(void *raw) except -1:
     args = <PJRT_Buffer_CopyRawToHost_Args *>raw
     memory = host_memory(args.dst, args.transfer_size, True)
     try:
-        done = buffer_record(args.buffer).buffer.copy_raw_to_host(memory, args.offset, args.transfer_size)
+        done = buffer_record(args.buffer).buffer().copy_raw_to_host(memory, args.offset, args.transfer_size)
     except OutOfRangeError as error:
         raise InvalidArgumentError(error.message) from error  # XLA's code for a range outside the buffer
     args.event = event_of(done)
@@ -84,7 +84,7 @@ cdef int _copy_raw_to_host_future(void *raw) except -1:
     destination.promise = Promise()
     destination.size = args.transfer_size
     try:
-        done = buffer_record(args.buffer).buffer.copy_raw_to_host_future(
+        done = buffer_record(args.buffer).buffer().copy_raw_to_host_future(
             destination.promise.future, args.offset, args.transfer_size
         )
     except OutOfRangeError as error:

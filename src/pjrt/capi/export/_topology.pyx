@@ -1,5 +1,6 @@
 """Topologies shown to a framework, and compiling for them."""
 
+cimport cython
 from libc.stdint cimport uint64_t, uintptr_t
 
 from pjrt.capi._gen_abi cimport *
@@ -69,9 +70,14 @@ cdef int _compile(void *raw) except -1:
 cdef int _memory_space_kind_ids(void *raw) except -1:
     args = <PJRT_TopologyDescription_GetMemorySpaceKindIds_Args *>raw
     cdef TopologyRecord record = topology_record(args.topology)
+    cdef const int *numbers
+    cdef size_t count
     if record.kind_ids == NULL:
         kind_ids = [shown_kind_id(kind_id) for kind_id in record.topology.memory_space_kind_ids]
-        record.data.add_ints(kind_ids, &record.kind_ids, &record.num_kind_ids)
+        record.data.add_ints(kind_ids, &numbers, &count)
+        with cython.critical_section(record):
+            record.num_kind_ids = count
+            record.kind_ids = numbers
     args.memory_space_kind_ids = record.kind_ids
     args.num_memory_space_kind_ids = record.num_kind_ids
 
@@ -94,7 +100,10 @@ cdef int _of_client(void *raw) except -1:
     args = <PJRT_Client_TopologyDescription_Args *>raw
     cdef ClientRecord record = client_record(args.client)
     if record.topology is None:
-        record.topology = TopologyRecord.of(record.client.topology, record.platform_name, record.client)
+        topology = TopologyRecord.of(record.client.topology, record.platform_name, record.client)
+        with cython.critical_section(record):
+            if record.topology is None:  # set once: frameworks have the address of its handle
+                record.topology = topology
     args.topology = <PJRT_TopologyDescription *>&(<TopologyRecord>record.topology).handle
 
 

@@ -60,6 +60,7 @@ cdef bint _is_notice[192]
 cdef int _num_trampolines = 0
 cdef list _plugins = []
 cdef list _free_plugins = []
+_lock = threading.Lock()  # of the two lists
 
 
 cdef void *trampoline(implementation_t implementation) except NULL:
@@ -119,23 +120,25 @@ cdef void declare_size(const void *function, size_t size, const char *name) noex
 
 cdef int add_plugin(plugin) except -1:
     """Return a new number for an exported plugin, which lives as long as the process, as the ABI wants of tables."""
-    if _free_plugins:
-        number = _free_plugins.pop()
-        _plugins[number] = plugin
-        return number
-    if len(_plugins) == PJRT_NUM_PLUGINS:
-        raise ResourceExhaustedError(
-            f"a process can export {PJRT_NUM_PLUGINS} plugins, and this one has done so; a plugin makes any number of "
-            "clients: export it once and keep the result of pjrt.export"
-        )
-    _plugins.append(plugin)
-    return len(_plugins) - 1
+    with _lock:
+        if _free_plugins:
+            number = _free_plugins.pop()
+            _plugins[number] = plugin
+            return number
+        if len(_plugins) == PJRT_NUM_PLUGINS:
+            raise ResourceExhaustedError(
+                f"a process can export {PJRT_NUM_PLUGINS} plugins, and this one has done so; a plugin makes any number "
+                "of clients: export it once and keep the result of pjrt.export"
+            )
+        _plugins.append(plugin)
+        return len(_plugins) - 1
 
 
 cdef int remove_plugin(int number) except -1:
     """Take back the number of a plugin whose table could not be made."""
-    _plugins[number] = None
-    _free_plugins.append(number)
+    with _lock:
+        _plugins[number] = None
+        _free_plugins.append(number)
 
 
 cdef void *quiet_trampoline(implementation_t implementation) except NULL:

@@ -8,14 +8,20 @@ import os
 import sys
 import threading
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from pjrt.api.attributes import Attributes, NamedValue
 from pjrt.api.checks import expect_int
 from pjrt.api.client import Client
-from pjrt.api.errors import InternalError, InvalidArgumentError, UnimplementedError, unimplemented
+from pjrt.api.errors import (
+    FailedPreconditionError,
+    InternalError,
+    InvalidArgumentError,
+    UnimplementedError,
+    unimplemented,
+)
 from pjrt.api.framework_job import job_of_framework
 from pjrt.api.key_value_store import KeyValueStore
 from pjrt.api.profiler import Profiler
@@ -42,20 +48,27 @@ _PLACE_OPTIONS = frozenset({"node_id", "num_nodes", "partition_index"})
 class ExportedPlugin:
     """A plugin made of Python; ``export`` makes it.
 
-    Its table lives as long as the process, as the C API wants of tables. A framework's request makes a client.
+    Its table lives as long as the process, as the C API wants of tables. A framework's request makes a client, or is
+    given the one client that was exported.
     """
 
     def __init__(
         self,
-        factory: ClientFactory,
+        factory: ClientFactory | Client,
         name: str,
         attributes: Mapping[str, NamedValue],
         profiler: Callable[[bytes], Profiler] | None,
         platform_name: str | None,
         abi_versions: bool,
     ) -> None:
+        self._shared_client = factory if isinstance(factory, Client) else None
+        self._kept_open: weakref.WeakSet[Client] = weakref.WeakSet([factory] if isinstance(factory, Client) else [])
+        if isinstance(factory, Client):
+            factory = self._share
         if not callable(factory):
-            raise InvalidArgumentError(f"expected a function that makes clients, found {type(factory).__name__}")
+            raise InvalidArgumentError(
+                f"expected a client, or a function that makes clients, found {type(factory).__name__}"
+            )
         if not name:
             raise InvalidArgumentError("an exported plugin needs a name, such as 'mydevice'; found an empty one")
         self._factory = factory
@@ -112,6 +125,11 @@ class ExportedPlugin:
         return write_library(path, self._spec(), self._name)
 
     def _spec(self) -> str:
+        if self._shared_client is not None:
+            raise InvalidArgumentError(
+                f"a library makes its clients in the process that loads it, and {self._shared_client!r} belongs to "
+                "this one; export a function that makes such a client"
+            )
         module, name = getattr(self._factory, "__module__", ""), getattr(self._factory, "__qualname__", "")
         if not module or not name or "<" in name:
             raise InvalidArgumentError(
@@ -141,7 +159,7 @@ class ExportedPlugin:
             if not self._takes("topology"):
                 raise unimplemented(self._name, f"the topology {name!r}", "its one topology has no name")
             options["topology"] = name
-        with self._make(options, None) as client:
+        with self._client_for_now(options) as client:
             return client.topology
 
     def deserialize_topology(self, serialized: bytes) -> TopologyDescription:
@@ -151,7 +169,7 @@ class ExportedPlugin:
             InvalidArgumentError: the bytes are no topology of this platform.
             UnimplementedError: the clients' topologies cannot be deserialized.
         """
-        with self._make({}, None) as client:
+        with self._client_for_now({}) as client:
             return client.topology.deserialize(serialized)
 
     @property
@@ -196,8 +214,48 @@ class ExportedPlugin:
                 client.register_ffi_handler(name, handler, traits=traits)
         return client
 
+    def replace_client(self, client: Client) -> None:
+        """Have frameworks that ask for a client from now on use another one than the client that was exported.
+
+        Raises:
+            FailedPreconditionError: the plugin makes its clients, or the platform's name differs.
+        """
+        if self._shared_client is None:
+            raise FailedPreconditionError(f"expected a plugin of a client, found {self!r}, which makes its clients")
+        if client.platform_name != self._shared_client.platform_name:
+            raise FailedPreconditionError(
+                f"expected a client of the platform {self._shared_client.platform_name!r}, as the one before, found "
+                f"{client.platform_name!r}"
+            )
+        self._shared_client = client
+        self._kept_open.add(client)
+
+    def release(self, client: Client) -> None:
+        """Close a client that a framework does not need any more; a client that was exported itself stays open."""
+        if client not in self._kept_open:
+            client.close()
+
+    @contextlib.contextmanager
+    def _client_for_now(self, options: Mapping[str, NamedValue]) -> Iterator[Client]:
+        client = self._make(options, None)
+        try:
+            yield client
+        finally:
+            self.release(client)
+
+    def _share(self, **options: NamedValue) -> Client:
+        """Return the client that was exported itself: the factory of its plugin."""
+        client = self._shared_client
+        assert client is not None
+        check_no_options(client, options)
+        if client.is_closed:
+            raise FailedPreconditionError(f"{client!r} was closed; export an open client")
+        return client
+
     def _takes(self, option: str) -> bool:
         """Whether the factory takes an option: by a parameter of that name, or by ``**options``."""
+        if self._shared_client is not None:
+            return False
         parameters = inspect.signature(self._factory).parameters
         return option in parameters or any(each.kind is each.VAR_KEYWORD for each in parameters.values())
 
@@ -225,7 +283,7 @@ class ExportedPlugin:
 
 
 def export(
-    factory: ClientFactory,
+    factory: ClientFactory | Client,
     *,
     name: str,
     attributes: Mapping[str, NamedValue] | None = None,
@@ -237,7 +295,8 @@ def export(
 
     Args:
         factory: a function that makes a client; it is called with the framework's create options as keyword arguments,
-            each time the framework wants a client.
+            each time the framework wants a client. Or a client: the framework uses this one and does not close it, and
+            the caller keeps it open as long as the framework uses it.
         name: the plugin's name.
         attributes: the plugin's attributes; they come before those of its clients (``Client.attributes``) and before
             the versions of StableHLO that this package reads. Frameworks send programs at
@@ -252,6 +311,15 @@ def export(
         The exported plugin: ``capsule`` for JAX, ``write_library`` for programs that load a plugin by its path.
     """
     return ExportedPlugin(factory, name, attributes or {}, profiler, platform_name, abi_versions)
+
+
+def check_no_options(client: Client, options: Mapping[str, Any]) -> None:
+    """Raise ``InvalidArgumentError`` if a client that exists already is given options."""
+    if options:
+        raise InvalidArgumentError(
+            f"{client!r} exists already, found options for a new client: {', '.join(options)}; give options where the "
+            "client is made"
+        )
 
 
 def _default_attributes() -> dict[str, NamedValue]:

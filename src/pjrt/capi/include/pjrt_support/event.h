@@ -80,6 +80,8 @@ static inline pjrt_event *pjrt_event_ready(PJRT_Error *error) {
   return event;
 }
 
+static inline void pjrt_event_hold(pjrt_event *event) { atomic_fetch_add(&event->references, 1); }
+
 static inline void pjrt_event_release(pjrt_pending *pending, pjrt_event *event) {
   if (event == NULL || atomic_fetch_sub(&event->references, 1) != 1) return;
   pjrt_event_unlist(pending, event);

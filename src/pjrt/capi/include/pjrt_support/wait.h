@@ -17,6 +17,7 @@ typedef struct pjrt_wait {
   bool done;
   PJRT_Error *error; /* null on success; owned, and read by all who wait */
   void *watcher;     /* a reference to the Python object to wake, or null */
+  struct pjrt_wait *failed_before; /* in the list of an event's waits for which no callback could be registered */
 } pjrt_wait;
 
 static inline pjrt_wait *pjrt_wait_new(const PJRT_Api *api) {

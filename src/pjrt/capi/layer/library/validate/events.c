@@ -66,7 +66,9 @@ static void keep_watch(pjrt_check *check, void *event) {
 static void before_destroy(pjrt_check *check, void *event) {
   pjrt_handle_record record;
   if (!copy_event(check, event, &record)) return;
-  if (record.watch != NULL && pjrt_event_is_ready(check, event)) pjrt_event_became_ready(check, event);
+  /* A callback tells the framework when the memory is free again, and may do so long before the buffer's end. */
+  if (record.watch != NULL && (record.has_callback || pjrt_event_is_ready(check, event)))
+    pjrt_event_became_ready(check, event);
   else if (record.watch != NULL) keep_watch(check, event);
   if (record.settable && !record.was_set)
     pjrt_found(check, PJRT_RULE_EVENT_DESTROYED_UNSET, "event", &record, "it was never set");
