@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import pjrt
-from pjrt.stablehlo.entry import donations, shape_spec, with_asked_layouts
+from pjrt.stablehlo.entry import donations, memory_kinds, shape_spec, with_asked_layouts
 from pjrt.stablehlo.types import TensorType, TokenType, TupleType
 
 SPEC = pjrt.ShapeSpec((2, 3), pjrt.ElementType.F32)
@@ -50,3 +50,10 @@ def test_shapes() -> None:
 def test_donations() -> None:
     stated = [{}, {"tf.aliasing_output": 3}, {"jax.buffer_donor": True}, {"jax.buffer_donor": False}]
     assert donations(stated) == ({1: 3}, [2])
+
+
+def test_memory_kinds() -> None:
+    stated = [{}, {"mhlo.memory_kind": "device"}, {"mhlo.memory_kind": "pinned_host"}, {"mhlo.memory_kind": 3}]
+    assert memory_kinds(stated) == [None, None, "pinned_host", None]
+    assert memory_kinds(stated[:2]) is None
+    assert memory_kinds([]) is None

@@ -103,6 +103,7 @@ def test_the_signature_is_the_same_as_inspects(any_program: Program) -> None:
 
 
 def test_what_is_no_tensor_has_no_shape() -> None:
-    found = signature(read("func.func @main(%t: !stablehlo.token) { return }"))
-    with pytest.raises(InvalidArgumentError, match=r"expected a tensor .* found !stablehlo\.token"):
-        _ = found.arguments[0].shape
+    found = signature(read("func.func @main(%t: !stablehlo.token, %u: tuple<tensor<f32>>) { return }"))
+    assert (found.arguments[0].element_type, found.arguments[0].shape) == (ElementType.TOKEN, ())
+    with pytest.raises(InvalidArgumentError, match=r"expected a tensor .* found tuple"):
+        _ = found.arguments[1].shape

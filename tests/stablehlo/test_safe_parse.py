@@ -196,3 +196,47 @@ def test_flipped_bits_never_harm_this_process(request: pytest.FixtureRequest, na
             parse(read(bytes(damaged)))
         except PjrtError:
             continue
+
+
+_VETTING = """
+import subprocess, sys, threading
+from pjrt import PjrtError, Program
+from pjrt.stablehlo import safe_parse
+program = Program(sys.stdin.buffer.read())
+safe_parse.vet_in_fork(program)
+calls = []
+run = subprocess.run
+subprocess.run = lambda *a, **k: calls.append(a) or run(*a, **k)
+try:
+    safe_parse.vet(program)
+    print("sound", len(calls))
+except PjrtError as error:
+    print(error.code.name, len(calls))
+"""
+
+
+def _vetted(program: Program, before: str = "") -> str:
+    script = _VETTING.replace("safe_parse.vet_in_fork", f"{before}\nsafe_parse.vet_in_fork", 1)
+    done = subprocess.run(
+        [sys.executable, "-c", script], input=program.code, capture_output=True, check=True, timeout=120
+    )
+    assert not done.stderr
+    return done.stdout.decode().strip()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems do not fork")
+def test_a_program_that_passes_in_a_fork_needs_no_subprocess(artifact: Program, hlo: Program) -> None:
+    assert _vetted(artifact) == "sound 0"
+    assert _vetted(hlo) == "sound 0"
+
+
+def test_a_program_that_crashes_a_fork_is_vetted_in_a_subprocess(crashing: Program) -> None:
+    assert _vetted(crashing) == "DATA_LOSS 1"
+
+
+@pytest.mark.parametrize(
+    "before",
+    ["import jaxlib._jax", "threading.Thread(target=threading.Event().wait, daemon=True).start()"],
+)
+def test_a_process_with_threads_makes_no_fork(artifact: Program, before: str) -> None:
+    assert _vetted(artifact, before) == "sound 1"

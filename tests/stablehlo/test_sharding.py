@@ -10,11 +10,12 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from protobuf_fields import packed_field, varint_field
+from protobuf_fields import bytes_field, packed_field, varint_field
 
 import pjrt
 from pjrt import DataLossError
 from pjrt.stablehlo.shardings.sharding import REPLICATED, Sharding
+from pjrt.stablehlo.shardings.sharding_parser import parse_mesh, parse_sdy
 
 
 @st.composite
@@ -107,3 +108,94 @@ def proto_of(
 def test_a_corrupt_proto_is_an_error(proto: bytes, message: str) -> None:
     with pytest.raises(DataLossError, match=message):
         Sharding.from_proto(proto)
+
+
+Part = tuple[int, int, int]
+"""An axis of a mesh, and the part of it that is meant: how many places before it, and its size."""
+
+
+def named_proto(
+    sizes: list[int],
+    dimensions: list[list[Part]],
+    summed: list[Part] = [],  # noqa: B006 never changed
+    *,
+    devices: Any = (),
+    transform: tuple[Any, Any] | None = None,
+    more: bytes = b"",
+) -> bytes:
+    """Return a serialized ``xla.OpSharding`` that has a ``NamedShardingProto`` over the axes of a mesh."""
+
+    def axis(part: Part) -> bytes:
+        index, before, size = part
+        whole = before == 1 and index < len(sizes) and size == sizes[index]
+        return varint_field(1, index) + (
+            b"" if whole else bytes_field(2, varint_field(1, before) + varint_field(2, size))
+        )
+
+    mesh = b"".join(
+        bytes_field(1, bytes_field(1, b"abcd"[n : n + 1]) + varint_field(2, s)) for n, s in enumerate(sizes)
+    )
+    mesh += packed_field(2, devices)
+    if transform is not None:
+        mesh += bytes_field(3, packed_field(1, transform[0]) + packed_field(2, transform[1]))
+    named = bytes_field(2, mesh)
+    named += b"".join(bytes_field(3, b"".join(bytes_field(1, axis(part)) for part in parts)) for parts in dimensions)
+    named += b"".join(bytes_field(5, axis(part)) for part in summed)
+    return bytes_field(14, named + more)
+
+
+@given(data=st.data())
+def test_a_named_sharding_says_what_shardy_writes(data: st.DataObject) -> None:
+    """Of a mesh of three axes, whole or in two parts, each part cuts a dimension, makes terms, or repeats."""
+    sizes = [data.draw(st.sampled_from([1, 2, 4, 6])) for _ in range(3)]
+    parts: list[Part] = []
+    for index, size in enumerate(sizes):
+        first = data.draw(st.sampled_from([f for f in range(1, size + 1) if size % f == 0]))
+        parts += [(index, 1, first), (index, first, size // first)] if 1 < first < size else [(index, 1, size)]
+    dimensions: list[list[Part]] = [[], []]
+    summed: list[Part] = []
+    for part in data.draw(st.permutations(parts)):
+        data.draw(st.sampled_from([*dimensions, summed, []])).append(part)
+    devices = data.draw(st.permutations(range(math.prod(sizes))))
+
+    def text(axes: list[Part]) -> str:
+        return "{" + ", ".join(f'"{"abc"[n]}":({before}){size}' for n, before, size in axes) + "}"
+
+    mesh = "<[" + ", ".join(f'"{"abc"[n]}"={size}' for n, size in enumerate(sizes)) + f"], device_ids={list(devices)}>"
+    written = f"<@mesh, [{', '.join(map(text, dimensions))}], unreduced={text(summed)}>"
+    (expected,) = parse_sdy(written, lambda _: parse_mesh(mesh))
+    read = Sharding.from_proto(named_proto(sizes, dimensions, summed, devices=devices))
+    assert read == (REPLICATED if expected.is_replicated else expected)
+
+
+def test_a_mesh_may_be_a_transposed_range() -> None:
+    # The partitions 0 to 5 in a grid of 2 × 3, transposed: 0, 3, 1, 4, 2, 5 in a mesh of 3 × 2.
+    proto = named_proto([3, 2], [[(0, 1, 3)], [(1, 1, 2)]], transform=((2, 3), (1, 0)))
+    assert Sharding.from_proto(proto).places == ((0, 0), (1, 0), (2, 0), (0, 1), (1, 1), (2, 1))
+
+
+@pytest.mark.parametrize(
+    ("proto", "message"),
+    [
+        (named_proto([4, 0], []), "a mesh of"),
+        (named_proto([1 << 20, 4], []), "a mesh of"),
+        (named_proto([4], [], devices=(0, 1, 2)), "expected each of 4 partitions once"),
+        (named_proto([4], [], devices=(0, 1, 2, 2)), "expected each of 4 partitions once"),
+        (named_proto([4], [], transform=((2, 3), (1, 0))), "from a grid of"),
+        (named_proto([4], [], transform=((2, 2), (1, 1))), "repeated axis"),
+        (named_proto([4], [[(1, 1, 4)]]), "axis 1 of a mesh of 1 axes"),
+        (named_proto([4], [[(0, 2, 4)]]), "a part of 4 after 2 of an axis of 4"),
+        (named_proto([4], [[(0, 0, 2)]]), "a part of 2 after 0"),
+    ],
+)
+def test_a_corrupt_named_sharding_is_an_error(proto: bytes, message: str) -> None:
+    with pytest.raises(DataLossError, match=message):
+        Sharding.from_proto(proto)
+
+
+@pytest.mark.parametrize(
+    "more", [bytes_field(7, varint_field(1, 0)), varint_field(8, 1)], ids=["manual axes", "a maximum"]
+)
+def test_named_shardings_of_other_kinds_are_refused(more: bytes) -> None:
+    with pytest.raises(pjrt.UnimplementedError, match="replicates or tiles"):
+        Sharding.from_proto(named_proto([2], [], more=more))

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     )
     from pjrt.stablehlo.cuts.cutting import Cut, Cutter, cut
     from pjrt.stablehlo.cuts.straightening import StraightLine, straighten
+    from pjrt.stablehlo.entry_signature import ArgumentInfo, ResultInfo, Signature, signature
     from pjrt.stablehlo.files.hlo_text import parse_hlo_text
     from pjrt.stablehlo.files.jax_export import ExportedArray, JaxExport, read_jax_export
     from pjrt.stablehlo.files.named_sharding import NamedSharding
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
         is_saved_model,
         read_saved_model,
     )
+    from pjrt.stablehlo.files.torch_export import TorchExport, is_torch_export, read_torch_export
     from pjrt.stablehlo.files.torch_folder import (
         TorchArgument,
         TorchFolder,
@@ -57,15 +59,7 @@ if TYPE_CHECKING:
         read_torch_folder,
     )
     from pjrt.stablehlo.format import Encoding, artifact_version, encoding_of
-    from pjrt.stablehlo.inspection import (
-        ArgumentInfo,
-        OperationInfo,
-        ProgramInfo,
-        ResultInfo,
-        Signature,
-        inspect,
-        signature,
-    )
+    from pjrt.stablehlo.inspection import OperationInfo, ProgramInfo, inspect
     from pjrt.stablehlo.location import Location
     from pjrt.stablehlo.operation import Block, Function, Operation, ParsedProgram, Value
     from pjrt.stablehlo.parser import parse
@@ -133,6 +127,7 @@ __all__ = [
     "TensorType",
     "TokenType",
     "TorchArgument",
+    "TorchExport",
     "TorchFolder",
     "TorchInput",
     "TorchResult",
@@ -151,6 +146,7 @@ __all__ = [
     "from_hlo",
     "inspect",
     "is_saved_model",
+    "is_torch_export",
     "is_torch_folder",
     "minimum_version",
     "needed_version",
@@ -165,6 +161,7 @@ __all__ = [
     "read_file",
     "read_jax_export",
     "read_saved_model",
+    "read_torch_export",
     "read_torch_folder",
     "refine",
     "select_platform",
@@ -186,9 +183,10 @@ _HOMES = {
     ".conversion": "current_version from_hlo minimum_version needed_version serialize to_hlo to_module to_text",
     ".cuts.cutting": "Cut Cutter cut",
     ".analysis.cost_analysis": "CollectiveCost CollectiveTotal Cost OperationCost cost parse_for_one_device",
+    ".entry_signature": "ArgumentInfo ResultInfo Signature signature",
     ".format": "Encoding artifact_version encoding_of",
     ".files.hlo_text": "parse_hlo_text",
-    ".inspection": "ArgumentInfo OperationInfo ProgramInfo ResultInfo Signature inspect signature",
+    ".inspection": "OperationInfo ProgramInfo inspect",
     ".files.jax_export": "ExportedArray JaxExport read_jax_export",
     ".location": "Location",
     ".files.named_sharding": "NamedSharding",
@@ -202,6 +200,7 @@ _HOMES = {
     ".reader": "read read_file",
     ".shapes.refinement": "refine",
     ".compatibility": "static_check supports",
+    ".files.torch_export": "TorchExport is_torch_export read_torch_export",
     ".files.torch_folder": (
         "TorchArgument TorchFolder TorchInput TorchResult TorchSource is_torch_folder read_torch_folder"
     ),

@@ -116,8 +116,8 @@ def _foreign_operations(module: MlirModule) -> list[str]:
     return sorted(name for name in names if name.partition(".")[0] not in _OWN_DIALECTS)
 
 
-_REFUSED_OPERATION = re.compile(r"failed to legalize operation '(?:vhlo\.)?([\w.]+?)(?:_v\d+)?'")
-_ELEMENT_TYPES = re.compile(r"[<x](bf16|tf32|[fu]?i?\d+(?:E\d+M\d+\w*)?|complex<f\d+>|!quant\.[^>]*>)[,>]")
+_REFUSED_OPERATION = r"failed to legalize operation '(?:vhlo\.)?([\w.]+?)(?:_v\d+)?'"
+_ELEMENT_TYPES = r"[<x](bf16|tf32|[fu]?i?\d+(?:E\d+M\d+\w*)?|complex<f\d+>|!quant\.[^>]*>)[,>]"
 
 
 def _culprit(message: str, module: MlirModule, version: Version) -> str:
@@ -125,7 +125,7 @@ def _culprit(message: str, module: MlirModule, version: Version) -> str:
     foreign = _foreign_operations(module)
     if foreign:
         return f"it holds operations of other dialects: {', '.join(foreign)}"
-    match = _REFUSED_OPERATION.search(message)
+    match = re.search(_REFUSED_OPERATION, message)
     if match is None:
         return message
     operation = match[1] if "." in match[1] else f"stablehlo.{match[1]}"
@@ -134,7 +134,7 @@ def _culprit(message: str, module: MlirModule, version: Version) -> str:
     place = message[: match.start()].rstrip(": ")
     at = f" at {place}" if place else ""
     text = _mlir.write_text(module, locations=False, constants=False)
-    types = [name for name in sorted(set(_ELEMENT_TYPES.findall(text))) if not _version_has_type(version, name)]
+    types = [name for name in sorted(set(re.findall(_ELEMENT_TYPES, text))) if not _version_has_type(version, name)]
     if types:
         return f"it does not have the type {' and '.join(types)}, found in {operation}{at}"
     return f"it does not have the operation {operation}{at}, or not with these attributes"

@@ -7,7 +7,7 @@ fails there, before a native parser sees it. What a damaged file has inside its 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from pjrt.api.errors import DataLossError
 from pjrt.stablehlo.version import Version
@@ -27,8 +27,7 @@ _SECTIONS = (
 _REQUIRED = frozenset(("STRING", "DIALECT", "ATTR_TYPE", "ATTR_TYPE_OFFSET", "IR"))
 
 
-@dataclass(frozen=True, slots=True)
-class Header:
+class Header(NamedTuple):
     """The header of a bytecode file.
 
     Attributes:

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
 from graphlib import CycleError, TopologicalSorter
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from pjrt.stablehlo.operation import ParsedProgram
+if TYPE_CHECKING:
+    from pjrt.stablehlo.operation import ParsedProgram
 
 CALLING = frozenset({"callee", "called_computations", "decomposition"})
 """The attributes that name a function to be run."""
 
 
-@dataclass(frozen=True, slots=True)
-class CallGraph:
+class CallGraph(NamedTuple):
     """The functions of a program and their calls.
 
     Attributes:

@@ -12,12 +12,13 @@ import re
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from pjrt.api.element_type import ElementType
 from pjrt.api.errors import InvalidArgumentError, UnimplementedError
+from pjrt.stablehlo._dialect_classes import WITHOUT_CLASSES
+from pjrt.stablehlo.mlir_types import element_named
 
-Array = npt.NDArray[Any]
+Array = np.ndarray[Any, Any]
 
 _BUFFERED = frozenset(("i1", "i8", "i16", "i32", "i64", "ui8", "ui16", "ui32", "ui64", "f16", "f32", "f64", "index"))
 
@@ -35,7 +36,7 @@ def decode_dense(attribute: Any) -> Array:
     return parse_dense(str(attribute))
 
 
-_DENSE = re.compile(r"dense<(?P<body>.*)> : tensor<(?P<dims>(?:\d+x)*)(?P<element>[^x].*)>$", re.DOTALL)
+_DENSE = r"dense<(?P<body>.*)> : tensor<(?P<dims>(?:\d+x)*)(?P<element>[^x].*)>$"
 
 
 def parse_dense(text: str) -> Array:
@@ -44,7 +45,7 @@ def parse_dense(text: str) -> Array:
     Raises:
         UnimplementedError: the text is not that of a dense constant.
     """
-    match = _DENSE.match(text)
+    match = re.match(_DENSE, text, re.DOTALL)
     if match is None:
         raise UnimplementedError(f"expected a dense constant, found {text[:80]}")
     element = element_named(match["element"])
@@ -65,19 +66,6 @@ def parse_dense(text: str) -> Array:
     return array
 
 
-def element_named(spelling: str) -> ElementType:
-    """Return the element type of MLIR's spelling; MLIR's ``index`` is ``S64``, and ``si8`` is ``S8``.
-
-    Raises:
-        InvalidArgumentError: the spelling names no element type.
-    """
-    if spelling == "index":
-        return ElementType.S64
-    if spelling.startswith("si") and spelling != ElementType.S1.mlir:  # without a sign, one bit is a truth value
-        spelling = spelling[1:]
-    return ElementType.from_mlir(spelling)
-
-
 def _from_words(body: str, element: ElementType) -> Array:
     if element.is_complex:
         half = ElementType.F32 if element is ElementType.C64 else ElementType.F64
@@ -94,3 +82,6 @@ def _word(word: str, element: ElementType) -> Any:
     if word.startswith("0x"):
         return np.frombuffer(int(word, 16).to_bytes(element.dtype.itemsize, "little"), element.dtype)[0]
     return np.float64(word).astype(element.dtype)
+
+
+__builtins__ = WITHOUT_CLASSES

@@ -1,4 +1,4 @@
-"""The messages of MLIR's diagnostics, in one line each."""
+"""The messages of MLIR's diagnostics, in one line each, and the errors of its bindings."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from pjrt.api.errors import InternalError
+from pjrt.api.errors import InternalError, InvalidArgumentError, PjrtError
 
 _LONGEST = 600
 
@@ -30,6 +30,17 @@ def collected(context: Any) -> Iterator[list[str]]:
         raise InternalError("the handler of MLIR's diagnostics failed")
 
 
+@contextmanager
+def senseless_refused() -> Iterator[None]:
+    """Convert errors that the bindings raise for names and values that only damaged programs have."""
+    try:
+        yield
+    except PjrtError:
+        raise
+    except (AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
+        raise InvalidArgumentError(f"the program holds something senseless: {type(error).__name__}: {error}") from error
+
+
 def _place(location: str) -> str:
     """Return a diagnostic's location as a prefix; positions in text without a name are ``line:column``."""
     inside = location.removeprefix("loc(").removesuffix(")")
@@ -43,13 +54,13 @@ def first_of(messages: list[str], error: Exception) -> str:
     return shortened(messages[0]) if messages else first_in(error)
 
 
-_DIAGNOSTIC = re.compile(r'error: (?:"-":(\d+:\d+)|[^\n]*?): (.*)', re.DOTALL)
+_DIAGNOSTIC = r'error: (?:"-":(\d+:\d+)|[^\n]*?): (.*)'
 
 
 def first_in(error: Exception) -> str:
     """Return the first of the diagnostics that the bindings put into one exception."""
     text = str(error)
-    match = _DIAGNOSTIC.search(text)
+    match = re.search(_DIAGNOSTIC, text, re.DOTALL)
     if match is None:
         return shortened(text)
     place = "" if match[1] in (None, "0:0") else f"line {match[1].replace(':', ', column ')}: "

@@ -25,7 +25,12 @@ _MESSAGES: dict[str, dict[str, tuple[int, str]]] = {
         "operand_ids": (36, "[int64]"),
     },
     "HloComputationProto": {"instructions": (2, "[HloInstructionProto]"), "id": (5, "int64")},
-    "HloModuleProto": {"computations": (3, "[HloComputationProto]")},
+    "ProgramShapeProto": {"parameters": (1, "[ShapeProto]"), "result": (2, "ShapeProto")},
+    "HloModuleProto": {
+        "computations": (3, "[HloComputationProto]"),
+        "spmd_output_sharding": (12, "optional bytes"),
+        "spmd_parameters_shardings": (14, "[bytes]"),
+    },
     "HloModuleConfigProto": {
         "entry_computation_layout": (1, "bytes"),
         "replica_count": (4, "int64"),
@@ -36,11 +41,30 @@ _MESSAGES: dict[str, dict[str, tuple[int, str]]] = {
         "type": (1, "int64"),
         "tile_assignment_dimensions": (3, "[int64]"),
         "tile_assignment_devices": (4, "[int64]"),
+        "tuple_shardings": (5, "[bytes]"),
         "replicate_on_last_tile_dim": (6, "bool"),
         "last_tile_dims": (8, "[int64]"),
         "iota_reshape_dims": (9, "[int64]"),
         "iota_transpose_perm": (10, "[int64]"),
+        "named_sharding": (14, "NamedShardingProto"),
     },
+    "NamedShardingProto": {
+        "mesh": (2, "MeshProto"),
+        "dim_shardings": (3, "[DimensionSharding]"),
+        "unreduced_axes": (5, "[AxisRefProto]"),
+        "manual_axes": (7, "[AxisRefProto]"),
+        "reduction_op": (8, "int64"),
+    },
+    "DimensionSharding": {"axes": (1, "[AxisRefProto]")},
+    "AxisRefProto": {"mesh_axis_index": (1, "int64"), "sub_axis_info": (2, "SubAxis")},
+    "SubAxis": {"pre_size": (1, "int64"), "size": (2, "int64")},
+    "MeshProto": {
+        "axes": (1, "[MeshAxis]"),
+        "device_ids": (2, "[int64]"),
+        "iota_transform": (3, "IotaTransform"),
+    },
+    "MeshAxis": {"name": (1, "bytes"), "size": (2, "int64")},
+    "IotaTransform": {"reshape_dims": (1, "[int64]"), "transpose_perm": (2, "[int64]")},
 }
 
 

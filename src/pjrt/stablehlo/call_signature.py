@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from pjrt.api.element_type import ElementType
 from pjrt.api.errors import InvalidArgumentError, UnimplementedError
-from pjrt.stablehlo.inspection import ArgumentInfo, ResultInfo, Signature
+from pjrt.stablehlo.entry_signature import ArgumentInfo, ResultInfo, Signature
 from pjrt.stablehlo.tree import Tree
 from pjrt.stablehlo.types import TensorType
 

@@ -11,7 +11,7 @@ from pjrt.api.errors import FailedPreconditionError, InvalidArgumentError, PjrtE
 from pjrt.api.program import Program
 from pjrt.stablehlo._diagnostics import shortened
 from pjrt.stablehlo.conversion import to_module
-from pjrt.stablehlo.inspection import ArgumentInfo, signature_of
+from pjrt.stablehlo.entry_signature import ArgumentInfo, signature_of
 from pjrt.stablehlo.operation import ParsedProgram
 from pjrt.stablehlo.parser import parse_module
 from pjrt.stablehlo.reader import read

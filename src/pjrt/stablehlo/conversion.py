@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from pjrt.api.errors import InvalidArgumentError
 from pjrt.api.program import AnyProgram, Program, ProgramFormat
-from pjrt.stablehlo import _artifact, _hlo, _mlir, jaxlib, safe_parse
-from pjrt.stablehlo._hlo_conversion import from_hlo_proto, to_hlo_proto
+from pjrt.stablehlo import _hlo, _mlir, jaxlib, safe_parse
 from pjrt.stablehlo._mlir import MlirModule
 from pjrt.stablehlo.format import HLO_ENCODINGS, Encoding, artifact_version, encoding_of
 from pjrt.stablehlo.reader import as_program
@@ -47,6 +46,10 @@ def parse_here(program: Program, *, legalized: bool = True) -> MlirModule:
         if encoding is Encoding.PORTABLE_ARTIFACT:
             module = _mlir.parse_artifact(program.code)
         elif encoding in HLO_ENCODINGS:
+            from pjrt.stablehlo._hlo_conversion import (
+                from_hlo_proto,  # here and below: most programs need no conversion
+            )
+
             module = from_hlo_proto(program.code, legalized=legalized)
         else:
             module = _mlir.parse(program.code)
@@ -95,6 +98,8 @@ def serialize(program: AnyProgram, version: Version | str | tuple[int, ...], *, 
         raise InvalidArgumentError(
             f"expected a StableHLO version from {oldest} to {newest} (what this jaxlib writes), found {target}"
         )
+    from pjrt.stablehlo import _artifact
+
     return Program(_artifact.write(to_module(program, trusted=trusted), min(target, newest)), ProgramFormat.MLIR)
 
 
@@ -122,6 +127,8 @@ def to_hlo(
         proto, counts = program.code[place.begin : place.end], (1, 1)
     else:
         module = to_module(program, trusted=trusted)
+        from pjrt.stablehlo._hlo_conversion import to_hlo_proto
+
         proto = to_hlo_proto(module, tuple_result=tuple_result)
         with module as mlir:
             counts = _mlir.device_counts(mlir.operation.attributes)
@@ -164,6 +171,8 @@ def needed_version(program: AnyProgram, *, trusted: bool = False) -> Version:
             message says which.
         PjrtError: as for ``to_module``.
     """
+    from pjrt.stablehlo import _artifact
+
     return _artifact.needed_version(to_module(program, trusted=trusted))
 
 

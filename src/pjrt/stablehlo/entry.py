@@ -12,6 +12,8 @@ from pjrt.api.shape_spec import ShapeSpec
 from pjrt.stablehlo.types import TensorType, TokenType, ValueType
 
 _ATTRIBUTE = "mhlo.layout_mode"
+_MEMORY_KIND = "mhlo.memory_kind"
+_DEFAULT_KIND = "device"
 _UNSPECIFIC = ("default", "auto")
 
 
@@ -41,6 +43,21 @@ def donations(attributes: Sequence[Mapping[str, Any]]) -> tuple[dict[int, int], 
         elif stated.get("jax.buffer_donor"):
             donors.append(number)
     return aliases, donors
+
+
+def memory_kinds(attributes: Sequence[Mapping[str, Any]]) -> list[str | None] | None:
+    """Return the kinds of memory that a program asks for, for its arguments or results (``mhlo.memory_kind``).
+
+    Args:
+        attributes: the attributes of each argument, or of each result.
+
+    Returns:
+        The kind of each, ``None`` for the device's default, which frameworks call ``device``; or ``None`` if all are in
+        the default memory.
+    """
+    kinds = [stated.get(_MEMORY_KIND) for stated in attributes]
+    asked = [kind if isinstance(kind, str) and kind != _DEFAULT_KIND else None for kind in kinds]
+    return asked if any(asked) else None
 
 
 def with_asked_layouts(specs: Sequence[ShapeSpec], attributes: Sequence[Mapping[str, Any]]) -> list[ShapeSpec]:

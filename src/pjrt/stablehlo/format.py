@@ -8,7 +8,7 @@ import re
 from pjrt.api.errors import DataLossError, InvalidArgumentError
 from pjrt.api.program import Program, ProgramFormat
 from pjrt.stablehlo import _bytecode, _hlo
-from pjrt.stablehlo.files._jax_export_schema import looks_like_jax_export
+from pjrt.stablehlo.files._jax_export_beginning import looks_like_jax_export
 from pjrt.stablehlo.files.hlo_text import looks_like_hlo_text
 from pjrt.stablehlo.version import Version
 
@@ -68,7 +68,7 @@ def refuse_beginning(beginning: bytes, size: int) -> None:
         return
     if _hlo.looks_like_hlo(beginning) or looks_like_hlo_text(beginning):
         return
-    blank = _BLANKS_AND_COMMENTS.match(beginning)
+    blank = re.match(_BLANKS_AND_COMMENTS, beginning)
     if blank is not None and _is_cut_start(beginning[blank.end() :]):
         return
     raise _refusal(beginning, size)
@@ -99,28 +99,27 @@ def is_jax_export(beginning: bytes) -> bool:
 
 def is_text(code: bytes) -> bool:
     """Whether the bytes begin as MLIR text does, comments and a byte order mark aside."""
-    start = _BLANKS_AND_COMMENTS.match(code)
-    return start is not None and _MLIR_START.match(code, start.end()) is not None
+    start = re.match(_BLANKS_AND_COMMENTS, code)
+    return start is not None and re.compile(_MLIR_START, re.VERBOSE).match(code, start.end()) is not None
 
 
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
-_BLANKS_AND_COMMENTS = re.compile(rb"(?:\xef\xbb\xbf)?(?:\s+|//[^\n]*(?:\n|\Z))*")
+_BLANKS_AND_COMMENTS = rb"(?:\xef\xbb\xbf)?(?:\s+|//[^\n]*(?:\n|\Z))*"
 
 # A module, a function, any operation by its dialect, an alias of an attribute or type, or metadata before all of
 # them.
-_MLIR_START = re.compile(
-    rb"""module\b\s*(?:[@{]|attributes\b)
+_MLIR_START = rb"""module\b\s*(?:[@{]|attributes\b)
       | (?:[a-z_][a-z0-9_]*\.)+[a-z_][a-z0-9_]*\b (?= \s*[@({<%"\w] )
       | "[a-z_][a-z0-9_]*\.[\w.]+"\s*\(
       | [\#!][A-Za-z_][\w.$]*\s*=
       | \{-\#
-    """,
-    re.VERBOSE,
-)
+    """
+
+ZIP_MAGIC = b"PK\x03\x04"
 
 _FOREIGN: tuple[tuple[bytes, str], ...] = (
-    (b"PK\x03\x04", "a zip archive (such as .npz, .pt, .pt2 or .keras); export the model as StableHLO"),
+    (ZIP_MAGIC, "a zip archive (such as .npz, .pt or .keras), but not of torch.export; export the model as StableHLO"),
     (b"\x89HDF\r\n", "an HDF5 file (such as weights of Keras)"),
     (b"\x1f\x8b", "gzip data; decompress it first"),
     (b"\x28\xb5\x2f\xfd", "Zstandard data; decompress it first"),

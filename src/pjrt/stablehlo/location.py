@@ -6,7 +6,7 @@ import functools
 import re
 from dataclasses import dataclass
 
-from pjrt.api.compatibility import SourceLocation
+from pjrt.api.source_location import SourceLocation
 
 PROGRAM_TEXT = "-"
 """The file of a place in the program's own text: the location of an operation whose text states no other."""
@@ -14,7 +14,7 @@ PROGRAM_TEXT = "-"
 
 @dataclass(frozen=True, repr=False)
 class Location:
-    """Where an operation comes from: a place, and where a call stack is known the places that called it.
+    """The origin of an operation: a place, and the places that called it if a call stack is known.
 
     The text is kept as MLIR spells it, and taken apart only when a part is asked for.
     """

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import chain
 from typing import Any
+
+from pjrt.stablehlo._dialect_classes import WITHOUT_CLASSES
 
 
 def walk(operation: Any) -> Iterator[Any]:
@@ -12,6 +15,12 @@ def walk(operation: Any) -> Iterator[Any]:
     MLIR's own walk calls back from C++. A daemon thread that Python ends in such a call, at the end of the interpreter,
     takes the process with it.
     """
+    for inner, _ in walk_with_depths(operation):
+        yield inner
+
+
+def walk_with_depths(operation: Any) -> Iterator[tuple[Any, int]]:
+    """Yield what ``walk`` yields, each operation with the number of operations that it lies in."""
     waiting: list[Iterator[Any]] = [iter((operation,))]
     while waiting:
         operation = next(waiting[-1], None)
@@ -19,10 +28,16 @@ def walk(operation: Any) -> Iterator[Any]:
             waiting.pop()
             continue
         inner = operation.operation
-        yield inner
+        yield inner, len(waiting) - 1
         regions = inner.regions
         if len(regions):
-            waiting.append(_directly_inside(regions))
+            waiting.append(chain.from_iterable(block.operations for region in regions for block in region.blocks))
+
+
+def top_level(module: Any) -> Iterator[Any]:
+    """Yield the operations of a module that lie in no other one, such as its functions."""
+    for operation in module.body.operations:
+        yield operation.operation
 
 
 def symbols(attribute: Any) -> Iterator[str]:
@@ -40,7 +55,4 @@ def symbols(attribute: Any) -> Iterator[str]:
             yield from symbols(item.attr)
 
 
-def _directly_inside(regions: Any) -> Iterator[Any]:
-    for region in regions:
-        for block in region.blocks:
-            yield from block.operations
+__builtins__ = WITHOUT_CLASSES

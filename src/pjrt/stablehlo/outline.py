@@ -8,22 +8,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from pjrt.api.errors import InvalidArgumentError
 from pjrt.stablehlo._call_graph import CALLING, CallGraph
+from pjrt.stablehlo._diagnostics import senseless_refused
+from pjrt.stablehlo._dialect_classes import WITHOUT_CLASSES
 from pjrt.stablehlo._mlir import MlirModule
-from pjrt.stablehlo.mlir_attributes import decode_type
-from pjrt.stablehlo.mlir_walk import symbols, walk
-from pjrt.stablehlo.parser import senseless_refused
+from pjrt.stablehlo.mlir_types import decode_type
+from pjrt.stablehlo.mlir_walk import symbols, walk, walk_with_depths
 from pjrt.stablehlo.types import FutureType, TensorType, TupleType, ValueType
 
 _MOST_BYTES = 2**63
 
 
-@dataclass(frozen=True, slots=True)
-class Outline:
+class Outline(NamedTuple):
     """The operations, types and functions of a program.
 
     Attributes:
@@ -101,33 +100,32 @@ class _Walk:
         self._bodiless: set[str] = set()
         self._public: list[str] = []
         self._function: set[str] = set()
-        self._depths: dict[Any, int] = {}
+        self._depth = 0
         self._custom_calls: set[tuple[str, str]] = set()
         self._module = module
 
     def outline(self) -> Outline:
         with self._module as mlir:
-            for operation in walk(mlir.operation):
-                self._look(operation)
+            for operation, depth in walk_with_depths(mlir.operation):
+                self._look(operation, depth)
             types = frozenset(map(decode_type, self._types))
             chain = _longest_chain(mlir) if sum(self._operations.values()) > MANY else 0
         entry = "main" if "main" in self._calls or len(self._public) != 1 else self._public[0]
         functions = CallGraph(entry, self._calls, self._bodiless)
-        depth = max(self._depths.values())
-        return Outline(self._operations, types, functions, depth, chain, self._custom_calls)
+        return Outline(self._operations, types, functions, self._depth, chain, self._custom_calls)
 
-    def _look(self, operation: Any) -> None:
+    def _look(self, operation: Any, depth: int) -> None:
         name = operation.name
         self._operations[name] = self._operations.get(name, 0) + 1
         for result in operation.results:
             self._types.add(result.type)
         if len(operation.regions):
+            self._depth = max(self._depth, depth)
             self._enter(operation, name)
         if name in _MAY_CALL:
             self._call(operation)
 
     def _enter(self, operation: Any, name: str) -> None:
-        self._depths[operation] = self._depths[operation.parent] + 1 if self._depths else 0
         for region in operation.regions:
             for block in region.blocks:
                 self._types.update(argument.type for argument in block.arguments)
@@ -177,3 +175,5 @@ _NOT_FUSED = frozenset(
 )
 
 _MAY_CALL = frozenset({"func.call", "stablehlo.composite", "stablehlo.custom_call", "call"})
+
+__builtins__ = WITHOUT_CLASSES

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import count
 from typing import Any
 
 import numpy as np
 
-from pjrt.api.errors import InvalidArgumentError, PjrtError, UnimplementedError
+from pjrt.api.errors import UnimplementedError
 from pjrt.api.program import AnyProgram
+from pjrt.stablehlo._diagnostics import senseless_refused
+from pjrt.stablehlo._dialect_classes import WITHOUT_CLASSES
 from pjrt.stablehlo._mlir import MlirModule
 from pjrt.stablehlo.conversion import to_module
 from pjrt.stablehlo.location import Location
-from pjrt.stablehlo.mlir_attributes import decode_attribute, decode_attribute_of, decode_function_type, decode_type
+from pjrt.stablehlo.mlir_attributes import decode_attribute, decode_attribute_of
+from pjrt.stablehlo.mlir_types import decode_function_type, decode_type
 from pjrt.stablehlo.mlir_walk import walk
 from pjrt.stablehlo.operation import Block, Function, Operation, ParsedProgram, Value
 from pjrt.stablehlo.reader import as_program
@@ -59,17 +61,6 @@ def read_constants(module: MlirModule) -> None:
         for operation in walk(mlir.operation):
             if operation.name.endswith(".constant"):
                 decode_attribute_of(operation, "value")
-
-
-@contextmanager
-def senseless_refused() -> Iterator[None]:
-    """Convert errors that the bindings raise for names and values that only damaged programs have."""
-    try:
-        yield
-    except PjrtError:
-        raise
-    except (AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
-        raise InvalidArgumentError(f"the program holds something senseless: {type(error).__name__}: {error}") from error
 
 
 class OperationParser:
@@ -236,3 +227,6 @@ def _dictionaries(operation: Any, name: str, count: int) -> tuple[Mapping[str, A
     if name not in attributes:
         return ({},) * count
     return tuple(decode_attribute(inner) for inner in attributes[name])
+
+
+__builtins__ = WITHOUT_CLASSES

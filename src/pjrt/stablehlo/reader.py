@@ -8,12 +8,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from pjrt.api.errors import DataLossError, InvalidArgumentError, NotFoundError, naming
+from pjrt.api.errors import DataLossError, InvalidArgumentError, NotFoundError, PjrtError, naming
 from pjrt.api.program import AnyProgram, Program, ProgramFormat
-from pjrt.stablehlo import _hlo
-from pjrt.stablehlo.files._jax_export_schema import looks_like_jax_export
+from pjrt.stablehlo import _bytecode, _hlo
+from pjrt.stablehlo.files._jax_export_beginning import looks_like_jax_export
 from pjrt.stablehlo.files.hlo_text import looks_like_hlo_text, parse_hlo_text
-from pjrt.stablehlo.format import BYTE_ORDER_MARK, Encoding, encoding_of, refuse_beginning
+from pjrt.stablehlo.format import BYTE_ORDER_MARK, ZIP_MAGIC, Encoding, encoding_of, refuse_beginning
 
 SAVED_MODEL_FILE = "saved_model.pb"
 """The file in the folder of a SavedModel that has the program."""
@@ -24,8 +24,8 @@ def read(source: Program | str | bytes | bytearray | memoryview | os.PathLike[st
 
     Nothing is parsed and no other library is needed, but for HLO text, which jaxlib turns into an HLO proto (see
     ``parse_hlo_text``). The outline of the bytes is checked, and the bytes stay as they are, with three exceptions: a
-    byte order mark is removed, and of an XLA dump (``HloProto``) and of a file of ``jax.export`` the program inside is
-    taken.
+    byte order mark is removed, of an XLA dump (``HloProto``) and of a file of ``jax.export`` the program inside is
+    taken, and a file of ``torch.export`` is converted (see ``read_torch_export``).
 
     Args:
         source: MLIR text, HLO text, the bytes of a program in any encoding, a path object of a file (a ``str`` is
@@ -75,6 +75,8 @@ def reading(path: str | os.PathLike[str]) -> Iterator[None]:
     try:
         with naming(os.fspath(path)):
             yield
+    except PjrtError:  # some of them are errors of Python's, too
+        raise
     except FileNotFoundError as error:
         raise NotFoundError(f"expected a program, found no file at {os.fspath(path)!r}") from error
     except OSError as error:
@@ -115,6 +117,13 @@ def _content(path: str | os.PathLike[str]) -> bytes:
 
 
 def _recognized(code: bytes) -> Program:
+    if code.startswith(_bytecode.MAGIC):
+        return Program(code, encoding_of(code).program_format)
+    if code.startswith(ZIP_MAGIC):
+        from pjrt.stablehlo.files.torch_export import is_torch_export, read_torch_export
+
+        if is_torch_export(code):
+            return read_torch_export(code).program
     if looks_like_jax_export(code):
         from pjrt.stablehlo.files.jax_export import read_jax_export
 

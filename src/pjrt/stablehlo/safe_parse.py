@@ -8,6 +8,9 @@ subprocess costs a fraction of a second, once for each program: sound programs a
 The parser of text survives any input but deep nesting, which ``check_nesting`` refuses, and what ``is_delicate``
 recognizes, which is vetted like anything else.
 
+A process that has no threads yet, as a command at its start, can vet a program in a fork of itself (``vet_in_fork``),
+which takes a tenth of that time.
+
 As a program, this module is the subprocess.
 """
 
@@ -24,16 +27,18 @@ from pjrt.api.program import Program
 from pjrt.stablehlo.format import Encoding, encoding_of
 
 if TYPE_CHECKING:
+    from pjrt.stablehlo._mlir import MlirModule
     from pjrt.system.python_process import Ended
 
 TIME_LIMIT = 60.0
 """The least time limit of the parser, in seconds; large programs get more, in proportion."""
 
+_FORK_TIME_LIMIT = 5.0
 _SECONDS_PER_MEGABYTE = 2.0
 _REMEMBERED = 1024
 
 _lock = threading.Lock()
-_sound: dict[bytes, None] = {}
+_sound: dict[tuple[bytes, int, int], None] = {}
 
 
 def vet(program: Program, *, time_limit: float | None = None) -> None:
@@ -57,6 +62,26 @@ def vet(program: Program, *, time_limit: float | None = None) -> None:
     check_once(program, b"parser", lambda: _parse_in_subprocess(program, time_limit))
 
 
+def vet_in_fork(program: Program) -> None:
+    """Vet a program in a fork of this process, where that is safe; ``vet`` then has nothing left to do.
+
+    A program that does not pass is left to ``vet``, which reports the reason. Call this before anything starts threads:
+    a fork has none of them, and would wait for ever for the locks that they hold.
+    """
+    if encoding_of(program) is Encoding.TEXT or threading.active_count() > 1 or "jaxlib._jax" in sys.modules:
+        return  # text seldom needs it, and XLA's runtime has threads that Python does not count
+    from pjrt import system
+    from pjrt.stablehlo import _mlir, conversion, parser  # noqa: F401  # both processes have them then
+
+    _mlir.load_bindings()
+
+    def parse() -> None:
+        limit_memory(len(program))
+        _read_everything(conversion.parse_here(program))
+
+    check_once(program, b"parser", lambda: system.succeeds_in_fork(parse, _FORK_TIME_LIMIT))
+
+
 def check_once(program: Program, kind: bytes, check: Callable[[], bool]) -> None:
     """Check a program unless it passed a check of this kind before; remember it if it passes.
 
@@ -65,15 +90,14 @@ def check_once(program: Program, kind: bytes, check: Callable[[], bool]) -> None
         kind: the kind of check, with everything else that its result depends on.
         check: raises what is wrong with the program; returns whether the check was possible.
     """
-    import hashlib  # here, because importing it costs more than all else that reading a program needs
-
-    digest = hashlib.blake2b(program.code, digest_size=16, key=hashlib.blake2b(kind, digest_size=32).digest()).digest()
+    # Python's own hash has 64 bits and a key of this process. Those of hashlib would take milliseconds to import.
+    key = (kind, len(program.code), hash(program.code))
     with _lock:
-        if digest in _sound:
+        if key in _sound:
             return
     if check():
         with _lock:
-            _sound[digest] = None
+            _sound[key] = None
             if len(_sound) > _REMEMBERED:
                 del _sound[next(iter(_sound))]
 
@@ -140,7 +164,7 @@ def check_nesting(code: bytes) -> None:
     if max(code.count(bracket) for bracket in (b"(", b"[", b"{", b"<")) <= _DEEPEST:
         return
     opened = bytearray()
-    for byte in _QUOTED_OR_COMMENT.sub(b"", code).translate(None, _NO_BRACKETS):
+    for byte in re.sub(_QUOTED_OR_COMMENT, b"", code).translate(None, _NO_BRACKETS):
         opening = _OPENING.get(byte)
         if opening is None:
             opened.append(byte)
@@ -155,7 +179,7 @@ def check_nesting(code: bytes) -> None:
                 del opened[at:]
 
 
-_QUOTED_OR_COMMENT = re.compile(rb'"(?:[^"\\\n]|\\.)*"|//[^\n]*|->')
+_QUOTED_OR_COMMENT = rb'"(?:[^"\\\n]|\\.)*"|//[^\n]*|->'
 _OPENING = dict(zip(b")]}>", b"([{<", strict=True))
 _GREATER = ord(">")
 _NO_BRACKETS = bytes(byte for byte in range(256) if byte not in b"()[]{}<>")
@@ -169,27 +193,27 @@ def is_delicate(code: bytes) -> bool:
     number that no array has (the parser allocates as many dimensions), and an ``all_to_all`` where a type has a size
     of 0 (the verifier divides by the sizes of ``replica_groups``).
     """
-    if b"affine_" in code or _SENSELESS_DIMENSION.search(code):
+    if b"affine_" in code or re.search(_SENSELESS_DIMENSION, code):
         return True
-    if _ALL_TO_ALL.search(code) and _ZERO_SIZE.search(code):
+    if re.search(_ALL_TO_ALL, code) and re.search(_ZERO_SIZE, code):
         return True
-    return bool(_HIGH_ESCAPE.search(code)) and any(not _is_utf8(quoted) for quoted in _QUOTED.findall(code))
+    return bool(re.search(_HIGH_ESCAPE, code)) and any(not _is_utf8(quoted) for quoted in re.findall(_QUOTED, code))
 
 
-_SENSELESS_DIMENSION = re.compile(rb"dim_numbers\s*=[^\n>]*?\d{5}")
+_SENSELESS_DIMENSION = rb"dim_numbers\s*=[^\n>]*?\d{5}"
 
-_ALL_TO_ALL = re.compile(rb'all_to_all|\\[0-9A-Fa-f]{2}(?:[^"\\\n]|\\.)*"(?:\s|//[^\n]*\n)*\(')
+_ALL_TO_ALL = rb'all_to_all|\\[0-9A-Fa-f]{2}(?:[^"\\\n]|\\.)*"(?:\s|//[^\n]*\n)*\('
 """The operation's name, or a quoted name that escapes may spell."""
 
-_ZERO_SIZE = re.compile(rb"[<x](?:\s|//[^\n]*\n)*0+(?:\s|//[^\n]*\n)*x")
+_ZERO_SIZE = rb"[<x](?:\s|//[^\n]*\n)*0+(?:\s|//[^\n]*\n)*x"
 
-_HIGH_ESCAPE = re.compile(rb"\\[89A-Fa-f][0-9A-Fa-f]")
-_ESCAPE = re.compile(rb"\\([0-9A-Fa-f]{2}|.)")
-_QUOTED = re.compile(rb'"(?:[^"\\\n]|\\.)*"')
+_HIGH_ESCAPE = rb"\\[89A-Fa-f][0-9A-Fa-f]"
+_ESCAPE = rb"\\([0-9A-Fa-f]{2}|.)"
+_QUOTED = rb'"(?:[^"\\\n]|\\.)*"'
 
 
 def _is_utf8(quoted: bytes) -> bool:
-    plain = _ESCAPE.sub(lambda match: bytes([int(match[1], 16)]) if len(match[1]) == 2 else match[1], quoted)
+    plain = re.sub(_ESCAPE, lambda match: bytes([int(match[1], 16)]) if len(match[1]) == 2 else match[1], quoted)
     try:
         plain.decode()
     except UnicodeDecodeError:
@@ -201,22 +225,23 @@ def _is_utf8(quoted: bytes) -> bool:
 
 
 def _main(format_: str, size: int) -> int:
-    """Parse the program on the standard input, and read everything in it as this package would.
+    """Parse the program on the standard input."""
+    from pjrt.stablehlo.conversion import parse_here
 
-    Large things are read one after the other, and each is released before the next: the program, its constants, its
-    text.
+    return serve(size, lambda: _read_everything(parse_here(Program(sys.stdin.buffer.read(size), format_))))
+
+
+def _read_everything(module: MlirModule) -> None:
+    """Read everything in a module as this package would.
+
+    Large things are read one after the other, and each is released before the next: the constants, the text.
     """
     from pjrt.stablehlo._mlir import write_text
-    from pjrt.stablehlo.conversion import parse_here
     from pjrt.stablehlo.parser import parse_module, read_constants
 
-    def parse() -> None:
-        module = parse_here(Program(sys.stdin.buffer.read(size), format_))
-        parse_module(module, largest_constant=0)
-        read_constants(module)
-        write_text(module, locations=True, constants=False)
-
-    return serve(size, parse)
+    parse_module(module, largest_constant=0)
+    read_constants(module)
+    write_text(module, locations=True, constants=False)
 
 
 def serve(size: int, parse: Callable[[], None]) -> int:

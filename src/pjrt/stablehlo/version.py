@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from pjrt.api.errors import InvalidArgumentError
 
 _SPELLING = re.compile(r"(?:StableHLO_v|v)?(\d{1,9})\.(\d{1,9})\.(\d{1,9})")
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Version:
+class Version(NamedTuple):
     """A version of StableHLO (of VHLO, to be exact: the versioned dialect that portable artifacts are written in).
 
     Minor versions are backward compatible: a reader of version 1.17.0 reads artifacts of every version down to its

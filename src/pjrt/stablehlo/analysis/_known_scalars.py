@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from pjrt.stablehlo.mlir_attributes import decode_attribute_of, decode_type
+from pjrt.stablehlo.mlir_attributes import decode_attribute_of
+from pjrt.stablehlo.mlir_types import decode_type
 from pjrt.stablehlo.types import TensorType
 
 Scalar = Any

@@ -15,7 +15,7 @@ from pjrt.api.program import Program
 from pjrt.stablehlo.analysis._block_peak import PeakFinder
 from pjrt.stablehlo.analysis._work import nbytes
 from pjrt.stablehlo.analysis.cost_analysis import counted_program
-from pjrt.stablehlo.inspection import signature_of
+from pjrt.stablehlo.entry_signature import signature_of
 from pjrt.stablehlo.location import Location
 from pjrt.stablehlo.operation import Operation, ParsedProgram, Value
 from pjrt.stablehlo.types import TensorType, ValueType

@@ -19,7 +19,8 @@ from pjrt.stablehlo.analysis._known_scalars import FOLDED, Known, fold, is_scala
 from pjrt.stablehlo.conversion import to_module
 from pjrt.stablehlo.cuts._module_cut import ABOUT_ONE_SIGNATURE
 from pjrt.stablehlo.location import Location
-from pjrt.stablehlo.mlir_attributes import decode_attribute_of, decode_type
+from pjrt.stablehlo.mlir_attributes import decode_attribute_of
+from pjrt.stablehlo.mlir_types import decode_type
 from pjrt.stablehlo.mlir_walk import walk
 from pjrt.stablehlo.reader import read
 from pjrt.stablehlo.shapes.argument_source import Source, View

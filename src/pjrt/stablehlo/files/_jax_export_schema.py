@@ -6,10 +6,10 @@ added a field; all others are as old as the format.
 
 from __future__ import annotations
 
-import struct
 from enum import IntEnum
 
 from pjrt.api.element_type import ElementType
+from pjrt.stablehlo.files import _jax_export_beginning
 
 OLDEST_SERIALIZATION, NEWEST_SERIALIZATION = 1, 11
 """The serialization versions that can be read. Versions 3 to 11 all write 3 into the file, so that older JAX reads it;
@@ -26,10 +26,10 @@ class Exported(IntEnum):
     """The root table, and that of a derivative inside it."""
 
     SERIALIZATION_VERSION = 0
-    FUNCTION_NAME = 1
-    IN_TREE = 2
+    FUNCTION_NAME = _jax_export_beginning.FUNCTION_NAME
+    IN_TREE = _jax_export_beginning.IN_TREE
     IN_AVALS = 3
-    OUT_TREE = 4
+    OUT_TREE = _jax_export_beginning.OUT_TREE
     OUT_AVALS = 5
     NUM_DEVICES_16 = 6  # until 4
     IN_SHARDINGS = 7
@@ -38,7 +38,7 @@ class Exported(IntEnum):
     ORDERED_EFFECTS = 10
     UNORDERED_EFFECTS = 11
     DISABLED_CHECKS = 12
-    MLIR_MODULE = 13
+    MLIR_MODULE = _jax_export_beginning.MLIR_MODULE
     CALLING_CONVENTION = 14
     KEPT_ARGUMENTS = 15
     USES_GLOBAL_CONSTANTS = 16
@@ -52,30 +52,6 @@ class Exported(IntEnum):
     IN_SHARDING_INDICES = 24  # 0 for none, and one more than the place in UNIQUE_SHARDINGS
     OUT_SHARDING_INDICES = 25
     JAX_VERSION = 26  # after 11
-
-
-_NEEDED = (Exported.FUNCTION_NAME, Exported.IN_TREE, Exported.OUT_TREE, Exported.MLIR_MODULE)
-_MOST_FIELDS = 256
-
-
-def looks_like_jax_export(beginning: bytes) -> bool:
-    """Whether bytes begin like a file of ``jax.export``: with a root table that has the fields of one.
-
-    The format has no word of its own to begin with. JAX writes the root table into the first few hundred bytes.
-    """
-    try:
-        (root,) = struct.unpack_from("<I", beginning)
-        (back,) = struct.unpack_from("<i", beginning, root)
-        vtable = root - back
-        if root % 4 or not 4 <= vtable < root:
-            return False
-        size, table = struct.unpack_from("<HH", beginning, vtable)
-        if size % 2 or not 4 + 2 * Exported.MLIR_MODULE < size <= 4 + 2 * _MOST_FIELDS:
-            return False
-        fields = struct.unpack_from(f"<{size // 2 - 2}H", beginning, vtable + 4)
-    except struct.error:
-        return False
-    return all(fields[slot] for slot in _NEEDED) and all(offset == 0 or 4 <= offset < table for offset in fields)
 
 
 class PyTree(IntEnum):

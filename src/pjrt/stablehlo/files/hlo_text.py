@@ -9,30 +9,32 @@ from __future__ import annotations
 import re
 import sys
 import warnings
+from typing import Any
 
 from pjrt.api.errors import DataLossError, InvalidArgumentError
 from pjrt.api.program import Program, ProgramFormat
 from pjrt.stablehlo import _hlo, jaxlib
 
-_PURPOSE = "read HLO text"
-_COMMENT = re.compile(rb"//[^\n]*+|/\*(?:[^*]|\*(?!/))*+(?:\*/|\Z)")
-_BEGINNING = re.compile(rb"(?:\xef\xbb\xbf)?(?:\s|" + _COMMENT.pattern + rb")*+HloModule\b")
-_HEADER = re.compile(rb"^HloModule\b[^\n]*", re.MULTILINE)
-_COUNTS = re.compile(rb"\b(replica_count|num_partitions)=(\d{1,6})\b")
-_ELIDED = re.compile(rb"\bconstant\(\s*\{\s*\.\.\.\s*\}\s*\)")
+_PURPOSE = "read or write HLO text"
+_COMMENT = rb"//[^\n]*+|/\*(?:[^*]|\*(?!/))*+(?:\*/|\Z)"
+_BEGINNING = rb"(?:\xef\xbb\xbf)?(?:\s|" + _COMMENT + rb")*+HloModule\b"
+_HEADER = rb"(?m)^HloModule\b[^\n]*"
+_COUNTS = rb"\b(replica_count|num_partitions)=(\d{1,6})\b"
+_ELIDED = rb"\bconstant\(\s*\{\s*\.\.\.\s*\}\s*\)"
 
 
 def looks_like_hlo_text(code: bytes) -> bool:
     """Whether bytes begin as HLO text does, comments and a byte order mark aside."""
-    return _BEGINNING.match(code) is not None
+    return re.match(_BEGINNING, code) is not None
 
 
-def parse_hlo_text(code: bytes, *, time_limit: float | None = None) -> Program:
+def parse_hlo_text(code: bytes, *, time_limit: float | None = None, trusted: bool = False) -> Program:
     """Return the HLO proto of a module in HLO text; with a configuration, if it is for several replicas or partitions.
 
     Args:
         code: the text.
         time_limit: the parser's time limit in seconds; by default as for ``vet``.
+        trusted: whether the text comes from a compiler and was not changed since: then no subprocess parses it first.
 
     Warns:
         UserWarning: a dump left the values of constants out (``constant({...})``), so the program computes nonsense.
@@ -47,32 +49,57 @@ def parse_hlo_text(code: bytes, *, time_limit: float | None = None) -> Program:
     except UnicodeDecodeError as error:
         raise DataLossError(f"corrupt HLO text: expected UTF-8, found {code[error.start : error.end]!r}") from error
     _check_modules(code)
-    elided = _ELIDED.search(code)
+    elided = re.search(_ELIDED, code)
     if elided is not None:
         warnings.warn(
-            f"the HLO text leaves out the values of {len(_ELIDED.findall(code))} constants (the first in line "
+            f"the HLO text leaves out the values of {len(re.findall(_ELIDED, code))} constants (the first in line "
             f"{_line_of(code, elided.start())}), so its results mean nothing; dump it with "
             "XLA_FLAGS=--xla_dump_large_constants, or as a proto",
             stacklevel=2,
         )
-    proto = _parse_in_subprocess(code, time_limit)
+    proto = None if trusted else _parse_in_subprocess(code, time_limit)
     if proto is None:
         proto = parse_here(code)
-    counts = {name: int(count) for name, count in _COUNTS.findall(_header(code))}
+    counts = {name: int(count) for name, count in re.findall(_COUNTS, _header(code))}
     replicas, partitions = (max(counts.get(name, 1), 1) for name in (b"replica_count", b"num_partitions"))
     if (replicas, partitions) == (1, 1):
         return Program(proto, ProgramFormat.HLO)
     return Program(_hlo.with_config(proto, replicas, partitions), ProgramFormat.HLO_WITH_CONFIG)
 
 
+def to_hlo_text(program: Program) -> str:
+    """Return the HLO text of an HLO proto, such as an executable's optimized program.
+
+    Args:
+        program: the program. Its bytes are trusted.
+
+    Raises:
+        InvalidArgumentError: XLA refuses the proto.
+        FailedPreconditionError: jaxlib is missing.
+    """
+    place = _hlo.screen(program.code)
+    try:
+        module = _xla().HloModule.from_serialized_hlo_module_proto(program.code[place.begin : place.end])
+    except (RuntimeError, ValueError) as error:
+        raise InvalidArgumentError(f"expected an HLO proto, and XLA refuses it: {error}") from error
+    text: str = module.to_string()
+    return text
+
+
+def _xla() -> Any:
+    """Return the module of jaxlib with the classes of HLO."""
+    module = jaxlib.load("_jax", _PURPOSE)  # before 0.10 they were in a module of their own
+    return module if hasattr(module, "HloModule") else jaxlib.load("_hlo", _PURPOSE)
+
+
 def _header(code: bytes) -> bytes:
-    match = _HEADER.search(_COMMENT.sub(b"", code))
+    match = re.search(_HEADER, re.sub(_COMMENT, b"", code))
     return b"" if match is None else match[0]
 
 
 def _check_modules(code: bytes) -> None:
-    plain = _COMMENT.sub(lambda comment: b"\n" * comment[0].count(b"\n"), code)
-    lines = [_line_of(plain, match.start()) for match in _HEADER.finditer(plain)]
+    plain = re.sub(_COMMENT, lambda comment: b"\n" * comment[0].count(b"\n"), code)
+    lines = [_line_of(plain, match.start()) for match in re.finditer(_HEADER, plain)]
     if len(lines) > 1:
         raise InvalidArgumentError(
             f"expected one module in HLO text, found {len(lines)}, in the lines {', '.join(map(str, lines[:9]))}: "
@@ -91,24 +118,22 @@ def parse_here(code: bytes) -> bytes:
         InvalidArgumentError: the text has a syntax error.
         FailedPreconditionError: jaxlib is missing.
     """
-    module = jaxlib.load("_jax", _PURPOSE)  # before 0.10 it had the classes of HLO, too
-    module = module if hasattr(module, "HloModule") else jaxlib.load("_hlo", _PURPOSE)
     text = code.decode()
     try:
-        proto: bytes = module.hlo_module_from_text(text).as_serialized_hlo_module_proto()
+        proto: bytes = _xla().hlo_module_from_text(text).as_serialized_hlo_module_proto()
     except (RuntimeError, ValueError) as error:
         raise InvalidArgumentError(_explained(str(error), text)) from error
     return proto
 
 
-_STEP = re.compile(r"was parsing (\d+):(\d+): error: (.*)")
+_STEP = r"was parsing (\d+):(\d+): error: (.*)"
 _MOST_STEPS = 3
 _LONGEST_LINE = 120
 
 
 def _explained(message: str, text: str) -> str:
     """Return XLA's message for a syntax error as one line with the place, and the line of the text."""
-    steps = [match.groups() for match in _STEP.finditer(message)]
+    steps = [match.groups() for match in re.finditer(_STEP, message)]
     if not steps:
         return f"cannot read the HLO text: {message.splitlines()[0][:300] if message else 'no reason given'}"
     number, column, _ = steps[0]

@@ -28,7 +28,8 @@ from pjrt.stablehlo.tree import LEAF, Tree, TreeKind
 _FUNCTIONS, _DATA, _CONSTANTS = "functions", "data", "constants"
 _DEFAULT_FUNCTION = "forward"
 _LARGEST_META = 1 << 28
-_NONE = "NoneType"
+NONE = "NoneType"
+"""The Python type of an input that is None."""
 
 
 class TorchSource(enum.StrEnum):
@@ -64,13 +65,13 @@ class TorchInput:
 
     Attributes:
         element_type: the type of its elements; None for a Python value, whose value the export wrote into the program.
-        shape: its sizes; None for a dynamic one.
+        shape: its sizes; a dynamic one is a symbol, or None where the file states no symbol.
         argument: its position among the program's arguments; None if the program does not need it.
         python_type: the type of a Python value, such as ``int``; empty for a tensor.
     """
 
     element_type: ElementType | None
-    shape: tuple[int | None, ...]
+    shape: tuple[int | str | None, ...]
     argument: int | None = None
     python_type: str = ""
 
@@ -285,8 +286,8 @@ class _Facts:
             reason = f"no {error}" if isinstance(error, KeyError) else str(error)
             raise DataLossError(f"expected the facts of a function as PyTorch/XLA writes them: {reason}") from error
         inputs = _inputs(self.arguments, unused)
-        self.inputs = tuple(each for each in inputs if each.python_type != _NONE)
-        self.input_tree = _call_tree(trees[0], inputs)
+        self.inputs = tuple(each for each in inputs if each.python_type != NONE)
+        self.input_tree = call_tree(trees[0], inputs)
         self.output_tree = trees[1]
         if self.output_tree is not None and self.output_tree.num_leaves != len(self.results):
             raise DataLossError(
@@ -351,7 +352,7 @@ def _inputs(arguments: tuple[TorchArgument, ...], unused: Mapping[int, TorchInpu
     return tuple(inputs[position] for position in range(len(inputs)))
 
 
-def _call_tree(stated: Tree | None, inputs: Sequence[TorchInput]) -> Tree:
+def call_tree(stated: Tree | None, inputs: Sequence[TorchInput]) -> Tree:
     """Return the structure of the positional arguments and the others.
 
     Older versions state only the positional ones, or nothing. And None is a leaf in PyTorch, but not in other trees.
@@ -359,14 +360,15 @@ def _call_tree(stated: Tree | None, inputs: Sequence[TorchInput]) -> Tree:
     tree = stated or Tree(TreeKind.TUPLE, (LEAF,) * len(inputs))
     if tree.num_leaves != len(inputs):
         raise DataLossError(f"expected an input for each of the {tree.num_leaves} leaves, found {len(inputs)}")
-    tree = _without_none(tree, iter(inputs))
+    tree = without_none(tree, iter(inputs))
     if [child.kind for child in tree.children] == [TreeKind.TUPLE, TreeKind.DICT]:
         return tree
     return Tree(TreeKind.TUPLE, (tree, Tree(TreeKind.DICT)))
 
 
-def _without_none(tree: Tree, inputs: Iterator[TorchInput]) -> Tree:
+def without_none(tree: Tree, inputs: Iterator[TorchInput]) -> Tree:
+    """Return a tree in which the leaves that stand for None are None."""
     if tree.kind is TreeKind.LEAF:
-        return Tree(TreeKind.NONE) if next(inputs).python_type == _NONE else tree
-    children = tuple(_without_none(child, inputs) for child in tree.children)
+        return Tree(TreeKind.NONE) if next(inputs).python_type == NONE else tree
+    children = tuple(without_none(child, inputs) for child in tree.children)
     return Tree(tree.kind, children, tree.keys, tree.name, tree.data)

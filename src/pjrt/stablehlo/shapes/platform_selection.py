@@ -13,8 +13,8 @@ from typing import Any
 from pjrt.api.errors import InvalidArgumentError
 from pjrt.api.program import AnyProgram, Program, ProgramFormat
 from pjrt.stablehlo import _mlir, jaxlib
+from pjrt.stablehlo._diagnostics import senseless_refused
 from pjrt.stablehlo.conversion import to_module
-from pjrt.stablehlo.parser import senseless_refused
 from pjrt.stablehlo.reader import read
 
 _PURPOSE = "select the platform of a program"

@@ -17,7 +17,7 @@ from pjrt.api.shape_spec import Shapes
 from pjrt.stablehlo import _mlir, jaxlib
 from pjrt.stablehlo._mlir import MlirModule
 from pjrt.stablehlo.conversion import to_module
-from pjrt.stablehlo.inspection import ArgumentInfo, signature_of
+from pjrt.stablehlo.entry_signature import ArgumentInfo, signature_of
 from pjrt.stablehlo.outline import Outline
 from pjrt.stablehlo.parser import parse_module
 from pjrt.stablehlo.reader import read

@@ -10,16 +10,16 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from pjrt.stablehlo._diagnostics import senseless_refused
 from pjrt.stablehlo._mlir import MlirModule
 from pjrt.stablehlo.mlir_walk import walk
-from pjrt.stablehlo.parser import senseless_refused
 from pjrt.stablehlo.shapes.argument_shapes import StatedShape, is_dynamic
 
 _TARGET = "shape_assertion"
 
-_ADVICE = re.compile(r"[\s.,]*Please see \S+ for more details\.?$")
+_ADVICE = r"[\s.,]*Please see \S+ for more details\.?$"
 _SPECIFICATIONS = "polymorphic shapes specifications: "
-_SPECIFICATION = re.compile(r"\.shape = \(")
+_SPECIFICATION = r"\.shape = \("
 
 
 def symbolic_shapes(module: MlirModule, shapes: Sequence[StatedShape]) -> list[StatedShape]:
@@ -50,7 +50,7 @@ def is_assertion(operation: Any) -> bool:
 
 def without_advice(message: str) -> str:
     """Return the message of a shape assertion without the address of JAX's documentation."""
-    return _ADVICE.sub("", message.strip()).replace(" (= ", " (").replace("), .", ")")
+    return re.sub(_ADVICE, "", message.strip()).replace(" (= ", " (").replace("), .", ")")
 
 
 def _messages(mlir: Any) -> Iterator[str]:
@@ -62,7 +62,7 @@ def _messages(mlir: Any) -> Iterator[str]:
 def _specifications(message: str) -> Iterator[StatedShape]:
     """Yield the shapes in ``…specifications: args[0].shape = (b, 16),args[1].shape = (b,).``"""
     text = message.partition(_SPECIFICATIONS)[2]
-    for match in _SPECIFICATION.finditer(text):
+    for match in re.finditer(_SPECIFICATION, text):
         yield tuple(int(size) if size.isdigit() else size for size in _sizes(text, match.end()))
 
 

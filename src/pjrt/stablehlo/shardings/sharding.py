@@ -16,12 +16,13 @@ import numpy as np
 
 from pjrt.api.errors import DataLossError, UnimplementedError
 from pjrt.stablehlo import _xla_protos
+from pjrt.stablehlo.shardings import named_sharding
 
 Array = Any
 Shape = tuple[int, ...]
 
 # xla.OpSharding.Type, as far as it is known here.
-_REPLICATED, _OTHER, _UNREDUCED = 0, 3, 6
+_REPLICATED, _MAXIMAL, _OTHER, _UNREDUCED = 0, 1, 3, 6
 
 _MOST_PARTITIONS = 1 << 17
 
@@ -114,6 +115,15 @@ class Sharding:
         return f"{{devices=[{dimensions}]{','.join(map(str, order))}{last}}}"
 
     @staticmethod
+    def is_maximal(serialized: bytes) -> bool:
+        """Whether a serialized ``xla.OpSharding`` leaves the whole value to one device.
+
+        The others have an array of the same shape without the value. Such are the results of a call that one device of
+        a program makes for all.
+        """
+        return bool(_xla_protos.parse("OpSharding", serialized).type == _MAXIMAL)
+
+    @staticmethod
     def from_proto(serialized: bytes) -> Sharding:
         """Return the sharding that a serialized ``xla.OpSharding`` holds.
 
@@ -122,6 +132,12 @@ class Sharding:
             UnimplementedError: the sharding is of a kind that does not cut a value into tiles.
         """
         proto = _xla_protos.parse("OpSharding", serialized)
+        if proto.HasField("named_sharding"):  # since XLA of 2026, in place of all other fields
+            try:
+                named = Sharding(*named_sharding.tiles_of(proto.named_sharding, _MOST_PARTITIONS))
+                return REPLICATED if named.is_replicated else named
+            except ValueError as error:
+                raise DataLossError(f"corrupt sharding: {error}") from error
         if proto.type == _REPLICATED:
             return REPLICATED
         if proto.type != _OTHER:

@@ -14,8 +14,9 @@ from pjrt.api.errors import InvalidArgumentError, UnimplementedError
 from pjrt.stablehlo.shardings.sharding import REPLICATED, Shape, Sharding
 from pjrt.stablehlo.types import TensorType, ValueType
 
-_GSPMD_TILED = re.compile(
-    r"^\{devices=\[(?P<tiles>[\d,]+)\]\s*(?:<=\[(?P<iota>[\d,]+)\](?:T\((?P<order>[\d,]+)\))?|(?P<list>[\d,]+))(?P<rest>.*)\}$"
+_GSPMD_TILED = (
+    r"^\{devices=\[(?P<tiles>[\d,]+)\]\s*"
+    r"(?:<=\[(?P<iota>[\d,]+)\](?:T\((?P<order>[\d,]+)\))?|(?P<list>[\d,]+))(?P<rest>.*)\}$"
 )
 
 
@@ -28,7 +29,7 @@ def parse_gspmd(text: str, rank: int) -> Sharding:
     text = text.strip()
     if text in ("{replicated}", "{manual}", "", "{unknown}") or text.startswith("{maximal"):
         return REPLICATED
-    match = _GSPMD_TILED.match(text)
+    match = re.match(_GSPMD_TILED, text)
     if match is None:
         raise UnimplementedError(f"expected a sharding such as {{devices=[2,1]<=[2]}}, found {text[:120]}")
     tiles = _numbers(match["tiles"])
@@ -70,7 +71,7 @@ def parse_mesh(text: str) -> Mesh:
     return Mesh(axes, devices)
 
 
-_SDY = re.compile(
+_SDY = (
     r"<(?P<mesh>@[\w.$]+|@\"[^\"]*\"|mesh<[^>]*>),\s*\[(?P<dims>[^\]]*)\]"
     r"(?:,\s*replicated=\{[^}]*\})?(?:,\s*unreduced=\{(?P<unreduced>[^}]*)\})?"
 )
@@ -94,14 +95,14 @@ def parse_sdy(text: str, mesh: Callable[[str], Mesh], manual: Collection[str] | 
             m["unreduced"] or "",
             manual,
         )
-        for m in _SDY.finditer(text)
+        for m in re.finditer(_SDY, text)
     ]
     if not shardings:
         raise InvalidArgumentError(f"expected a sharding of Shardy, found {text[:120]}")
     return shardings
 
 
-_AXIS = re.compile(r'"(?P<name>[^"]*)"(?::\((?P<before>\d+)\)(?P<size>\d+))?')
+_AXIS = r'"(?P<name>[^"]*)"(?::\((?P<before>\d+)\)(?P<size>\d+))?'
 
 
 def _of_axes(mesh: Mesh, dimensions: str, unreduced: str, manual: Collection[str] | None) -> Sharding:
@@ -118,7 +119,7 @@ def _along(mesh: Mesh, axes: str, manual: Collection[str] | None) -> tuple[int, 
     """Return how many places there are along some axes together, and which of them each device has."""
     coordinates = mesh.coordinates()
     count, numbers = 1, [0] * len(coordinates)
-    for axis in _AXIS.finditer(axes):
+    for axis in re.finditer(_AXIS, axes):
         if manual is not None and axis["name"] not in manual:
             continue
         whole = mesh.axes[axis["name"]]
