@@ -6,13 +6,17 @@ The finite results were computed by mpmath with 2,500 bits; those at infinities 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from pjrt.devices.reference import Evaluator
 from pjrt.devices.reference.core import mlir
+from pjrt.devices.reference.numerics import complex64, complex_numbers
 
 HUGE, TINY, INF, NAN = 1.7976931348623157e308, 5e-324, math.inf, math.nan
 ULP = float(np.finfo(np.float64).eps)
@@ -122,3 +126,68 @@ def test_large_and_small_values_in_one_array() -> None:
     assert found[0] == 2j
     assert found[1] == complex(0, INF)
     assert np.isinf(found[2].real) or np.isinf(found[2].imag)
+
+
+CAREFUL: dict[str, Callable[..., Any]] = {
+    "atan2": complex_numbers.atan2,
+    "cosine": np.cos,
+    "divide": complex_numbers.divide,
+    "exponential": np.exp,
+    "expm1": complex_numbers.expm1,
+    "log": np.log,
+    "log1p": complex_numbers.log1p,
+    "logistic": complex_numbers.logistic,
+    "power": complex_numbers.power,
+    "rsqrt": complex_numbers.rsqrt,
+    "sign": complex_numbers.sign,
+    "sine": np.sin,
+    "sqrt": np.sqrt,
+    "tan": complex_numbers.tan,
+    "tanh": np.tanh,
+}
+PARTS = [0.0, -0.0, 1.0, -1.0, 0.5, -math.pi / 2, math.pi, 100.0, -100.0, 1e30, -3.4e38, 1e-45, INF, -INF, NAN]
+
+
+def assert_close(name: str, *operands: Any) -> None:
+    """Assert that the formula in f64 has the values of the careful function, and its infinities and NaN.
+
+    The careful ones have errors of up to 6 ULP. A part may be the noise of the other: below 1e-12 of the whole.
+    """
+    with np.errstate(all="ignore"):
+        found, right = getattr(complex64, name)(*operands), CAREFUL[name](*operands)
+        for part, exact in ((found.real, right.real), (found.imag, right.imag)):
+            error = np.abs(np.subtract(part, exact, dtype=np.float64))
+            whole = np.abs(right.astype(np.complex128)) + (name == "atan2")  # by a logarithm near 1
+            bound = 6 * 2.0**-23 * np.abs(exact) + 1e-12 * whole + 3e-45
+            same = (part == exact) | (np.isnan(part) & np.isnan(exact)) | (error <= bound)
+            assert same.all(), [(name, [x[~same][0] for x in operands], found[~same][0], right[~same][0])]
+
+
+@pytest.mark.parametrize("name", CAREFUL)
+def test_formulas_of_complex64_at_special_values(name: str) -> None:
+    x = np.array([complex(real, imaginary) for real in PARTS for imaginary in PARTS], np.complex64)
+    operands = [x.repeat(x.size), np.tile(x, x.size)] if name in ("atan2", "divide", "power") else [np.tile(x, 64)]
+    if name == "atan2":  # on the branch cut, at half a turn, a rounding error decides on the sign
+        with np.errstate(all="ignore"):
+            apart = np.abs(np.abs(complex_numbers.atan2(*operands).real) - math.pi) > 1e-3
+        operands = [part[apart] for part in operands]
+    assert_close(name, *operands)
+
+
+numbers = st.complex_numbers(max_magnitude=1e4, width=64)
+
+
+@given(st.lists(st.tuples(numbers, numbers), min_size=1))
+@pytest.mark.parametrize("name", sorted(set(CAREFUL) - {"atan2", "power"}))  # which cancel: both have errors
+def test_formulas_of_complex64(name: str, pairs: list[tuple[complex, complex]]) -> None:
+    operands = np.array(pairs, np.complex64).T
+    assert_close(name, *operands[: 2 if name == "divide" else 1])
+
+
+def test_every_element_has_one_value_in_arrays_of_any_size() -> None:
+    """The bits do not depend on the block that an element is in."""
+    x = np.random.default_rng(0).standard_normal((20_000, 2)).astype(np.float32).view(np.complex64).reshape(100, 200)
+    for name in set(CAREFUL) - {"atan2", "divide", "power"}:
+        function = getattr(complex64, name)
+        assert (function(x)[::7, ::-3] == function(x[::7, ::-3])).all(), name
+        assert function(x[1, 2]) == function(x)[1, 2]

@@ -157,7 +157,7 @@ def test_a_result_wider_than_the_operands(run: Any, t: ElementType, wide: Elemen
 
 @pytest.mark.parametrize("limit", [1, 30, 200])
 def test_large_ones_are_done_in_rounds(run: Any, monkeypatch: pytest.MonkeyPatch, limit: int) -> None:
-    monkeypatch.setattr(module, "LARGEST_PATCHES", limit)
+    monkeypatch.setattr(module, "most_patches", lambda elements, window: limit)
     random = np.random.default_rng(0)
     x, kernel = (random.integers(-9, 10, s).astype(np.int32) for s in ((3, 4, 5, 6), (4, 2, 3, 3)))
     case = {**SIMPLE, "groups": 2}

@@ -142,6 +142,14 @@ def test_functions_of_one_float(run: Any, nearest: Any, op: str, t: ElementType)
     assert ulps(found, expected) <= (0 if op in EXACT else tolerance(t))
 
 
+@pytest.mark.parametrize("t", [t for t in WHOLE_FLOATS if t.bits <= 16], ids=lambda t: t.mlir)
+@pytest.mark.parametrize("op", ["negate", "tanh"])
+def test_many_small_floats_have_the_values_of_few(run: Any, op: str, t: ElementType) -> None:
+    few = values(t)
+    many = np.resize(few, 1 << 16)  # enough for a table of all results
+    assert apply(run, op, many).tobytes() == np.resize(apply(run, op, few), 1 << 16).tobytes()
+
+
 @pytest.mark.parametrize("t", FLOATS, ids=lambda t: t.mlir)
 def test_is_finite(run: Any, t: ElementType) -> None:
     x = values(t)
@@ -455,3 +463,28 @@ def test_agrees_with_the_other_interpreter(run: Any, interpret: Any) -> None:
     for op in ON_FLOATS:
         program = text(op, ["tensor<3xf32>"] * 2, "tensor<3xf32>")
         assert ulps(run(program, x, y)[0], interpret(program, x, y)[0]) <= 4, op
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("magnitude", [0, 3, 20, 26, 40])
+def test_remainders_are_exact_for_quotients_of_any_size(run: Any, dtype: Any, magnitude: int) -> None:
+    random, count = np.random.default_rng(magnitude), 20_000
+    y = (random.standard_normal(count) * 2.0 ** random.integers(-20, 20, count)).astype(dtype)
+    whole = np.floor(random.uniform(-(2.0**magnitude), 2.0**magnitude, count))
+    near = np.nextafter((y * whole).astype(dtype), random.choice([-np.inf, 0, np.inf], count).astype(dtype))
+    name = "f32" if dtype == np.float32 else "f64"
+    program = text("remainder", [f"tensor<{count}x{name}>"] * 2, f"tensor<{count}x{name}>")
+    for x in (near, (y * whole).astype(dtype), (y * random.uniform(-9, 9, count)).astype(dtype)):
+        (result,) = run(program, x, y)
+        assert result.tobytes() == np.fmod(x, y).tobytes()
+
+
+@pytest.mark.parametrize("y", [np.inf, -np.inf, 0.0, np.nan, 5e-324, 1e-310, 1e308])
+def test_remainders_by_special_numbers(run: Any, y: float) -> None:
+    x = np.concatenate([np.linspace(-9, 9, 500), [0.0, -0.0, np.inf, -np.inf, np.nan, 1e308, 1e-310]])
+    program = text("remainder", [f"tensor<{x.size}xf64>"] * 2, f"tensor<{x.size}xf64>")
+    with np.errstate(all="ignore"):
+        expected = np.fmod(x, y)
+        (result,) = run(program, x, np.full(x.size, y))
+        assert np.array_equal(result, expected, equal_nan=True)
+        assert np.array_equal(np.signbit(result), np.signbit(expected))

@@ -288,3 +288,29 @@ def test_small_floats_are_rounded_by_each_update(run: Any, on_xla: Any, t: Eleme
     assert float(run(text, *args)[0][0]) == end
     if t is T.BF16:
         assert float(on_xla(text, *args)[0][0]) == end
+
+
+@pytest.mark.parametrize("rows", [1, 3, 500])
+@pytest.mark.parametrize("name", ["add", "maximum", "subtract"])
+def test_many_updates_of_wide_rows(run: Any, rows: int, name: str) -> None:
+    random = np.random.default_rng(rows)
+    x, update = random.standard_normal((rows, 32), np.float32), random.standard_normal((700, 32), np.float32)
+    indices = random.integers(-1, rows + 1, (700, 1), dtype=np.int32)
+    expected = x.copy()
+    function = {"add": np.add, "maximum": np.maximum, "subtract": np.subtract}[name]
+    for (row,), values in zip(indices, update, strict=True):
+        if 0 <= row < rows:
+            expected[row] = function(expected[row], values)
+    case = Scatter(x.shape, indices.shape, update.shape, [1], [0], [0], 1)
+    t, i, u = (tensor(v.shape, e) for v, e in ((x, T.F32), (indices, T.S32), (update, T.F32)))
+    body = (
+        f"({{ ^bb0(%a: tensor<f32>, %b: tensor<f32>): %c = stablehlo.{name} %a, %b : tensor<f32> "
+        "stablehlo.return %c : tensor<f32> })"
+    )
+    text = (
+        f"func.func @main(%x: {t}, %i: {i}, %u: {u}) -> {t} {{\n"
+        f'  %0 = "stablehlo.scatter"(%x, %i, %u) {body} {{{case.attributes()}}} : ({t}, {i}, {u}) -> {t}\n'
+        f"  return %0 : {t} }}"
+    )
+    (result,) = run(text, x, indices, update)
+    assert result.tobytes() == expected.tobytes()

@@ -20,7 +20,7 @@ from pjrt.devices.reference.memory_stats import memory_stats
 from pjrt.devices.reference.spmd.by_gathering import GatheredProgram
 from pjrt.devices.reference.spmd.replica_groups import all_partitions, participants
 from pjrt.host import Compiled, RunContext
-from pjrt.stablehlo.entry import donations, shape_spec, with_asked_layouts
+from pjrt.stablehlo.entry import donations, memory_kinds, shape_spec, with_asked_layouts
 from pjrt.stablehlo.outline import Outline
 from pjrt.stablehlo.types import TupleType, ValueType
 
@@ -108,6 +108,8 @@ def compile_program(
         output_shardings=None if shardings is None else shardings[1],
         aliases=aliases,
         donated=donated,
+        parameter_memory_kinds=memory_kinds(evaluator.argument_attributes),
+        output_memory_kinds=memory_kinds(evaluator.result_attributes),
         cost=lambda: costs(evaluator),
         memory=None if gathered is not None else lambda: memory_stats(evaluator, aliases),
     )

@@ -25,7 +25,8 @@ from pjrt.devices.reference.core.quantization import on_expressed_types
 from pjrt.devices.reference.core.region import Region
 from pjrt.devices.reference.core.registry import Rule
 from pjrt.devices.reference.core.values import EXPECTED, unknown_type
-from pjrt.stablehlo.mlir_attributes import decode_attribute, decode_type
+from pjrt.stablehlo.mlir_attributes import decode_attribute
+from pjrt.stablehlo.mlir_types import decode_type
 from pjrt.stablehlo.operation import Value
 from pjrt.stablehlo.parser import OperationParser
 from pjrt.stablehlo.types import TensorType, TokenType, ValueType

@@ -50,7 +50,10 @@ def dequantizer(type_: TensorType, quantization: Quantization) -> Convert:
     dtype = quantization.expressed.dtype
 
     def run(x: Any) -> Any:
-        return np.multiply(np.subtract(x.astype(wide), zeros), scales).astype(dtype, copy=False)
+        value = np.array(x, wide)
+        value -= zeros
+        value *= scales
+        return value.astype(dtype, copy=False)
 
     return run
 
@@ -63,8 +66,12 @@ def quantizer(type_: TensorType, quantization: Quantization) -> Convert:
     narrow = np.int64 if quantization.storage.bits >= 32 else np.int32
 
     def run(x: Any) -> Any:
-        nearest = np.add(np.rint(np.divide(x.astype(wide), scales)), zeros)
-        return np.clip(nearest, low, high).astype(narrow).astype(storage)
+        value = np.array(x, wide)
+        value /= scales
+        np.rint(value, out=value)
+        value += zeros
+        np.clip(value, low, high, out=value)
+        return value.astype(narrow).astype(storage)
 
     return run
 

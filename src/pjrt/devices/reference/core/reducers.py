@@ -15,6 +15,7 @@ from pjrt.api.element_type import AnyDType, ElementType
 from pjrt.devices.reference.core.block import Environment
 from pjrt.devices.reference.core.quantization import conversion, dequantizer, quantizer
 from pjrt.devices.reference.core.region import Region
+from pjrt.devices.reference.numerics.chunks import CHUNK, chunks
 from pjrt.devices.reference.numerics.element_types import FLOAT, compute_dtype, is_native
 from pjrt.stablehlo.types import TensorType, ValueType
 
@@ -43,8 +44,8 @@ _UFUNCS_OF_BOOLEANS: dict[str, np.ufunc] = {
 class Reducer:
     """The body of a reduction, on arrays.
 
-    ``open`` converts values to the ``working`` dtypes, and ``close`` to those of the results. The result of a body is
-    rounded to its type each time, as the specification has it: a sum of bf16 is a sum of rounded sums.
+    ``open`` converts values to the ``working`` dtypes, and ``close`` to those of the results, ``closed``. The result of
+    a body is rounded to its type each time, as the specification has it: a sum of bf16 is a sum of rounded sums.
 
     ``ufunc`` is numpy's function for the body, or None. ``rounds`` is True where it rounds to a type below 32 bits, so
     that the order in which elements are combined matters much. ``replaces`` is True where the body returns the new
@@ -66,12 +67,12 @@ class Reducer:
         self.working: tuple[AnyDType, ...] = tuple(
             element.dtype if as_they_are else compute_dtype(element) for element in elements
         )
-        self._closed: tuple[AnyDType, ...] = tuple(_element(type_).dtype for type_ in results)
+        self.closed: tuple[AnyDType, ...] = tuple(_element(type_).dtype for type_ in results)
 
     @property
     def is_native(self) -> bool:
         """Whether results have the working dtypes."""
-        return self.working == self._closed
+        return self.working == self.closed
 
     def open(self, arrays: Sequence[Array]) -> list[Array]:
         """Return operands in the working dtypes."""
@@ -85,7 +86,7 @@ class Reducer:
 
     def close(self, arrays: Sequence[Array]) -> list[Array]:
         """Return results in their own dtypes."""
-        return [x if x.dtype == dtype else x.astype(dtype) for x, dtype in zip(arrays, self._closed, strict=True)]
+        return [x if x.dtype == dtype else x.astype(dtype) for x, dtype in zip(arrays, self.closed, strict=True)]
 
     def combine(
         self, environment: Environment, left: Sequence[Array], right: Sequence[Array], owned: bool = False
@@ -107,8 +108,26 @@ class Reducer:
     def fold(self, environment: Environment, arrays: Sequence[Array]) -> list[Array]:
         """Combine all elements along the first dimension, which must not be empty, in their order.
 
-        Neighbours come first, in rounds, so that the number of rounds is the logarithm of that of elements.
+        Neighbours come first, in rounds, so that the number of rounds is the logarithm of that of elements. Large
+        arrays are folded in chunks first, which changes neither the neighbours nor their order.
         """
+        shape, strides = arrays[0].shape, arrays[0].strides
+        across = max(range(len(shape)), key=lambda d: (shape[d] > 1, abs(strides[d])))
+        each = arrays[0].size // shape[across]
+        if across:
+            parts = chunks(shape[across], each)
+        else:  # as many rows as give one after some rounds
+            rows = 1 << max(1, CHUNK // each).bit_length()
+            parts = [slice(start, start + rows) for start in range(0, shape[0], rows)]
+        if len(parts) == 1:
+            return self._fold(environment, arrays)
+        before = (slice(None),) * across
+        folded = [self._fold(environment, [x[(*before, part)] for x in arrays]) for part in parts]
+        if across:
+            return [np.concatenate(column, across - 1) for column in zip(*folded, strict=True)]
+        return self._fold(environment, [np.stack(column) for column in zip(*folded, strict=True)])
+
+    def _fold(self, environment: Environment, arrays: Sequence[Array]) -> list[Array]:
         current = list(arrays)
         while (size := current[0].shape[0]) > 1:
             even = size - size % 2
@@ -133,33 +152,68 @@ class Reducer:
         """
         if self.replaces and self.count == 1:
             data[0][rows] = updates[0]  # the last one stays
-        elif self.ufunc is not None and not unique and len(rows) > 1:
-            self.ufunc.at(data[0], rows, updates[0])
         elif unique or len(rows) < 2:
             self._apply(environment, data, rows, updates)
+        elif self.ufunc is None:
+            self._in_rounds(environment, data, updates, rows, turns_of(rows))
+        elif data[0].ndim == 1:
+            self.ufunc.at(data[0], rows, updates[0])
         else:
-            self._in_rounds(environment, data, rows, updates)
+            turns, width = turns_of(rows), data[0].shape[1]
+            if len(turns[1]) * _ROUND <= len(rows) * width:
+                self._in_rounds(environment, data, updates, rows, turns)
+            else:
+                elements = (rows[:, None] * width + np.arange(width)).reshape(-1)
+                self.ufunc.at(data[0].reshape(-1), elements, updates[0].reshape(-1))
 
     def _apply(self, environment: Environment, data: Sequence[Array], rows: Array, updates: Sequence[Array]) -> None:
-        results = self.combine(environment, [x[rows] for x in data], updates)
+        # Without a check of each row number, ``take`` is faster than an index.
+        results = self.combine(environment, [x.take(rows, 0, mode="clip") for x in data], updates, owned=True)
         for target, values in zip(data, results, strict=True):
             target[rows] = values
 
     def _in_rounds(
-        self, environment: Environment, data: Sequence[Array], rows: Array, updates: Sequence[Array]
+        self,
+        environment: Environment,
+        data: Sequence[Array],
+        updates: Sequence[Array],
+        rows: Array,
+        turns: tuple[Array, list[int]],
     ) -> None:
         """Apply the first update of every row, then the second of every row that has one, and so on."""
-        order = np.argsort(rows, kind="stable")
-        ordered = rows[order]
-        begins = np.flatnonzero(np.concatenate(([True], ordered[1:] != ordered[:-1])))
-        counts = np.diff(begins, append=len(rows))
-        turns = np.arange(len(rows)) - np.repeat(begins, counts)
-        by_turn = order[np.argsort(turns, kind="stable")]
+        by_turn, sizes = turns
         end = 0
-        for size in np.bincount(turns).tolist():
+        for size in sizes:
             begin, end = end, end + size
             chosen = by_turn[begin:end]
-            self._apply(environment, data, rows[chosen], [update[chosen] for update in updates])
+            self._apply(environment, data, rows[chosen], [update.take(chosen, 0, mode="clip") for update in updates])
+
+
+_ROUND = 2048
+"""In the time of one round more, numpy's function with a loop over places combines so many elements."""
+
+
+def turns_of(rows: Array) -> tuple[Array, list[int]]:
+    """Return the order of updates of rows in which the first of every row come first, then the second of every row that
+    has one, and so on; and how many there are of each.
+    """
+    count = len(rows)
+    places = np.arange(count)
+    bits = max(1, count - 1).bit_length()
+    if rows.max() < 1 << (62 - bits):
+        # Sorting numbers that hold row and position is several times faster than a stable argsort, and as stable.
+        packed = np.left_shift(rows, bits)
+        np.bitwise_or(packed, places, out=packed)
+        packed.sort()
+        order, ordered = np.bitwise_and(packed, (1 << bits) - 1), np.right_shift(packed, bits)
+    else:
+        order = np.argsort(rows, kind="stable")
+        ordered = rows[order]
+    is_first = np.concatenate(([True], ordered[1:] != ordered[:-1]))
+    turns = np.subtract(places, np.maximum.accumulate(np.multiply(places, is_first)))
+    sizes = np.bincount(turns)
+    narrow = turns.astype(np.uint16) if len(sizes) <= 1 << 16 else turns  # numpy sorts 16 bits by their digits
+    return order[np.argsort(narrow, kind="stable")], sizes.tolist()
 
 
 def body_on_reals(region: Region) -> Callable[..., list[Array]]:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 from pjrt.devices.reference.core.block import Block, Environment
+from pjrt.devices.reference.numerics.chunks import CHUNK, chunks
 from pjrt.stablehlo.types import TensorType, ValueType
 
 _COMMUTATIVE = {f"stablehlo.{name}": name for name in ("add", "multiply", "maximum", "minimum", "and", "or", "xor")}
@@ -72,11 +74,27 @@ class Region:
 
         Where the body is ``elementwise`` it takes one pass over whole arrays; otherwise it runs for each position.
         """
-        if self.elementwise:
-            results = self.block.run(environment, arrays)
-            shape = np.broadcast_shapes(*(np.shape(a) for a in arrays))
-            return [r if np.shape(r) == shape else np.broadcast_to(r, shape) for r in results]
-        return self._position_by_position(environment, arrays)
+        if not self.elementwise:
+            return self._position_by_position(environment, arrays)
+        shape = np.broadcast_shapes(*(np.shape(a) for a in arrays))
+        if math.prod(shape) > 2 * CHUNK and not self._is_one_ufunc:
+            return self._by_chunks(environment, [np.broadcast_to(a, shape) for a in arrays])
+        results = self.block.run(environment, arrays)
+        return [r if np.shape(r) == shape else np.broadcast_to(r, shape) for r in results]
+
+    @cached_property
+    def _is_one_ufunc(self) -> bool:
+        """Whether the body is one function of numpy, which holds nothing but its result."""
+        return len(self.block.code) == 1 and isinstance(self.block.code[0][0], np.ufunc)
+
+    def _by_chunks(self, environment: Environment, arrays: list[Any]) -> list[np.ndarray[Any, Any]]:
+        """Do as ``vectorized``, with only chunks of the values between the body's operations."""
+        shape = arrays[0].shape
+        outs = [np.empty(shape, t.dtype) for t in self.results if isinstance(t, TensorType)]
+        for part in chunks(shape[0], math.prod(shape[1:])):
+            for out, value in zip(outs, self.block.run(environment, [a[part] for a in arrays]), strict=True):
+                out[part] = value
+        return outs
 
     def _position_by_position(self, environment: Environment, arrays: tuple[Any, ...]) -> list[np.ndarray[Any, Any]]:
         spread = np.broadcast_arrays(*arrays)

@@ -16,7 +16,6 @@ import numpy as np
 from pjrt.api.element_type import AnyDType
 from pjrt.devices.reference.core.block import Block, Step, run_fast
 from pjrt.devices.reference.core.liveness import Pending, assemble
-from pjrt.devices.reference.numerics.element_types import is_native
 from pjrt.stablehlo.types import TensorType
 
 SMALLEST = 1 << 21
@@ -95,8 +94,8 @@ def _fused(
 ) -> list[Pending]:
     """Return a chain as one step, or its steps where one would not be faster."""
     working = [item for item in chain if item.step.name != "stablehlo.broadcast_in_dim"]
-    wide = any(not is_native(t.element) for i in working for t in i.step.output_types if isinstance(t, TensorType))
-    if len(working) < 2 and not (working and wide):
+    # One function of numpy holds nothing but its result. Others hold whole arrays on the way to it, unless in chunks.
+    if not working or (len(working) == 1 and isinstance(working[0].kernel, np.ufunc)):
         return list(chain)
     inner = {slot for item in chain for slot in item.step.outputs}
     inputs = list(dict.fromkeys(slot for item in chain for slot in item.step.inputs if slot not in inner))

@@ -4,13 +4,12 @@ Values are immutable, which makes an update of one row of a large array a copy o
 array quadratic. Where no later step reads the operand, and nothing but the step itself refers to its memory, a copy
 cannot be told from an update in place. The first is known when a program is compiled: then the loop gets the kernel's
 ``consuming`` form. The second is known when it runs, by counting references: views, exports and traces hold references
-too. How many the step itself holds is measured once, with the same loop.
+too. How many the step itself holds is measured once, with the same loop: it differs from Python to Python.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import sys
 from typing import Any
 
 import numpy as np
@@ -21,6 +20,7 @@ from pjrt.devices.reference.core.reducers import Reducer
 from pjrt.devices.reference.fast.kernels import faster
 from pjrt.devices.reference.ops.data_movement import Window
 from pjrt.devices.reference.ops.scatter import static_scatter
+from pjrt.host_memory import references
 
 Array = Any
 
@@ -91,7 +91,7 @@ def _consuming_code(code: Code, step: Step) -> Code:
 def is_free(x: Array, environment: bool = False) -> bool:
     """Whether the first operand of the running step may be written to: it owns its memory and nothing else holds it."""
     return (
-        sys.getrefcount(x) <= _HELD[environment]
+        references.to_argument(x) <= _HELD[environment]
         and x.__class__ is np.ndarray
         and x.base is None
         and x.flags.writeable
@@ -104,7 +104,7 @@ def _held_by_a_step(environment: bool) -> int:
     counts = []
 
     def count(x: Array, environment: bool = False) -> None:
-        counts.append(sys.getrefcount(x))
+        counts.append(references.to_argument(x))
 
     def plain(x: Array, update: Array, *starts: Array) -> None:
         count(x)

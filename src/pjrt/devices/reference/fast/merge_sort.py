@@ -22,9 +22,10 @@ def merge_order(before: Before, operands: Sequence[Array]) -> Array:
     """
     rows, columns = operands[0].shape
     order = np.broadcast_to(np.arange(columns), (rows, columns))
+    lines = np.arange(rows)[:, None] * columns
     width = 1
     while width < columns:
-        order = _merge_level(before, [np.take_along_axis(x, order, 1) for x in operands], order, width)
+        order = _merge_level(before, [x.reshape(-1).take(order + lines, mode="clip") for x in operands], order, width)
         width *= 2
     return order
 
@@ -37,29 +38,39 @@ def _merge_level(before: Before, operands: Sequence[Array], order: Array, width:
     lefts = positions[of_left]
     first = lefts - lefts % (2 * width)
     middle = np.minimum(first + width, columns)
-    end = np.minimum(first + 2 * width, columns)
-    overtaking = _search(before, operands, lefts, middle, end) - middle
+    sizes = np.minimum(first + 2 * width, columns) - middle
+    overtaking = _count_overtaking(before, operands, lefts, middle, sizes, width)
     # With a comparator that contradicts itself the counts may fall. Made to rise, they always give a permutation.
     targets = np.maximum.accumulate(first + overtaking, axis=1) + (lefts - first)
     from_left = np.zeros((rows, columns), np.bool_)
-    np.put_along_axis(from_left, targets, True, 1)
+    from_left.reshape(-1)[targets + np.arange(rows)[:, None] * columns] = True
     merged = np.empty((rows, columns), order.dtype)
     merged[from_left] = order[:, of_left].reshape(-1)
     merged[~from_left] = order[:, ~of_left].reshape(-1)
     return merged
 
 
-def _search(before: Before, operands: Sequence[Array], lefts: Array, start: Array, end: Array) -> Array:
-    """Return, for each element of the left runs, the first position of its right run that does not come before it."""
-    shape = (operands[0].shape[0], len(lefts))
-    low, high = np.broadcast_to(start, shape), np.broadcast_to(end, shape)
+def _count_overtaking(
+    before: Before, operands: Sequence[Array], lefts: Array, start: Array, sizes: Array, width: int
+) -> Array:
+    """Return, for each element of the left runs, how many elements of its right run come before it.
+
+    Right runs begin at ``start``, have ``sizes`` elements, at most ``width``, a power of two. A binary search for all
+    left elements at once, whose steps are powers of two: it has no branch.
+    """
+    rows, columns = operands[0].shape
+    flat = [np.ascontiguousarray(x).reshape(-1) for x in operands]
     own = [x[:, lefts] for x in operands]
-    last = operands[0].shape[1] - 1
-    open_ = low < high
-    while open_.any():
-        middle = (low + high) // 2
-        others = [np.take_along_axis(x, np.minimum(middle, last), 1) for x in operands]
-        overtakes = before(others, own) & open_
-        low, high = np.where(overtakes, middle + 1, low), np.where(open_ & ~overtakes, middle, high)
-        open_ = low < high
-    return low
+    # Position p of the flat array is the element before which p of a run have been passed.
+    origin = start + np.arange(rows)[:, None] * columns - 1
+    count = np.zeros((rows, len(lefts)), np.int64)
+    step = width
+    while step:
+        candidate = count + step
+        possible = candidate <= sizes
+        np.add(candidate, origin, out=candidate)
+        others = [x.take(candidate, mode="clip") for x in flat]
+        passed = np.logical_and(before(others, own), possible, out=possible)
+        count += passed * np.int64(step)
+        step //= 2
+    return count

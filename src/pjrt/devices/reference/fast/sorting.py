@@ -18,6 +18,7 @@ from pjrt.devices.reference.core.region import Region
 from pjrt.devices.reference.fast.kernels import faster
 from pjrt.devices.reference.fast.merge_sort import merge_order
 from pjrt.devices.reference.fast.sort_keys import Key, SortKeys, find_sort_keys
+from pjrt.devices.reference.numerics.chunks import chunks
 from pjrt.devices.reference.numerics.element_types import FLOAT, compute_dtype
 from pjrt.devices.reference.ops.chlo import top_k_in
 from pjrt.devices.reference.ops.elementwise import total_order
@@ -55,7 +56,11 @@ def _sort_values_along(axis: int, key: Key) -> Kernel:
     def run(environment: Environment, operand: Array) -> Array:
         if operand.shape[axis] < 2 or operand.size == 0:
             return operand
-        return from_table(_sort_values(as_table(operand, axis), key), operand.shape, axis)
+        table = as_table(operand, axis)
+        result = np.empty(table.shape, table.dtype)
+        for part in chunks(*table.shape):
+            result[part] = _sort_values(table[part], key)
+        return from_table(result, operand.shape, axis)
 
     return run
 
@@ -97,7 +102,9 @@ def _sort_values(table: Array, key: Key) -> Array:
         if key.descending:
             ordered = np.invert(ordered)
         highest = np.iinfo(ordered.dtype).max
-        return np.where(ordered < 0, np.bitwise_xor(ordered, highest), ordered).view(key.element.dtype)
+        flipped = np.right_shift(ordered, ordered.dtype.type(8 * ordered.dtype.itemsize - 1))
+        np.bitwise_and(flipped, highest, out=flipped)
+        return np.bitwise_xor(ordered, flipped, out=flipped).view(key.element.dtype)
     if key.descending:
         return np.invert(np.sort(np.invert(table), 1))
     return np.sort(table, 1)

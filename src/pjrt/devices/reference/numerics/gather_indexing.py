@@ -27,7 +27,6 @@ class SliceLayout:
         operand_batching, indices_batching: batching dimensions of the operand and of the indices, pairwise.
         indices: the shape of the indices.
         index_vector_dim: the dimension of the indices that holds index vectors; their rank if they are scalars.
-        unit_rows: make every row one element.
     """
 
     def __init__(
@@ -39,7 +38,6 @@ class SliceLayout:
         indices_batching: Sequence[int],
         indices: Sequence[int],
         index_vector_dim: int,
-        unit_rows: bool = False,
     ) -> None:
         self.operand = tuple(operand)
         self.slice_sizes = tuple(slice_sizes)
@@ -49,7 +47,7 @@ class SliceLayout:
         self.batch_shape = tuple(size for i, size in enumerate(indices) if i != index_vector_dim)
         self.count = math.prod(self.batch_shape)
         self.limits = tuple(self.operand[d] - self.slice_sizes[d] for d in self.index_map)
-        lead = len(self.operand) if unit_rows else self._leading(set(index_map) | set(operand_batching))
+        lead = self._leading(set(index_map) | set(operand_batching))
         self._lead = lead
         self.row = math.prod(self.operand[lead:])
         strides = [math.prod(self.operand[d + 1 : lead]) for d in range(lead)]
@@ -83,8 +81,8 @@ class SliceLayout:
         """The row numbers of a slice, relative to its first one."""
         return _offsets(self.slice_sizes[: self._lead], self._lead_strides)
 
-    def vectors(self, indices: Array) -> Array:
-        """Return the index vectors as a table: a row for each slice, a column for each component."""
+    def vectors(self, indices: Array, part: slice = slice(None)) -> Array:
+        """Return the index vectors, or some of them, as a table: a row for each slice, a column for each component."""
         indices = np.asarray(indices)
         if self.index_vector_dim == len(self.indices):
             table = indices.reshape(self.count, 1)
@@ -92,33 +90,37 @@ class SliceLayout:
             if self.index_vector_dim != len(self.indices) - 1:
                 indices = np.moveaxis(indices, self.index_vector_dim, -1)
             table = indices.reshape(self.count, len(self.index_map))
+        table = table[part]
         if table.dtype == np.uint64:  # numbers that do not fit into int64 are beyond any limit
             table = np.minimum(table, np.uint64(np.iinfo(np.int64).max))
-        return table.astype(np.int64)
+        return np.array(table.T, np.int64, order="C").T  # components are contiguous
 
     def clamped(self, vectors: Array) -> list[Array]:
-        """Return the components of the starts of slices, moved as far as needed to lie inside the operand."""
-        return [np.minimum(np.maximum(vectors[:, i], 0), limit) for i, limit in enumerate(self.limits)]
+        """Move the starts of slices as far as needed to lie inside the operand, and return their components."""
+        columns = vectors.T
+        for column, limit in zip(columns, self.limits, strict=True):
+            np.clip(column, 0, limit, out=column)
+        return list(columns)
 
     def inside(self, vectors: Array) -> Array | None:
         """Return the mask of the slices that lie wholly inside the operand; None where all do."""
-        mask = np.ones(self.count, np.bool_)
+        mask = np.ones(len(vectors), np.bool_)
         for i, limit in enumerate(self.limits):
             mask &= vectors[:, i].view(np.uint64) <= limit  # negative numbers are larger than any limit
         return None if mask.all() else mask
 
-    def starts(self, components: Sequence[Array]) -> Array:
-        """Return the number of the first row of each slice, by the components of its start."""
+    def starts(self, components: Sequence[Array], part: slice = slice(None)) -> Array:
+        """Return the number of the first row of each slice, or of a part of them, by the components of its start."""
         if self.batching:
-            return self._rows_of([*components, self._base], [*self._strides, 1])
-        return self._rows_of(components, self._strides)
+            return self._rows_of([*components, self._base[part]], [*self._strides, 1])
+        return self._rows_of(components, self._strides, part)
 
-    def _rows_of(self, components: Iterable[Array], strides: Iterable[int]) -> Array:
+    def _rows_of(self, components: Iterable[Array], strides: Iterable[int], part: slice = slice(None)) -> Array:
         total: Array = None
         for component, stride in zip(components, strides, strict=True):
             part = component if stride == 1 else component * stride
             total = part if total is None else total + part
-        return np.zeros(self.count, np.int64) if total is None else total
+        return np.zeros(self.count, np.int64)[part] if total is None else total
 
     def rows(self, starts: Array) -> Array:
         """Return the numbers of all rows of slices that start at these rows: a table with a line for each slice."""

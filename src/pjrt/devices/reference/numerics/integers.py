@@ -44,14 +44,18 @@ def power(x: Array, y: Array) -> Array:
     """Return ``x`` to the power ``y``, by repeated squaring; negative exponents give 0, but for the bases 1 and -1."""
     x, y = np.broadcast_arrays(x, y)
     exponent = y.astype(unsigned(y.dtype))
-    base, result = x, np.ones(x.shape, x.dtype)
-    for _ in range(8 * x.dtype.itemsize):
-        if not exponent.any():
-            break
-        result = np.where(np.bitwise_and(exponent, 1) != 0, np.multiply(result, base), result)
-        base = np.multiply(base, base)
-        exponent = np.right_shift(exponent, 1)
-    if x.dtype.kind == "u":
+    base, result = np.array(x), np.ones(x.shape, x.dtype)
+    factor = np.empty(x.shape, x.dtype)
+    while highest := exponent.max(initial=0):
+        # The factor is the base where the exponent's lowest bit is set, and 1 elsewhere: without a branch.
+        np.subtract(base, 1, out=factor)
+        np.multiply(factor, np.bitwise_and(exponent, 1).view(x.dtype), out=factor)
+        np.add(factor, 1, out=factor)
+        np.multiply(result, factor, out=result)
+        if highest > 1:
+            np.multiply(base, base, out=base)
+        np.right_shift(exponent, 1, out=exponent)
+    if x.dtype.kind == "u" or y.min(initial=0) >= 0:
         return result
     odd = np.bitwise_and(y, 1) != 0
     of_negative = np.where(np.equal(x, -1) & odd, -1, np.where(np.abs(x) == 1, 1, 0)).astype(x.dtype)
@@ -68,7 +72,7 @@ def shifts(bits: int, kind: str) -> Any:
         if one is not None:
             return np.left_shift(x, x.dtype.type(one))
         amount, inside = _amount(y, bits)
-        return np.where(inside, np.left_shift(x, amount.astype(x.dtype)), np.zeros((), x.dtype))
+        return np.bitwise_and(np.left_shift(x, amount.view(x.dtype)), inside.view(x.dtype))
 
     def logical(x: Array, y: Array) -> Array:
         plain = np.asarray(x).view(unsigned(x.dtype))
@@ -78,18 +82,16 @@ def shifts(bits: int, kind: str) -> Any:
         if one is not None:
             return np.right_shift(plain, plain.dtype.type(one)).view(x.dtype)
         amount, inside = _amount(y, bits)
-        moved = np.where(inside, np.right_shift(plain, amount), np.zeros((), plain.dtype))
-        return moved.view(x.dtype)
+        return np.bitwise_and(np.right_shift(plain, amount), inside).view(x.dtype)
 
     def arithmetic(x: Array, y: Array) -> Array:
-        amount, inside = _amount(y, bits)
+        amount, _ = _amount(y, bits)
         whole = np.dtype(f"i{x.dtype.itemsize}")
         signed = np.asarray(x).view(whole)
         if bits < 8 and x.dtype.kind == "u":
             spare = 8 - bits
             signed = np.right_shift(np.left_shift(signed, spare), spare)
-        moved = np.right_shift(signed, np.where(inside, amount, bits - 1).astype(whole))
-        return moved.view(x.dtype)
+        return np.right_shift(signed, amount.view(whole)).view(x.dtype)
 
     return {"left": left, "logical": logical, "arithmetic": arithmetic}[kind]
 
@@ -103,9 +105,9 @@ def _uniform(y: Array, bits: int) -> int | None:
 
 
 def _amount(y: Array, bits: int) -> tuple[Array, Array]:
+    """Return amounts cut to below the width, and all bits set where they are below it: without a branch."""
     plain = np.asarray(y).view(unsigned(y.dtype))
-    inside = np.less(plain, bits)
-    return np.where(inside, plain, np.zeros((), plain.dtype)), inside
+    return np.minimum(plain, plain.dtype.type(bits - 1)), np.negative(np.less(plain, bits).astype(plain.dtype))
 
 
 def population_count(bits: int) -> Any:

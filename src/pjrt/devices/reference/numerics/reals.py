@@ -16,17 +16,79 @@ def sign(x: Array) -> Array:
 
 def round_away_from_zero(x: Array) -> Array:
     """Return the nearest integer; halves go away from zero."""
-    whole = np.trunc(x)
-    up = np.greater_equal(np.abs(np.subtract(x, whole)), x.dtype.type(0.5))
-    return np.copysign(np.add(np.abs(whole), up, dtype=x.dtype), x)
+    # Not 0.5 itself: that sum would round the number below 0.5 up to 1.
+    below_half = np.nextafter(x.dtype.type(0.5), x.dtype.type(0))
+    return np.trunc(np.add(x, np.copysign(below_half, x)))
 
 
 def logistic(x: Array) -> Array:
     """Return ``1 / (1 + exp(-x))``."""
-    one = x.dtype.type(1)
-    return np.divide(one, np.add(one, np.exp(np.negative(x))))
+    one, result = x.dtype.type(1), -x
+    if not result.ndim:  # operators are several times as fast on scalars as functions of numpy
+        return one / (one + np.exp(result))
+    np.exp(result, out=result)
+    result += one
+    return np.divide(one, result, out=result)
 
 
 def rsqrt(x: Array) -> Array:
     """Return ``1 / sqrt(x)``."""
     return np.divide(x.dtype.type(1), np.sqrt(x))
+
+
+def remainder(x: Array, y: Array) -> Array:
+    """Return ``np.fmod(x, y)``, exactly, without its loop over the bits of the quotient, which takes 20 ns an element.
+
+    It works wherever the quotient is small enough that its product with the divisor, or with each half of the divisor's
+    bits, is exact in f64.
+    """
+    if x.size < _FEWEST or x.shape != y.shape:
+        return np.fmod(x, y)
+    result = _remainder_of_f32(x, y) if x.dtype == np.float32 else _remainder_of_f64(x, y)
+    return np.fmod(x, y) if result is None else result
+
+
+_FEWEST = 256
+"""Fewer elements are faster with numpy's one call."""
+
+
+def _remainder_of_f32(x: Array, y: Array) -> Array | None:
+    """Return the remainders, or None where a quotient is too large or NaN, or a divisor is infinite.
+
+    Two numbers of 24 bits whose quotient is below 2**28 have a rounded quotient in f64 that is on the right side of
+    each integer, and 28 + 24 bits of the product fit into f64.
+    """
+    wide = x.astype(np.float64)
+    quotient = np.divide(wide, y)
+    if not (_is_within(quotient, 2.0**28) and _is_within(y, np.inf)):
+        return None
+    np.trunc(quotient, out=quotient)
+    np.multiply(quotient, y, out=quotient)
+    np.subtract(wide, quotient, out=wide)
+    return np.copysign(wide.astype(np.float32), x)  # a remainder of zero has the sign of the dividend
+
+
+def _remainder_of_f64(x: Array, y: Array) -> Array | None:
+    """Return the remainders, or None where a quotient is too large or NaN, or a divisor is very large or small."""
+    magnitude, divisor = np.absolute(x), np.absolute(y)
+    quotient = np.divide(magnitude, divisor)
+    if not (_is_within(quotient, 2.0**25) and divisor.min() > 2.0**-900 and divisor.max() < 2.0**1000):
+        return None
+    np.floor(quotient, out=quotient)
+    upper = np.bitwise_and(divisor.view(np.int64), -1 << 27).view(np.float64)  # 26 bits; the lower part has 27
+    product = np.multiply(quotient, upper)
+    difference = np.subtract(magnitude, product)
+    magnitude -= difference
+    magnitude -= product  # what the rounding of the difference lost
+    lower = np.subtract(divisor, upper, out=upper)
+    quotient *= lower
+    difference -= quotient
+    difference += magnitude
+    # The rounded quotient may be the next integer: then the difference is one divisor short.
+    difference += np.multiply(divisor, np.less(difference, 0), out=divisor)
+    return np.copysign(difference, x, out=difference)
+
+
+def _is_within(x: Array, limit: float) -> bool:
+    """Whether all numbers are between a limit and its negative, and none is NaN."""
+    return bool(x.max() < limit and x.min() > -limit)

@@ -13,6 +13,7 @@ from numpy.lib.stride_tricks import as_strided
 from pjrt.devices.reference.core.block import Kernel
 from pjrt.devices.reference.core.op_view import OpView
 from pjrt.devices.reference.core.registry import op
+from pjrt.devices.reference.numerics.chunks import CHUNK
 from pjrt.devices.reference.numerics.matmul import matmul_of
 from pjrt.devices.reference.numerics.padding import PadPlan
 
@@ -20,8 +21,14 @@ Array = Any
 Shape = tuple[int, ...]
 Padding = Sequence[Sequence[int]]
 
-LARGEST_PATCHES = 1 << 24
-"""The number of elements of windows that are laid out side by side at a time; more take several rounds."""
+
+def most_patches(elements: int, window: int) -> int:
+    """Return how many elements of windows may be laid out side by side at a time.
+
+    They are many times those of the input. A sixteenth of the ``elements`` of input and result together is enough, but
+    not fewer than 256 windows: a product of matrices with fewer rows is slower.
+    """
+    return max(CHUNK, elements // 16, 256 * window)
 
 
 @op("stablehlo.convolution")
@@ -69,10 +76,11 @@ def _convolver(view: OpView) -> Callable[[Array, Array, Padding], Array]:
     )
     of_output = (numbers.output_batch_dimension, *numbers.output_spatial_dimensions, numbers.output_feature_dimension)
     back = tuple(int(i) for i in np.argsort(of_output))
+    in_order = back == tuple(range(len(back)))
 
     def run(x: Array, kernel: Array, padding: Padding) -> Array:
         result = sliding.run(x.transpose(of_input), kernel.transpose(of_kernel)[turned], padding)
-        return result.transpose(back)
+        return result if in_order else result.transpose(back)  # a view would be copied when the program returns it
 
     return run
 
@@ -99,13 +107,14 @@ class _Sliding:
         spatial = windows.shape[2 : 2 + rank]
         outputs = kernel.shape[-1]
         matrices = self._matrices(kernel, groups)
-        out = np.empty((groups, batch, *spatial, outputs // groups), self._dtype(windows, matrices))
+        result = np.empty((batch, *spatial, outputs), self._dtype(windows, matrices))
+        out = np.moveaxis(result.reshape(batch, *spatial, groups, outputs // groups), -2, 0)
         if out.size:
-            for part in _parts(windows, rank):
+            for part in _parts(windows, rank, most_patches(x.size + out.size, matrices.shape[1])):
                 chosen = windows[part]
                 patches = chosen.reshape(groups, math.prod(chosen.shape[1 : 2 + rank]), matrices.shape[1])
                 out[part] = self.product(patches, matrices).reshape(*chosen.shape[: 2 + rank], outputs // groups)
-        return np.moveaxis(out, 0, -2).reshape(batch, *spatial, outputs)
+        return result
 
     def _padded(self, x: Array, padding: Padding) -> Array:
         low, high = ([0, *(int(edge[side]) for edge in padding), 0] for side in (0, 1))
@@ -149,13 +158,13 @@ class _Sliding:
         return self.product(*empty).dtype
 
 
-def _parts(windows: Array, rank: int) -> list[tuple[slice, ...]]:
-    """Return slices of the batch, and of the first spatial dimension if need be, whose windows fit."""
+def _parts(windows: Array, rank: int, largest: int) -> list[tuple[slice, ...]]:
+    """Return slices of the batch, and of the first spatial dimension if need be, of at most ``largest`` elements."""
     batch = windows.shape[1]
     each = windows.size // batch
-    if each <= LARGEST_PATCHES or not rank:
-        count = max(1, LARGEST_PATCHES // max(each, 1))
+    if each <= largest or not rank:
+        count = max(1, largest // max(each, 1))
         return [(slice(None), slice(i, i + count)) for i in range(0, batch, count)]
     places = windows.shape[2]
-    rows = max(1, LARGEST_PATCHES * places // each)
+    rows = max(1, largest * places // each)
     return [(slice(None), slice(i, i + 1), slice(j, j + rows)) for i in range(batch) for j in range(0, places, rows)]

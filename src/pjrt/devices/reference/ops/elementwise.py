@@ -11,7 +11,7 @@ from pjrt.api.element_type import ElementType
 from pjrt.devices.reference.core.block import Kernel
 from pjrt.devices.reference.core.op_view import OpView
 from pjrt.devices.reference.core.registry import op
-from pjrt.devices.reference.numerics import complex_numbers, integers, reals
+from pjrt.devices.reference.numerics import complex64, complex_numbers, integers, reals
 from pjrt.devices.reference.numerics.element_types import (
     BOOLEAN,
     COMPLEX,
@@ -48,31 +48,32 @@ def _define_by_type(name: str, *cases: tuple[Group, Callable[[ElementType], Func
 
 
 _REAL = INTEGER | FLOAT
+_C64, _C128 = frozenset({ElementType.C64}), frozenset({ElementType.C128})
 
 # One operand.
 _define("stablehlo.abs", (SIGNED | FLOAT | COMPLEX, np.absolute))
 _define("stablehlo.cbrt", (FLOAT, np.cbrt), (COMPLEX, complex_numbers.cbrt))
 _define("stablehlo.ceil", (FLOAT, np.ceil))
-_define("stablehlo.cosine", (FLOAT | COMPLEX, np.cos))
-_define("stablehlo.exponential", (FLOAT | COMPLEX, np.exp))
-_define("stablehlo.exponential_minus_one", (FLOAT, np.expm1), (COMPLEX, complex_numbers.expm1))
+_define("stablehlo.cosine", (FLOAT | _C128, np.cos), (_C64, complex64.cosine))
+_define("stablehlo.exponential", (FLOAT | _C128, np.exp), (_C64, complex64.exponential))
+_define("stablehlo.exponential_minus_one", (FLOAT, np.expm1), (_C64, complex64.expm1), (_C128, complex_numbers.expm1))
 _define("stablehlo.floor", (FLOAT, np.floor))
 _define("stablehlo.imag", (COMPLEX, np.imag), (FLOAT, np.zeros_like))
 _define("stablehlo.is_finite", (FLOAT, np.isfinite))
-_define("stablehlo.log", (FLOAT | COMPLEX, np.log))
-_define("stablehlo.log_plus_one", (FLOAT, np.log1p), (COMPLEX, complex_numbers.log1p))
-_define("stablehlo.logistic", (FLOAT, reals.logistic), (COMPLEX, complex_numbers.logistic))
+_define("stablehlo.log", (FLOAT | _C128, np.log), (_C64, complex64.log))
+_define("stablehlo.log_plus_one", (FLOAT, np.log1p), (_C64, complex64.log1p), (_C128, complex_numbers.log1p))
+_define("stablehlo.logistic", (FLOAT, reals.logistic), (_C64, complex64.logistic), (_C128, complex_numbers.logistic))
 _define("stablehlo.negate", (INTEGER | FLOAT | COMPLEX, np.negative))
 _define("stablehlo.not", (BOOLEAN, np.logical_not), (INTEGER, np.invert))
 _define("stablehlo.real", (COMPLEX, np.real), (FLOAT, np.positive))
 _define("stablehlo.round_nearest_afz", (FLOAT, reals.round_away_from_zero))
 _define("stablehlo.round_nearest_even", (FLOAT, np.rint))
-_define("stablehlo.rsqrt", (FLOAT, reals.rsqrt), (COMPLEX, complex_numbers.rsqrt))
-_define("stablehlo.sign", (SIGNED, np.sign), (FLOAT, reals.sign), (COMPLEX, complex_numbers.sign))
-_define("stablehlo.sine", (FLOAT | COMPLEX, np.sin))
-_define("stablehlo.sqrt", (FLOAT | COMPLEX, np.sqrt))
-_define("stablehlo.tan", (FLOAT, np.tan), (COMPLEX, complex_numbers.tan))
-_define("stablehlo.tanh", (FLOAT | COMPLEX, np.tanh))
+_define("stablehlo.rsqrt", (FLOAT, reals.rsqrt), (_C64, complex64.rsqrt), (_C128, complex_numbers.rsqrt))
+_define("stablehlo.sign", (SIGNED, np.sign), (FLOAT, reals.sign), (_C64, complex64.sign), (_C128, complex_numbers.sign))
+_define("stablehlo.sine", (FLOAT | _C128, np.sin), (_C64, complex64.sine))
+_define("stablehlo.sqrt", (FLOAT | _C128, np.sqrt), (_C64, complex64.sqrt))
+_define("stablehlo.tan", (FLOAT, np.tan), (_C64, complex64.tan), (_C128, complex_numbers.tan))
+_define("stablehlo.tanh", (FLOAT | _C128, np.tanh), (_C64, complex64.tanh))
 _define_by_type("stablehlo.popcnt", (INTEGER, lambda t: integers.population_count(t.bits)))
 _define_by_type("stablehlo.count_leading_zeros", (INTEGER, lambda t: integers.count_leading_zeros(t.bits)))
 
@@ -80,10 +81,27 @@ _define_by_type("stablehlo.count_leading_zeros", (INTEGER, lambda t: integers.co
 _define("stablehlo.add", (BOOLEAN, np.logical_or), (EVERY, np.add))
 _define("stablehlo.subtract", (_REAL | COMPLEX, np.subtract))
 _define("stablehlo.multiply", (BOOLEAN, np.logical_and), (COMPLEX, complex_numbers.multiply), (EVERY, np.multiply))
-_define("stablehlo.divide", (INTEGER, integers.divide), (FLOAT, np.divide), (COMPLEX, complex_numbers.divide))
-_define("stablehlo.remainder", (INTEGER, integers.remainder), (FLOAT, np.fmod), (COMPLEX, complex_numbers.remainder))
-_define("stablehlo.power", (INTEGER, integers.power), (FLOAT, np.power), (COMPLEX, complex_numbers.power))
-_define("stablehlo.atan2", (FLOAT, np.arctan2), (COMPLEX, complex_numbers.atan2))
+_define(
+    "stablehlo.divide",
+    (INTEGER, integers.divide),
+    (FLOAT, np.divide),
+    (_C64, complex64.divide),
+    (_C128, complex_numbers.divide),
+)
+_define(
+    "stablehlo.remainder",
+    (INTEGER, integers.remainder),
+    (FLOAT, reals.remainder),
+    (COMPLEX, complex_numbers.remainder),
+)
+_define(
+    "stablehlo.power",
+    (INTEGER, integers.power),
+    (FLOAT, np.power),
+    (_C64, complex64.power),
+    (_C128, complex_numbers.power),
+)
+_define("stablehlo.atan2", (FLOAT, np.arctan2), (_C64, complex64.atan2), (_C128, complex_numbers.atan2))
 _define("stablehlo.maximum", (BOOLEAN, np.logical_or), (EVERY, np.maximum))
 _define("stablehlo.minimum", (BOOLEAN, np.logical_and), (EVERY, np.minimum))
 _define("stablehlo.and", (BOOLEAN, np.logical_and), (INTEGER, np.bitwise_and))
@@ -135,11 +153,11 @@ def total_order(element: ElementType) -> Function:
         return lambda x: np.asarray(x).view(np.uint8).astype(np.int16)
     whole = np.dtype(f"i{dtype.itemsize}")
     spare = 8 * dtype.itemsize - element.bits  # the types below a byte are stored in its low bits
-    below_sign = whole.type(np.iinfo(whole).max)
+    below_sign, sign = whole.type(np.iinfo(whole).max), whole.type(8 * dtype.itemsize - 1)
 
     def run(x: Any) -> Any:
         bits = np.left_shift(np.asarray(x).view(whole), spare) if spare else np.asarray(x).view(whole)
-        return np.where(bits < 0, np.bitwise_xor(bits, below_sign), bits)
+        return np.bitwise_xor(bits, np.bitwise_and(np.right_shift(bits, sign), below_sign))
 
     return run
 

@@ -12,6 +12,7 @@ from pjrt.api.errors import InvalidArgumentError
 from pjrt.devices.reference.core.block import Kernel
 from pjrt.devices.reference.core.op_view import OpView
 from pjrt.devices.reference.core.registry import op
+from pjrt.devices.reference.numerics.chunks import chunks
 from pjrt.devices.reference.numerics.gather_indexing import SliceLayout
 
 Array = Any
@@ -123,9 +124,16 @@ def _by_rows(layout: SliceLayout, window: tuple[int, ...], arrange: Callable[[Ar
     shape = (*layout.batch_shape, *window)
     table = layout.table if layout.row != 1 else (layout.table[0],)
 
+    parts = chunks(layout.count, layout.row)
+
     def run(x: Array, indices: Array) -> Array:
-        rows = layout.starts(layout.clamped(layout.vectors(indices)))
-        return arrange(x.reshape(table).take(rows, 0).reshape(shape))
+        lines, out = x.reshape(table), np.empty(shape, x.dtype)
+        picked = out.reshape(layout.count, *table[1:])
+        for part in parts:
+            rows = layout.starts(layout.clamped(layout.vectors(indices, part)), part)
+            # Of rows that exist; without a check of each, numpy takes half of the time.
+            lines.take(rows, 0, picked[part], mode="clip")
+        return arrange(out)
 
     return run
 

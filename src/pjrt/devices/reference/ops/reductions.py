@@ -58,8 +58,9 @@ def _by_ufunc(view: OpView, reducer: Reducer, axes: tuple[int, ...]) -> Kernel:
         return reduction(x, axis, dtype, None, False, initial)
 
     def run(environment: Environment, x: Array, initial: Array) -> Array:
-        (wide,), (start,) = reducer.open((x,)), reducer.open((initial,))
-        return reducer.close((reduction(wide, axis, dtype, None, False, start),))[0]
+        (start,) = reducer.open((initial,))
+        # numpy converts the operand a few elements at a time.
+        return reducer.close((reduction(x, axis, dtype, None, False, start),))[0]
 
     return run_native if reducer.is_native and view.operand().dtype == dtype else run
 
@@ -83,7 +84,7 @@ _LONG = 512
 def _sum_of_rows(x: Array, axis: Any, dtype: Any, out: None, keepdims: bool, initial: Array) -> Array:
     """Do as ``np.add.reduce`` along the leading dimensions.
 
-    Of many rows it adds up blocks, and then the sums of blocks: numpy adds one row after the other, with an error that
+    Of many rows it adds up chunks, and then the sums of chunks: numpy adds one row after the other, with an error that
     grows with their number.
     """
     count = math.prod(x.shape[: len(axis)] if isinstance(axis, tuple) else x.shape[:1])
@@ -93,9 +94,9 @@ def _sum_of_rows(x: Array, axis: Any, dtype: Any, out: None, keepdims: bool, ini
     rows = x.reshape(count, -1)
     size = math.isqrt(count)
     whole = count - count % size
-    blocks = _ADD(rows[:whole].reshape(-1, size, rows.shape[1]), 1)
+    chunks = _ADD(rows[:whole].reshape(-1, size, rows.shape[1]), 1)
     rest = _ADD(rows[whole:], 0, dtype, None, False, initial)
-    return np.add(_ADD(blocks, 0), rest).reshape(kept)
+    return np.add(_ADD(chunks, 0), rest).reshape(kept)
 
 
 @op("stablehlo.map", quantized=True)

@@ -12,6 +12,7 @@ from pjrt.devices.reference.core.block import Environment, Kernel, one_or_all
 from pjrt.devices.reference.core.op_view import OpView
 from pjrt.devices.reference.core.reducers import Reducer
 from pjrt.devices.reference.core.registry import op
+from pjrt.devices.reference.numerics.chunks import chunks
 from pjrt.devices.reference.numerics.gather_indexing import SliceLayout
 
 Array = Any
@@ -62,7 +63,6 @@ def _scatterer(shapes: Sequence[tuple[int, ...]], view: OpView, reducer: Reducer
         numbers.scatter_indices_batching_dims,
         indices,
         numbers.index_vector_dim,
-        unit_rows=not reducer.replaces or reducer.count > 1,
     )
     order = scatter_dims + window_dims
     if layout.count == 1 or math.prod(layout.slice_sizes) >= _LARGE:
@@ -102,21 +102,23 @@ def _by_slices(layout: SliceLayout, order: tuple[int, ...], reducer: Reducer) ->
 def _by_rows(layout: SliceLayout, order: tuple[int, ...], reducer: Reducer, unique: bool) -> Scatter:
     table = layout.table if layout.row != 1 else layout.table[:1]
     tail = table[1:]
+    parts = chunks(layout.count, layout.rows_of_slice * layout.row)
 
     def run(
         environment: Environment, operands: Sequence[Array], indices: Array, updates: Sequence[Array], owned: bool
     ) -> list[Array]:
-        vectors = layout.vectors(indices)
-        new = [x.transpose(order).reshape(layout.count, layout.rows_of_slice, *tail) for x in reducer.open(updates)]
-        starts = layout.starts([vectors[:, i] for i in range(len(layout.limits))])
-        inside = layout.inside(vectors)
-        if inside is not None:
-            starts, new = starts[inside], [x[inside] for x in new]
         data = reducer.take(operands, owned)
         flat = [x.reshape(table) for x in data]
-        reducer.accumulate(
-            environment, flat, layout.rows(starts).reshape(-1), [x.reshape(-1, *tail) for x in new], unique
-        )
+        slices = [x.transpose(order).reshape(layout.count, layout.rows_of_slice, *tail) for x in updates]
+        for part in parts:  # row numbers, and the order in which rows come, take several times the memory of small rows
+            vectors = layout.vectors(indices, part)
+            new = reducer.open([x[part] for x in slices])
+            starts = layout.starts([vectors[:, i] for i in range(len(layout.limits))], part)
+            inside = layout.inside(vectors)
+            if inside is not None:
+                starts, new = starts[inside], [x[inside] for x in new]
+            rows = layout.rows(starts).reshape(-1)
+            reducer.accumulate(environment, flat, rows, [x.reshape(-1, *tail) for x in new], unique)
         return reducer.close(data)
 
     return run

@@ -12,6 +12,7 @@ from pjrt.devices.reference.core.block import Environment, Kernel, one_or_all
 from pjrt.devices.reference.core.op_view import OpView
 from pjrt.devices.reference.core.region import Region
 from pjrt.devices.reference.core.registry import op
+from pjrt.devices.reference.numerics.chunks import chunks
 
 Array = Any
 Order = Callable[[Environment, Sequence[Array]], Array]
@@ -33,8 +34,14 @@ def sort_in(view: OpView, order: Order) -> Kernel:
         if shape[axis] < 2 or 0 in shape:
             return one_or_all(operands)
         tables = [as_table(x, axis) for x in operands]
-        positions = order(environment, tables)
-        return one_or_all([from_table(np.take_along_axis(table, positions, 1), shape, axis) for table in tables])
+        sorted_ = [np.empty(table.shape, table.dtype) for table in tables]
+        # Keys and positions take several times the memory of what is sorted.
+        for part in chunks(*tables[0].shape):
+            rows = [table[part] for table in tables]
+            positions = order(environment, rows)
+            for target, row in zip(sorted_, rows, strict=True):
+                target[part] = np.take_along_axis(row, positions, 1)
+        return one_or_all([from_table(table, shape, axis) for table in sorted_])
 
     return run
 
@@ -48,6 +55,8 @@ def as_table(x: Array, axis: int) -> Array:
 
 def from_table(table: Array, shape: tuple[int, ...], axis: int) -> Array:
     """Return the array of a shape whose lines along a dimension are the rows."""
+    if table.shape == shape and axis == len(shape) - 1:
+        return table  # not a view of it: a result that owns its memory need not be copied
     if axis == len(shape) - 1:
         return table.reshape(shape)
     return np.moveaxis(table.reshape(*shape[:axis], *shape[axis + 1 :], shape[axis]), -1, axis)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from copy import copy
 from functools import lru_cache
 from itertools import product
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -14,6 +15,7 @@ from pjrt.devices.reference.core.block import Environment, Kernel, one_or_all
 from pjrt.devices.reference.core.op_view import OpView
 from pjrt.devices.reference.core.reducers import Reducer, body_on_reals
 from pjrt.devices.reference.core.registry import op
+from pjrt.devices.reference.numerics.chunks import chunks
 from pjrt.devices.reference.numerics.padding import PadPlan
 
 Array = Any
@@ -30,23 +32,43 @@ def reduce_window(view: OpView) -> Kernel:
     count, plan = reducer.count, _planner(view)
 
     def run(environment: Environment, *values: Array) -> Any:
-        operands, initial = reducer.open(values[:count]), reducer.open(values[count:])
-        padding, slides = plan(operands[0].shape)
-        shape = tuple(slide.size for slide in slides)
+        operands, initial = [np.asarray(x) for x in values[:count]], reducer.open(values[count:])
+        shape, groups = plan(operands[0].shape)
         if 0 in shape:
-            totals = [np.empty(shape, dtype) for dtype in reducer.working]
-        else:
-            totals = [padding.run(np.asarray(x), value) for x, value in zip(operands, initial, strict=True)]
-            for slide in reversed(slides):
+            return one_or_all([np.empty(shape, dtype) for dtype in reducer.closed])
+
+        def totals_of(group: _Group) -> list[Array]:
+            parts = reducer.open([x[group.source] for x in operands])
+            totals = [group.padding.run(x, value) for x, value in zip(parts, initial, strict=True)]
+            for slide in reversed(group.slides):
                 totals = slide.run(reducer, environment, totals)
-            totals = reducer.combine(environment, initial, totals)
-        return one_or_all(reducer.close(totals))
+            return reducer.close(reducer.combine(environment, initial, totals))
+
+        if len(groups) == 1:
+            return one_or_all(totals_of(groups[0]))
+        outs = [np.empty(shape, dtype) for dtype in reducer.closed]
+        for group in groups:
+            for out, total in zip(outs, totals_of(group), strict=True):
+                out[group.target] = total
+        return one_or_all(outs)
 
     return run
 
 
-def _planner(view: OpView) -> Callable[[tuple[int, ...]], tuple[PadPlan, list[_Slide]]]:
-    """Return the function that plans the padding, and the windows of each dimension, for operands of a shape."""
+class _Group(NamedTuple):
+    """Windows that are computed together: the part of the operand below them, its padding, and where they go."""
+
+    source: tuple[slice, ...]
+    padding: PadPlan
+    slides: Sequence[_Slide]
+    target: tuple[slice, ...]
+
+
+def _planner(view: OpView) -> Callable[[tuple[int, ...]], tuple[tuple[int, ...], list[_Group]]]:
+    """Return the function from the shape of operands to that of the result and to groups of windows.
+
+    Many windows are cut along one dimension into groups, so that only chunks are padded and on the way to the result.
+    """
     rank = view.operand().rank
     ones = (1,) * rank
     windows = tuple(view.attr("window_dimensions"))
@@ -56,14 +78,40 @@ def _planner(view: OpView) -> Callable[[tuple[int, ...]], tuple[PadPlan, list[_S
     low, high = padding_of(view, rank)
 
     @lru_cache(maxsize=8)
-    def plan(sizes: tuple[int, ...]) -> tuple[PadPlan, list[_Slide]]:
+    def plan(sizes: tuple[int, ...]) -> tuple[tuple[int, ...], list[_Group]]:
         padding = PadPlan.of(sizes, low, high, between)
-        shape = (
-            max(0, (extent - (window - 1) * dilation - 1) // stride + 1) if extent and window else 0
-            for extent, window, dilation, stride in zip(padding.shape, windows, dilations, strides, strict=True)
+        slides = [
+            _Slide(axis, window, dilation, stride, padding.shape[axis])
+            for axis, (window, dilation, stride) in enumerate(zip(windows, dilations, strides, strict=True))
+        ]
+        shape = tuple(slide.size for slide in slides)
+        for slide in slides:
+            parts = chunks(slide.size, math.prod(shape) // max(slide.size, 1))
+            # Neighbouring groups share elements, which must not be many of each.
+            if len(parts) > 1 and not between[slide.axis] and 4 * slide.reach <= parts[0].stop * slide.stride:
+                return shape, [cut(sizes, slides, slide.axis, part) for part in parts]
+        everything = (slice(None),) * rank
+        return shape, [_Group(everything, padding, slides, everything)]
+
+    def cut(sizes: tuple[int, ...], slides: Sequence[_Slide], axis: int, part: slice) -> _Group:
+        slide, size = slides[axis], sizes[axis]
+        first = part.start * slide.stride - low[axis]
+        last = (part.stop - 1) * slide.stride + slide.reach + 1 - low[axis]
+        begin, end = (min(max(place, 0), size) for place in (first, last))
+
+        def replaced(values: Sequence[Any], value: Any) -> tuple[Any, ...]:
+            return (*values[:axis], value, *values[axis + 1 :])
+
+        padding = PadPlan.of(
+            replaced(sizes, end - begin), replaced(low, begin - first), replaced(high, last - end), between
         )
-        parts = zip(range(rank), windows, dilations, strides, shape, strict=True)
-        return padding, [_Slide(*part) for part in parts]
+        everything = (slice(None),) * rank
+        return _Group(
+            replaced(everything, slice(begin, end)),
+            padding,
+            replaced(slides, slide.part(part.stop - part.start)),
+            replaced(everything, part),
+        )
 
     return plan
 
@@ -76,18 +124,28 @@ def padding_of(view: OpView, rank: int) -> tuple[tuple[int, ...], tuple[int, ...
 
 
 class _Slide:
-    """Windows of one dimension: ``window`` elements, ``dilation`` apart, every ``stride`` positions, ``size`` times."""
+    """Windows of one dimension: ``window`` elements, ``dilation`` apart, every ``stride`` positions, ``size`` times.
 
-    def __init__(self, axis: int, window: int, dilation: int, stride: int, size: int) -> None:
-        self.axis, self.window, self.dilation, self.stride, self.size = axis, window, dilation, stride, size
+    From its first to its last element a window goes ``reach`` positions.
+    """
+
+    def __init__(self, axis: int, window: int, dilation: int, stride: int, positions: int) -> None:
+        self.axis, self.window, self.dilation, self.stride = axis, window, dilation, stride
+        self.reach = (window - 1) * dilation
+        self.size = max(0, (positions - self.reach - 1) // stride + 1) if positions and window else 0
+        self._by_doubling = window > 4 and window * self.size > 2 * window.bit_length() * positions
+
+    def part(self, size: int) -> _Slide:
+        """Return some of the windows, combined in the same way."""
+        slide = copy(self)
+        slide.size = size
+        return slide
 
     def run(self, reducer: Reducer, environment: Environment, arrays: Sequence[Array]) -> list[Array]:
         """Return the elements of each window combined, in their order."""
         if self.window == 1 and self.stride == 1:
             return [self._cut(x, 0, self.size, 1) for x in arrays]
-        positions = arrays[0].shape[self.axis]
-        by_doubling = 2 * self.window.bit_length() * positions
-        if self.window > 4 and self.window * self.size > by_doubling:
+        if self._by_doubling:
             return self._doubling(reducer, environment, arrays)
         return self._halving(reducer, environment, arrays, 0, self.window)
 
@@ -104,7 +162,7 @@ class _Slide:
 
     def _doubling(self, reducer: Reducer, environment: Environment, arrays: Sequence[Array]) -> list[Array]:
         """Return windows put together from windows whose sizes are powers of two."""
-        full = arrays[0].shape[self.axis] - (self.window - 1) * self.dilation
+        full = arrays[0].shape[self.axis] - self.reach
         power, covered = 1, 0
         powers = list(arrays)
         total: list[Array] | None = None
@@ -146,12 +204,15 @@ def select_and_scatter_with(view: OpView, where: Callable[[Array, Array, Array],
         return _Selection(sizes, shape, windows, strides, low, high)
 
     def run(environment: Environment, operand: Array, source: Array, initial: Array) -> Array:
-        (data,) = reducer.take([np.full(operand.size, initial, operand.dtype)], owned=True)
+        rows = np.empty(0, np.int64)
         updates = np.asarray(source).reshape(-1)
         if source.size:
             rows, inside = plan(operand.shape, source.shape).run(select, where, environment, np.asarray(operand))
             if inside is not None:
                 rows, updates = rows[inside], updates[inside]
+        # Not before the selection, which holds several arrays.
+        (data,) = reducer.take([np.full(operand.size, initial, operand.dtype)], owned=True)
+        if rows.size:
             reducer.accumulate(environment, [data], rows, reducer.open([updates]))
         return reducer.close([data])[0].reshape(operand.shape)
 
