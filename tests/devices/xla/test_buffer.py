@@ -26,6 +26,29 @@ def test_metadata(client: pjrt.Client) -> None:
     assert repr(buffer) == "<XlaBuffer f32[2,3] on cpu:1 in device>"
 
 
+def test_the_buffer_protocol_gives_numpy_the_memory(client: pjrt.Client) -> None:
+    buffer = client.buffer_from_host(X)
+    buffer.ready().result()
+    memory = memoryview(buffer)  # type: ignore[arg-type]  # the class of `cpu` has the protocol, the public class has not
+    assert (memory.readonly, memory.shape) == (True, (2, 3))
+    assert np.asarray(buffer).ctypes.data == buffer.unsafe_pointer()
+    buffer.delete()
+    assert np.asarray(memory).tolist() == X.tolist()  # which it keeps
+    with pytest.raises(BufferError, match="no value yet"):
+        memoryview(buffer)  # type: ignore[arg-type]
+    with pytest.raises(pjrt.FailedPreconditionError, match="was deleted"):
+        np.asarray(buffer)
+
+
+@pytest.mark.parametrize("element", [pjrt.ElementType.BF16, pjrt.ElementType.S4])
+def test_elements_without_a_letter_have_no_buffer_protocol(client: pjrt.Client, element: pjrt.ElementType) -> None:
+    buffer = client.buffer_from_host(np.ones(4, element.dtype))
+    buffer.ready().result()
+    with pytest.raises(BufferError, match="elements without a format"):
+        memoryview(buffer)  # type: ignore[arg-type]
+    assert np.asarray(buffer).tolist() == [1, 1, 1, 1]
+
+
 def test_reading(client: pjrt.Client) -> None:
     buffer = client.buffer_from_host(X)
     view = buffer.to_host().result()

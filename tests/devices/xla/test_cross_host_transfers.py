@@ -58,3 +58,36 @@ distributed.shutdown()
         assert "a device id and a transfer key for each of 4 buffers, found 1 and 1" in counts
         assert f"expected a device of another process, found cpu:{mine} of this one" in own
         assert "the client has no device with id 77: it has 4, with the ids 0, 1, 2048, 2049" in unknown
+
+
+@pytest.mark.skipif(version() < (0, 10), reason="jaxlib before 0.10 cannot pull arrays from other processes")
+def test_what_was_sent_is_received_after_the_sender_has_called_shutdown(start_job: StartJob) -> None:
+    start = (
+        ALL_REDUCE
+        + """
+import threading
+from pjrt.devices.xla.peers import Peers
+missed, miss = threading.Event(), Peers._miss
+Peers._miss = lambda *arguments: (miss(*arguments), missed.set())
+initialize()
+client = pjrt.client("cpu", num_devices=1)
+def filled(number):
+    return client.buffer_from_host(np.full(4, number, "f4"))
+def received(key):
+    spec = pjrt.ShapeSpec((4,), pjrt.ElementType.F32)
+    (buffer,) = client.cross_host_receive_buffers([spec], client.addressable_devices[0], [0], [key])
+    return np.asarray(buffer).tolist()
+"""
+    )
+    send = "client.cross_host_send_buffers([filled(1), filled(2)], [2048] * 2, [1, 2])"
+    receive = """
+say(received(1))
+assert missed.wait(60)  # the sender has called shutdown(), and waits for this process
+say(received(2))
+attempt(client.cross_host_send_buffers, [filled(3)], [0], [3])
+"""
+    lines = start_job([start + send, start + receive]).succeed()
+    first, second, refused = lines[1]
+    assert (first, second) == ("[1.0, 1.0, 1.0, 1.0]", "[2.0, 2.0, 2.0, 2.0]")
+    assert refused.startswith("UnavailableError")
+    assert "has called shutdown()" in refused

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import pjrt
+from pjrt.devices.xla import ffi_handler
 
 X = np.arange(4, dtype=np.float32)
 
@@ -196,3 +197,55 @@ def test_each_call_is_one_execution() -> None:
             execute(client.buffer_from_host(X))
             assert calls == [1.0]
     client.close()
+
+
+def test_functions_on_a_gpu_get_addresses_and_the_stream() -> None:
+    calls: list[Any] = []
+    frame, _ = _frame_on_device(stream=77, failing=False)
+    assert _call(lambda *arrays: calls.append(arrays), frame) is None
+    ((x, out),) = calls
+    assert (x.pointer, x.shape, x.dtype, x.stream, x.writable) == (0x1000, (2, 3), np.float32, 77, False)
+    assert out.__cuda_array_interface__ == {
+        "version": 3,
+        "shape": (2, 3),
+        "typestr": "<f4",
+        "data": (0x2000, False),
+        "strides": None,
+        "stream": 77,
+    }
+
+
+def test_a_program_on_a_gpu_without_a_stream() -> None:
+    frame, kept = _frame_on_device(stream=0, failing=True)
+    assert _call(lambda x, out: None, frame) == 1
+    assert "expected the program's stream" in kept[-1]
+
+
+def _call(function: Any, frame: Any) -> int | None:
+    address = ffi_handler.handler_of(function, 0, on_device=True)
+    return ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)(address)(ctypes.addressof(frame))
+
+
+def _frame_on_device(*, stream: int, failing: bool) -> tuple[Any, list[Any]]:
+    """Return a call frame as XLA makes it for a GPU, and what must outlive the call; the last is an error's message."""
+    kept: list[Any] = []
+
+    def get_stream(arguments: Any) -> int:
+        arguments.contents.stream = stream
+        return int(failing)
+
+    def create_error(arguments: Any) -> int:
+        kept.append(arguments.contents.message.decode())
+        return 1
+
+    def values(address: int) -> Any:
+        dims = (ctypes.c_int64 * 2)(2, 3)
+        buffer = ffi_handler._Buffer(0, None, 11, address, 2, dims)  # 11 is f32
+        pointers = (ctypes.POINTER(ffi_handler._Buffer) * 1)(ctypes.pointer(buffer))
+        kept.extend([dims, buffer, pointers])
+        return ffi_handler._Values(0, None, 1, None, pointers)
+
+    api = ffi_handler._Api()
+    api.stream_get, api.error_create = ffi_handler._StreamGet(get_stream), ffi_handler._ErrorCreate(create_error)
+    kept.append(api)
+    return ffi_handler._CallFrame(0, None, ctypes.pointer(api), None, 3, values(0x1000), values(0x2000)), kept

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import ast
 import graphlib
+import subprocess
+import sys
 from pathlib import Path
+
+import pytest
 
 from pjrt.devices import xla
 
@@ -33,3 +37,10 @@ def test_no_module_imports_itself_in_a_circle() -> None:
     graph = {name: imported(path) & files.keys() for name, path in files.items()}
     assert sum(map(len, graph.values())) > len(graph)  # the graph was read
     graphlib.TopologicalSorter(graph).prepare()  # raises a CycleError that names the circle
+
+
+@pytest.mark.parametrize("function", ["enable", "disable"])
+def test_the_first_client_leaves_the_garbage_collector_as_it_was(function: str) -> None:
+    script = f"import gc; gc.{function}(); import pjrt; pjrt.client('cpu'); print(gc.isenabled())"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=120)
+    assert done.stdout == f"{function == 'enable'}\n"

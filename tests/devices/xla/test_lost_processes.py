@@ -118,3 +118,59 @@ distributed.shutdown()
     job[1].hear("there")  # its part is started, it leaves, and the other part is not even started
     job[0].say()
     assert job.succeed()[0][-1] == "[4098.0, 4098.0]"
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+def test_what_does_not_need_a_lost_process_goes_on(start_job: StartJob, number: int) -> None:
+    job = start_job(
+        3,
+        ALL_REDUCE
+        + """
+initialize(recoverable=True, heartbeat_timeout_seconds=2)
+client = pjrt.client("cpu", num_devices=2)
+
+def sum_over(ids):
+    options = pjrt.CompileOptions(
+        num_replicas=len(ids), device_assignment=pjrt.DeviceAssignment(tuple((id,) for id in ids))
+    )
+    return client.compile(all_reduce(len(ids)), options)
+
+def run(executable):
+    return first(executable.execute(put(client, executable.addressable_devices)))
+
+of_all = sum_over([0, 1, 2048, 2049, 4096, 4097])
+of_this = sum_over([2048 * rank, 2048 * rank + 1])
+say(run(of_this), run(of_all))
+if rank < 2:
+    of_two = sum_over([0, 1, 2048, 2049])
+    kept = put(client)
+    say(run(of_two))
+hear()
+waiting = of_all.execute(put(client))
+say("begun")
+attempt(run, of_all)                           # it waits for the first one
+attempt(first, waiting)
+say(run(of_this), run(of_two), first(kept))    # over the connections of before
+say(run(sum_over([2049, 1])))                  # over new ones
+attempt(run, of_all)
+attempt(sum_over, [2048 * rank, 4096])
+distributed.shutdown()
+""",
+    )
+    for rank in range(3):
+        assert job[rank].hear("[") == f"{[4096.0 * rank + 1] * 2} {[12291.0] * 2}"
+    for survivor in job.processes[:2]:
+        assert survivor.hear("[") == str([4098.0] * 2)
+        survivor.say()
+    for survivor in job.processes[:2]:
+        survivor.hear("begun")
+    job[2].kill(number)
+    for rank, survivor in enumerate(job.processes[:2]):
+        for _ in range(2):
+            assert "process 2 (pid" in survivor.hear("UnavailableError", 20)
+        local = f"{[4096.0 * rank + 1] * 2} {[4098.0] * 2} {[2048.0 * rank, 2048.0 * rank + 1]}"
+        assert survivor.hear("[") == local
+        assert survivor.hear("[") == "[2050.0]"
+        for _ in range(2):
+            assert "process 2 (pid" in survivor.hear("UnavailableError")
+    assert [survivor.wait() for survivor in job.processes[:2]] == [0, 0]

@@ -65,6 +65,24 @@ distributed.shutdown()
         ]
 
 
+def test_more_collectives_than_xla_keeps_in_flight(start_job: StartJob) -> None:
+    lines = start_job(
+        2,
+        ALL_REDUCE
+        + """
+initialize()
+client = pjrt.client("cpu", num_devices=2)
+executable = client.compile(all_reduce(4), pjrt.CompileOptions(num_replicas=4))
+rows = [[client.buffer_from_host(np.full(4, 0.0, "f4"), device=device)] for device in client.addressable_devices]
+for _ in range(100):
+    rows = executable.execute(rows)
+say(first(rows), "PJRT_NPROC" in os.environ)
+distributed.shutdown()
+""",
+    ).succeed()
+    assert lines == [["[0.0, 0.0] False"]] * 2
+
+
 def test_programs_run_on_all_devices_or_some(start_job: StartJob) -> None:
     lines = start_job(
         2,

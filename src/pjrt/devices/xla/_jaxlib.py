@@ -16,8 +16,8 @@ import importlib
 import itertools
 import math
 import operator
+import os
 import re
-import socket
 import sys
 import types
 from collections.abc import Callable, Sequence
@@ -141,7 +141,7 @@ def _without_jax(function: Callable[..., T], *arguments: Any) -> T:
 
 # Errors.
 
-_BETWEEN_PROCESSES = re.compile(r"Gloo|SocketServer|errno: |InjectFailure")
+_BETWEEN_PROCESSES = "Gloo|SocketServer|errno: |InjectFailure"
 """Words in the errors of collectives and transfers between processes."""
 
 _TRACE = "=== Source Location Trace"  # the place in XLA's source, which jaxlib 0.12 appends
@@ -157,7 +157,7 @@ def converted(error: BaseException) -> PjrtError:
     code, message = status_of(error)
     if code is not None:
         converted_error = PjrtError.of(code, message)
-        if _BETWEEN_PROCESSES.search(message):
+        if re.search(_BETWEEN_PROCESSES, message):
             converted_error = explained(converted_error)
     elif isinstance(error, RuntimeError):
         converted_error = InternalError(message)
@@ -187,7 +187,22 @@ def make_client(num_devices: int, asynchronous: bool, **job: Any) -> Any:
         asynchronous: whether executions return before they are finished.
         job: for one of several processes: ``distributed_client``, ``node_id``, ``num_nodes`` and ``collectives``.
     """
-    return jax.get_tfrt_cpu_client(asynchronous=asynchronous, num_devices=num_devices, **job)
+    if not job or _POOL_SIZE in os.environ:
+        return jax.get_tfrt_cpu_client(asynchronous=asynchronous, num_devices=num_devices, **job)
+    os.environ[_POOL_SIZE] = str(max(os.cpu_count() or 1, _THREADS_OF_DEVICE * num_devices))
+    try:
+        return jax.get_tfrt_cpu_client(asynchronous=asynchronous, num_devices=num_devices, **job)
+    finally:
+        del os.environ[_POOL_SIZE]
+
+
+_POOL_SIZE = "PJRT_NPROC"
+"""The variable by which XLA's CPU runtime has more threads than there are processors."""
+
+# XLA starts a program on several devices in threads of the pool that runs it too. From the 33rd execution in flight on,
+# a start waits in its thread for a device. With a thread for each device, all of them would wait, and the collectives
+# of executions that have started would never run.
+_THREADS_OF_DEVICE = 4
 
 
 def make_collectives(kind: str, runtime_client: Any, hostname: str | None) -> Any:
@@ -334,6 +349,8 @@ def size_on_device(array: Array) -> int:
 
 def start_transfer_server(jaxlib_client: Any, host: str | None) -> Any:
     """Return a server from which other processes can pull arrays, at an address of this host."""
+    import socket  # here: only jobs need it
+
     # Without an address for the data, jaxlib takes one that others cannot always reach.
     place = f"[{host}]:0" if host and ":" in host else f"{host or socket.gethostname()}:0"
     return jax.start_transfer_server(jaxlib_client, place, [place])

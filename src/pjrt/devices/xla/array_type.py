@@ -25,11 +25,21 @@ class ArrayType:
         layout: the order of the elements in memory.
         dynamic_dimensions: the dimensions of which ``shape`` has the bound.
         memory_space: the place of the memory.
+        has_buffer_format: whether Python's buffer protocol has the type: not bf16, for example, nor another layout.
         aval: shape and dtype for jaxlib.
         runtime: the runtime that has the memory.
     """
 
-    __slots__ = ("aval", "dynamic_dimensions", "element_type", "layout", "memory_space", "runtime", "shape")
+    __slots__ = (
+        "aval",
+        "dynamic_dimensions",
+        "element_type",
+        "has_buffer_format",
+        "layout",
+        "memory_space",
+        "runtime",
+        "shape",
+    )
 
     def __init__(
         self,
@@ -45,6 +55,8 @@ class ArrayType:
         self.dynamic_dimensions = dynamic_dimensions
         self.memory_space = memory_space
         self.runtime = memory_space.device.runtime
+        has_letter = element_type.dtype.kind in "biufc"
+        self.has_buffer_format = has_letter and not dynamic_dimensions and layout.is_row_major
         self.aval = _jaxlib.Aval(shape, element_type.dtype)
 
     @property

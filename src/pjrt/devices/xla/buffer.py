@@ -10,33 +10,33 @@ import numpy as np
 
 from pjrt.api.buffer import Buffer
 from pjrt.api.checks import expect
-from pjrt.api.client import Client
-from pjrt.api.device import Device
 from pjrt.api.element_type import ElementType
 from pjrt.api.errors import FailedPreconditionError, InvalidArgumentError, PjrtError, unimplemented
 from pjrt.api.future import Future
 from pjrt.api.layout import Layout, TiledLayout, expect_layout
-from pjrt.api.memory_space import MemorySpace
 from pjrt.api.shape_spec import expect_shape
 from pjrt.devices.xla import _jaxlib, to_host
 from pjrt.devices.xla._jaxlib import TURNS, collect_released, converted
-from pjrt.devices.xla.array_type import ArrayType
+from pjrt.devices.xla._short_path import ArrayHolder
 from pjrt.devices.xla.device import memory_space_of
-from pjrt.devices.xla.future import READY, flattened, nothing, when_ready
-from pjrt.devices.xla.raw_buffer import XlaRawBuffer
-from pjrt.devices.xla.relayout import relaid
+from pjrt.devices.xla.future import flattened, nothing, when_ready
 from pjrt.devices.xla.shards import Part, Shards, Source, array_of
 from pjrt.host_memory.dlpack import HOST_DEVICE
-from pjrt.host_memory.external_reference import HostExternalReference
 
 if TYPE_CHECKING:
+    from pjrt.api.client import Client
+    from pjrt.api.device import Device
+    from pjrt.api.memory_space import MemorySpace
+    from pjrt.devices.xla.array_type import ArrayType
     from pjrt.devices.xla.device import XlaDevice
     from pjrt.devices.xla.memory_space import XlaMemorySpace
+    from pjrt.devices.xla.raw_buffer import XlaRawBuffer
+    from pjrt.host_memory.external_reference import HostExternalReference
 
 T = TypeVar("T")
 
 
-class XlaBuffer(Buffer):
+class XlaBuffer(ArrayHolder, Buffer):
     """An array of jaxlib with its type.
 
     To delete a buffer is only to drop the array. Computations and reads under way hold it too, and its memory is freed
@@ -47,7 +47,7 @@ class XlaBuffer(Buffer):
         type: the type.
     """
 
-    __slots__ = ("array", "type")
+    __slots__ = ()
 
     array: _jaxlib.Array | None
     type: ArrayType
@@ -148,18 +148,6 @@ class XlaBuffer(Buffer):
         self.array = _jaxlib.DONATED
         return source
 
-    def ready(self) -> Future[None]:
-        if next(TURNS):
-            collect_released()
-        try:
-            array = self.array
-            if not self.type.runtime.ended and array.is_ready():  # type: ignore[union-attr]  # None has no is_ready
-                array.block_until_ready()  # type: ignore[union-attr]  # raises the error of the execution
-                return READY
-        except Exception:
-            pass  # the array failed, is gone or is not there yet: the future below finds out which
-        return self.when_there(nothing)
-
     def when_there(self, take: Callable[[_jaxlib.Array], T]) -> Future[T]:
         """Return a future of the result of ``take`` for the array when it has its value."""
         self.check_usable()
@@ -174,6 +162,21 @@ class XlaBuffer(Buffer):
             return self.when_there(_jaxlib.view_of_dynamic if self.type.dynamic_dimensions else _jaxlib.view)
         return to_host.copy_array(self, out, layout)
 
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
+        type_ = self.type
+        # NumPy comes here where the buffer protocol does not serve it. The common case first, without a future: the
+        # value is there, and nothing asks for another form of it.
+        if dtype is None and not copy and not type_.dynamic_dimensions and not type_.runtime.ended:
+            if next(TURNS):
+                collect_released()
+            try:
+                array = self.array
+                if array.is_ready() and not type_.runtime.watcher.lost:  # type: ignore[union-attr]  # None has no is_ready
+                    return _jaxlib.view(array) if type_.has_buffer_format else _jaxlib.view_of_dynamic(array)
+            except Exception:
+                pass  # the array failed, is gone or is not there yet: the future below finds out which
+        return super().__array__(dtype, copy)
+
     def copy_raw_to_host(self, out: Any, offset: int = 0, size: int | None = None) -> Future[None]:
         return to_host.copy_raw(self, out, offset, size)
 
@@ -181,6 +184,8 @@ class XlaBuffer(Buffer):
         return to_host.copy_raw_later(self, out, offset, size)
 
     def external_reference(self) -> HostExternalReference:
+        from pjrt.host_memory.external_reference import HostExternalReference
+
         return HostExternalReference(self.when_there(to_host.raw_bytes).result())
 
     def unsafe_pointer(self) -> int:
@@ -194,6 +199,8 @@ class XlaBuffer(Buffer):
         return _jaxlib.pointer(array)
 
     def raw(self) -> XlaRawBuffer:
+        from pjrt.devices.xla.raw_buffer import XlaRawBuffer
+
         return XlaRawBuffer(self)
 
     def __dlpack__(
@@ -212,6 +219,8 @@ class XlaBuffer(Buffer):
         try:
             if self.type.is_row_major:
                 return XlaBuffer(_jaxlib.copy(self.array, target.memory_space.placement), target)
+            from pjrt.devices.xla.relayout import relaid  # here: few buffers need it
+
             # jaxlib 0.9 copies the bytes of another layout but not the layout: the copy goes by way of row-major.
             straight = XlaBuffer(*relaid(self.array, self.type, TiledLayout.row_major(self.ndim))).copy_to(destination)
             return XlaBuffer(*relaid(straight.array, straight.type, self.type.layout))

@@ -9,46 +9,44 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pjrt import stablehlo
-from pjrt.api.alias_fulfillment import AliasFulfillment
-from pjrt.api.attributes import Attributes
-from pjrt.api.buffer import Buffer
-from pjrt.api.capability import Capabilities
 from pjrt.api.checks import expect, expect_all
 from pjrt.api.client import Client
-from pjrt.api.compatibility import Effort, Support, try_compiling
 from pjrt.api.compile_options import CompileOptions, DeviceAssignment
-from pjrt.api.device import Device
 from pjrt.api.element_type import ElementType
 from pjrt.api.errors import InvalidArgumentError, PjrtError, unimplemented
-from pjrt.api.executable import Executable
-from pjrt.api.future import Future
 from pjrt.api.host_buffer_semantics import HostBufferSemantics
 from pjrt.api.layout import Layout, TiledLayout
-from pjrt.api.loaded_executable import LoadedExecutable
-from pjrt.api.memory_space import MemorySpace
 from pjrt.api.placement import choose_place
 from pjrt.api.program import AnyProgram, Program
 from pjrt.api.shape_spec import Shapes, ShapeSpec, expect_shape
-from pjrt.devices.xla import custom_calls, from_host, special_buffers
+from pjrt.devices.xla import from_host
 from pjrt.devices.xla._jaxlib import HAS_TRANSFERS, PLATFORM_VERSION
 from pjrt.devices.xla.buffer import PendingBuffer, XlaBuffer
-from pjrt.devices.xla.compilation import deserialize
 from pjrt.devices.xla.device import XlaDevice, memory_space_of
 from pjrt.devices.xla.executable import PLATFORM, XlaExecutable
 from pjrt.devices.xla.loaded_executable import XlaLoadedExecutable
-from pjrt.devices.xla.memory_space import XlaMemorySpace
-from pjrt.devices.xla.portable_executable import XlaPortableExecutable
-from pjrt.devices.xla.remote_device import XlaRemoteDevice
 from pjrt.devices.xla.rendezvous import Rendezvous
 from pjrt.devices.xla.runtime import Runtime
-from pjrt.devices.xla.topology import XlaTopology
-from pjrt.devices.xla.transfer import XlaTransferManager, type_of_spec
-from pjrt.devices.xla.trial_compilation import compile_safely
-from pjrt.host_memory.dlpack import from_source
+
+# The modules that most programs do without are imported in the methods that need them: that halves the time of a start.
 
 if TYPE_CHECKING:
+    from pjrt.api.alias_fulfillment import AliasFulfillment
+    from pjrt.api.attributes import Attributes
+    from pjrt.api.buffer import Buffer
+    from pjrt.api.capability import Capabilities
+    from pjrt.api.compatibility import Effort, Support
+    from pjrt.api.device import Device
+    from pjrt.api.executable import Executable
+    from pjrt.api.future import Future
+    from pjrt.api.loaded_executable import LoadedExecutable
+    from pjrt.api.memory_space import MemorySpace
     from pjrt.devices.xla.cross_host_transfers import CrossHostTransfers
+    from pjrt.devices.xla.memory_space import XlaMemorySpace
     from pjrt.devices.xla.peers import Peers
+    from pjrt.devices.xla.remote_device import XlaRemoteDevice
+    from pjrt.devices.xla.topology import XlaTopology
+    from pjrt.devices.xla.transfer import XlaTransferManager
 
 
 class XlaClient(Client):
@@ -67,12 +65,18 @@ class XlaClient(Client):
         self._runtime = runtime = Runtime(num_devices, asynchronous, peers)
         self._local = {device.id: XlaDevice(self, runtime, device) for device in runtime.jaxlib_devices}
         self._devices = tuple(self._local.values())
-        self._all_devices: tuple[XlaDevice | XlaRemoteDevice, ...] = tuple(
-            self._local.get(number) or XlaRemoteDevice(self, device) for number, device in runtime.all_devices.items()
+        self._all_devices: tuple[XlaDevice | XlaRemoteDevice, ...] = (
+            self._devices if peers is None else self._devices_of_job()
         )
         self._rendezvous: weakref.WeakValueDictionary[bytes, Rendezvous] = weakref.WeakValueDictionary()
         self._lock = threading.Lock()
         self._transfers: CrossHostTransfers | None = None
+
+    def _devices_of_job(self) -> tuple[XlaDevice | XlaRemoteDevice, ...]:
+        from pjrt.devices.xla.remote_device import XlaRemoteDevice
+
+        every_device = self._runtime.all_devices.items()
+        return tuple(self._local.get(number) or XlaRemoteDevice(self, device) for number, device in every_device)
 
     @property
     def platform_name(self) -> str:
@@ -105,6 +109,8 @@ class XlaClient(Client):
 
     @property
     def topology(self) -> XlaTopology:
+        from pjrt.devices.xla.topology import XlaTopology
+
         counts = Counter(device.process_index for device in self._all_devices)
         return XlaTopology([counts[index] for index in sorted(counts)], self._runtime)
 
@@ -124,9 +130,11 @@ class XlaClient(Client):
     def compile(
         self, program: AnyProgram, options: CompileOptions | None = None, *, shapes: Shapes | None = None
     ) -> LoadedExecutable:
+        from pjrt.devices.xla.trial_compilation import compile_safely
+
         program = Program.of(program) if shapes is None else stablehlo.refine(program, shapes)
-        options = stablehlo.with_partitioning(program, options)
-        return self._loaded(compile_safely(self._runtime, program, options), options, program.code)
+        executable = compile_safely(self._runtime, program, options)
+        return self._loaded(executable, executable.compile_options(), program.code)
 
     def supports(
         self,
@@ -135,6 +143,8 @@ class XlaClient(Client):
         *,
         effort: Effort | str | None = None,
     ) -> Support:
+        from pjrt.api.compatibility import try_compiling
+
         self._runtime.check_open()
         return stablehlo.supports(
             program,
@@ -152,18 +162,23 @@ class XlaClient(Client):
         return self.deserialize(executable.serialize(), executable.compile_options() if options is None else options)
 
     def deserialize(self, serialized: bytes, options: CompileOptions | None = None) -> LoadedExecutable:
+        from pjrt.devices.xla.compilation import deserialize
+
         executable = deserialize(self._runtime, serialized, None if options is None else CompileOptions.of(options))
         return self._loaded(executable, executable.compile_options(), serialized)
 
     def _loaded(self, executable: XlaExecutable, options: CompileOptions, code: bytes) -> LoadedExecutable:
         if options.compile_portable_executable:
+            from pjrt.devices.xla.portable_executable import XlaPortableExecutable
+
             return XlaPortableExecutable(self, self._runtime, executable)
         ids = [number for row in executable.assignment.device_ids for number in row]
         devices = [self._local[number] for number in ids if number in self._local]
         if len(ids) == 1:
             return XlaLoadedExecutable(executable, devices)
         if self._runtime.peers is not None and len(devices) < len(ids):
-            self._runtime.peers.check()  # a process may have been lost while the program was compiled
+            # A process may have been lost while the program was compiled.
+            self._runtime.peers.check([self._runtime.jaxlib_device(number).process_index for number in ids])
         import hashlib
 
         # Executables of the same program have one rendezvous, so that threads that each compile it meet in a launch.
@@ -174,6 +189,8 @@ class XlaClient(Client):
         return XlaLoadedExecutable(executable, devices, rendezvous)
 
     def register_ffi_handler(self, name: str, handler: Callable[..., Any] | int, *, traits: int = 0) -> None:
+        from pjrt.devices.xla import custom_calls
+
         self._runtime.check_open()
         custom_calls.register_handler(name, handler, traits)
 
@@ -193,23 +210,32 @@ class XlaClient(Client):
         return from_host.buffer_from_host(array, space, layout, semantics, on_done_with_host_buffer)
 
     def buffer_from_dlpack(self, source: Any, *, device: Device | None = None) -> XlaBuffer:
+        from pjrt.devices.xla import special_buffers
+        from pjrt.host_memory.dlpack import from_source
+
         space = self._space(device, None)
         array = from_source(source)
         array_type = self._runtime.row_major_type(array.shape, array.dtype, space)
         return special_buffers.over(array, array_type, None)
 
     def create_uninitialized_buffer(self, spec: ShapeSpec, *, memory_space: MemorySpace | None = None) -> XlaBuffer:
+        from pjrt.devices.xla import special_buffers
+
         return special_buffers.uninitialized(spec, self._space(None, memory_space))
 
     def create_error_buffer(
         self, error: PjrtError, spec: ShapeSpec, *, memory_space: MemorySpace | None = None
     ) -> XlaBuffer:
+        from pjrt.devices.xla.transfer import type_of_spec
+
         expect(error, PjrtError, "an error as pjrt.PjrtError")
         return PendingBuffer.failed(error, type_of_spec(spec, self._space(None, memory_space)))
 
     def create_alias_buffer(
         self, spec: ShapeSpec, *, memory_space: MemorySpace | None = None
     ) -> tuple[XlaBuffer, AliasFulfillment]:
+        from pjrt.devices.xla import special_buffers
+
         return special_buffers.alias(spec, self._space(None, memory_space))
 
     def create_view_of_device_buffer(
@@ -222,11 +248,15 @@ class XlaClient(Client):
         on_delete: Callable[[], object] | None = None,
         stream: int | None = None,
     ) -> XlaBuffer:
+        from pjrt.devices.xla import special_buffers
+
         return special_buffers.view(pointer, spec, self._space(device, memory_space), on_delete, stream)
 
     def create_buffers_for_async_host_to_device(
         self, specs: Sequence[ShapeSpec], *, memory_space: MemorySpace | None = None
     ) -> XlaTransferManager:
+        from pjrt.devices.xla.transfer import XlaTransferManager
+
         return XlaTransferManager(expect_all(specs, ShapeSpec, "a pjrt.ShapeSpec"), self._space(None, memory_space))
 
     # Other processes.

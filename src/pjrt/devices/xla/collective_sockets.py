@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
+import stat
 from collections.abc import Collection, Iterator
 
 Address = tuple[str, int]
@@ -21,18 +22,14 @@ def listening() -> set[Address]:
     return {own for _, own, peer, is_listening in _sockets() if is_listening}
 
 
-def shut_down(addresses: Collection[Address]) -> int:
-    """Shut down the connections of this process that have one of the addresses at either end; return their number.
+def connections(addresses: Collection[Address]) -> Iterator[tuple[socket.socket, Address, Address]]:
+    """Return the connections of this process that have one of the addresses at either end, with both of their ends.
 
-    The sockets that listen stay: gloo ends the process if one of them fails.
+    The sockets that listen are left out: gloo ends the process if one of them fails.
     """
-    count = 0
     for opened, own, peer, is_listening in _sockets():
-        if not is_listening and (own in addresses or peer in addresses):
-            with contextlib.suppress(OSError):  # it broke just now
-                opened.shutdown(socket.SHUT_RDWR)
-                count += 1
-    return count
+        if peer is not None and not is_listening and (own in addresses or peer in addresses):
+            yield opened, own, peer
 
 
 def _sockets() -> Iterator[tuple[socket.socket, Address, Address | None, bool]]:
@@ -40,9 +37,13 @@ def _sockets() -> Iterator[tuple[socket.socket, Address, Address | None, bool]]:
     for name in os.listdir("/dev/fd"):
         # A copy of the descriptor stays the same socket, even if another thread closes the original meanwhile.
         try:
-            opened = socket.socket(fileno=os.dup(int(name)))
-        except OSError:  # no socket, or closed meanwhile
+            copy = os.dup(int(name))
+        except OSError:  # closed meanwhile
             continue
+        if not stat.S_ISSOCK(os.fstat(copy).st_mode):
+            os.close(copy)
+            continue
+        opened = socket.socket(fileno=copy)
         with opened:
             if opened.type != socket.SOCK_STREAM or opened.family not in (socket.AF_INET, socket.AF_INET6):
                 continue

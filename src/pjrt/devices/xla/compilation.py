@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pjrt.api.checks import expect_bytes
 from pjrt.api.compile_options import CompileOptions, DeviceAssignment
@@ -16,14 +16,19 @@ from pjrt.devices.xla._jaxlib import converted, status_of
 from pjrt.devices.xla.debug_options import with_debug_options
 from pjrt.devices.xla.executable import SERIALIZED, XlaExecutable
 from pjrt.devices.xla.random_bits import with_unsigned_random_bits
-from pjrt.devices.xla.runtime import Runtime
-from pjrt.stablehlo import read, to_module
+from pjrt.stablehlo import read, to_module, with_partitioning
+
+if TYPE_CHECKING:
+    from pjrt.devices.xla.runtime import Runtime
 
 _DEFAULT = CompileOptions().completed(Partitioning())
 
 
 def compile_program(
-    runtime: Runtime, program: Program, options: CompileOptions, inspect: Callable[[Any], None] | None = None
+    runtime: Runtime,
+    program: Program,
+    options: CompileOptions | None,
+    inspect: Callable[[Any, CompileOptions], None] | None = None,
 ) -> XlaExecutable:
     """Compile a program for the devices that the options name.
 
@@ -33,21 +38,23 @@ def compile_program(
     Args:
         runtime: the runtime to compile with.
         program: the program.
-        options: the options, complete with the partitioning.
-        inspect: looks at the program as the MLIR module that jaxlib compiles, and may raise.
+        options: the options. What they leave to the program is read from it.
+        inspect: looks at the program as the MLIR module that jaxlib compiles, and at the complete options; it may
+            raise.
 
     Raises:
         InvalidArgumentError: the bytes are no program, or the compiler rejects it.
     """
-    assignment, devices = _assigned(runtime, options)
     module = _module(program)
+    options = with_partitioning(program, options, module)
+    assignment, devices = _assigned(runtime, options)
     if program.format == ProgramFormat.MLIR:
         code = with_unsigned_random_bits(program.code)
         if code is not program.code:
             module = _module(Program(code))
     custom_calls.register_handlers(program.code)
     if inspect is not None:
-        inspect(module)
+        inspect(module, options)
     jaxlib_options = _jaxlib_options(options, assignment)
     try:
         with module as mlir:

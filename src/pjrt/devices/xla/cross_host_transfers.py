@@ -13,7 +13,7 @@ from typing import Any
 
 from pjrt.api.buffer import Buffer
 from pjrt.api.checks import expect_all, expect_int
-from pjrt.api.errors import InvalidArgumentError, PjrtError, unimplemented
+from pjrt.api.errors import InvalidArgumentError, unimplemented
 from pjrt.api.future import Future
 from pjrt.api.shape_spec import ShapeSpec
 from pjrt.devices.xla import _jaxlib
@@ -51,7 +51,8 @@ class CrossHostTransfers:
     ) -> list[Future[None]]:
         """Offer buffers to the processes of other devices; see ``XlaClient.cross_host_send_buffers``."""
         expect_all(buffers, Buffer, "a buffer")
-        self._check(len(buffers), destination_ids, keys)
+        for process_index in self._processes(len(buffers), destination_ids, keys):
+            self._peers.check([process_index])
         futures = []
         for buffer, destination, key in zip(buffers, destination_ids, keys, strict=True):
             if not isinstance(buffer, XlaBuffer) or buffer.type.runtime is not self._runtime:
@@ -72,34 +73,36 @@ class CrossHostTransfers:
     ) -> list[XlaBuffer]:
         """Return buffers of values that other processes send; see ``Client.cross_host_receive_buffers``."""
         expect_all(specs, ShapeSpec, "a pjrt.ShapeSpec")
-        self._check(len(specs), source_ids, keys)
+        for process_index in self._processes(len(specs), source_ids, keys):
+            self._peers.check_serves(process_index)
         types = [type_of_spec(spec, space) for spec in specs]
         return [
             self._fetched(array_type, source, key)
             for array_type, source, key in zip(types, source_ids, keys, strict=True)
         ]
 
-    def _check(self, count: int, device_ids: Sequence[int], keys: Sequence[int]) -> None:
-        """Return if there is a device of another process, and a key, for each of a number of buffers.
+    def _processes(self, count: int, device_ids: Sequence[int], keys: Sequence[int]) -> set[int]:
+        """Return the processes of the devices with or from which a number of buffers are exchanged.
 
         Raises:
             InvalidArgumentError: the numbers differ, or an id is not that of a device of another process.
-            UnavailableError: a process was lost.
         """
-        self._peers.check()
         if len(device_ids) != count or len(keys) != count:
             raise InvalidArgumentError(
                 f"expected a device id and a transfer key for each of {count} buffers, found {len(device_ids)} and "
                 f"{len(keys)}"
             )
+        processes = set()
         for number in device_ids:
             device = self._runtime.jaxlib_device(expect_int(number, "the id of a device as a whole number"))
             if device.process_index == self._peers.process_index:
                 raise InvalidArgumentError(
                     f"expected a device of another process, found cpu:{number} of this one; use buffer.copy_to"
                 )
+            processes.add(device.process_index)
         for key in keys:
             expect_int(key, "a transfer key as a whole number")
+        return processes
 
     def _offer(self, array: _jaxlib.Array, number: int) -> None:
         """Let another process fetch an array; its memory stays until then."""
@@ -117,7 +120,7 @@ class CrossHostTransfers:
             connection = self._connection(process_index)
             place = array_type.memory_space.placement
             array = _jaxlib.pull(connection, number, self._runtime.jaxlib_client, array_type.aval, place)
-            self._peers.check()  # a connection that broke before does not fail what is pulled later
+            self._peers.check_serves(process_index)  # a connection that broke before fails nothing that is pulled later
             return array
 
         if process_index in self._connections:
@@ -128,7 +131,7 @@ class CrossHostTransfers:
     def _connection(self, process_index: int) -> Any:
         address = self._peers.published("transfers", process_index, _ADDRESS_SECONDS).decode()
         with self._lock:
-            self._peers.check()
+            self._peers.check_serves(process_index)
             if process_index not in self._connections:
                 self._connections[process_index] = self._started_server().connect(address)
             return self._connections[process_index]
@@ -139,10 +142,11 @@ class CrossHostTransfers:
             self._peers.publish("transfers", self._server.address().encode())
         return self._server
 
-    def _break_connections(self, _: PjrtError) -> None:
+    def _break_connections(self, lost_process: int | None) -> None:
         with self._lock:
-            for connection in self._connections.values():
-                connection._poison_connection()
+            for process_index, connection in self._connections.items():
+                if lost_process in (process_index, None):
+                    connection._poison_connection()
 
 
 def _nothing(_: Future[None]) -> None:

@@ -12,7 +12,6 @@ from pjrt.api.checks import expect, expect_int
 from pjrt.api.errors import InvalidArgumentError, UnimplementedError
 from pjrt.devices.xla import _jaxlib
 from pjrt.devices.xla._jaxlib import converted
-from pjrt.devices.xla.ffi_handler import handler_of
 
 JAX_ONLY = frozenset(
     {
@@ -29,10 +28,10 @@ Only JAX gives that list, and jaxlib does not check that there is one: without J
 _MARKERS = frozenset({"Sharding", "SPMDFullToShardShape", "SPMDShardToFullShape", "annotate_device_placement"})
 """The targets that JAX writes into partitioned programs. XLA interprets them, and survives any operands."""
 
-_OF_STABLEHLO = re.compile(r"mhlo\.(?!topk$)\w+")
+_OF_STABLEHLO = r"mhlo\.(?!topk$)\w+"
 """Operations that StableHLO has no name for, in JAX's spelling. XLA checks their operands, except those of ``topk``."""
 
-_TOP_K = re.compile(r"\{k = \d+ : i64, largest = (true|false)\}")
+_TOP_K = r"\{k = \d+ : i64, largest = (true|false)\}"
 
 _CALLS = re.compile(rb"custom[-_]call")  # the spellings of StableHLO and HLO
 _TARGET = re.compile(rb"\xe2\x01(.)", re.DOTALL)
@@ -59,6 +58,8 @@ def register_handler(name: str, handler: Callable[..., Any] | int, traits: int) 
     expect(name, str, "the name of a custom call's target as a str")
     expect_int(traits, "the traits of an FFI handler as the bits of a whole number")
     if callable(handler):
+        from pjrt.devices.xla.ffi_handler import handler_of  # here: few programs have handlers
+
         address = handler_of(handler, traits)
     elif isinstance(handler, int) and handler > 0:
         address = handler
@@ -97,8 +98,8 @@ def is_ordinary(target: str, attributes: str) -> bool:
         attributes: the text of its ``mhlo.attributes``.
     """
     if target == "mhlo.topk":
-        return _TOP_K.fullmatch(attributes) is not None
-    if target in _MARKERS or _OF_STABLEHLO.fullmatch(target):
+        return re.fullmatch(_TOP_K, attributes) is not None
+    if target in _MARKERS or re.fullmatch(_OF_STABLEHLO, target):
         return True
     return target in _jaxlib.jax.custom_call_targets(_jaxlib.FFI_PLATFORM)
 

@@ -20,8 +20,9 @@ class DonationGuard:
     """The futures that wait for arrays which may be donated before they have their value.
 
     An execution that donates takes the memory at once, whatever waits for it. So a future that only waits until the
-    array is ready waits for the execution's results instead: they come later, and fail with the array. A future that
-    reads the array does so before the execution starts.
+    array is ready waits for another result of the same execution, or else for the results of the execution that
+    donates: they come later, and fail with the array. A future that reads the array does so before the execution
+    starts.
 
     A launch that waits for one of its arguments uses the values that the others have now. It may wait for what the
     caller does after the donation, so the donation cannot wait for it: the execution that donates takes a copy.
@@ -76,7 +77,7 @@ class DonationGuard:
                 if not readers:
                     successor, outcome = execute()
                     for future in concerned:
-                        future.follow(successor)
+                        future.follow(successor, donated)
                     return outcome
             # Without the lock: a reader may wait for a function of the host that needs it.
             for future in readers:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from pjrt.api.compile_options import CompileOptions, DeviceAssignment
 from pjrt.api.element_type import ElementType
 from pjrt.api.errors import FailedPreconditionError, UnimplementedError
 from pjrt.api.executable import CompiledMemoryStats, Executable
@@ -17,8 +16,11 @@ from pjrt.devices.xla import shutdown, value_shape
 from pjrt.devices.xla._jaxlib import converted
 from pjrt.devices.xla.input_output_alias import donated_parameters
 from pjrt.devices.xla.memory_space import DEVICE, PINNED_HOST
-from pjrt.devices.xla.value_shape import ValueShape
 from pjrt.stablehlo.hlo_parameters import hlo_parameters
+
+if TYPE_CHECKING:
+    from pjrt.api.compile_options import CompileOptions, DeviceAssignment
+    from pjrt.devices.xla.value_shape import ValueShape
 
 T = TypeVar("T")
 
@@ -190,7 +192,7 @@ class XlaExecutable(Executable):
     def memory_stats(self) -> CompiledMemoryStats:
         stats = _answer(self.jaxlib_executable.get_compiled_memory_stats)
         return CompiledMemoryStats(
-            **{name: getattr(stats, name) for name in CompiledMemoryStats.__slots__ if hasattr(stats, name)}
+            **{name: getattr(stats, name) for name in CompiledMemoryStats._fields if hasattr(stats, name)}
         )
 
     def optimized_program(self) -> Program:

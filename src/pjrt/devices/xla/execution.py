@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pjrt.api.buffer import Buffer
 from pjrt.api.element_type import ElementType
@@ -11,25 +11,22 @@ from pjrt.api.errors import FailedPreconditionError, PjrtError
 from pjrt.api.future import Future
 from pjrt.devices.xla import _jaxlib
 from pjrt.devices.xla._jaxlib import TURNS, collect_released, converted
-from pjrt.devices.xla.array_type import ArrayType
+from pjrt.devices.xla._short_path import ShortPath
 from pjrt.devices.xla.buffer import PendingBuffer, ShardBuffer, XlaBuffer
-from pjrt.devices.xla.device import XlaDevice
 from pjrt.devices.xla.executable import XlaExecutable, element_type_of, memory_kind_of
-from pjrt.devices.xla.future import flattened, in_thread, nothing, when_ready
+from pjrt.devices.xla.future import completion, flattened, in_thread
 from pjrt.devices.xla.memory_space import KINDS
 from pjrt.devices.xla.rendezvous import Contribution, Rendezvous, Started
 from pjrt.devices.xla.shards import Part, Shards, Source, array_of, arrays_in_use, gathered
-from pjrt.devices.xla.value_shape import ValueShape
+from pjrt.devices.xla.value_path import XlaValuePath
+
+if TYPE_CHECKING:
+    from pjrt.devices.xla.array_type import ArrayType
+    from pjrt.devices.xla.device import XlaDevice
+    from pjrt.devices.xla.value_shape import ValueShape
 
 Futures = list[Future[None]] | None
 """The list that gets the futures of completions, if the caller wants them."""
-
-ShortPath = Callable[[Sequence[Any]], Iterable[Buffer] | None]
-"""See ``Executor.short_path``."""
-
-
-def no_short_path(_: Sequence[Any]) -> None:
-    """Leave every execution to the long path."""
 
 
 class Results(NamedTuple):
@@ -58,8 +55,10 @@ class Executor:
     __slots__ = (
         "_device_ids",
         "_handlers",
+        "_has_run",
         "_parameter_shardings",
         "_peers",
+        "_processes",
         "_rendezvous",
         "_start",
         "_watcher",
@@ -75,7 +74,9 @@ class Executor:
         self._rendezvous = rendezvous
         # The devices of all processes: the arrays of a launch are spread over them, and only their shards are here.
         self._device_ids = tuple(number for row in executable.assignment.device_ids for number in row)
-        self._peers = runtime.peers if len(self._device_ids) > len(devices) else None
+        self._peers = runtime.peers if len(self._device_ids) > 1 else None
+        self._processes = frozenset(runtime.jaxlib_device(number).process_index for number in self._device_ids)
+        self._has_run = self._peers is None
         self._start = executable.jaxlib_executable.execute_sharded
         self.donated = shape.donated
         self.parameter_types = [[_array_type(p, device) for p in shape.parameters] for device in devices]
@@ -89,47 +90,23 @@ class Executor:
         ]
 
     def short_path(self) -> ShortPath:
-        """Return the function that runs the program on one device if its arguments need no preparation.
+        """Return the short path of the program, which is closed for a program on several devices.
 
-        The function returns the buffers of the results. It returns None and starts nothing if the execution has to take
-        the long path: an argument is no buffer of this package, has the wrong type or no array yet, or is donated while
-        a future waits for it.
+        It returns the buffers of the results. It returns None and starts nothing if the execution has to take the long
+        path: an argument is no buffer of this package, has the wrong type or no array yet, or is donated while a future
+        waits for it.
         """
+        path = ShortPath(self, self._start, self._handlers, self.parameter_types[0], self.result_types[0], XlaBuffer)
         if len(self._device_ids) > 1:
-            return no_short_path
-        # Every execution passes here, so the function adds as little as possible to jaxlib's own work. It reads local
-        # variables, which are faster than attributes, and compares types by identity, because each type is one object.
-        start, handlers, donated, turn = self._start, self._handlers, self.donated, TURNS.__next__
-        (parameter_types,), (result_types,) = self.parameter_types, self.result_types
-        count = len(parameter_types)
+            path.close()
+        return path
 
-        def run(arguments: Sequence[Any]) -> Iterable[Buffer] | None:
-            arrays: list[_jaxlib.Array] = []
-            try:
-                if len(arguments) != count:
-                    return None
-                for argument, type_ in zip(arguments, parameter_types):  # noqa: B905  # strict= costs time
-                    if argument.type is not type_:
-                        return None
-                    arrays.append(argument.array)
-            except (AttributeError, TypeError):
-                return None
-            # The program starts below. No exception may lead to the long path any more, which would run it once more.
-            try:
-                if donated:
-                    results = self._start_donating_alone(arrays)
-                    if results is None:
-                        return None
-                    mark_donated(arguments, donated)
-                else:
-                    results = start(arrays).consume_with_handlers(handlers)
-                if turn():
-                    collect_released()
-            except Exception as error:
-                return self.failed(converted(error), [arguments])[0]
-            return map(XlaBuffer, results, result_types)
-
-        return run
+    def value_path(self) -> XlaValuePath | None:
+        """Return the value path of the program; ``None`` if it runs on several devices, donates, or has no results."""
+        if len(self._device_ids) > 1 or self.donated or not self._handlers:
+            return None
+        (result_types,) = self.result_types
+        return XlaValuePath(self._start, self._handlers, result_types, lambda error: self.failed(error, [])[0])
 
     def execute(
         self, rows: Sequence[Sequence[XlaBuffer]], non_donatable: frozenset[int], launch_id: int, futures: Futures
@@ -278,16 +255,39 @@ class Executor:
         ]
 
     def _launch(self, arrays: list[_jaxlib.Array], launch_id: int) -> Results:
-        if self._peers is not None:
-            self._peers.check()
+        if self._peers is not None and len(self._processes) > 1:
+            self._peers.check(self._processes)
         if next(TURNS):
             collect_released()
+        if self._has_run:
+            return self._started(arrays, launch_id)
+        # The groups of a program's collectives connect in its first run.
+        assert self._peers is not None
+        self._has_run = True
+        end = self._peers.begin_first_run(self._processes)
+        try:
+            results = self._started(arrays, launch_id)
+        except BaseException:
+            end()
+            raise
+        self._completion(results).add_done_callback(lambda _: end())
+        return results
+
+    def _started(self, arrays: list[_jaxlib.Array], launch_id: int) -> Results:
         launch = _jaxlib.start(self._start, arrays, not self._handlers, launch_id)
         token = None if self._handlers else launch.consume_token()
         return Results(launch.consume_with_handlers(self._handlers), token)
 
-    def _start_donating_alone(self, arrays: list[_jaxlib.Array]) -> list[_jaxlib.Array] | None:
-        """Start a program on one device that donates; do nothing if an argument is given twice or a future may wait."""
+    def start_donating_alone(
+        self, arguments: Sequence[Buffer], arrays: list[_jaxlib.Array]
+    ) -> list[_jaxlib.Array] | None:
+        """Start a program on one device that donates, for the short path; do nothing, and return None, if an argument
+        is given twice or a future may wait.
+
+        Args:
+            arguments: the arguments, which are marked as donated.
+            arrays: their arrays.
+        """
         if len(set(map(id, arrays))) < len(arrays):
             return None
         donations = self._watcher.donations
@@ -295,6 +295,7 @@ class Executor:
             if donations.has_waiting:
                 return None
             results: list[_jaxlib.Array] = self._start(arrays).consume_with_handlers(self._handlers)
+        mark_donated(arguments, self.donated)
         return results
 
     def _arguments(self, columns: Sequence[Sequence[Source]]) -> list[_jaxlib.Array]:
@@ -319,7 +320,7 @@ class Executor:
     def _completion(self, results: Results) -> Future[None]:
         if results.token is not None:
             return in_thread(results.token.block_until_ready)
-        return when_ready(results.arrays[0], self._watcher, nothing)
+        return completion(results.arrays, self._watcher)
 
 
 def mark_donated(arguments: Sequence[Buffer], donated: frozenset[int]) -> None:

@@ -16,7 +16,8 @@ import numpy as np
 
 from pjrt.api.author_errors import from_author
 from pjrt.api.element_type import ElementType
-from pjrt.api.errors import PjrtError
+from pjrt.api.errors import InternalError, PjrtError
+from pjrt.devices.xla.device_array import DeviceArray
 from pjrt.stablehlo.primitive_type import ELEMENT_TYPES
 
 _API_VERSION = (0, 1)
@@ -94,8 +95,23 @@ class _Version(_Header):
 _ErrorCreate = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.POINTER(_ErrorCreateArgs))
 
 
+class _StreamGetArgs(_Header):
+    _fields_ = (("context", ctypes.c_void_p), ("stream", ctypes.c_void_p))
+
+
+_StreamGet = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.POINTER(_StreamGetArgs))
+
+
 class _Api(_Header):
-    _fields_ = (("version", _Version), ("internal_api", ctypes.c_void_p), ("error_create", _ErrorCreate))
+    _fields_ = (
+        ("version", _Version),
+        ("internal_api", ctypes.c_void_p),
+        ("error_create", _ErrorCreate),
+        ("error_get_message", ctypes.c_void_p),
+        ("error_destroy", ctypes.c_void_p),
+        ("handler_register", ctypes.c_void_p),
+        ("stream_get", _StreamGet),
+    )
 
 
 class _CallFrame(_Header):
@@ -127,11 +143,11 @@ _Handler = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.POINTER(_CallFrame))
 _handlers: dict[int, tuple[Any, Callable[..., Any]]] = {}
 """Handlers and their functions by address. XLA keeps a handler for ever, so they must stay."""
 
-_addresses: dict[tuple[Callable[..., Any], int], int] = {}
+_addresses: dict[tuple[Callable[..., Any], int, bool], int] = {}
 _lock = threading.Lock()
 
 
-def handler_of(function: Callable[..., Any], traits: int) -> int:
+def handler_of(function: Callable[..., Any], traits: int, *, on_device: bool = False) -> int:
     """Return the address of an FFI handler that calls a Python function.
 
     The address is the same each time, because XLA accepts the registration of a name again only with the same handler.
@@ -140,11 +156,14 @@ def handler_of(function: Callable[..., Any], traits: int) -> int:
     read-only numpy arrays, results writable ones to fill, and attributes Python values. The arrays are valid during the
     call only. A result is zero before the call, or has the value of the operand whose memory the program gives it. The
     return value is ignored. An exception becomes the error of the execution.
+
+    With ``on_device`` the buffers are in memory that the host cannot read: operands and results are ``DeviceArray``,
+    and results have no value before the call.
     """
     with _lock:
-        key = function, traits
+        key = function, traits, on_device
         if key not in _addresses:
-            handler = _Handler(_handle(function, traits))
+            handler = _Handler(_handle(function, traits, _call_on_device if on_device else _call_on_host))
             address = ctypes.cast(handler, ctypes.c_void_p).value or 0
             _handlers[address] = handler, function
             _addresses[key] = address
@@ -157,7 +176,9 @@ def function_at(address: int) -> Callable[..., Any] | None:
     return None if entry is None else entry[1]
 
 
-def _handle(function: Callable[..., Any], traits: int) -> Callable[[Any], int | None]:
+def _handle(
+    function: Callable[..., Any], traits: int, call: Callable[[Callable[..., Any], Any], None]
+) -> Callable[[Any], int | None]:
     """Return the C callback of a handler: it takes a call frame, and returns an error or null."""
 
     def handle(frame_pointer: Any) -> int | None:
@@ -165,16 +186,46 @@ def _handle(function: Callable[..., Any], traits: int) -> Callable[[Any], int | 
         try:
             if _describe(frame, traits) or frame.stage != _EXECUTE:
                 return None
-            operands = [_view(frame.arguments, number, False) for number in range(frame.arguments.size)]
-            results = [_result(frame, number) for number in range(frame.results.size)]
-            function(*operands, *results, **_attributes(frame.attributes))
-            for number, result in enumerate(results):
-                _pack(frame.results.values[number].contents, result)
+            call(function, frame)
         except BaseException as error:  # no exception may escape into XLA's thread
             return _failure(frame, from_author(error))
         return None
 
     return handle
+
+
+def _call_on_host(function: Callable[..., Any], frame: Any) -> None:
+    operands = [_view(frame.arguments, number, False) for number in range(frame.arguments.size)]
+    results = [_result(frame, number) for number in range(frame.results.size)]
+    function(*operands, *results, **_attributes(frame.attributes))
+    for number, result in enumerate(results):
+        _pack(frame.results.values[number].contents, result)
+
+
+def _call_on_device(function: Callable[..., Any], frame: Any) -> None:
+    stream = _stream_of(frame)
+    arrays = [
+        _on_device(values.values[number].contents, stream, writable)
+        for values, writable in ((frame.arguments, False), (frame.results, True))
+        for number in range(values.size)
+    ]
+    function(*arrays, **_attributes(frame.attributes))
+
+
+def _stream_of(frame: Any) -> int:
+    """Return the address of the stream that the program runs on."""
+    arguments = _StreamGetArgs(ctypes.sizeof(_StreamGetArgs), None, frame.context, None)
+    if frame.api.contents.stream_get(ctypes.byref(arguments)):
+        raise InternalError("expected the program's stream from XLA, found an error: a custom call needs it on a GPU")
+    return arguments.stream or 0
+
+
+def _on_device(buffer: Any, stream: int, writable: bool) -> DeviceArray:
+    dtype = np.dtype(np.bool_) if buffer.dtype == _TOKEN else _DTYPES.get(buffer.dtype)
+    if dtype is None:
+        raise NotImplementedError(f"elements of XLA's type number {buffer.dtype} have no numpy type on devices")
+    shape = (0,) if buffer.dtype == _TOKEN else tuple(buffer.dims[: buffer.rank])
+    return DeviceArray(buffer.data or 0, shape, dtype, stream, writable)
 
 
 def _describe(frame: Any, traits: int) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import weakref
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -15,15 +15,16 @@ from pjrt.api.host_buffer_semantics import HostBufferSemantics
 from pjrt.api.layout import Layout, TiledLayout
 from pjrt.devices.xla import _jaxlib
 from pjrt.devices.xla._jaxlib import converted
-from pjrt.devices.xla.array_type import ArrayType
 from pjrt.devices.xla.buffer import XlaBuffer
-from pjrt.devices.xla.completion_watcher import CompletionWatcher
 from pjrt.devices.xla.future import nothing, when_ready
-from pjrt.devices.xla.memory_space import XlaMemorySpace
-from pjrt.devices.xla.relayout import relaid
-from pjrt.host_memory.aligned import HostArray
 from pjrt.host_memory.external import notify_owner
 from pjrt.host_memory.layout import order_of
+
+if TYPE_CHECKING:
+    from pjrt.devices.xla.array_type import ArrayType
+    from pjrt.devices.xla.completion_watcher import CompletionWatcher
+    from pjrt.devices.xla.memory_space import XlaMemorySpace
+    from pjrt.host_memory.aligned import HostArray
 
 _SEMANTICS = {
     HostBufferSemantics.IMMUTABLE_ONLY_DURING_CALL: _jaxlib.COPY_DURING_CALL,
@@ -144,6 +145,8 @@ def _host_array(array: Any) -> HostArray:
 
 
 def _relaid(source: HostArray, array_type: ArrayType, layout: TiledLayout) -> XlaBuffer:
+    from pjrt.devices.xla.relayout import relaid  # here: few buffers need it
+
     row_major = _put(source, array_type, _jaxlib.COPY_DURING_CALL)
     try:
         return XlaBuffer(*relaid(row_major, array_type, layout))

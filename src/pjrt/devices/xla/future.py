@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from pjrt.api.errors import FailedPreconditionError
@@ -41,18 +41,31 @@ def when_ready(array: _jaxlib.Array, watcher: CompletionWatcher, take: Callable[
     return future
 
 
+def completion(results: Sequence[_jaxlib.Array], watcher: CompletionWatcher) -> Future[None]:
+    """Return a future of the end of an execution, whose results are all ready at once."""
+    future = when_ready(results[0], watcher, nothing)
+    if isinstance(future, ArrayFuture):
+        future.siblings = results[1:]
+    return future
+
+
 class ArrayFuture(Future[T]):
     """A future that is done when an array of jaxlib has its value; it holds the result of ``take`` for the array.
 
     It holds the array, so that the memory stays for as long as it is needed, even if the buffer is deleted. Only a
     donation takes the memory away: ``DonationGuard`` handles the futures that still wait for it.
+
+    Attributes:
+        siblings: other results of the execution that makes the array, which are ready when it is. A future that takes
+            nothing waits for one of them if the array is donated.
     """
 
-    __slots__ = ("_array", "_take", "_turn", "_watcher")
+    __slots__ = ("_array", "_take", "_turn", "_watcher", "siblings")
 
     def __init__(self, array: _jaxlib.Array, watcher: CompletionWatcher, take: Callable[[_jaxlib.Array], T]) -> None:
         super().__init__()
         self._array: _jaxlib.Array | None = array
+        self.siblings: Sequence[_jaxlib.Array] = ()
         self._watcher = watcher
         self._take = take
         self._turn = [None]  # the thread that pops the element, which is atomic, is the one that calls ``take``
@@ -91,6 +104,7 @@ class ArrayFuture(Future[T]):
         else:
             self._complete(value)
         self._array = None
+        self.siblings = ()
 
     def _has_turn(self) -> bool:
         """Whether the calling thread is the one that calls ``take``."""
@@ -114,10 +128,18 @@ class ArrayFuture(Future[T]):
         """Whether the future is going to read the array's memory."""
         return self._take is not nothing
 
-    def follow(self, array: _jaxlib.Array) -> None:
-        """Wait for another array instead, one that is computed from the first; do nothing if it does not wait."""
-        if self._array is not None:
-            self._array = array
+    def follow(self, array: _jaxlib.Array, donated: Sequence[_jaxlib.Array]) -> None:
+        """Wait for another array instead; do nothing if the future does not wait.
+
+        Args:
+            array: one that is computed from the donated ones.
+            donated: the donated arrays.
+        """
+        if self._array is None:
+            return
+        gone = set(map(id, donated))
+        self.siblings = [sibling for sibling in self.siblings if id(sibling) not in gone]
+        self._array = self.siblings[0] if self.siblings else array
 
     def _has_followed(self, array: _jaxlib.Array) -> bool:
         with self._watcher.donations.lock:  # wait until a donation under way has replaced the array

@@ -6,25 +6,30 @@ import abc
 import dataclasses
 from collections.abc import Sequence
 from operator import attrgetter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pjrt.api.buffer import Buffer
 from pjrt.api.call_arguments import WITHOUT_TYPE, bound, explained
-from pjrt.api.checks import expect, expect_sequence
-from pjrt.api.client import Client
-from pjrt.api.compile_options import DeviceAssignment
-from pjrt.api.device import Device
+from pjrt.api.checks import expect, expect_sequence, wrong_number_of_rows
 from pjrt.api.errors import FailedPreconditionError, InvalidArgumentError, unimplemented
 from pjrt.api.execute_options import ExecuteOptions
-from pjrt.api.future import Future
 from pjrt.api.loaded_executable import Argument, LoadedExecutable
-from pjrt.devices.xla.array_type import ArrayType
+from pjrt.devices.xla._short_path import ShortCall
 from pjrt.devices.xla.buffer import XlaBuffer
-from pjrt.devices.xla.device import XlaDevice
 from pjrt.devices.xla.executable import XlaExecutable
-from pjrt.devices.xla.execution import Executor, ShortPath, no_short_path
+from pjrt.devices.xla.execution import Executor
+from pjrt.devices.xla.future import ArrayFuture
 from pjrt.devices.xla.rendezvous import Rendezvous
-from pjrt.devices.xla.runtime import Runtime
+
+if TYPE_CHECKING:
+    from pjrt.api.client import Client
+    from pjrt.api.compile_options import DeviceAssignment
+    from pjrt.api.device import Device
+    from pjrt.api.future import Future
+    from pjrt.devices.xla.array_type import ArrayType
+    from pjrt.devices.xla.device import XlaDevice
+    from pjrt.devices.xla.runtime import Runtime
+    from pjrt.devices.xla.value_path import XlaValuePath
 
 _NO_OPTIONS = ExecuteOptions()
 # JAX gives every execution a launch id, which has no meaning for the short path: one device needs no rendezvous.
@@ -79,14 +84,14 @@ class XlaLoaded(XlaExecutable, LoadedExecutable):
             raise FailedPreconditionError(f"the executable {self.name!r} was deleted; compile it again")
 
 
-class XlaLoadedExecutable(XlaLoaded):
+class XlaLoadedExecutable(ShortCall, XlaLoaded):
     """A program compiled by XLA for the CPU, on its devices.
 
     Each way to run it tries the short path first (``Executor.short_path``): one device, and arguments that need no
     preparation.
     """
 
-    __slots__ = ("_devices", "_executor", "_first", "_has_results", "_short_path")
+    __slots__ = ("_devices", "_executor", "_first", "_has_results", "_short_path", "_value_path")
 
     def __init__(
         self, executable: XlaExecutable, devices: Sequence[XlaDevice], rendezvous: Rendezvous | None = None
@@ -97,7 +102,8 @@ class XlaLoadedExecutable(XlaLoaded):
         self._first = self._devices[0]
         self._executor = Executor(executable, self._devices, rendezvous or Rendezvous(len(self._devices)))
         self._has_results = bool(executable.program_shape.results)
-        self._short_path: ShortPath = self._executor.short_path()
+        self._short_path = self._executor.short_path()
+        self._value_path = self._executor.value_path()
         self._runtime.adopt(self)
 
     def unload(self, reason: str) -> Any:
@@ -118,20 +124,17 @@ class XlaLoadedExecutable(XlaLoaded):
 
     # Running it.
 
-    def __call__(self, *arguments: Argument, **keywords: Argument) -> tuple[Buffer, ...]:
-        if not keywords:
-            results = self._short_path(arguments)
-            if results is not None:
-                return tuple(results)
+    def call_long(self, arguments: tuple[Argument, ...], keywords: dict[str, Argument]) -> tuple[Buffer, ...]:
+        """Run the program by a call (``executable(…)``) that the short path has left."""
         self._check(None, None)
         if len(self._devices) > 1:
-            return super().__call__(*arguments, **keywords)
+            return LoadedExecutable.__call__(self, *arguments, **keywords)
         values: Sequence[Argument] = arguments
         if keywords or not WITHOUT_TYPE.isdisjoint(map(type, arguments)):
             values = bound(self, arguments, keywords)
         put, here = self._client.buffer_from_host, self._first
         buffers = [a if isinstance(a, Buffer) else put(a, device=here) for a in values]
-        results = self._short_path(buffers)
+        results = self._short_path.run(buffers)
         if results is not None:
             return tuple(results)
         try:
@@ -153,12 +156,14 @@ class XlaLoadedExecutable(XlaLoaded):
             # A program without results has no array whose readiness is its completion.
             and (returned_futures is None or (self._has_results and type(returned_futures) is list))
         ):
-            results = self._short_path(arguments)
+            results = self._short_path.run(arguments)
             if results is not None:
-                buffers = list(results)
                 if returned_futures is not None:
-                    returned_futures.append(buffers[0].ready())
-                return buffers
+                    future = results[0].ready()
+                    if isinstance(future, ArrayFuture):
+                        future.siblings = [buffer.array for buffer in results[1:] if isinstance(buffer, XlaBuffer)]
+                    returned_futures.append(future)
+                return results
         options = self._check(options, returned_futures)
         place = self._place_of(device)
         row = self._checked(arguments, place, options)
@@ -177,10 +182,7 @@ class XlaLoadedExecutable(XlaLoaded):
         checked_options = self._check(options, returned_futures)
         arguments = expect_sequence(arguments, "one list of arguments a device")
         if len(arguments) != len(self._devices):
-            raise InvalidArgumentError(
-                f"the program {self.name!r} runs on {len(self._devices)} devices: expected one list of arguments for "
-                f"each, found {len(arguments)}"
-            )
+            raise wrong_number_of_rows(self.name, len(self._devices), len(arguments))
         # A launch can be poisoned by its id, which only the long path passes to jaxlib.
         if len(self._devices) == 1 and not checked_options.launch_id:
             return [self.execute_sharded(arguments[0], self._first, options, returned_futures=returned_futures)]
@@ -201,8 +203,13 @@ class XlaLoadedExecutable(XlaLoaded):
             "CompileOptions(compile_portable_executable=True) to run it on a device of choice, or use execute_sharded"
         )
 
+    def value_path(self) -> XlaValuePath | None:
+        return self._value_path
+
     def close_short_path(self) -> None:
-        self._short_path = no_short_path
+        self._short_path.close()
+        if self._value_path is not None:
+            self._value_path.close()
 
     def _stop(self) -> None:
         self.close_short_path()

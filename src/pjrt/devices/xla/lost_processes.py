@@ -14,7 +14,7 @@ from pjrt.api.errors import PjrtError
 _VERDICT_SECONDS = 2.0
 """The time that the news of a lost process may take longer than the error of a collective."""
 
-_TAIL = re.compile(r"\s*(Additional GRPC error information|RPC: /|\[type\.googleapis\.com/).*", re.DOTALL)
+_TAIL = r"(?s)\s*(Additional GRPC error information|RPC: /|\[type\.googleapis\.com/).*"
 """The part of a message that gRPC and absl append, in their own notation."""
 
 _changed = threading.Condition()
@@ -43,5 +43,5 @@ def explained(failure: PjrtError) -> PjrtError:
         if not _changed.wait_for(lambda: _errors, _VERDICT_SECONDS):
             return failure
         cause = _errors[-1]
-    symptom = _TAIL.sub("", failure.message)
+    symptom = re.sub(_TAIL, "", failure.message)
     return PjrtError.of(cause.code, f"{cause.message} (work with this process failed: {symptom})")

@@ -1,7 +1,8 @@
 """Peers: the processes of a job that make one client together, each with devices of its own.
 
 XLA's own code exchanges the devices and runs the collectives. This package sees to it that nothing waits for a process
-that is lost: the processes meet before XLA does, and their connections are shut down when one of them is lost.
+that is lost: the processes meet before XLA does, and their connections are shut down when one of them is lost. If the
+job goes on without it, so does everything that does not need it.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import os
 import socket
 import threading
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from pjrt import distributed
 from pjrt.api.errors import FailedPreconditionError, InvalidArgumentError, PjrtError, UnimplementedError
 from pjrt.devices.xla import _jaxlib, collective_sockets, lost_processes
 from pjrt.devices.xla._jaxlib import converted
+from pjrt.devices.xla.collective_connections import CollectiveConnections
 from pjrt.devices.xla.collective_sockets import Address
 from pjrt.devices.xla.device import IDS_OF_A_PROCESS
 
@@ -51,8 +53,10 @@ class Peers:
         self._job = self._outer_job = job
         self._kind = collectives
         self._error: PjrtError | None = None
-        self._addresses: set[Address] = set()
-        self._at_loss: list[Callable[[PjrtError], object]] = []
+        self._absences: dict[int, PjrtError] = {}
+        self._losses: dict[int, PjrtError] = {}
+        self._connections = CollectiveConnections()
+        self._at_loss: list[Callable[[int | None], object]] = []
         self.process_index = job.process_index
         self.process_count = job.process_count
         self.host = own_host(job.address)
@@ -81,10 +85,10 @@ class Peers:
         collectives = self._collectives()
         self._meet(collective_sockets.listening() - before)
         # A job must not keep this object alive, nor the client that has it.
-        end, lose = weakref.WeakMethod(self._end), weakref.WeakMethod(self._lose)
+        end, miss = weakref.WeakMethod(self._end), weakref.WeakMethod(self._miss)
         for job in {self._job, self._outer_job}:
             job.on_end(lambda: _call(end))
-            job.on_absence(lambda error: _call(lose, error))
+            job.on_absence(lambda process_index, error, is_gone: _call(miss, process_index, error, is_gone))
         try:
             return _jaxlib.make_client(
                 num_devices,
@@ -98,14 +102,29 @@ class Peers:
             self.check()
             raise converted(error) from error
 
-    def check(self) -> None:
-        """Return if all processes are there, as far as this one knows.
+    def check(self, processes: Collection[int] | None = None) -> None:
+        """Return if all processes are there, or those that are given, as far as this one knows.
 
         Raises:
             UnavailableError: a process was lost.
         """
-        if self._error is not None:
-            raise PjrtError.of(self._error.code, self._error.message)
+        self._check(self._absences, processes)
+
+    def check_serves(self, process_index: int) -> None:
+        """Return if a process is there, also one that has called ``shutdown``: others can fetch what it has offered.
+
+        Raises:
+            UnavailableError: the process was lost, or has left.
+        """
+        self._check(self._losses, (process_index,))
+
+    def _check(self, absences: Mapping[int, PjrtError], processes: Collection[int] | None) -> None:
+        error = self._error
+        if error is None and absences:
+            errors = [each for index, each in absences.items() if processes is None or index in processes]
+            error = errors[0] if errors else None
+        if error is not None:
+            raise PjrtError.of(error.code, error.message)
 
     def check_takes_part(self, processes: Sequence[int]) -> None:
         """Return if this process has a device among those of a program, and all of its processes are there.
@@ -124,7 +143,15 @@ class Peers:
                 "compile it only in the processes that have its devices"
             )
         if len(set(processes)) > 1:
-            self.check()
+            self.check(processes)
+
+    def begin_first_run(self, processes: Collection[int]) -> Callable[[], None]:
+        """Note that a program is about to run for the first time; return the function that notes the end of this run.
+
+        Args:
+            processes: the processes of its devices.
+        """
+        return self._connections.begin_first_run(processes)
 
     def publish(self, topic: str, value: bytes) -> None:
         """Make a value of this process known to the others."""
@@ -147,8 +174,8 @@ class Peers:
         method = weakref.WeakMethod(finish)
         self._job.before_leaving(lambda seconds: _call(method, seconds))
 
-    def at_loss(self, callback: Callable[[PjrtError], object]) -> None:
-        """Have a function called with the error when a process is lost."""
+    def at_loss(self, callback: Callable[[int | None], object]) -> None:
+        """Have a function called when a process is lost: with its number, or ``None`` if the whole job ends."""
         self._at_loss.append(callback)
 
     def _collectives(self) -> Any:
@@ -164,6 +191,7 @@ class Peers:
         lost_processes.forget()
         self.publish("collectives", json.dumps({"collectives": self._kind, "addresses": sorted(own)}).encode())
         self._job.barrier(f"{self._name}/meeting", _MEETING_SECONDS)
+        addresses: set[Address] = set()
         for index in range(self.process_count):
             fields = json.loads(self.published("collectives", index, _MEETING_SECONDS))
             if fields["collectives"] != self._kind:
@@ -171,20 +199,33 @@ class Peers:
                     f"all processes of a job choose the same collectives of the device 'cpu': process "
                     f"{self.process_index} has {self._kind!r}, process {index} has {fields['collectives']!r}"
                 )
-            self._addresses |= {(host, port) for host, port in fields["addresses"]}
+            addresses |= {(host, port) for host, port in fields["addresses"]}
+        self._connections.begin(addresses)
 
     def _end(self) -> None:
+        """Fail what waits for the other processes, because the job has ended."""
         error = self._outer_job.failure or self._job.failure
         if error is not None:
-            self._lose(error)
+            self._error = error
+            self._break_collectives(error, None)
+            self._report_loss(None)
 
-    def _lose(self, error: PjrtError) -> None:
-        """Fail what waits for the other processes, because one of them is not there any more."""
-        self._error = error
+    def _miss(self, process_index: int, error: PjrtError, is_gone: bool) -> None:
+        """Fail what waits for a process that takes part no more."""
+        self._absences[process_index] = error
+        if is_gone:
+            self._losses[process_index] = error
+        self._break_collectives(error, process_index)
+        if is_gone:
+            self._report_loss(process_index)
+
+    def _break_collectives(self, error: PjrtError, process_index: int | None) -> None:
         lost_processes.report(error)
-        collective_sockets.shut_down(self._addresses)
+        self._connections.shut_down(process_index)
+
+    def _report_loss(self, process_index: int | None) -> None:
         for callback in self._at_loss:
-            callback(error)
+            callback(process_index)
 
 
 def _call(method: weakref.WeakMethod[Any], *arguments: object) -> None:

@@ -2,20 +2,35 @@
 
 from __future__ import annotations
 
+import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from pjrt import stablehlo
 from pjrt.api.api_version import API_VERSION
-from pjrt.api.attributes import Attributes
 from pjrt.api.device_options import check_num_devices, check_option_names, topology_options
 from pjrt.api.errors import InvalidArgumentError
 from pjrt.api.plugin import Plugin
 from pjrt.devices.xla.process_options import PROCESS_OPTIONS, peers_of
 
 if TYPE_CHECKING:
+    from pjrt.api.attributes import Attributes
     from pjrt.devices.xla.client import XlaClient
     from pjrt.devices.xla.profiler import XlaProfiler
     from pjrt.devices.xla.topology import XlaTopology
+
+
+@contextmanager
+def _collector_off() -> Iterator[None]:
+    """Turn the garbage collector off for imports: what they make stays, and it would search all of it several times."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
 
 
 class XlaPlugin(Plugin):
@@ -67,7 +82,8 @@ class XlaPlugin(Plugin):
                 f"the option asynchronous of the device 'cpu' is True or False, found {asynchronous!r}"
             )
         num_devices = check_num_devices(self.name, options)
-        from pjrt.devices.xla.client import XlaClient
+        with _collector_off():
+            from pjrt.devices.xla.client import XlaClient
 
         return XlaClient(num_devices, asynchronous, peers_of(options))
 

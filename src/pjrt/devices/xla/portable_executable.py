@@ -5,21 +5,24 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
-from pjrt.api.buffer import Buffer
 from pjrt.api.checks import expect
-from pjrt.api.client import Client
 from pjrt.api.compile_options import DeviceAssignment
 from pjrt.api.device import Device
 from pjrt.api.errors import FailedPreconditionError, InvalidArgumentError
-from pjrt.api.execute_options import ExecuteOptions
-from pjrt.api.future import Future
-from pjrt.api.loaded_executable import Argument
 from pjrt.devices.xla.compilation import deserialize
 from pjrt.devices.xla.device import XlaDevice
-from pjrt.devices.xla.executable import XlaExecutable
 from pjrt.devices.xla.loaded_executable import XlaLoaded, XlaLoadedExecutable
-from pjrt.devices.xla.runtime import Runtime
+
+if TYPE_CHECKING:
+    from pjrt.api.buffer import Buffer
+    from pjrt.api.client import Client
+    from pjrt.api.execute_options import ExecuteOptions
+    from pjrt.api.future import Future
+    from pjrt.api.loaded_executable import Argument
+    from pjrt.devices.xla.executable import XlaExecutable
+    from pjrt.devices.xla.runtime import Runtime
 
 
 class XlaPortableExecutable(XlaLoaded):

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from pjrt.api.client import Client
 from pjrt.api.device import AllocatorStats, Device
 from pjrt.api.errors import FailedPreconditionError, PjrtError
 from pjrt.devices.xla.device import XlaDeviceDescription
-from pjrt.devices.xla.memory_space import XlaMemorySpace
+
+if TYPE_CHECKING:
+    from pjrt.api.client import Client
+    from pjrt.devices.xla.memory_space import XlaMemorySpace
 
 
 class XlaRemoteDevice(Device):

@@ -5,24 +5,26 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pjrt.api.alias_fulfillment import AliasFulfillment
-from pjrt.api.buffer import Buffer
 from pjrt.api.checks import expect, expect_callable, expect_int
 from pjrt.api.errors import FailedPreconditionError, InvalidArgumentError, PjrtError, unimplemented
 from pjrt.api.future import Future, Promise
-from pjrt.api.shape_spec import ShapeSpec
 from pjrt.devices.xla import _jaxlib
-from pjrt.devices.xla.array_type import ArrayType
 from pjrt.devices.xla.buffer import PendingBuffer, XlaBuffer
 from pjrt.devices.xla.from_host import LentBuffer, Release, shares_memory
 from pjrt.devices.xla.future import pass_on
-from pjrt.devices.xla.memory_space import XlaMemorySpace
-from pjrt.devices.xla.shards import Source
 from pjrt.devices.xla.transfer import type_of_spec
 from pjrt.host_memory.aligned import ALIGNMENT, HostArray, aligned_empty
 from pjrt.host_memory.external import ExternalMemory
+
+if TYPE_CHECKING:
+    from pjrt.api.buffer import Buffer
+    from pjrt.api.shape_spec import ShapeSpec
+    from pjrt.devices.xla.array_type import ArrayType
+    from pjrt.devices.xla.memory_space import XlaMemorySpace
+    from pjrt.devices.xla.shards import Source
 
 
 def uninitialized(spec: ShapeSpec, space: XlaMemorySpace) -> XlaBuffer:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from pjrt import stablehlo
-from pjrt.api.capability import Capabilities
 from pjrt.api.checks import expect
 from pjrt.api.client import Client
 from pjrt.api.compatibility import Effort, Support, try_compiling
-from pjrt.api.compile_options import CompileOptions
 from pjrt.api.element_type import ElementType
 from pjrt.api.errors import InvalidArgumentError, UnimplementedError
 from pjrt.api.layout import Layout, TiledLayout
@@ -24,6 +23,10 @@ from pjrt.devices.xla.executable import PLATFORM, XlaExecutable
 from pjrt.devices.xla.memory_space import KINDS
 from pjrt.devices.xla.runtime import Runtime
 from pjrt.devices.xla.trial_compilation import compile_safely
+
+if TYPE_CHECKING:
+    from pjrt.api.capability import Capabilities
+    from pjrt.api.compile_options import CompileOptions
 
 
 class XlaTopology(TopologyDescription):
@@ -90,7 +93,7 @@ class XlaTopology(TopologyDescription):
         if client is not None:
             expect(client, Client, "a client whose devices may be used while compiling, or None")
         program = Program.of(program) if shapes is None else stablehlo.refine(program, shapes)
-        return compile_safely(self._open_runtime(), program, stablehlo.with_partitioning(program, options))
+        return compile_safely(self._open_runtime(), program, options)
 
     def _open_runtime(self) -> Runtime:
         with self._lock:

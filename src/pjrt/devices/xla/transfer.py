@@ -3,62 +3,54 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pjrt.api.attributes import Attributes
-from pjrt.api.checks import expect, expect_array, expect_int
-from pjrt.api.element_type import ElementType
 from pjrt.api.errors import (
-    CancelledError,
     FailedPreconditionError,
-    InvalidArgumentError,
-    OutOfRangeError,
     PjrtError,
     unimplemented,
 )
 from pjrt.api.future import Future, Promise
 from pjrt.api.layout import TiledLayout
 from pjrt.api.shape_spec import ShapeSpec, expect_spec
-from pjrt.api.transfer import AsyncHostToDeviceTransferManager
 from pjrt.devices.xla import _jaxlib
 from pjrt.devices.xla._jaxlib import converted
-from pjrt.devices.xla.array_type import ArrayType
 from pjrt.devices.xla.buffer import PendingBuffer
-from pjrt.devices.xla.device import XlaDevice
-from pjrt.devices.xla.memory_space import XlaMemorySpace
-from pjrt.devices.xla.shards import Source
 from pjrt.host_memory.aligned import aligned_empty
 from pjrt.host_memory.byte_range import source_bytes
+from pjrt.host_memory.transfer_manager import TransferManager
+
+if TYPE_CHECKING:
+    from pjrt.devices.xla.array_type import ArrayType
+    from pjrt.devices.xla.device import XlaDevice
+    from pjrt.devices.xla.memory_space import XlaMemorySpace
+    from pjrt.devices.xla.shards import Source
 
 
-class XlaTransferManager(AsyncHostToDeviceTransferManager):
+class XlaTransferManager(TransferManager["_Filling"]):
     """A transfer that fills new buffers piece by piece; each piece is copied before the call returns."""
 
-    __slots__ = ("_device", "_fillings")
+    __slots__ = ("_device",)
 
     def __init__(self, specs: Sequence[ShapeSpec], space: XlaMemorySpace) -> None:
         self._device = space.device
-        self._fillings = [_Filling(type_of_spec(spec, space)) for spec in specs]
+        super().__init__([_Filling(spec, type_of_spec(spec, space)) for spec in specs])
 
     @property
     def device(self) -> XlaDevice:
         return self._device
 
-    @property
-    def buffer_count(self) -> int:
-        return len(self._fillings)
-
     def buffer_size(self, index: int) -> int:
-        return self._filling(index).memory.nbytes
+        return self.filling(index).memory.nbytes
 
     def retrieve_buffer(self, index: int) -> PendingBuffer:
-        return self._filling(index).retrieve()
+        return self.filling(index).retrieve()
 
     def transfer_data(self, index: int, data: Any, offset: int = 0, *, is_last_transfer: bool = True) -> Future[None]:
-        filling = self._filling(index)
+        filling = self.filling(index)
         source = source_bytes(data, offset, filling.memory.nbytes)
         if filling.type.is_packed:
             raise unimplemented(
@@ -72,36 +64,16 @@ class XlaTransferManager(AsyncHostToDeviceTransferManager):
         return Future.completed(None)
 
     def transfer_literal(self, index: int, array: Any) -> Future[None]:
-        filling = self._filling(index)
-        literal = expect_array(array)
-        if literal.shape != filling.type.shape or ElementType.of(literal.dtype) is not filling.type.element_type:
-            raise InvalidArgumentError(
-                f"expected an array of {filling.type}, found {literal.dtype}{list(literal.shape)}"
-            )
+        literal, filling = self.literal(index, array), self.filling(index)
         filling.transfer(lambda: np.copyto(filling.memory, literal), True)
         return Future.completed(None)
-
-    def set_buffer_error(self, index: int, error: PjrtError) -> None:
-        self._filling(index).fail(expect(error, PjrtError, "an error as pjrt.PjrtError"))
-
-    def add_metadata(self, metadata: Attributes) -> None:
-        """Check the metadata and ignore it: jaxlib has no trace of transfers to add it to."""
-        expect(metadata, Mapping, "metadata as a mapping of values by name")
-
-    def close(self) -> None:
-        for index, filling in enumerate(self._fillings):
-            filling.abandon(CancelledError(f"the transfer was closed before buffer {index} had its last piece"))
-
-    def _filling(self, index: int) -> _Filling:
-        if not 0 <= expect_int(index, "the number of a buffer") < len(self._fillings):
-            raise OutOfRangeError(f"the transfer has {len(self._fillings)} buffers, found the index {index}")
-        return self._fillings[index]
 
 
 class _Filling:
     """One buffer of a transfer: its memory, and the promise of its array."""
 
-    def __init__(self, array_type: ArrayType) -> None:
+    def __init__(self, spec: ShapeSpec, array_type: ArrayType) -> None:
+        self.spec = spec
         self.type = array_type
         self.memory = aligned_empty(array_type.shape, array_type.aval.dtype)
         self._promise: Promise[Source] = Promise()

@@ -12,7 +12,7 @@ cpu``.)
 from __future__ import annotations
 
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pjrt.api.compile_options import CompileOptions
 from pjrt.api.element_type import ElementType
@@ -20,12 +20,13 @@ from pjrt.api.errors import DeadlineExceededError, PjrtError, UnimplementedError
 from pjrt.api.program import Program
 from pjrt.devices.xla import custom_calls
 from pjrt.devices.xla.compilation import compile_program
-from pjrt.devices.xla.executable import XlaExecutable
 from pjrt.devices.xla.runtime import Runtime
-from pjrt.stablehlo.compilation_advice import with_advice
 from pjrt.stablehlo.outline import Outline
 from pjrt.stablehlo.safe_parse import check_once
 from pjrt.stablehlo.types import TensorType, TokenType, TupleType, ValueType
+
+if TYPE_CHECKING:
+    from pjrt.devices.xla.executable import XlaExecutable
 
 TIME_LIMIT = 600.0
 """Seconds that a trial may take."""
@@ -53,7 +54,7 @@ _UNUSUAL = frozenset(
 )
 
 
-def compile_safely(runtime: Runtime, program: Program, options: CompileOptions) -> XlaExecutable:
+def compile_safely(runtime: Runtime, program: Program, options: CompileOptions | None) -> XlaExecutable:
     """Compile a program for the devices that the options name, after a trial if the program is not ordinary.
 
     Raises:
@@ -62,7 +63,7 @@ def compile_safely(runtime: Runtime, program: Program, options: CompileOptions) 
         DeadlineExceededError: the trial took too long.
     """
 
-    def inspect(module: Any) -> None:
+    def inspect(module: Any, options: CompileOptions) -> None:
         outline = Outline.of(module)
         outline.check()
         num_devices = len(runtime.all_devices)
@@ -74,6 +75,8 @@ def compile_safely(runtime: Runtime, program: Program, options: CompileOptions) 
     try:
         return compile_program(runtime, program, options, inspect)
     except PjrtError as error:
+        from pjrt.stablehlo.compilation_advice import with_advice  # here: it looks into programs, and imports much
+
         raise with_advice(error, program) from error
 
 

@@ -1,0 +1,26 @@
+from collections.abc import Sequence
+from typing import Any
+
+from pjrt.api.buffer import Buffer
+from pjrt.api.future import Future
+
+class ArrayHolder:
+    array: Any
+    type: Any
+    def ready(self) -> Future[None]: ...
+
+class ShortPath:
+    def __init__(
+        self,
+        executor: Any,
+        start: Any,
+        handlers: list[Any],
+        parameter_types: list[Any],
+        result_types: list[Any],
+        buffer_class: type[Buffer],
+    ) -> None: ...
+    def close(self) -> None: ...
+    def run(self, arguments: Sequence[Any]) -> list[Buffer] | None: ...
+
+class ShortCall:
+    def __call__(self, *arguments: Any, **keywords: Any) -> tuple[Buffer, ...]: ...
