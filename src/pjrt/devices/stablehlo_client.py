@@ -49,7 +49,7 @@ from pjrt.stablehlo import (
     to_module,
 )
 from pjrt.stablehlo.compilation_advice import with_advice
-from pjrt.stablehlo.entry import donations, shape_spec, with_asked_layouts
+from pjrt.stablehlo.entry import donations, memory_kinds, shape_spec, with_asked_layouts
 from pjrt.stablehlo.outline import Outline
 from pjrt.stablehlo.parser import parse_module
 from pjrt.stablehlo.shardings.partitioner import partition
@@ -329,6 +329,10 @@ def _compile(
         ),
         aliases=compiled.aliases or aliases,
         donated=compiled.donated or donated,
+        # In memory of the device's own only the author's function can put its results elsewhere.
+        output_memory_kinds=compiled.output_memory_kinds
+        or (None if own_memory else memory_kinds(entry.result_attributes)),
+        parameter_memory_kinds=compiled.parameter_memory_kinds or memory_kinds(entry.argument_attributes),
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -34,6 +35,21 @@ def test_diagnostics_are_in_the_error_and_nowhere_else(
     with pytest.raises(UnimplementedError, match=r"IREE does not run stablehlo.cholesky \(model\.py:7:3\)"):
         client.compile(CHOLESKY)
     assert capfd.readouterr() == ("", "")
+
+
+def test_loops_that_change_the_places_of_their_values(new_client: NewClient) -> None:
+    """JAX's random numbers: each turn of their loop takes other parts of the memory of the one before."""
+    jax = pytest.importorskip("jax")
+    jax.config.update("jax_platforms", "cpu")
+
+    def uniform(key: Any, low: Any, high: Any) -> Any:
+        return jax.random.uniform(jax.random.wrap_key_data(key), (64, 2), minval=low, maxval=high)
+
+    arguments = np.zeros(2, np.uint32), np.array(-1, np.int32), np.array(1, np.float32)
+    program = jax.jit(uniform).lower(*arguments).as_text()
+    for client in (new_client(), new_client(flags=["--iree-hal-memoization=false"])):
+        (result,) = client.compile(program)(*arguments)
+        np.testing.assert_allclose(np.asarray(result), uniform(*arguments), rtol=1e-6)
 
 
 @pytest.mark.parametrize("place", ["subprocess", "process"])

@@ -22,6 +22,8 @@ from pjrt.stablehlo.operation import ParsedProgram
 PLACES = {"subprocess": compiler.in_subprocess, "process": compiler.in_process}
 """The functions that compile, by the value of the option ``compile_in``."""
 
+_MEMOIZATION = "--iree-hal-memoization"
+
 
 class IreeCompiler:
     """IREE's compiler for one target.
@@ -63,17 +65,21 @@ class IreeCompiler:
 
     def _module(self, program: ParsedProgram) -> bytes:
         code = source_text(program)
-        cached = None if self._cache is None else self._cache.get(code, self._flags)
+        flags = self._flags
+        if _has_control_flow(program) and not any(flag.startswith(_MEMOIZATION) for flag in flags):
+            # The command buffers that IREE 3.13 keeps have the offsets of a loop's first turn, or of one branch.
+            flags = [*flags, f"{_MEMOIZATION}=false"]
+        cached = None if self._cache is None else self._cache.get(code, flags)
         if cached is not None:
             return cached
         try:
-            module = self._compile(code, self._flags)
+            module = self._compile(code, flags)
         except compiler.CompilationError as error:
             raise compile_error(str(error), program) from None
         except compiler.CrashError as error:
             raise DeclinedError(f"{error}; the program is {program.entry.name}") from None
         if self._cache is not None:
-            self._cache.put(code, self._flags, module)
+            self._cache.put(code, flags, module)
         return module
 
     def _compiled(self, module: bytes, program: ParsedProgram) -> Compiled:
@@ -101,7 +107,7 @@ def _returns_at_once(program: ParsedProgram, asynchronous: bool) -> bool:
     """Whether a call of a program takes a few microseconds: because it returns before its work is done, or because the
     work is little.
     """
-    if any(operation.name in _HOST_DECIDES for operation in program.walk()):
+    if _has_control_flow(program):
         return False
     if asynchronous:
         return True
@@ -112,5 +118,11 @@ def _returns_at_once(program: ParsedProgram, asynchronous: bool) -> bool:
     return work.flops + 10 * work.transcendentals + work.bytes_accessed <= _SHORT
 
 
-_HOST_DECIDES = frozenset({"stablehlo.while", "stablehlo.if", "stablehlo.case"})
-"""Operations for which a call waits: its own thread reads the condition when it is computed."""
+def _has_control_flow(program: ParsedProgram) -> bool:
+    """Whether a program has operations for which a call waits: its own thread reads the condition when it is
+    computed.
+    """
+    return any(operation.name in _CONTROL_FLOW for operation in program.walk())
+
+
+_CONTROL_FLOW = frozenset({"stablehlo.while", "stablehlo.if", "stablehlo.case"})

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from pjrt.devices.iree.scatters import keep_in_bounds
 from pjrt.stablehlo import parse, plain, unparse
 from pjrt.stablehlo.operation import ParsedProgram
 
 
 def source_text(program: ParsedProgram) -> bytes:
-    """Return a program as StableHLO text, with source locations and without shardings.
+    """Return a program as StableHLO text, with source locations, without shardings, and with safe scatters.
 
     Raises:
         UnimplementedError: an attribute of an operation has no form in text.
@@ -18,4 +19,4 @@ def source_text(program: ParsedProgram) -> bytes:
     )
     if hints and program.source is not None and program.num_replicas * program.num_partitions == 1:
         program = parse(plain(program.source, trusted=True), trusted=True)
-    return unparse(program).encode()
+    return unparse(keep_in_bounds(program)).encode()

@@ -129,6 +129,8 @@ def _refusal(operation: Operation) -> str:
     if name in _MISSING:
         what = operation.attributes.get("call_target_name", "") if name == "stablehlo.custom_call" else ""
         return f"IREE does not run {name}{f' @{what}' if what else ''} ({operation.location})"
+    if name == "stablehlo.scatter" and not all(_is_static(value.type) for value in operation.operands):
+        return f"IREE does not run {name} of a dynamic shape ({operation.location})"
     elements = frozenset(_elements((*operation.operands, *operation.results)))
     wrong = elements & (_WRONG.get(name, frozenset()) | _C128)
     if name in _NOT_LINKED:
@@ -147,9 +149,11 @@ def _elements(values: Iterable[object]) -> Iterable[ElementType]:
             yield type_.element
 
 
-_IN_PLACE = frozenset(
-    {"chlo.top_k", "stablehlo.dynamic_update_slice", "stablehlo.fft", "stablehlo.scatter", "stablehlo.sort"}
-)
+def _is_static(type_: ValueType) -> bool:
+    return isinstance(type_, TensorType) and type_.is_static
+
+
+_IN_PLACE = frozenset({"chlo.top_k", "stablehlo.dynamic_update_slice", "stablehlo.fft", "stablehlo.sort"})
 """Operations that IREE may compute in the memory of an operand, even where it is an argument of the program."""
 
 
