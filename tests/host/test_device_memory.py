@@ -458,6 +458,19 @@ def test_a_view_is_memory_that_nothing_writes_to(visible: HostClient) -> None:
     assert visible.devices[0].memory_stats().pool_bytes == 4096
 
 
+def test_the_owner_of_memory_that_a_device_refuses_keeps_it(visible: HostClient) -> None:
+    array, released = np.arange(4, dtype=np.int8), []
+    spec = pjrt.ShapeSpec((4,), np.int8)  # the memory takes no arrays of this type in place
+    with pytest.raises(pjrt.UnimplementedError, match="cannot use memory at an address"):
+        visible.create_view_of_device_buffer(array.ctypes.data, spec, on_delete=lambda: released.append(1))
+    gc.collect()
+    assert released == []
+    buffer = visible.create_view_of_device_buffer(X.ctypes.data, SPEC, on_delete=lambda: released.append(2))
+    del buffer
+    gc.collect()
+    assert released == [2]
+
+
 def test_a_function_that_returns_at_once_runs_on_the_callers_thread() -> None:
     threads = []
 

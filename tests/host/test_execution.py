@@ -283,7 +283,7 @@ def test_arguments_of_other_places_and_clients_are_refused() -> None:
             exe.execute_sharded([client.buffer_from_host(toys.floats(), device=second)], second)
         with pytest.raises(pjrt.InvalidArgumentError, match="buffer_from_host"):
             exe.execute_sharded([toys.floats()], first)  # type: ignore[list-item]
-        with pytest.raises(pjrt.InvalidArgumentError, match="lists of arguments"):
+        with pytest.raises(pjrt.InvalidArgumentError, match="one list of arguments for each"):
             exe.execute([])
         with pytest.raises(pjrt.InvalidArgumentError, match="compile_portable_executable"):
             exe.execute_portable([client.buffer_from_host(toys.floats())], first)

@@ -17,7 +17,7 @@ import pjrt
 from pjrt.host import Compiled, HostClient, RunContext
 
 TIMEOUT = 60.0
-"""How long a test waits for what should come at once, in seconds."""
+"""The longest wait of a test for something that should come at once, in seconds."""
 
 
 def spec(text: str) -> pjrt.ShapeSpec:

@@ -8,7 +8,7 @@ from pjrt.api.buffer import Buffer
 from pjrt.api.checks import expect_sequence
 from pjrt.api.element_type import ElementType
 from pjrt.api.errors import InvalidArgumentError
-from pjrt.api.shape_spec import ShapeSpec
+from pjrt.api.shape_spec import ShapeSpec, stands_for_token
 from pjrt.host.buffer import HostBuffer
 from pjrt.host.compiled import Compiled
 from pjrt.host.device import HostDevice
@@ -93,10 +93,7 @@ class Arguments:
 
 def _fits(buffer: HostBuffer, expected: ShapeSpec) -> bool:
     if expected.element_type is ElementType.TOKEN:
-        # Frameworks begin a chain of tokens with an empty array of booleans, which XLA accepts.
-        return buffer.element_type is ElementType.TOKEN or (
-            buffer.element_type is ElementType.PRED and buffer.shape == (0,)
-        )
+        return stands_for_token(buffer.element_type, buffer.shape)
     return buffer.shape == expected.shape and buffer.element_type is expected.element_type
 
 

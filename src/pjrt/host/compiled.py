@@ -46,8 +46,8 @@ class Compiled:
         aliases: result number by parameter number: these parameters are donated, and the result takes over their
             memory. Their arrays are writable: ``run`` may overwrite and return them.
         donated: further parameters that are donated; their arrays are writable too.
-        output_memory_kinds: the kind of memory of each result; the device's default by default.
-        parameter_memory_kinds: the expected kind of memory of each parameter; the device's default by default.
+        output_memory_kinds: the kind of memory of each result; ``None`` is the device's default.
+        parameter_memory_kinds: the expected kind of memory of each parameter; ``None`` is the device's default.
         output_shardings: for each result a serialized ``xla.OpSharding``.
         parameter_shardings: for each parameter a serialized ``xla.OpSharding``.
         cost: the cost of a run, by PJRT's keys such as ``flops``; or a function, which is called on demand.
@@ -73,8 +73,8 @@ class Compiled:
     runs_on_caller: bool = False
     aliases: Mapping[int, int] = field(default_factory=dict)
     donated: Collection[int] = ()
-    output_memory_kinds: Sequence[str] | None = None
-    parameter_memory_kinds: Sequence[str] | None = None
+    output_memory_kinds: Sequence[str | None] | None = None
+    parameter_memory_kinds: Sequence[str | None] | None = None
     output_shardings: Sequence[bytes] | None = None
     parameter_shardings: Sequence[bytes] | None = None
     cost: Mapping[str, float | int] | Callable[[], Mapping[str, float | int]] | None = None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVar
 
@@ -11,6 +10,7 @@ from pjrt.api.future import Future
 from pjrt.host.device_errors import without_traceback
 from pjrt.host.storage import TOKEN, Storage, freeze
 from pjrt.host.work_queue import Call
+from pjrt.host_memory import references
 from pjrt.host_memory.aligned import HostArray, aligned_copy
 
 if TYPE_CHECKING:
@@ -65,8 +65,7 @@ class Copy(Call):
     @property
     def is_wanted(self) -> bool:
         """Whether its result can still be seen: another object holds its future, or the future has callbacks."""
-        # One reference is the attribute's, one the call's.
-        return bool(self.future._callbacks) or sys.getrefcount(self.future) > 2
+        return bool(self.future._callbacks) or references.to_attribute(self, "future") > 1
 
     def __call__(self, definition: Future[None]) -> None:
         """Begin the copy, now that the value is there or has failed."""

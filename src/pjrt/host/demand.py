@@ -7,12 +7,12 @@ if its own results are, and a copy to the host if its future is.
 
 from __future__ import annotations
 
-import sys
 from collections import Counter
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from pjrt.host.copies import Copy
+from pjrt.host_memory import references
 
 if TYPE_CHECKING:
     from pjrt.host.execution import Execution
@@ -46,12 +46,11 @@ def wanted_executions(executions: Iterable[Execution]) -> set[Execution]:
 
 def _is_held(outputs: list[Storage], uses: Counter[int]) -> bool:
     """Whether one of the outputs has a holder other than executions and copies that are not wanted."""
-    for storage in outputs:
-        copies = [each for each in storage.definition._callbacks or () if isinstance(each, Copy)]
-        mine = sum(copy.source is storage for copy in copies)
-        if any(copy.source is storage and copy.is_wanted for copy in copies):
+    for number in range(len(outputs)):  # the storage itself would be a reference more
+        callbacks = outputs[number].definition._callbacks or ()
+        copies = [each for each in callbacks if isinstance(each, Copy) and each.source is outputs[number]]
+        if any(copy.is_wanted for copy in copies):
             return True
-        # The list has one reference, the loop one, and the call one.
-        if sys.getrefcount(storage) > 3 + mine + uses[id(storage)]:
+        if references.to_item(outputs, number) > 1 + len(copies) + uses[id(outputs[number])]:
             return True
     return False

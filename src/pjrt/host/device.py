@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -123,7 +122,7 @@ class HostDevice(Device):
     def memory_stats(self) -> AllocatorStats:
         space, memory = self.default_memory_space, self.client.memory
         stats = space.account.stats()
-        return stats if memory is None else dataclasses.replace(stats, **memory.stats(space))
+        return stats if memory is None else stats._replace(**memory.stats(space))
 
     def clear_memory_stats(self) -> None:
         self.default_memory_space.account.clear_peak()

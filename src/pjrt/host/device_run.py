@@ -34,6 +34,7 @@ class DeviceRun(NamedTuple):
         partition: the partition of the replica.
         spaces: the memory of each output; the last one serves for all further outputs.
         outputs: the outputs; ``None`` if the program does not declare them.
+        sizes: the bytes of each declared output.
     """
 
     device: HostDevice
@@ -41,6 +42,7 @@ class DeviceRun(NamedTuple):
     partition: int
     spaces: tuple[HostMemorySpace, ...]
     outputs: tuple[Output, ...] | None
+    sizes: tuple[int, ...]
 
     @staticmethod
     def of(compiled: Compiled, device: HostDevice, replica: int = 0, partition: int = 0) -> DeviceRun:
@@ -50,9 +52,12 @@ class DeviceRun(NamedTuple):
             NotFoundError: the device has no memory of a kind that the program declares for its outputs.
         """
         kinds = compiled.output_memory_kinds
-        spaces = tuple(map(device.memory_space, kinds)) if kinds else (device.default_memory_space,)
+        default = device.default_memory_space
+        spaces = tuple(default if kind is None else device.memory_space(kind) for kind in kinds or (None,))
         specs = compiled.outputs
-        return DeviceRun(device, replica, partition, spaces, None if specs is None else _outputs(spaces, specs))
+        outputs = None if specs is None else _outputs(spaces, specs)
+        sizes = tuple(spec.size_in_bytes for spec in specs or ())
+        return DeviceRun(device, replica, partition, spaces, outputs, sizes)
 
     def buffers(self, execution: Execution) -> list[Buffer]:
         """Return the output buffers of an execution; wait for it if the program does not declare its outputs.

@@ -82,13 +82,13 @@ class HostExecutable(Executable):
     @property
     def output_memory_kinds(self) -> Sequence[str]:
         if self.compiled.output_memory_kinds is not None:
-            return list(self.compiled.output_memory_kinds)
+            return [kind or self.origin.default_memory_kind for kind in self.compiled.output_memory_kinds]
         return [self.origin.default_memory_kind] * self.num_outputs
 
     @property
     def parameter_memory_kinds(self) -> Sequence[str]:
         if self.compiled.parameter_memory_kinds is not None:
-            return list(self.compiled.parameter_memory_kinds)
+            return [kind or self.origin.default_memory_kind for kind in self.compiled.parameter_memory_kinds]
         count = len(self._declared("parameter_memory_kinds", self.compiled.parameters))
         return [self.origin.default_memory_kind] * count
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import sys
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,7 +15,8 @@ from pjrt.host.compiled import Compiled
 from pjrt.host.demand import wanted_executions
 from pjrt.host.device_errors import without_traceback
 from pjrt.host.shutdown import is_exiting
-from pjrt.host.storage import TOKEN, Storage, freeze, is_sole_base, take_writable
+from pjrt.host.storage import TOKEN, Storage, freeze, take_writable
+from pjrt.host_memory import references
 from pjrt.host_memory.aligned import HostArray, aligned_copy
 from pjrt.host_memory.layout import array_dtype, is_laid_out, order_of_spec
 
@@ -39,7 +39,10 @@ class Execution:
         outputs: the storages of the results; ``None`` until it has run if the program does not declare them.
     """
 
-    __slots__ = ("_compiled", "_context", "_donated", "_launch", "_spaces", "definition", "device", "inputs", "outputs")
+    __slots__ = (
+        "_compiled", "_context", "_donated", "_launch", "_sizes", "_spaces", "definition", "device", "inputs",
+        "outputs",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -57,6 +60,7 @@ class Execution:
         self._context = context
         self.inputs = inputs
         self._spaces = run.spaces
+        self._sizes = run.sizes
         self.definition: Future[None] = Future()
         declared = compiled.outputs
         self.outputs = None if declared is None else [Storage(self.definition) for _ in declared]
@@ -162,8 +166,10 @@ class Execution:
         # From here on, donated arrays that the results reuse are held by the results alone.
         arrays.clear()
         self.inputs = []
-        results = as_sequence(results)
-        exclusive = sys.getrefcount(results) == 2
+        held = [as_sequence(results)]
+        del results
+        exclusive = references.to_item(held, 0) == 1
+        results = held[0]
         if outputs is None:
             self.outputs = self._adopt_undeclared(results, exclusive)
             return None
@@ -190,15 +196,14 @@ class Execution:
     def _reserve(self, outputs: list[Storage]) -> None:
         """Charge the memory of the outputs before anything is computed; that of aliased arguments is taken over."""
         compiled = self._compiled
-        assert compiled.outputs is not None
         inherited: set[int] = set()
         for parameter, output in compiled.aliases.items():
             if parameter in self._donated and parameter < len(self.inputs):
                 inherited.add(output)
                 outputs[output].take_charge_of(self.inputs[parameter])
-        for number, spec in enumerate(compiled.outputs):
+        for number, size in enumerate(self._sizes):
             if number not in inherited:
-                outputs[number].charge(self._space(number).account, spec.size_in_bytes)
+                outputs[number].charge(self._space(number).account, size)
 
     def _adopt_undeclared(self, results: Any, exclusive: bool) -> list[Storage]:
         storages = []
@@ -232,25 +237,28 @@ def adopt(results: Any, number: int, spec: ShapeSpec | None, exclusive: bool) ->
     """
     if spec is not None and spec.element_type is ElementType.TOKEN:
         return TOKEN
+    mine = exclusive and references.to_item(results, number) == 1
     result = results[number]
     array: HostArray = result if type(result) is np.ndarray else np.asarray(result)
     if spec is None:
         ElementType.of(array.dtype)
-    elif array.shape != spec.shape or array.dtype.newbyteorder("=") != array_dtype(spec.element_type):
+    elif array.shape != spec.shape or not _has_dtype(array, spec.element_type):
         raise InternalError(
             f"the device's function gave {array.dtype}{list(array.shape)} for output {number}, it declared {spec}"
         )
-    # One reference is the sequence's, two are the local variables', one is the call's. An array that numpy made of
-    # another object is a view of that object, or owns its memory alone.
-    mine = exclusive and sys.getrefcount(result) == (4 if array is result else 3)
-    del result
+    # An array that numpy made of another object is a view of that object, or owns its memory alone.
     flags = array.flags
-    owned = flags.owndata or type(array.base) is np.ndarray
+    mine = mine and (flags.owndata or type(array.base) is np.ndarray) and references.is_sole_base(array)
     if spec is not None and spec.layout is not None:
         order = order_of_spec(spec)
-        if not (mine and owned and is_laid_out(array, order) and is_sole_base(array)):
+        if not (mine and is_laid_out(array, order)):
             array = aligned_copy(array, array.dtype.newbyteorder("="), order)
         return freeze(array)
-    if not (mine and owned and flags.c_contiguous and flags.aligned and array.dtype.isnative and is_sole_base(array)):
+    if not (mine and flags.c_contiguous and flags.aligned and array.dtype.isnative):
         array = aligned_copy(array, array.dtype.newbyteorder("="))
     return freeze(array)
+
+
+def _has_dtype(array: HostArray, element_type: ElementType) -> bool:
+    expected = array_dtype(element_type)
+    return array.dtype is expected or array.dtype.newbyteorder("=") == expected

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from pjrt.api.buffer import Buffer
-from pjrt.api.checks import expect, expect_sequence
+from pjrt.api.checks import expect, expect_sequence, wrong_number_of_rows
 from pjrt.api.compile_options import CompileOptions, DeviceAssignment
 from pjrt.api.device import Device
 from pjrt.api.errors import FailedPreconditionError, InvalidArgumentError
@@ -25,6 +25,7 @@ from pjrt.host.fork_safety import runtime_lock
 from pjrt.host.launch import Launch
 from pjrt.host.run_context import RunContext
 from pjrt.host.storage import READY, Storage
+from pjrt.host.value_path import HostValuePath
 
 if TYPE_CHECKING:
     from pjrt.host.client import HostClient
@@ -43,6 +44,7 @@ class HostLoadedExecutable(HostExecutable, LoadedExecutable):
         "_runs",
         "_short_path",
         "_started",
+        "_value_path",
         "client",
         "device_assignment",
         "executable",
@@ -67,6 +69,7 @@ class HostLoadedExecutable(HostExecutable, LoadedExecutable):
         self._processes = client.processes if client.processes.spans(assignment) else None
         self._check_participants()
         self._short_path = ShortPath.of(executable.compiled, tuple(self._runs.values()), client.memory)
+        self._value_path = HostValuePath.of(executable.compiled, tuple(self._runs.values()))
         # For execute_sharded: how many runs each device has started, and the launches that lack devices.
         self._started: dict[Device, int] = dict.fromkeys(self._runs, 0)
         self._launches: dict[int, Launch] = {}
@@ -98,10 +101,7 @@ class HostLoadedExecutable(HostExecutable, LoadedExecutable):
         arguments = expect_sequence(arguments, "one list of arguments a device")
         runs = list(self._runs.values())
         if len(arguments) != len(runs):
-            raise InvalidArgumentError(
-                f"{self.name!r} runs on {len(runs)} devices: expected as many lists of arguments, found "
-                f"{len(arguments)}"
-            )
+            raise wrong_number_of_rows(self.name, len(runs), len(arguments))
         if len(runs) == 1:
             return [self._run_one(runs[0], arguments[0], options, returned_futures)]
         self._check_usable()
@@ -152,10 +152,15 @@ class HostLoadedExecutable(HostExecutable, LoadedExecutable):
         run = DeviceRun.of(self.compiled, device)
         return self._run_one(run, arguments, ExecuteOptions.of(options), returned_futures)
 
+    def value_path(self) -> HostValuePath | None:
+        return self._value_path
+
     # Its end.
 
     def delete(self) -> None:
         self.is_deleted = True
+        if self._value_path is not None:
+            self._value_path.is_closed = True
 
     def _run_one(
         self,

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from pjrt.api.future import Future
+from pjrt.host_memory import references
 from pjrt.host_memory.aligned import HostArray, aligned_copy
 
 if TYPE_CHECKING:
@@ -96,26 +96,16 @@ def take_writable(storages: list[Storage], number: int) -> HostArray | None:
     references, aliases. (CPython counts references exactly; where a count is higher than necessary, there is a needless
     copy, and nothing wrong.)
     """
+    is_free = references.to_item(storages, number) == 1 and storages[number].mutable
+    is_free = is_free and references.to_attribute(storages[number], "array") == 1
     storage = storages[number]
-    # The list's reference, the local variable's, and the call's.
-    if storage.mutable and sys.getrefcount(storage) == 3:
-        array, storage.array = storage.array, None
-        if array is None:
-            return None
-        # The local variable's and the call's.
-        if sys.getrefcount(array) == 2 and is_sole_base(array):
-            return thaw(array)
-        return aligned_copy(array, array.dtype)
-    return None if storage.array is None else aligned_copy(storage.array, storage.array.dtype)
-
-
-def is_sole_base(array: HostArray) -> bool:
-    """Whether an array's memory cannot be seen through any other array."""
-    base = array.base
-    if type(base) is not np.ndarray:
-        return True
-    # The reference of the array's slot, the local variable's and the call's.
-    return sys.getrefcount(base) == 3 and is_sole_base(base)
+    array = storage.array
+    if array is None:
+        return None
+    if is_free and references.is_sole_base(array):
+        storage.array = None
+        return thaw(array)
+    return aligned_copy(array, array.dtype)
 
 
 def freeze(array: HostArray) -> HostArray:

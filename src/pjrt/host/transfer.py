@@ -3,24 +3,18 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pjrt.api.attributes import Attributes
-from pjrt.api.checks import expect, expect_all, expect_array, expect_int
-from pjrt.api.element_type import ElementType
+from pjrt.api.checks import expect_all
 from pjrt.api.errors import (
-    CancelledError,
     FailedPreconditionError,
-    InvalidArgumentError,
-    OutOfRangeError,
     PjrtError,
 )
 from pjrt.api.future import Future
 from pjrt.api.shape_spec import ShapeSpec
-from pjrt.api.transfer import AsyncHostToDeviceTransferManager
 from pjrt.host.buffer import HostBuffer
 from pjrt.host.copies import INLINE_BYTES
 from pjrt.host.device_errors import without_traceback
@@ -31,41 +25,32 @@ from pjrt.host_memory.aligned import HostArray, aligned_empty
 from pjrt.host_memory.byte_range import source_bytes
 from pjrt.host_memory.external import memory_of
 from pjrt.host_memory.layout import array_dtype, order_and_layout
+from pjrt.host_memory.transfer_manager import TransferManager
 
 if TYPE_CHECKING:
     from pjrt.host.device import HostDevice
     from pjrt.host.memory_space import HostMemorySpace
 
 
-class HostTransferManager(AsyncHostToDeviceTransferManager):
+class HostTransferManager(TransferManager["_Filling"]):
     """Fills new host buffers in pieces."""
 
-    __slots__ = ("_fillings", "_metadata", "device")
+    __slots__ = ("device",)
 
     device: HostDevice
 
     def __init__(self, device: HostDevice, space: HostMemorySpace, specs: Sequence[ShapeSpec]) -> None:
         self.device = device
-        self._metadata: dict[str, Any] = {}
-        self._fillings = [_Filling(device, space, spec) for spec in expect_all(specs, ShapeSpec, "a pjrt.ShapeSpec")]
-
-    @property
-    def buffer_count(self) -> int:
-        return len(self._fillings)
-
-    @property
-    def metadata(self) -> Attributes:
-        """The facts that ``add_metadata`` has added."""
-        return dict(self._metadata)
+        super().__init__([_Filling(device, space, spec) for spec in expect_all(specs, ShapeSpec, "a pjrt.ShapeSpec")])
 
     def buffer_size(self, index: int) -> int:
-        return self._filling(index).size
+        return self.filling(index).size
 
     def retrieve_buffer(self, index: int) -> HostBuffer:
-        return self._filling(index).retrieve()
+        return self.filling(index).retrieve()
 
     def transfer_data(self, index: int, data: Any, offset: int = 0, *, is_last_transfer: bool = True) -> Future[None]:
-        filling = self._filling(index)
+        filling = self.filling(index)
         source = source_bytes(data, offset, filling.size)
 
         def copy(_: HostArray, memory: HostArray) -> None:
@@ -74,36 +59,12 @@ class HostTransferManager(AsyncHostToDeviceTransferManager):
         return filling.transfer(copy, source.nbytes, is_last_transfer)
 
     def transfer_literal(self, index: int, array: Any) -> Future[None]:
-        filling = self._filling(index)
-        source = expect_array(array)
-        if source.shape != filling.spec.shape or ElementType.of(source.dtype) is not filling.spec.element_type:
-            raise InvalidArgumentError(
-                f"buffer {index} is a {filling.spec}, found an array of {source.dtype}{list(source.shape)}"
-            )
+        source = self.literal(index, array)
 
         def copy(target: HostArray, _: HostArray) -> None:
             np.copyto(target, source)
 
-        return filling.transfer(copy, source.nbytes, True)
-
-    def set_buffer_error(self, index: int, error: PjrtError) -> None:
-        self._filling(index).fail(expect(error, PjrtError, "an error as pjrt.PjrtError"))
-
-    def add_metadata(self, metadata: Attributes) -> None:
-        self._metadata.update(expect(metadata, Mapping, "metadata as a mapping of values by name"))
-
-    def close(self) -> None:
-        self.abandon(CancelledError("the transfer manager was closed before the buffer got its last piece of data"))
-
-    def abandon(self, error: PjrtError) -> None:
-        """Fail the buffers that have not got all their data."""
-        for filling in self._fillings:
-            filling.abandon(error)
-
-    def _filling(self, index: int) -> _Filling:
-        if not 0 <= expect_int(index, "the number of a buffer") < len(self._fillings):
-            raise OutOfRangeError(f"there is no buffer {index}, the transfer manager has {len(self._fillings)}")
-        return self._fillings[index]
+        return self.filling(index).transfer(copy, source.nbytes, True)
 
     def __del__(self) -> None:
         if hasattr(self, "_fillings"):

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import logging
+import math
 import queue
 import sys
 import threading
+import time
 import weakref
 from collections.abc import Callable
 from typing import Any, Protocol
@@ -68,11 +70,26 @@ class WorkQueue:
         if self._generation != generation():
             raise forked_error()
         if self._closed or sys.is_finalizing():
-            raise FailedPreconditionError(f"the work queue {self._name} was closed, or the interpreter has ended")
+            raise self._ended()
         if not self._started:
             self._start()
         self._pending.add(task)
         self._items.put(task)
+        self._check_served(task)
+
+    def _check_served(self, task: Task) -> None:
+        if not self._closed:
+            return
+        # Another thread has closed the queue meanwhile. The thread of the queue looks under this lock for tasks that
+        # are left, and ends under it: where it still serves, it runs this one, too.
+        with runtime_lock:
+            if self._server.thread or task not in self._pending:
+                return
+            self._pending.discard(task)
+        raise self._ended()
+
+    def _ended(self) -> FailedPreconditionError:
+        return FailedPreconditionError(f"the work queue {self._name} was closed, or the interpreter has ended")
 
     def enter(self) -> Task | None:
         """Begin work on the caller's thread if no task is to be run before it; ``None`` if one is.
@@ -83,6 +100,9 @@ class WorkQueue:
             return None
         visit = _Visit()
         self._pending.add(visit)
+        if len(self._pending) > 1:  # another thread has come at the same time
+            self._pending.discard(visit)
+            return None
         return visit
 
     def leave(self, visit: Task) -> None:
@@ -112,6 +132,11 @@ class WorkQueue:
     def drain(self, timeout: float | None = None) -> bool:
         """Wait until all tasks that were put before are finished; return whether they are."""
         if self._generation != generation() or not self._pending or self.is_current_thread:
+            return not self._pending
+        if self._closed:  # It takes no fence any more. Tasks that were put while it was being closed are left.
+            deadline = math.inf if timeout is None else time.monotonic() + timeout
+            while self._pending and time.monotonic() < deadline:
+                time.sleep(0.001)
             return not self._pending
         fence = _Fence()
         self.put(fence)
@@ -246,20 +271,20 @@ def _serve(items: queue.SimpleQueue[Task | None], pending: set[Task], server: Se
             return
         server.begin()  # This thread was the first to come.
     try:
-        _serve_all(items, pending)
+        _serve_all(items, pending, server)
     finally:
         server.end()
 
 
-def _serve_all(items: queue.SimpleQueue[Task | None], pending: set[Task]) -> None:
+def _serve_all(items: queue.SimpleQueue[Task | None], pending: set[Task], server: Server) -> None:
     closing = False
     while True:
         task = items.get()
         if task is None:
             closing = True
-            if pending:
-                continue  # A task was put while the queue was being closed.
-            return
+            if _ends(pending, server):
+                return
+            continue  # A task was put while the queue was being closed.
         try:
             if task in pending:  # It was not abandoned meanwhile.
                 task.run()
@@ -268,5 +293,14 @@ def _serve_all(items: queue.SimpleQueue[Task | None], pending: set[Task]) -> Non
             task.fail(PjrtError.wrap(error))
         pending.discard(task)
         del task
-        if closing and not pending:
+        if closing and _ends(pending, server):
             return
+
+
+def _ends(pending: set[Task], server: Server) -> bool:
+    """End the service unless a task is left; return whether it has ended."""
+    with runtime_lock:
+        if pending:
+            return False
+        server.end()
+        return True

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -18,6 +17,7 @@ from pjrt.host.device_memory.fences import Enqueued, waiting_function
 from pjrt.host.device_memory.memory import Memory
 from pjrt.host.execution import Execution, as_sequence
 from pjrt.host.storage import TOKEN, Storage
+from pjrt.host_memory import references
 
 
 class DeviceExecution(Execution):
@@ -103,12 +103,11 @@ class DeviceExecution(Execution):
 
     def _own(self, inputs: list[Storage], number: int) -> Any:
         """Return the allocation of a storage that is donated, or a copy if something else uses it."""
+        mine = number in self._donated and references.to_item(inputs, number) == 1 and inputs[number].mutable
+        mine = mine and references.to_attribute(inputs[number], "array") == 1
         storage = inputs[number]
         value: Any = storage.array
-        # A storage: the list's reference, the local variable's, and the call's. An allocation: the storage's, the
-        # local variable's and the call's.
-        mine = number in self._donated and storage.mutable and not value.is_shared
-        if mine and sys.getrefcount(storage) == 3 and sys.getrefcount(value) == 3:
+        if mine and not value.is_shared:
             # The storage lives until the fence; the result alone may have the memory by then.
             storage.array = None
             return value
@@ -125,8 +124,11 @@ class DeviceExecution(Execution):
             spec = declared[number] if number < len(declared) else None
             if spec is not None and spec.element_type is ElementType.TOKEN:
                 values.append(TOKEN)
-            elif result is None or isinstance(result, Allocation):
-                values.append(result)
+            elif result is None:
+                values.append(None)
+            elif isinstance(result, Allocation):
+                space = self._space(number)
+                values.append(result if result.space is space else result.copied(space))
             elif compiled.takes_allocations and isinstance(result, np.ndarray):
                 values.append(Allocation.of_array(memory, result, spec or ShapeSpec.of(result), self._space(number)))
             else:

@@ -96,7 +96,8 @@ def view(
     check_address(pointer, spec, device, on_delete)
     expect_row_major(spec, device)
     memory = memory_of(device)
-    array = ExternalMemory(pointer, spec.size_in_bytes, None, on_delete).array(
+    callbacks: list[Callable[[], object]] = []  # none while the memory may refuse the array: then the caller keeps it
+    array = ExternalMemory(pointer, spec.size_in_bytes, None, lambda: [callback() for callback in callbacks]).array(
         spec.shape, array_dtype(spec.element_type)
     )
     handle = memory.import_array(array, spec, space)
@@ -105,6 +106,8 @@ def view(
             f"the memory of '{device.client.platform_name}' cannot use memory at an address; use buffer_from_dlpack or "
             "buffer_from_host"
         )
+    if on_delete is not None:
+        callbacks.append(on_delete)
     return _shared(handle, spec, device, space)
 
 
