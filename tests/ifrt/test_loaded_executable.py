@@ -51,6 +51,22 @@ def test_arrays_and_numpy_arrays(client: ifrt.Client, mesh: ifrt.Mesh, product: 
         np.testing.assert_allclose(np.asarray(total), (X @ W).sum(), rtol=1e-6)
 
 
+def test_shards_of_unknown_places_are_taken_as_they_are(
+    client: ifrt.Client, mesh: ifrt.Mesh, product: ifrt.LoadedExecutable
+) -> None:
+    """They are those of the parameter if they are on its devices and of its shapes; else nobody knows them."""
+    x, w = (
+        client.make_array(value, spec.sharding) for value, spec in zip((X, W), product.parameter_specs, strict=True)
+    )
+    unknown = ifrt.ConcreteEvenSharding(x.sharding.devices, x.shape, x.sharding.shard_shape(x.shape))
+    result, _ = product(client.assemble_array_from_single_device_arrays(x.shape, unknown, x.disassemble()), w)
+    np.testing.assert_allclose(np.asarray(result), X @ W, rtol=1e-6)
+    reversed_devices = ifrt.ConcreteEvenSharding(x.sharding.devices[::-1], x.shape, x.sharding.shard_shape(x.shape))
+    moved = client.assemble_array_from_single_device_arrays(x.shape, reversed_devices, x.disassemble()[::-1])
+    with pytest.raises(pjrt.UnimplementedError, match="index domains"):
+        product(moved, w)
+
+
 def test_results_are_arguments_of_the_next(client: ifrt.Client) -> None:
     step = client.compile("""
     module attributes {mhlo.num_partitions = 8 : i32} {
@@ -173,3 +189,20 @@ def test_replicas_of_partitions(client: ifrt.Client) -> None:
     values = np.arange(16, dtype=np.float32).reshape(8, 2)
     (result,) = doubled(client.make_array_from_host_buffer_shards(spec, list(values)))
     np.testing.assert_array_equal([np.asarray(shard) for shard in result.disassemble()], values * 2)
+
+
+def test_a_replicated_array_of_one_device_is_taken_as_it_is() -> None:
+    """JAX describes an array on one device of a server so; a donated one would not be deleted if it were resharded."""
+    program = """func.func @main(%x: tensor<2xf32> {tf.aliasing_output = 0 : i32}) -> tensor<2xf32> {
+      %0 = stablehlo.add %x, %x : tensor<2xf32>
+      return %0 : tensor<2xf32>
+    }"""
+    with pjrt.client("reference") as below:
+        client = ifrt.Client(below)
+        sharding = ifrt.HloSharding.from_proto(client.devices[:1], b"\x08\x00")
+        executable = client.compile(program)
+        for _ in range(2):
+            array = client.make_array(np.float32([1, 2]), sharding)
+            (result,) = executable(array)
+            assert np.asarray(result).tolist() == [2, 4]
+            assert array.is_deleted

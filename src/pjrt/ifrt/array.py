@@ -149,6 +149,8 @@ class Array(ArrayValue):
     def ready(self) -> Future[None]:
         """Return a future that is done when all shards have their values (``GetReadyFuture``)."""
         self._check_alive()
+        if len(self._buffers) == 1:  # most arrays: no future of several is made
+            return self._buffers[0].ready()
         return Future.all([buffer.ready() for buffer in self._buffers])
 
     @property

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -27,11 +27,13 @@ from pjrt.ifrt.device_list import DeviceList
 from pjrt.ifrt.from_host import buffer_shapes, parts_of, put
 from pjrt.ifrt.loaded_executable import LoadedExecutable
 from pjrt.ifrt.process_transfers import ProcessTransfers
-from pjrt.ifrt.remap_plan import RemapPlan
 from pjrt.ifrt.reshard import Resharder
 from pjrt.ifrt.sharding import Sharding, SingleDeviceSharding, SingleDeviceShardSemantics
-from pjrt.stablehlo.inspection import Signature, signature
+from pjrt.stablehlo.entry_signature import Signature, signature
 from pjrt.stablehlo.shardings.stated_partitioning import with_partitioning
+
+if TYPE_CHECKING:
+    from pjrt.ifrt.remap_plan import RemapPlan
 
 
 class Client:
@@ -244,31 +246,9 @@ class Client:
         Raises:
             InvalidArgumentError: the plan is invalid, or the arrays are not what it describes.
         """
-        plan.validate()
-        if semantics is ArrayCopySemantics.ALWAYS_COPY or (
-            semantics is ArrayCopySemantics.REUSE_INPUT and len(arrays) != 1
-        ):
-            raise InvalidArgumentError(
-                f"expected DONATE_INPUT, or REUSE_INPUT with one array, found {semantics.name} with {len(arrays)}"
-            )
-        plan.check_inputs([array.spec for array in arrays])
-        rows = [
-            dict(zip(array.sharding.devices.addressable_devices, array._taken(semantics), strict=True))
-            for array in arrays
-        ]
-        # A shard stays on its device, so the device finds its buffer; those of other processes have none here.
-        return [
-            Array(
-                self,
-                spec,
-                [
-                    rows[i][device]
-                    for (i, _), device in zip(sources, spec.sharding.devices, strict=True)
-                    if device.is_addressable
-                ],
-            )
-            for spec, sources in plan.outputs()
-        ]
+        from pjrt.ifrt.array_remap import remapped  # few programs make arrays of shards of others
+
+        return [Array(self, spec, buffers) for spec, buffers in remapped(plan, arrays, semantics)]
 
     def make_error_arrays(self, error: PjrtError, specs: Sequence[ArraySpec]) -> list[Array]:
         """Return arrays that have failed already: the error arrives where their values would (``MakeErrorArrays``)."""
@@ -296,6 +276,8 @@ class Client:
 
     def get_ready_future(self, values: Sequence[Value]) -> Future[None]:
         """Return a future that is done when all values are ready (``GetReadyFuture``)."""
+        if len(values) == 1:
+            return values[0].ready()
         return Future.all([value.ready() for value in values])
 
     def reshard_arrays(

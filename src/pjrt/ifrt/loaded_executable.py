@@ -8,16 +8,18 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pjrt.api.loaded_executable
 from pjrt.api.call_arguments import WITHOUT_TYPE, bound, explained
 from pjrt.api.device import Device
+from pjrt.api.element_type import ElementType
 from pjrt.api.errors import FailedPreconditionError, InvalidArgumentError, UnimplementedError
 from pjrt.api.executable import CompiledMemoryStats
 from pjrt.api.execute_options import ExecuteOptions
 from pjrt.api.future import Future
-from pjrt.ifrt.array import Array, ArraySpec
+from pjrt.api.shape_spec import stands_for_token
+from pjrt.ifrt.array import Array, ArraySpec, is_sum
 from pjrt.ifrt.concrete_sharding import ConcreteEvenSharding
 from pjrt.ifrt.device_list import DeviceList
 from pjrt.ifrt.hlo_sharding import HloSharding
 from pjrt.ifrt.sharding import Sharding, SingleDeviceSharding
-from pjrt.stablehlo.inspection import Signature
+from pjrt.stablehlo.entry_signature import Signature
 from pjrt.stablehlo.shardings.sharding import Sharding as Tiling
 
 if TYPE_CHECKING:
@@ -49,6 +51,7 @@ class LoadedExecutable:
 
     __slots__ = (
         "__weakref__",
+        "_accepted",
         "_donated",
         "_executable",
         "client",
@@ -74,6 +77,8 @@ class LoadedExecutable:
         self.parameter_specs = self._specs(
             types.arguments, executable.parameter_shardings, lambda: executable.parameter_memory_kinds
         )
+        # For each parameter the sharding that last took its place: the same arguments come again and again.
+        self._accepted: list[Sharding] = [spec.sharding for spec in self.parameter_specs]
         self.output_specs = self._specs(
             types.results, executable.output_shardings, lambda: executable.output_memory_kinds
         )
@@ -89,13 +94,19 @@ class LoadedExecutable:
         except UnimplementedError:  # a device that does not report them: the default kind
             kinds = [None] * len(values)
         return tuple(
-            ArraySpec(value.shape, value.element_type, self._sharding(value.shape, proto, kind))
+            ArraySpec(
+                value.shape,
+                value.element_type,
+                self._sharding(value.shape, None if value.element_type is ElementType.TOKEN else proto, kind),
+            )
             for value, proto, kind in zip(values, protos, kinds, strict=True)
         )
 
     def _sharding(self, shape: tuple[int, ...], proto: bytes | None, memory_kind: str | None) -> Sharding:
         if len(self.devices) == 1:
             return SingleDeviceSharding(self.devices[0], memory_kind)
+        if proto is not None and Tiling.is_maximal(proto):  # one device has the value, and the others arrays for it
+            proto = None
         if self._executable.num_replicas == 1 and proto is not None:
             return HloSharding.from_proto(self.devices, proto, memory_kind)
         # Each replica has data of its own: the program states the shape of one replica's, and its partitions' shares.
@@ -157,8 +168,8 @@ class LoadedExecutable:
 
         Args:
             arguments: a global array for each parameter. An array of another sharding than the parameter's is
-                resharded first. Arrays that the program donates are deleted, unless they were
-                resharded.
+                resharded first, unless its sharding does not know the places of its shards. Arrays that the program
+                donates are deleted, unless they were resharded.
             options: how to run it.
 
         Raises:
@@ -167,7 +178,15 @@ class LoadedExecutable:
         """
         futures: list[Future[None]] = []
         outputs = self._run(arguments, options, futures)
-        return ExecuteResult(outputs, Future.all(futures))
+        return ExecuteResult(outputs, futures[0] if len(futures) == 1 else Future.all(futures))
+
+    def launch(self, arguments: Sequence[Array], options: ExecuteOptions | None = None) -> list[Array]:
+        """Run the program without a future of its completion (``Execute`` without ``fill_status``).
+
+        That takes less time than ``execute``. The results have the error of an execution that fails. The arguments and
+        errors are those of ``execute``.
+        """
+        return self._run(arguments, options)
 
     def __call__(self, *arguments: Any, **keywords: Any) -> tuple[Array, ...]:
         """Run the program on global arrays, whole numpy arrays or Python numbers, and return global arrays.
@@ -215,10 +234,17 @@ class LoadedExecutable:
         columns = []
         for number, (array, spec) in enumerate(zip(arguments, self.parameter_specs, strict=True)):
             actual = array.spec
+            if spec.element_type is ElementType.TOKEN and stands_for_token(actual.element_type, actual.shape):
+                columns.append(array.buffers)
+                continue
             if actual.shape != spec.shape or actual.element_type is not spec.element_type:
                 raise InvalidArgumentError(f"argument {number} of {self.name!r} must be {spec}, found {actual}")
-            if actual.sharding is not spec.sharding and actual.sharding != spec.sharding:
-                (array,) = self.client.reshard_arrays([array], [spec.sharding])
+            sharding = actual.sharding
+            if sharding is not spec.sharding and sharding is not self._accepted[number]:
+                if _is_cut_alike(actual, spec):
+                    self._accepted[number] = sharding
+                else:
+                    (array,) = self.client.reshard_arrays([array], [spec.sharding])
             columns.append(array.buffers)
         return [list(row) for row in zip(*columns, strict=True)] or [[] for _ in self.devices.addressable_devices]
 
@@ -229,3 +255,20 @@ class LoadedExecutable:
 
     def __repr__(self) -> str:
         return f"<LoadedExecutable {self.name!r} on {self.devices}>"
+
+
+def _is_cut_alike(array: ArraySpec, parameter: ArraySpec) -> bool:
+    """Whether the shards of an array are those that a parameter takes."""
+    ours, theirs = array.sharding, parameter.sharding
+    if ours == theirs:
+        return True
+    if (ours.devices, ours.memory_kind) != (theirs.devices, theirs.memory_kind):
+        return False
+    # The kinds may differ: JAX describes an array on one device of a server as one that is replicated there.
+    if ours.is_fully_replicated and theirs.is_fully_replicated:
+        return not is_sum(ours) and not is_sum(theirs)
+    # A sharding that does not know the places of its shards does not contradict the program: shards of the same shapes
+    # on the same devices are taken as they are, as other implementations of IFRT do.
+    return isinstance(ours, ConcreteEvenSharding) and (
+        ours.shard_shape(array.shape) == theirs.shard_shape(parameter.shape)
+    )

@@ -191,6 +191,14 @@ class SingleDeviceSharding(Sharding):
     def __init__(self, device: Device, memory_kind: str | None = None) -> None:
         super().__init__((device,), memory_kind)
 
+    def __eq__(self, other: object) -> bool:
+        # Every execution compares the shardings of its arguments, and mostly such ones.
+        if type(other) is SingleDeviceSharding:
+            return self.devices == other.devices and self.memory_kind == other.memory_kind
+        return super().__eq__(other)
+
+    __hash__ = Sharding.__hash__
+
     @property
     def is_fully_replicated(self) -> bool:
         return True
