@@ -5,6 +5,9 @@ This package must not know any one device: the facts of each are data.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+from pjrt.api.lazy_names import lazy_names
 from pjrt.plugins.declaration import Declaration, MemoryOptions, ProcessOptions, Sharing
 from pjrt.plugins.registry import (
     assign_devices,
@@ -22,8 +25,10 @@ from pjrt.plugins.registry import (
     topology,
     unregister,
 )
-from pjrt.plugins.reloading import reload
 from pjrt.plugins.visible_devices import VisibleDevices
+
+if TYPE_CHECKING:
+    from pjrt.plugins.reloading import reload
 
 __all__ = [
     "Declaration",
@@ -47,3 +52,6 @@ __all__ = [
     "topology",
     "unregister",
 ]
+
+if not TYPE_CHECKING:  # few programs reload a plugin
+    __getattr__, __dir__ = lazy_names(__name__, {".reloading": "reload"})

@@ -40,4 +40,20 @@ DEVICES = {
         memory=_MEMORY,
         priority=-50,
     ),
+    "remote": Declaration(
+        "remote",
+        ORIGIN,
+        factory="pjrt.remote.client.plugin:RemotePlugin",
+        distribution=DISTRIBUTION,
+        required_options={"address": "PJRT_REMOTE_ADDRESS"},
+        priority=-200,
+    ),
+    "cluster": Declaration(
+        "cluster",
+        ORIGIN,
+        factory="pjrt.clusters.plugin:ClusterPlugin",
+        distribution=DISTRIBUTION,
+        required_options={"hosts": "PJRT_CLUSTER_HOSTS"},
+        priority=-300,
+    ),
 }

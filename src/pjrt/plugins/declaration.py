@@ -7,16 +7,18 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pjrt import system
-from pjrt.api.attributes import NamedValue
 from pjrt.api.errors import FailedPreconditionError
-from pjrt.api.plugin import Plugin
+
+if TYPE_CHECKING:
+    from pjrt.api.attributes import NamedValue
+    from pjrt.api.plugin import Plugin
 
 
 class Sharing(enum.Enum):
-    """Who may have clients of a plugin's devices at one time."""
+    """The processes that may have clients of a plugin's devices at one time."""
 
     MANY = "many"
     """Any number of clients in any number of processes."""
@@ -28,8 +30,7 @@ class Sharing(enum.Enum):
     """One client on the machine."""
 
 
-@dataclass(frozen=True, slots=True)
-class MemoryOptions:
+class MemoryOptions(NamedTuple):
     """A plugin's own client options for what this package calls ``memory`` and ``memory_fraction``.
 
     Attributes:
@@ -74,6 +75,8 @@ class Declaration:
         distribution: the installed package that it comes from; empty if it comes from none.
         version: that package's version.
         options: the client's default options.
+        required_options: the options without which it makes no client, each with the environment variable that may have
+            its value.
         environment: environment variables to set before it is loaded, unless they are set and not empty.
         environment_without_hardware: further ones, for a machine without its hardware.
         hardware: file name patterns, one of which matches where the plugin's hardware is; empty if it needs none.
@@ -108,6 +111,7 @@ class Declaration:
     distribution: str = ""
     version: str = ""
     options: Mapping[str, NamedValue] = field(default_factory=dict)
+    required_options: Mapping[str, str] = field(default_factory=dict)
     environment: Mapping[str, str] = field(default_factory=dict)
     environment_without_hardware: Mapping[str, str] = field(default_factory=dict)
     hardware: tuple[str, ...] = ()

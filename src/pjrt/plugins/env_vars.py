@@ -6,11 +6,14 @@ Every client of a built-in device reads some of them, so this module imports lit
 from __future__ import annotations
 
 import os
+from typing import TYPE_CHECKING
 
 from pjrt import system
-from pjrt.api.attributes import NamedValue
 from pjrt.api.errors import InvalidArgumentError
-from pjrt.plugins.declaration import Declaration
+
+if TYPE_CHECKING:
+    from pjrt.api.attributes import NamedValue
+    from pjrt.plugins.declaration import Declaration
 
 DEVICE = "PJRT_DEVICE"
 """Names the default device, as for PyTorch/XLA."""

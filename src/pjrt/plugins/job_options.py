@@ -5,10 +5,10 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from pjrt.api.key_value_store import PrefixedStore
-from pjrt.plugins.declaration import Declaration
+if TYPE_CHECKING:
+    from pjrt.plugins.declaration import Declaration
 
 _numbers: dict[str, int] = {}
 _lock = threading.Lock()
@@ -29,6 +29,8 @@ def job_options(plugin: Declaration, options: Mapping[str, Any]) -> dict[str, An
     job = None if package is None else package.current()
     if job is None or plugin.library is None or "key_value_store" in options:
         return {}
+    from pjrt.api.key_value_store import PrefixedStore  # here: few processes are in a job
+
     with _lock:
         number = _numbers[plugin.name] = _numbers.get(plugin.name, -1) + 1
     place: dict[str, Any] = {"key_value_store": PrefixedStore(job.store, f"pjrt/plugins/{plugin.name}/{number}")}

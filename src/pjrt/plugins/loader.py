@@ -7,19 +7,20 @@ import inspect
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pjrt.api.api_version import API_VERSION
-from pjrt.api.attributes import Attributes
 from pjrt.api.client import Client
 from pjrt.api.errors import FailedPreconditionError, PjrtError, unimplemented
 from pjrt.api.plugin import Plugin
-from pjrt.api.topology import TopologyDescription
-from pjrt.plugins.declaration import Declaration
 from pjrt.plugins.env_vars import set_environment
 from pjrt.system import FileStamp, file_stamp
+
+if TYPE_CHECKING:
+    from pjrt.api.attributes import Attributes
+    from pjrt.api.topology import TopologyDescription
+    from pjrt.plugins.declaration import Declaration
 
 
 class Loader:
@@ -58,7 +59,6 @@ class Loader:
             self._slots.pop(_key(declaration), None)
 
 
-@dataclass(slots=True)
 class Slot:
     """The place of one plugin, loaded or not.
 
@@ -70,11 +70,14 @@ class Slot:
         lock: held while it is loaded. The thread that loads it may take it again: a plugin may ask for itself.
     """
 
-    declaration: Declaration
-    plugin: Plugin | None = None
-    files: dict[Path, FileStamp | None] = field(default_factory=dict)
-    loaded_at: int = 0
-    lock: threading.RLock = field(default_factory=threading.RLock)
+    __slots__ = ("declaration", "files", "loaded_at", "lock", "plugin")
+
+    def __init__(self, declaration: Declaration) -> None:
+        self.declaration = declaration
+        self.plugin: Plugin | None = None
+        self.files: dict[Path, FileStamp | None] = {}
+        self.loaded_at = 0
+        self.lock = threading.RLock()
 
     def fill(self, load: Callable[[Declaration], Plugin]) -> Plugin:
         """Load the plugin, note its files, and return it. If the loading fails the slot stays as it is."""

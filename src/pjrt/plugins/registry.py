@@ -5,18 +5,20 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from pjrt.api.client import Client
 from pjrt.api.errors import AlreadyExistsError, InvalidArgumentError, NotFoundError, PjrtError
-from pjrt.api.plugin import Plugin
-from pjrt.api.topology import TopologyDescription
 from pjrt.plugins import builtin, env_vars, visible_devices
 from pjrt.plugins.catalog import Catalog, at_path
 from pjrt.plugins.declaration import Declaration, Sharing, is_path, topology_lines
 from pjrt.plugins.job_options import job_options
 from pjrt.plugins.loader import Loader, Slot, import_place
-from pjrt.plugins.visible_devices import VisibleDevices
+
+if TYPE_CHECKING:
+    from pjrt.api.client import Client
+    from pjrt.api.plugin import Plugin
+    from pjrt.api.topology import TopologyDescription
+    from pjrt.plugins.visible_devices import VisibleDevices
 
 _catalog = Catalog()
 _loader = Loader()
@@ -296,11 +298,25 @@ def available() -> Sequence[str]:
     """Return the names of the plugins that can be used on this machine, the best first.
 
     They are sorted by priority, then ``cpu`` comes first, then the order of precedence counts. Nothing is loaded: the
-    files of the driver show whether the hardware is here.
+    files of the driver show whether the hardware is here. A plugin that makes no client without an option, such as
+    ``remote`` without an address, is among them where a default or the environment has the option.
     """
-    usable = [plugin for plugin in declarations() if not plugin.problem and plugin.has_hardware]
+    usable = [
+        plugin
+        for plugin in declarations()
+        if not plugin.problem and plugin.has_hardware and _has_required_options(plugin)
+    ]
     best_first = sorted(usable, key=lambda plugin: (-plugin.priority, plugin.name != builtin.DEFAULT))
     return tuple(plugin.name for plugin in best_first)
+
+
+def _has_required_options(plugin: Declaration) -> bool:
+    """Whether a client can be made without further options."""
+    missing = [name for name, variable in plugin.required_options.items() if not os.environ.get(variable)]
+    try:
+        return not missing or default_options(plugin).keys() >= set(missing)
+    except PjrtError:  # the making of a client reports it
+        return True
 
 
 def default() -> str:
@@ -317,7 +333,7 @@ def default() -> str:
     """
     asked = os.environ.get(env_vars.DEVICE, "").strip()
     if not asked:
-        return next(iter(available()), builtin.DEFAULT)
+        return _best()
     if asked.upper() == "LIBRARY":
         return _library_of_environment()
     if asked.upper() == "PJRT":
@@ -337,6 +353,18 @@ def default() -> str:
         if str(plugin.frameworks.get("torch_xla", {}).get("name", "")).upper() == asked.upper():
             return plugin.name
     raise NotFoundError(f"{env_vars.DEVICE}={asked}: {_catalog.unknown(asked).message}")
+
+
+def _best() -> str:
+    """Return the first of ``available``, without a search where its result is known."""
+    from pjrt.plugins import search_cache  # here: most programs name their device
+
+    if not _catalog.registered and search_cache.has_only_builtin():
+        return builtin.DEFAULT
+    best = next(iter(available()), builtin.DEFAULT)
+    if best == builtin.DEFAULT and not _catalog.registered:
+        search_cache.note(declarations())
+    return best
 
 
 def _library_of_environment() -> str:

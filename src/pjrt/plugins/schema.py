@@ -175,7 +175,7 @@ def _list_of(kind: str) -> Callable[[str, object], tuple[str, ...]]:
 
 def _memory(key: str, value: object) -> MemoryOptions:
     table = _table(key, value)
-    _check_keys(key, table, [field.name for field in fields(MemoryOptions)])
+    _check_keys(key, table, MemoryOptions._fields)
     return MemoryOptions(
         on_demand=_values(f"{key}.on_demand", table["on_demand"]) if "on_demand" in table else None,
         preallocated=_values(f"{key}.preallocated", table["preallocated"]) if "preallocated" in table else None,

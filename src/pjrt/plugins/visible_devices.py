@@ -10,17 +10,17 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pjrt import system
-from pjrt.api.attributes import NamedValue
 from pjrt.api.errors import FailedPreconditionError, InvalidArgumentError
-from pjrt.plugins.declaration import Declaration
+
+if TYPE_CHECKING:
+    from pjrt.api.attributes import NamedValue
+    from pjrt.plugins.declaration import Declaration
 
 
-@dataclass(frozen=True, slots=True)
-class VisibleDevices:
+class VisibleDevices(NamedTuple):
     """The devices of a plugin that one process of a machine uses.
 
     Attributes:

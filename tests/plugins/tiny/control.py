@@ -116,7 +116,7 @@ class Control:
 
     @property
     def violations(self) -> int:
-        """How often a rule of the ABI was broken by the caller."""
+        """The number of times that the caller has broken a rule of the ABI."""
         return int(self._library.tiny_plugin_violations())
 
     @property
