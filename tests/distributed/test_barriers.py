@@ -89,12 +89,16 @@ say(signal.getsignal(signal.SIGTERM) == signal.SIG_DFL)
 def test_a_job_that_fails_ends_the_agreement(start_job: StartJob) -> None:
     job = start_job(
         [
-            "job = initialize()\nstep = 0\nwhile not job.reached_preemption_step(step := step + 1): pass",
-            "job = initialize(); job.announce_preemption(); say('there'); hear()",
+            "job = initialize(); say('there'); hear(); job.announce_preemption(); say('announced')\n"
+            "step = 0\nwhile not job.reached_preemption_step(step := step + 1): pass",
+            "job = initialize(); say('there'); hear()",
         ]
     )
+    job[0].hear("there")
     job[1].hear("there")
-    job[1].kill()
+    job[1].kill(signal.SIGSTOP)  # it reports no step, so that there is no agreement before its end
     job[0].say()
+    job[0].hear("announced")
+    job[1].kill()
     assert job[0].wait() == 1
     assert "process 1 (pid" in job[0].errors[-1]

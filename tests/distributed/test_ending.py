@@ -118,3 +118,25 @@ attempt(job.store.get, "a")
     for output in lines:
         assert output[0] == "ended False"
         assert all("shutdown() was called" in line for line in output[1:])
+
+
+def test_a_leader_that_goes_after_the_others_is_no_loss(start_job: StartJob) -> None:
+    lines = start_job(
+        2,
+        """
+import threading
+job = initialize()
+announce, lose, leader_is_gone = job._announce, job._lose, threading.Event()
+
+def announce_slowly(kind, **fields):
+    announce(kind, **fields)
+    if kind == "left" and rank == 1:
+        assert leader_is_gone.wait(60)
+
+job._announce = announce_slowly
+job._lose = lambda *arguments: (lose(*arguments), leader_is_gone.set())
+distributed.shutdown()
+say("failure", job.failure)
+""",
+    ).succeed()
+    assert lines == [["failure None"]] * 2

@@ -18,6 +18,10 @@ T = TypeVar("T")
 
 _end_lock = threading.Lock()
 
+# A signal that comes just before a thread begins to wait for a lock does not interrupt the wait: Python would notice
+# Ctrl-C only at its end.
+_SIGNAL_SECONDS = 0.5
+
 
 class _Call:
     """One call: a function, and its result or error when it has ended."""
@@ -51,9 +55,12 @@ class _Call:
 
     def wait(self, deadline: float | None) -> bool:
         """Wait for the end; return False if the deadline, on the monotonic clock, has passed."""
-        timeout = -1 if deadline is None else max(0.0, deadline - time.monotonic())
-        if not self._ended.acquire(timeout=timeout):
-            return False
+        while True:
+            left = _SIGNAL_SECONDS if deadline is None else deadline - time.monotonic()
+            if self._ended.acquire(timeout=max(0.0, min(left, _SIGNAL_SECONDS))):
+                break
+            if left <= 0:
+                return False
         with _end_lock:
             return True  # result and error are set
 

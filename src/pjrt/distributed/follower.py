@@ -35,7 +35,9 @@ class Follower:
             settings.token,
             Member.here(settings.process_index),
             settings.process_count,
+            settings.leader_index,
             settings.heartbeat_timeout,
+            settings.leader_timeout or settings.heartbeat_timeout,
             notice,
         )
 

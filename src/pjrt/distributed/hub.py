@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import hmac
 import os
 import socket
 import time
@@ -18,6 +19,7 @@ from pjrt.distributed import messages
 from pjrt.distributed.member import Member
 from pjrt.distributed.messages import Message
 from pjrt.distributed.relay import Channels
+from pjrt.distributed.settings import APART
 
 _HELLO_SECONDS = 30.0
 _BACKLOG = 4096  # all processes come at once
@@ -44,7 +46,7 @@ class Hub:
         process_count: the number of the job's processes.
         service_path: the local socket of XLA's coordination service.
         silence: the seconds of silence after which a process is lost.
-        recoverable: whether a process may join again.
+        can_rejoin: whether a process that was lost may join again.
         notice: is called with each event, which goes to all other processes, too.
     """
 
@@ -55,7 +57,7 @@ class Hub:
         process_count: int,
         service_path: str,
         silence: float,
-        recoverable: bool,
+        can_rejoin: bool,
         notice: Callable[[Message], None],
     ) -> None:
         self._leader = leader
@@ -63,7 +65,7 @@ class Hub:
         self._process_count = process_count
         self._channels = Channels(service_path)
         self._silence = silence
-        self._recoverable = recoverable
+        self._can_rejoin = can_rejoin
         self._notice = notice
         self._guests: dict[int, _Guest] = {}
         self._ended: dict[int, str] = {}
@@ -87,7 +89,11 @@ class Hub:
     @property
     def missing(self) -> list[int]:
         """The processes that are not there."""
-        return [index for index in range(1, self._process_count) if index not in self._guests]
+        return [
+            index
+            for index in range(self._process_count)
+            if index not in self._guests and index != self._leader.process_index
+        ]
 
     def missing_text(self) -> str:
         """Return who is missing, human-readable."""
@@ -107,7 +113,8 @@ class Hub:
         await self._complete.wait()
 
     def _members(self) -> list[Member]:
-        return [self._leader, *(self._guests[index].member for index in sorted(self._guests))]
+        guests = [self._guests[index].member for index in sorted(self._guests)]
+        return guests if self._leader.process_index == APART else [self._leader, *guests]
 
     def refuse_all(self, code: StatusCode, message: str) -> None:
         """Report to all processes that the job does not begin."""
@@ -122,9 +129,16 @@ class Hub:
             return
         self._publish(event)
 
+    def give_up(self, process_index: int, reason: str) -> None:
+        """Report to all processes that one of them is lost; nothing happens if it is not there."""
+        guest = self._guests.get(process_index)
+        if guest is not None:
+            self._end(guest, reason)
+
     def _agree(self) -> None:
         """Agree on a step when all processes that are there have reported theirs."""
-        if self._steps and not self._agreed and {0, *self._guests} <= self._steps.keys():
+        awaited = {member.process_index for member in self._members()}
+        if self._steps and not self._agreed and awaited <= self._steps.keys():
             self._agreed = True
             self._publish({"type": "agreed", "step": max(self._steps.values()) + 1})
 
@@ -142,7 +156,8 @@ class Hub:
             if hello is None:
                 return
             if hello.get("type") == "channel":
-                self._pass_on(writer)
+                if self._is_own(hello):
+                    self._pass_on(writer)
             elif refusal := self._refusal(hello):
                 code, message = refusal
                 messages.send(writer, type="refused", code=code.name, message=message)
@@ -154,6 +169,10 @@ class Hub:
             self._tasks.discard(task)
             writer.close()
 
+    def _is_own(self, hello: Message) -> bool:
+        """Whether a process knows the name of the job; the time does not depend on the name that it gave."""
+        return hmac.compare_digest(str(hello.get("token")).encode(), self._token.encode())
+
     def _refusal(self, hello: Message) -> tuple[StatusCode, str] | None:
         """Return why a process cannot join."""
         if hello.get("type") != "control" or hello.get("version") != messages.VERSION:
@@ -161,7 +180,7 @@ class Hub:
                 "the processes of the job have versions of pjrt that do not work together; install the same version "
                 "everywhere"
             )
-        if hello["token"] != self._token:
+        if not self._is_own(hello):
             return StatusCode.FAILED_PRECONDITION, (
                 f"another job has the address of {self._leader}; give each job an address of its own"
             )
@@ -171,13 +190,15 @@ class Hub:
                 f"process {index} was started for a job of {count} processes, but {self._leader} for one of "
                 f"{self._process_count}; give all processes the same number"
             )
-        if index in self._guests or index == 0:
-            present = self._guests[index].member if index else self._leader
+        if not 0 <= index < count:
+            return StatusCode.INVALID_ARGUMENT, f"expected a process from 0 to {count - 1}, found process {index}"
+        if index in self._guests or index == self._leader.process_index:
+            present = self._guests[index].member if index in self._guests else self._leader
             return StatusCode.ALREADY_EXISTS, (
                 f"{present} is in the job already; give each process a number of its own, and each job an address of "
                 "its own"
             )
-        if self._started and not self._recoverable:
+        if self._started and not self._can_rejoin:
             return StatusCode.ABORTED, (
                 f"the job has begun, and process {index} cannot join it again "
                 f"({self._ended.get(index, 'it was there')}); start the whole job again, or start it as recoverable"

@@ -60,7 +60,6 @@ def initialize(
         InvalidArgumentError: an argument or a variable of the environment is wrong, or they contradict one another.
         FailedPreconditionError: this process is in a job already, an argument is missing, or jaxlib is not installed.
     """
-    global _job
     place = detect(coordinator_address, num_processes, process_id, cluster_detection_method)
     assert place.coordinator_address is not None
     assert place.process_count is not None
@@ -77,6 +76,12 @@ def initialize(
         shutdown_timeout=shutdown_timeout_seconds,
         recoverable=recoverable,
     )
+    return enter(settings)
+
+
+def enter(settings: Settings) -> Job:
+    """Make this process one of the job that ``settings`` describe, and wait for the others, as ``initialize`` does."""
+    global _job
     with _lock:
         if _job is not None:
             raise FailedPreconditionError(

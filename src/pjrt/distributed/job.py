@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
+from pjrt import system
 from pjrt.api.errors import (
     DeadlineExceededError,
     FailedPreconditionError,
@@ -27,7 +27,7 @@ from pjrt.distributed.member import Member
 from pjrt.distributed.membership import Membership, lost
 from pjrt.distributed.messages import Message
 from pjrt.distributed.preemption import Preemption
-from pjrt.distributed.settings import Settings
+from pjrt.distributed.settings import APART, Settings, leader_name
 from pjrt.distributed.store import LONGEST_SECONDS, CoordinationStore
 
 _GRACE_SECONDS = 1.0
@@ -43,7 +43,7 @@ class Job:
         process_index: the number of this process.
         process_count: the number of processes.
         store: the key-value store.
-        address: where the leader, process 0, is reached: ``HOST:PORT``.
+        address: where the leader, most often process 0, is reached: ``HOST:PORT``.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -62,7 +62,7 @@ class Job:
         self._torn_down = threading.Event()
         self._failure: PjrtError | None = None
         self._callbacks: list[Callable[[], object]] = []
-        self._absence_callbacks: list[Callable[[PjrtError], object]] = []
+        self._absence_callbacks: list[Callable[[int, PjrtError, bool], object]] = []
         self._work: list[Callable[[float], object]] = []
         self._barriers: Barriers | None = None
         self._preemption = Preemption(self._announce, lambda: self._failure)
@@ -92,12 +92,12 @@ class Job:
             settings = self._settings
             side = self._side = (
                 Follower(settings, self._folder, self._loop, self._notice)
-                if self.process_index
+                if self.process_index != settings.leader_index
                 else Leader(settings, self._folder, self._loop, self._notice, listening)
             )
             side.meet(deadline)
             self.address = side.address
-            agent = self._agent = Agent(f"unix:{side.agent_path}", self.process_index, self._settings.recoverable)
+            agent = self._agent = Agent(f"unix:{side.agent_path}", self.process_index, self._settings.can_rejoin)
             self.store = CoordinationStore(agent, self._calls)
             try:
                 self._calls.run(agent.connect, deadline=deadline, needs=range(self.process_count))
@@ -139,20 +139,21 @@ class Job:
         if absence is not None and not self._leaving:
             self._calls.fail_those_that_need(process_index, lambda: PjrtError.of(absence.code, absence.message))
             if self._absence_callbacks:  # not in the thread of the event loop, which a callback may need
-                threading.Thread(target=self._report_absence, args=(absence,), name="pjrt-job-absence").start()
+                arguments = process_index, absence, self._membership.is_gone(process_index)
+                threading.Thread(target=self._report_absence, args=arguments, name="pjrt-job-absence").start()
 
-    def _report_absence(self, absence: PjrtError) -> None:
+    def _report_absence(self, process_index: int, absence: PjrtError, is_gone: bool) -> None:
         for callback in self._absence_callbacks:
-            callback(PjrtError.of(absence.code, absence.message))
+            callback(process_index, PjrtError.of(absence.code, absence.message), is_gone)
 
     def _lose(self, process_index: int, reason: str) -> None:
         self._membership.end(process_index, reason)
         if not self._begun:
             return
-        if self._settings.recoverable and process_index not in (0, self.process_index):
+        if self._settings.recoverable and process_index not in (self._settings.leader_index, self.process_index):
             self._give_up_on(process_index)
             return
-        name = self._membership.name(process_index)
+        name = leader_name(APART) if process_index == APART else self._membership.name(process_index)
         if process_index == self.process_index:
             name, reason = f"this process, {name},", f"the other processes have given it up: {reason}"
         self._fail(lost(name, reason))
@@ -193,10 +194,12 @@ class Job:
         """Have a function called when the job ends, before the agent stops."""
         self._callbacks.append(callback)
 
-    def on_absence(self, callback: Callable[[PjrtError], object]) -> None:
-        """Have a function called with the error of what needs a process that leaves, or is lost while the job goes on.
+    def on_absence(self, callback: Callable[[int, PjrtError, bool], object]) -> None:
+        """Have a function called when a process leaves, or is lost while the job goes on.
 
-        A process that leaves gets a moment first, because its last work may have reached this process only in part.
+        The function gets the number of the process, the error of what needs this process, and whether the process is
+        gone. One that leaves gets a moment first, because its last work may have reached this process only in part. It
+        then takes part in nothing new, but it is there until all others leave, too, and the function is called again.
         """
         self._absence_callbacks.append(callback)
 
@@ -281,9 +284,7 @@ class Job:
         try:
             self._take_leave()
         finally:
-            if self._failure is None:
-                self._announce("left")
-            self._tear_down()
+            self._tear_down("left")
 
     def _take_leave(self) -> None:
         """Wait until all want to leave; the leader then waits until all have left."""
@@ -300,7 +301,7 @@ class Job:
                 "left the job"
             )
         self._raise_failure()
-        if self.process_index == 0:
+        if self.process_index == self._settings.leader_index:
             membership.wait_until(lambda: len(membership.live()) == 1, _FAREWELL_SECONDS)
 
     def _raise_failure(self) -> None:
@@ -314,8 +315,7 @@ class Job:
 
     def abandon(self, reason: str) -> None:
         """Leave the job at once, because of an error; the other processes report the reason."""
-        self._announce("lost", reason=reason)
-        self._tear_down()
+        self._tear_down("lost", reason=reason)
 
     def forget(self) -> None:
         """Leave the job to the parent process, in the child of a fork, where the job's threads do not exist."""
@@ -324,16 +324,25 @@ class Job:
         self._torn_down.set()
         self._calls.forget(lambda: PjrtError.of(error.code, error.message))
         if self._side is not None:
-            _hold_open(self._side.descriptors())
+            system.close_in_child(self._side.descriptors())
         _of_the_parent.append((self._agent, self._side, self._loop))  # their ends would wait for the threads
 
-    def _tear_down(self) -> None:
+    def _tear_down(self, farewell: str | None = None, **fields: object) -> None:
+        """End the job here.
+
+        Args:
+            farewell: the event that the other processes get, unless the job has failed; ``None`` is no event.
+            fields: the fields of the event.
+        """
         with self._lock:
             first, self._ended = not self._ended, True
         if not first:
             self._torn_down.wait()
             return
         try:
+            # A loss is no failure of the job any more: the leader goes as soon as it knows that all others have left.
+            if farewell is not None and self._failure is None:
+                self._announce(farewell, **fields)
             self._preemption.end()
             for callback in reversed(self._callbacks):
                 callback()
@@ -360,11 +369,3 @@ def _over() -> FailedPreconditionError:
 
 
 _of_the_parent: list[Any] = []
-
-
-def _hold_open(descriptors: Iterable[int]) -> None:
-    """Make file descriptors ones of no connection, so that the connections end with the parent process."""
-    nothing = os.open(os.devnull, os.O_RDWR)
-    for descriptor in descriptors:
-        os.dup2(nothing, descriptor)
-    os.close(nothing)

@@ -62,7 +62,7 @@ def join(
             shutdown_timeout=shutdown_timeout,
         )
         if process_index == 0:
-            hosts, token = _own_hosts(), secrets.token_hex(8)
+            hosts, token = own_hosts(), secrets.token_hex(8)
 
             def publish(port: int) -> None:
                 addresses = [(host, port) for host in hosts]
@@ -77,7 +77,7 @@ def join(
         return job
 
 
-def _own_hosts() -> list[str]:
+def own_hosts() -> list[str]:
     """Return the addresses of this host, the one that other hosts most likely reach first.
 
     No data is sent: to connect a UDP socket only chooses the address to send from.

@@ -170,7 +170,7 @@ class Launcher:
                 process = self._cause(first, folder)
                 code = _exit_code(process.popen.returncode)
                 others = "; the others are ended" if len(ended) < len(self._processes) else ""
-                self._report(f"process {process.rank} failed: {_how(process.popen.returncode)}{others}")
+                self._report(f"process {process.rank} failed: {system.describe_exit(process.popen.returncode)}{others}")
                 self._end_all(signal.SIGTERM)
             if self._kill_at is not None and time.monotonic() > self._kill_at:
                 self._kill_at = None
@@ -243,15 +243,6 @@ def _free_port() -> int:
 
 def _exit_code(status: int) -> int:
     return 128 - status if status < 0 else status
-
-
-def _how(status: int) -> str:
-    if status >= 0:
-        return f"exit code {status}"
-    try:
-        return f"it was ended by {signal.Signals(-status).name}"
-    except ValueError:
-        return f"it was ended by signal {-status}"
 
 
 def python_command(arguments: Sequence[str], module: str | None) -> list[str]:

@@ -12,7 +12,7 @@ from pjrt.distributed.event_loop import EventLoop
 from pjrt.distributed.hub import Hub
 from pjrt.distributed.member import Member
 from pjrt.distributed.messages import Message
-from pjrt.distributed.settings import Settings
+from pjrt.distributed.settings import APART, Settings
 
 
 class Leader:
@@ -23,7 +23,7 @@ class Leader:
         folder: a folder for the service's socket.
         loop: the thread of the connections.
         notice: is called with each event.
-        listening: is called with the port, before the others are waited for.
+        listening: is called with the port, before the others are waited for; ``None`` if nobody waits for it.
 
     Attributes:
         address: where the others reach it: ``HOST:PORT``.
@@ -36,20 +36,20 @@ class Leader:
         folder: Path,
         loop: EventLoop,
         notice: Callable[[Message], None],
-        listening: Callable[[int], None] | None,
+        listening: Callable[[int], None] | None = None,
     ) -> None:
         self._settings = settings
         self._loop = loop
         self._listening = listening
         self.agent_path = folder / "service"
-        self.service = Service(f"unix:{self.agent_path}", settings.process_count, settings.recoverable)
+        self.service = Service(f"unix:{self.agent_path}", settings.process_count, settings.can_rejoin)
         self._hub = Hub(
-            Member.here(0),
+            Member.here(settings.process_index, leads=True),
             settings.token,
             settings.process_count,
             str(self.agent_path),
             settings.heartbeat_timeout,
-            settings.recoverable,
+            settings.can_rejoin,
             notice,
         )
         self.address = ""
@@ -62,15 +62,7 @@ class Leader:
             DeadlineExceededError: not all processes came in time.
         """
         settings, hub = self._settings, self._hub
-        host, port = settings.addresses[0]
-        try:
-            port = self._loop.run(hub.listen(settings.bind_host, port))
-        except OSError as error:
-            raise UnavailableError(
-                f"process 0 cannot listen on port {port} of {settings.bind_host or 'this host'} "
-                f"({error.strerror or error}); another job may use it: choose another port"
-            ) from None
-        self.address = f"{host}:{port}"
+        port = self.listen()
         if self._listening is not None:
             self._listening(port)
         try:
@@ -83,9 +75,32 @@ class Leader:
             self._loop.call(hub.refuse_all, StatusCode.DEADLINE_EXCEEDED, message)
             raise DeadlineExceededError(message) from None
 
+    def listen(self) -> int:
+        """Listen, and return the port.
+
+        Raises:
+            UnavailableError: the port is in use.
+        """
+        settings, hub = self._settings, self._hub
+        host, port = settings.addresses[0]
+        try:
+            port = self._loop.run(hub.listen(settings.bind_host, port))
+        except OSError as error:
+            leader = "the leader of the job" if settings.leader_index == APART else f"process {settings.leader_index}"
+            raise UnavailableError(
+                f"{leader} cannot listen on port {port} of {settings.bind_host or 'this host'} "
+                f"({error.strerror or error}); another job may use it: choose another port"
+            ) from None
+        self.address = f"{host}:{port}"
+        return port
+
     def report(self, event: Message) -> None:
         """Report an event to all processes."""
         self._loop.call(self._hub.report, event)
+
+    def give_up(self, process_index: int, reason: str) -> None:
+        """Report to all processes that one of them is lost, although its connection is open."""
+        self._loop.call(self._hub.give_up, process_index, reason)
 
     def descriptors(self) -> list[int]:
         """Return the file descriptors of the connections."""

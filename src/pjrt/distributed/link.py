@@ -14,6 +14,7 @@ from pjrt.distributed import messages
 from pjrt.distributed.member import Member
 from pjrt.distributed.messages import Message
 from pjrt.distributed.relay import Relay
+from pjrt.distributed.settings import leader_name
 
 _FIRST_PAUSE = 0.01
 _LONGEST_PAUSE = 0.5
@@ -31,7 +32,9 @@ class Link:
         token: the name that the leader gave to the job.
         member: this process.
         process_count: the number of the job's processes.
-        silence: the seconds of silence after which the leader is lost.
+        leader_index: the number of the process that leads the job, or ``APART``.
+        silence: the seconds of silence after which the leader loses this process.
+        leader_silence: the seconds of silence after which the leader is lost.
         notice: is called with each event.
     """
 
@@ -41,7 +44,9 @@ class Link:
         token: str,
         member: Member,
         process_count: int,
+        leader_index: int,
         silence: float,
+        leader_silence: float,
         notice: Callable[[Message], None],
     ) -> None:
         self._addresses = addresses
@@ -49,7 +54,10 @@ class Link:
         self._token = token
         self._member = member
         self._process_count = process_count
+        self._leader_index = leader_index
+        self._leader = leader_name(leader_index)
         self._silence = silence
+        self._leader_silence = leader_silence
         self._notice = notice
         self._writer: asyncio.StreamWriter | None = None
         self._relay: Relay | None = None
@@ -111,7 +119,7 @@ class Link:
             await asyncio.sleep(min(pause, max(0.0, deadline - time.monotonic())))
             pause = min(2 * pause, _LONGEST_PAUSE)
         raise DeadlineExceededError(
-            f"process 0, which leads the job, did not answer in time at {self._spelled()} ({why}); see whether it was "
+            f"{self._leader} did not answer in time at {self._spelled()} ({why}); see whether it was "
             "started, and whether this address is its own"
         )
 
@@ -149,12 +157,10 @@ class Link:
             return
         if ready is not None and not ready.done():
             ready.set_exception(
-                UnavailableError(
-                    f"process 0, which leads the job, was lost before the job began, at {self._spelled()}: {reason}"
-                )
+                UnavailableError(f"{self._leader} was lost before the job began, at {self._spelled()}: {reason}")
             )
             ready.exception()  # it need not be asked for
-        self._notice({"type": "lost", "process_index": 0, "reason": reason})
+        self._notice({"type": "lost", "process_index": self._leader_index, "reason": reason})
 
     async def _watch_silence(self) -> None:
         """Send signs of life, and report a leader that sends none."""
@@ -166,8 +172,8 @@ class Link:
             self.report({"type": "ping"})
             if now - before > 2 * interval:  # this process itself stood still
                 self._last_heard = now
-            elif now - self._last_heard > self._silence:
-                self._lose(f"it gave no sign of life for {self._silence:g} s")
+            elif now - self._last_heard > self._leader_silence:
+                self._lose(f"it gave no sign of life for {self._leader_silence:g} s")
                 return
 
     def report(self, event: Message) -> None:
@@ -178,7 +184,7 @@ class Link:
 
     def open_relay(self, path: str) -> None:
         """Listen on a local socket for the agent, whose bytes go to the leader."""
-        self._relay = Relay(path, self._address)
+        self._relay = Relay(path, self._address, self._token)
 
     async def close(self) -> None:
         """Close the control connection."""

@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from pjrt.distributed.settings import APART
+
 
 @dataclass(frozen=True, slots=True)
 class Member:
@@ -18,26 +20,36 @@ class Member:
         host: the name of its host.
         pid: its process identifier on its host.
         rejoins: how often a process with this number had joined before it.
+        leads: whether it leads the job.
     """
 
     process_index: int
     host: str
     pid: int
     rejoins: int = 0
+    leads: bool = False
 
     def __str__(self) -> str:
-        leads = ", which leads the job" if self.process_index == 0 else ""
+        if self.process_index == APART:
+            return f"the leader of the job (pid {self.pid} on {self.host})"
+        leads = ", which leads the job" if self.leads else ""
         return f"process {self.process_index} (pid {self.pid} on {self.host}{leads})"
 
     @classmethod
-    def here(cls, process_index: int) -> Member:
+    def here(cls, process_index: int, *, leads: bool = False) -> Member:
         """Return this process as a member."""
-        return cls(process_index, socket.gethostname(), os.getpid())
+        return cls(process_index, socket.gethostname(), os.getpid(), leads=leads)
 
     @classmethod
     def read(cls, fields: Mapping[str, Any]) -> Member:
         """Return the member that ``fields`` describes."""
-        return cls(int(fields["process_index"]), str(fields["host"]), int(fields["pid"]), int(fields["rejoins"]))
+        return cls(
+            int(fields["process_index"]),
+            str(fields["host"]),
+            int(fields["pid"]),
+            int(fields["rejoins"]),
+            bool(fields["leads"]),
+        )
 
     def fields(self) -> dict[str, Any]:
         """Return the member as values that JSON has."""

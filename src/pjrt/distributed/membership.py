@@ -57,6 +57,11 @@ class Membership:
         with self._lock:
             return sorted(self._members.keys() - self._ended.keys() - self._leaving)
 
+    def is_gone(self, process_index: int) -> bool:
+        """Whether a process is not there any more; one that has called ``shutdown`` may be there."""
+        with self._lock:
+            return process_index in self._ended
+
     def wait_until(self, condition: Callable[[], bool], timeout: float) -> bool:
         """Wait for a condition of the membership; return whether it came within ``timeout`` seconds."""
         with self._lock:

@@ -7,10 +7,11 @@ message and whose other bytes are those of XLA's coordination service.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 from typing import Any
 
-VERSION = 1
+VERSION = 2
 """The version of the messages; all processes of a job must have the same one."""
 
 MAX_BYTES = 1 << 20
@@ -18,6 +19,8 @@ MAX_BYTES = 1 << 20
 
 ACCEPTED = b"+"
 """The leader's answer to a new channel."""
+
+_FAREWELL_SECONDS = 1.0
 
 Message = dict[str, Any]
 
@@ -41,3 +44,14 @@ def send(writer: asyncio.StreamWriter, **message: Any) -> None:
     """Send a message, without waiting."""
     if not writer.is_closing():
         writer.write(line(**message))
+
+
+async def hang_up(writer: asyncio.StreamWriter) -> None:
+    """Close a connection when what was sent has arrived, or cannot arrive."""
+    writer.close()
+    try:
+        with contextlib.suppress(OSError):  # TimeoutError and SSLError, too
+            async with asyncio.timeout(_FAREWELL_SECONDS):
+                await writer.wait_closed()
+    finally:
+        writer.transport.abort()

@@ -23,11 +23,13 @@ class Relay:
     Args:
         path: the local socket for the agent.
         address: the leader's address.
+        token: the name that the leader gave to the job.
     """
 
-    def __init__(self, path: str, address: tuple[str, int]) -> None:
+    def __init__(self, path: str, address: tuple[str, int], token: str) -> None:
         self._path = path
         self._address = address
+        self._token = token
         self._closing = False
         self._near: list[socket.socket] = []
         self._far: list[socket.socket] = []
@@ -50,7 +52,7 @@ class Relay:
                 return
             self._near.append(near)
             with contextlib.suppress(OSError):
-                far = open_channel(self._address)
+                far = open_channel(self._address, self._token)
                 self._far.append(far)
                 near.setblocking(False)
                 self._start(pump, near.fileno(), far.fileno())
@@ -81,11 +83,11 @@ class Relay:
 _kept: list[socket.socket] = []
 
 
-def open_channel(address: tuple[str, int]) -> socket.socket:
+def open_channel(address: tuple[str, int], token: str) -> socket.socket:
     """Return a connection to the coordination service of the leader."""
     far = socket.create_connection(address, timeout=_CONNECT_SECONDS)
     far.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    far.sendall(messages.line(type="channel"))
+    far.sendall(messages.line(type="channel", token=token))
     if far.recv(1) != messages.ACCEPTED:
         far.close()
         raise ConnectionError

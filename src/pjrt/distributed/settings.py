@@ -7,6 +7,9 @@ from dataclasses import dataclass
 
 from pjrt.api.errors import InvalidArgumentError
 
+APART = -1
+"""The number of a leader that leads a job without being one of its processes."""
+
 
 @dataclass(frozen=True, slots=True)
 class Settings:
@@ -16,12 +19,14 @@ class Settings:
         addresses: the leader's addresses; its port may be 0 in the leader, for any free one.
         token: the name of the job, if it has one.
         process_count: the number of processes.
-        process_index: the number of this process.
+        process_index: the number of this process; that of the leader, ``APART``, in a leader apart.
         bind_host: the host or address on which the leader listens; ``None`` for all of its addresses.
         initialization_timeout: the seconds to wait for the other processes.
         heartbeat_timeout: the seconds of silence after which a process is lost.
+        leader_timeout: the seconds of silence after which the leader is lost; ``None`` for the heartbeat timeout.
         shutdown_timeout: the seconds to wait for the other processes at the end.
-        recoverable: whether the job goes on when a process is lost, which may then join again.
+        recoverable: whether the job goes on when a process is lost.
+        leader_index: the number of the process that leads the job: 0, or ``APART``.
     """
 
     addresses: Sequence[tuple[str, int]]
@@ -33,9 +38,12 @@ class Settings:
     heartbeat_timeout: float = 100
     shutdown_timeout: float = 300
     recoverable: bool = False
+    leader_index: int = 0
+    leader_timeout: float | None = None
 
     def __post_init__(self) -> None:
-        if self.process_count < 1 or not 0 <= self.process_index < self.process_count:
+        leads_apart = self.process_index == self.leader_index == APART
+        if self.process_count < 1 or not (leads_apart or 0 <= self.process_index < self.process_count):
             raise InvalidArgumentError(
                 "expected a number of processes from 1 on, and a process number from 0 on and below it; found process "
                 f"{self.process_index} of {self.process_count}"
@@ -43,6 +51,16 @@ class Settings:
         for name in ("initialization_timeout", "heartbeat_timeout", "shutdown_timeout"):
             if getattr(self, name) <= 0:
                 raise InvalidArgumentError(f"expected a {name} above 0 s, found {getattr(self, name)}")
+
+    @property
+    def can_rejoin(self) -> bool:
+        """Whether a process that was lost may join again."""
+        return self.recoverable and self.leader_index != APART
+
+
+def leader_name(leader_index: int) -> str:
+    """Return the name of a leader whose process is not known yet."""
+    return "the leader of the job" if leader_index == APART else f"process {leader_index}, which leads the job,"
 
 
 def split_address(address: str) -> tuple[str, int]:

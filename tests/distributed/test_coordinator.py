@@ -1,0 +1,110 @@
+"""The coordinator: a job whose leader is none of its processes."""
+
+from __future__ import annotations
+
+import json
+import queue
+from dataclasses import asdict
+
+import pytest
+from job_fixtures import StartJob
+
+import pjrt
+from pjrt.distributed.coordinator import Coordinator
+from pjrt.distributed.member import Member
+from pjrt.distributed.relay import open_channel
+
+SECONDS = 60.0
+
+ENTER = """
+import json
+from pjrt.distributed.initialization import enter
+from pjrt.distributed.settings import Settings
+
+fields = json.loads(os.environ["SETTINGS"])
+fields["addresses"] = [tuple(address) for address in fields["addresses"]]
+"""
+
+FOLLOW = (
+    ENTER
+    + """
+job = enter(Settings(**{**fields, "process_index": rank}))
+job.store.put(f"there/{rank}", b"")
+job.barrier("all", 60)
+say(sorted(job.live_processes()), len(job.store.directory("there")))
+hear()
+try:
+    job.barrier("again", 60)
+except Exception as error:
+    say(str(error))
+say(sorted(job.live_processes()), job.failure)
+hear()
+job.barrier("never", 60)
+"""
+)
+
+
+def settings_of(coordinator: Coordinator) -> dict[str, str]:
+    settings = coordinator.settings_of(0, initialization_timeout=SECONDS, shutdown_timeout=5)
+    return {"SETTINGS": json.dumps(asdict(settings))}
+
+
+def test_no_process_is_needed_by_the_others(start_job: StartJob) -> None:
+    """The loss of process 0, which leads other jobs, does not end this one; the loss of the leader does."""
+    begun: queue.SimpleQueue[list[Member]] = queue.SimpleQueue()
+    lost: queue.SimpleQueue[tuple[int, str]] = queue.SimpleQueue()
+    coordinator = Coordinator(
+        3, ["127.0.0.1"], bind_host="127.0.0.1", on_begin=begun.put, on_lost=lambda *loss: lost.put(loss)
+    )
+    try:
+        job = start_job(3, FOLLOW, environment=settings_of(coordinator))
+        for process in job.processes:
+            process.hear("[0, 1, 2] 3")
+        assert [member.process_index for member in begun.get(timeout=SECONDS)] == [0, 1, 2]
+        job[0].kill()
+        assert lost.get(timeout=SECONDS) == (0, "its process ended, or its connection was lost")
+        for index in (1, 2):
+            job[index].say()
+            job[index].hear("process 0 (pid")
+            job[index].hear("[1, 2] None")
+    finally:
+        coordinator.close()
+        coordinator.close()
+    for index in (1, 2):
+        job[index].say()
+        assert job[index].wait() == 1
+        assert "the leader of the job was lost" in job[index].errors[-1]
+
+
+def test_a_process_cannot_join_again(start_job: StartJob) -> None:
+    coordinator = Coordinator(1, ["127.0.0.1"], bind_host="127.0.0.1")
+    try:
+        program = ENTER + "enter(Settings(**fields)); say('there'); hear()"
+        first = start_job(1, program, environment=settings_of(coordinator))
+        first[0].hear("there")
+        first[0].kill()
+        second = start_job(1, program, environment=settings_of(coordinator))
+        assert second[0].wait() == 1
+        assert "the job has begun, and process 0 cannot join it again" in second[0].errors[-1]
+    finally:
+        coordinator.close()
+
+
+def test_another_process_cannot_join() -> None:
+    coordinator = Coordinator(2, ["127.0.0.1"], bind_host="127.0.0.1")
+    try:
+        with pytest.raises(pjrt.InvalidArgumentError, match="found process 2 of 2"):
+            coordinator.settings_of(2, initialization_timeout=1, shutdown_timeout=1)
+    finally:
+        coordinator.close()
+
+
+def test_the_store_is_for_those_who_know_the_job() -> None:
+    coordinator = Coordinator(1, ["127.0.0.1"], bind_host="127.0.0.1")
+    try:
+        settings = coordinator.settings_of(0, initialization_timeout=1, shutdown_timeout=1)
+        with pytest.raises(ConnectionError):
+            open_channel(settings.addresses[0], "")
+        open_channel(settings.addresses[0], settings.token).close()
+    finally:
+        coordinator.close()
