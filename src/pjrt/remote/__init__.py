@@ -1,0 +1,30 @@
+"""Remote devices: the IFRT proxy protocol, a server of any client's devices, and a client of such servers.
+
+``serve`` lets programs in other processes, and on other machines, use the devices of a client of this process. Stock
+JAX speaks the protocol with jaxlib alone. The package needs the extra ``remote``.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pjrt.api.lazy_names import lazy_names
+
+if TYPE_CHECKING:
+    from pjrt.remote.monitoring.metrics_server import MetricsServer
+    from pjrt.remote.security.limits import Limits
+    from pjrt.remote.security.tunnel import Tunnel
+    from pjrt.remote.server import Server, serve
+
+__all__ = ["Limits", "MetricsServer", "Server", "Tunnel", "serve"]
+
+_HOMES = {
+    ".monitoring.metrics_server": "MetricsServer",
+    ".security.limits": "Limits",
+    ".security.tunnel": "Tunnel",
+    ".server": "Server serve",
+}
+
+
+if not TYPE_CHECKING:  # a type checker has the names from above; with these functions it would accept any other
+    __getattr__, __dir__ = lazy_names(__name__, _HOMES)

@@ -1,0 +1,245 @@
+"""Executables of a server: compiled programs and the facts about them."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from pjrt import stablehlo
+from pjrt.api.compile_options import CompileOptions
+from pjrt.api.element_type import ElementType
+from pjrt.api.errors import PjrtError, UnimplementedError
+from pjrt.api.executable import CompiledMemoryStats, Executable
+from pjrt.api.layout import Layout, TiledLayout
+from pjrt.api.program import Program, ProgramFormat
+from pjrt.api.shape_spec import ShapeSpec
+from pjrt.remote.client.connection import Connection
+from pjrt.remote.client.program_types import ProgramTypes, ValueType, program_types
+from pjrt.remote.protocol import saved_executables
+from pjrt.remote.protocol.layouts import layout_of_xla_proto
+from pjrt.remote.protocol.messages import wire
+from pjrt.remote.protocol.programs import portable
+from pjrt.remote.protocol.values import attributes_of, error_of
+from pjrt.remote.protocol.versions import COST_ANALYSIS, PROGRAM_TEXT
+from pjrt.stablehlo.files.hlo_text import looks_like_hlo_text, parse_hlo_text
+
+
+class CompiledProgram:
+    """A program that a server has compiled, shared by its executables. Its end releases the server's executable.
+
+    Args:
+        connection: the server's connection.
+        platform_name: the server's platform.
+        default_memory_kind: the default kind of memory of its devices.
+        program: the program.
+        options: the compile options.
+        response: the server's answer to the compilation (``CompileResponse``).
+        metadata: its facts about the executable (``LoadedExecutableMetadataResponse``).
+
+    Attributes:
+        handle: the executable's handle.
+        types: the types of the parameters and results.
+        donated: the numbers of the parameters whose buffers an execution uses up.
+        optimized: the program after the compiler's optimizations; ``None`` if it was not asked for.
+    """
+
+    def __init__(
+        self,
+        connection: Connection,
+        platform_name: str,
+        default_memory_kind: str,
+        program: Program,
+        options: CompileOptions,
+        response: Any,
+        metadata: Any,
+    ) -> None:
+        self.connection = connection
+        self.handle: int = response.loaded_executable_handle
+        self.platform_name = platform_name
+        self.default_memory_kind = default_memory_kind
+        self.program = program
+        self.options = options
+        self.response = response
+        self.metadata = metadata
+        # Asked of the server once; frameworks read it several times for each program.
+        self.optimized: Program | None = None
+        self.types: ProgramTypes = program_types(
+            program, self.shardings("parameter_shardings"), self.shardings("output_shardings")
+        )
+        self.donated = frozenset(metadata.donated_input_indices.donated_input_indices)
+
+    def shardings(self, name: str) -> list[bytes] | None:
+        """Return the shardings of the parameters or results; ``None`` if nothing is sharded."""
+        return list(getattr(self.metadata, name).shardings) if self.metadata.HasField(name) else None
+
+    def __del__(self) -> None:
+        if hasattr(self, "handle"):
+            self.connection.release(functools.partial(_destruct, self.connection, self.handle))
+
+
+class RemoteExecutable(Executable):
+    """A program that a server has compiled.
+
+    Attributes:
+        compiled: the program on the server.
+    """
+
+    __slots__ = ("compiled",)
+
+    def __init__(self, compiled: CompiledProgram) -> None:
+        self.compiled = compiled
+
+    @property
+    def platform_name(self) -> str:
+        return self.compiled.platform_name
+
+    @property
+    def name(self) -> str:
+        name: str = self.compiled.response.name
+        return name
+
+    @property
+    def num_replicas(self) -> int:
+        return self.compiled.options.partitioning.num_replicas
+
+    @property
+    def num_partitions(self) -> int:
+        return self.compiled.options.partitioning.num_partitions
+
+    @property
+    def num_outputs(self) -> int:
+        return len(self.compiled.types.results)
+
+    @property
+    def size_of_generated_code(self) -> int:
+        size: int = self.compiled.metadata.size_of_generated_code_in_bytes
+        return size
+
+    @property
+    def output_element_types(self) -> Sequence[ElementType]:
+        return [spec.element_type for spec in self._specs(self.compiled.types.results, "results")]
+
+    @property
+    def output_shapes(self) -> Sequence[tuple[int, ...]]:
+        return [spec.shape for spec in self._specs(self.compiled.types.results, "results")]
+
+    @property
+    def output_memory_kinds(self) -> Sequence[str]:
+        kinds = self.compiled.metadata.output_memory_kinds
+        error = error_of(kinds.status)
+        lists = kinds.memory_kind_lists
+        if error is None and lists and len(lists[0].memory_kinds) == self.num_outputs:
+            return [kind or self.compiled.default_memory_kind for kind in lists[0].memory_kinds]
+        return [value.memory_kind or self.compiled.default_memory_kind for value in self.compiled.types.results]
+
+    @property
+    def parameter_memory_kinds(self) -> Sequence[str]:
+        # The protocol does not report them: the program's, and the default kind where it asks for none.
+        return [value.memory_kind or self.compiled.default_memory_kind for value in self.compiled.types.parameters]
+
+    @property
+    def parameter_specs(self) -> Sequence[ShapeSpec]:
+        return self._specs(self.compiled.types.parameters, "parameters")
+
+    @property
+    def parameter_names(self) -> Sequence[str]:
+        return [value.name for value in self.compiled.types.parameters]
+
+    @property
+    def output_layouts(self) -> Sequence[Layout]:
+        return self._layouts("output_layouts", self.compiled.types.results, "results")
+
+    @property
+    def parameter_layouts(self) -> Sequence[Layout]:
+        return self._layouts("parameter_layouts", self.compiled.types.parameters, "parameters")
+
+    @property
+    def output_shardings(self) -> Sequence[bytes] | None:
+        return self.compiled.shardings("output_shardings")
+
+    @property
+    def parameter_shardings(self) -> Sequence[bytes] | None:
+        return self.compiled.shardings("parameter_shardings")
+
+    def cost_analysis(self) -> Mapping[str, float | int]:
+        self.compiled.connection.check()
+        self.compiled.connection.require_version(COST_ANALYSIS, "Executable.cost_analysis")
+        request = wire.LoadedExecutableCostAnalysisRequest(loaded_executable_handle=self.compiled.handle)
+        response = self.compiled.connection.call("loaded_executable_cost_analysis", request).result()
+        _check(response.status)
+        return {
+            name: value
+            for name, value in attributes_of(response.attributes).items()
+            if isinstance(value, (int, float)) and not isinstance(value, bool)
+        }
+
+    def memory_stats(self) -> CompiledMemoryStats:
+        self.compiled.connection.check()
+        if not self.compiled.metadata.HasField("compiled_memory_stats"):
+            _check(self.compiled.metadata.compiled_memory_stats_error)
+            raise UnimplementedError(f"the server did not report the memory that {self.name!r} needs")
+        stats = self.compiled.metadata.compiled_memory_stats
+        return CompiledMemoryStats(
+            **{name: getattr(stats, name) for name in CompiledMemoryStats._fields if hasattr(stats, name)}
+        )
+
+    def optimized_program(self) -> Program:
+        compiled = self.compiled
+        if compiled.optimized is None:
+            compiled.connection.check()
+            compiled.connection.require_version(PROGRAM_TEXT, "Executable.optimized_program")
+            request = wire.LoadedExecutableHumanReadableProgramTextRequest(loaded_executable_handle=compiled.handle)
+            response = compiled.connection.call("loaded_executable_human_readable_program_text", request).result()
+            _check(response.status)
+            code = response.human_readable_program_text.encode()
+            is_hlo = looks_like_hlo_text(code)
+            compiled.optimized = parse_hlo_text(code, trusted=True) if is_hlo else Program(code, ProgramFormat.MLIR)
+        return compiled.optimized
+
+    def serialize(self) -> bytes:
+        compiled, serialized = self.compiled, b""
+        compiled.connection.check()
+        if compiled.connection.attributes.get(saved_executables.ATTRIBUTE) is True:
+            request = wire.SerializeExecutableRequest(loaded_executable_handle=compiled.handle)
+            response = compiled.connection.call("serialize_executable", request).result()
+            serialized = response.serialized_executable
+        program = portable(compiled.program, stablehlo.current_version())
+        return saved_executables.saved(saved_executables.load_request(program, compiled.options, serialized))
+
+    def fingerprint(self) -> bytes:
+        _check(self.compiled.response.fingerprint_error)
+        fingerprint: bytes = self.compiled.response.fingerprint_value
+        return fingerprint or super().fingerprint()
+
+    def compile_options(self) -> CompileOptions:
+        return self.compiled.options
+
+    def _specs(self, values: Sequence[ValueType], title: str) -> list[ShapeSpec]:
+        specs = [value.local for value in values]
+        static = [spec for spec in specs if spec is not None]
+        if len(static) != len(specs):
+            raise UnimplementedError(
+                f"expected {title} of static shapes, found {self.name!r}, some of which are known only when it runs; "
+                "compile it with shapes=…"
+            )
+        return static
+
+    def _layouts(self, name: str, values: Sequence[ValueType], title: str) -> list[Layout]:
+        if self.compiled.metadata.HasField(f"{name}_list"):
+            return [layout_of_xla_proto(proto) for proto in getattr(self.compiled.metadata, f"{name}_list").layouts]
+        error = error_of(getattr(self.compiled.metadata, f"{name}_error"))
+        if error is not None and not isinstance(error, UnimplementedError):
+            raise error
+        return [TiledLayout.row_major(len(spec.shape)) for spec in self._specs(values, title)]
+
+
+def _check(status: Any) -> None:
+    error: PjrtError | None = error_of(status)
+    if error is not None:
+        raise error
+
+
+def _destruct(connection: Connection, handle: int) -> None:
+    message = wire.LoadedExecutableDestructRequest(loaded_executable_handle=handle)
+    connection.post("loaded_executable_destruct", message)

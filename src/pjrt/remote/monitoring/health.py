@@ -1,0 +1,47 @@
+"""gRPC's health service (``grpc.health.v1``), for probes and load balancers: the method ``Check``."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+from google.protobuf.message import DecodeError
+
+from pjrt.api.errors import InvalidArgumentError, NotFoundError
+from pjrt.api.protobuf import message_classes
+from pjrt.remote.transport.calls import CallContext, Method, Unary
+
+_SERVICES = ("", "xla.ifrt.proxy.GrpcIfrtService")
+_SERVING, _NOT_SERVING = 1, 2
+
+# The status is an enumeration, which is a number on the wire.
+_MESSAGES = {"HealthCheckRequest": {"service": (1, "string")}, "HealthCheckResponse": {"status": (1, "int64")}}
+
+
+def health_methods(is_healthy: Callable[[], bool]) -> dict[str, Method]:
+    """Return the methods of the health service, by their paths.
+
+    Args:
+        is_healthy: whether the server accepts sessions.
+    """
+
+    def check(request: bytes, context: CallContext) -> bytes:
+        messages = _messages()
+        try:
+            service = messages["HealthCheckRequest"].FromString(request).service
+        except DecodeError as error:
+            raise InvalidArgumentError(f"expected a HealthCheckRequest, found {error}") from None
+        if service not in _SERVICES:
+            raise NotFoundError(f"expected no service or {_SERVICES[1]}, found another one")
+        response: bytes = messages["HealthCheckResponse"](
+            status=_SERVING if is_healthy() else _NOT_SERVING
+        ).SerializeToString()
+        return response
+
+    return {"/grpc.health.v1.Health/Check": Unary(check)}
+
+
+@functools.cache
+def _messages() -> dict[str, Any]:
+    return message_classes("pjrt.health", _MESSAGES)

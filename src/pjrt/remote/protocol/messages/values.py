@@ -1,0 +1,121 @@
+"""The messages inside others: types, shapes, device lists, shardings, layouts, statuses, attributes."""
+
+from __future__ import annotations
+
+from pjrt.api.protobuf import MessageTable
+
+# message: {field: (number, type) or (number, type, oneof)}; a type in brackets is repeated.
+VALUES: MessageTable = {
+    "Any": {"type_url": (1, "string"), "value": (2, "bytes")},
+    "StatusProto": {"code": (1, "int32"), "message": (2, "string"), "payload": (3, "[StatusProto.PayloadEntry]")},
+    "StatusProto.PayloadEntry": {"key": (1, "string"), "value": (2, "bytes")},
+    "Serialized": {"type_name": (1, "string"), "data": (2, "bytes")},
+    "DTypeProto": {"version_number": (2, "int32"), "kind": (1, "int32")},
+    "ShapeProto": {"version_number": (2, "int32"), "dims": (1, "[int64]")},
+    "BoundedDynamicShapeTagProto": {"version_number": (2, "int32"), "is_dynamic_dims": (1, "[bool]")},
+    "DynamicShapeProto": {
+        "version_number": (3, "int32"),
+        "shape": (1, "ShapeProto"),
+        "bounded_dynamic_shape_tag": (2, "BoundedDynamicShapeTagProto", "tag"),
+    },
+    "DeviceListProto": {"version_number": (2, "int32"), "device_ids": (1, "[int32]")},
+    "LayoutProto": {"serialized_layout": (1, "Serialized")},
+    "ShardingProto": {"serialized_sharding": (1, "Serialized")},
+    "ArraySpecProto": {
+        "version_number": (5, "int32"),
+        "dtype": (1, "DTypeProto"),
+        "shape": (2, "ShapeProto"),
+        "sharding": (3, "ShardingProto"),
+        "layout": (4, "optional bytes"),
+    },
+    "AttributeMapProto": {"version_number": (2, "int32"), "attributes": (1, "[AttributeMapProto.AttributesEntry]")},
+    "AttributeMapProto.Value": {
+        "string_value": (1, "bytes", "value"),
+        "bool_value": (2, "bool", "value"),
+        "int64_value": (3, "sfixed64", "value"),
+        "int64_list_value": (4, "AttributeMapProto.Value.Int64List", "value"),
+        "float_value": (5, "float", "value"),
+    },
+    "AttributeMapProto.Value.Int64List": {"elements": (1, "[sfixed64]")},
+    "AttributeMapProto.AttributesEntry": {"key": (1, "string"), "value": (2, "AttributeMapProto.Value")},
+    "ByteStrides": {"strides": (1, "[int64]")},
+    "StringArrayContents": {"strings": (1, "[bytes]")},
+    "DeviceAssignmentProto": {
+        "replica_count": (1, "int32"),
+        "computation_count": (2, "int32"),
+        "computation_devices": (3, "[DeviceAssignmentProto.ComputationDevice]"),
+    },
+    "DeviceAssignmentProto.ComputationDevice": {"replica_device_ids": (1, "[int64]")},
+    "RemapPlanProto": {
+        "version_number": (4, "int32"),
+        "input_specs": (1, "[ArraySpecProto]"),
+        "output_specs": (2, "[ArraySpecProto]"),
+        "mappings": (3, "[RemapPlanProto.MappingProto]"),
+        "input_devices_for_output": (5, "[RemapPlanProto.InputDevicesForOutput]"),
+    },
+    "RemapPlanProto.MappingProto": {
+        "in_array": (1, "int32"),
+        "out_array": (2, "int32"),
+        "from_start": (3, "[int64]"),
+        "from_end": (4, "[int64]"),
+        "from_step": (5, "[int64]"),
+        "to_start": (6, "[int64]"),
+        "to_end": (7, "[int64]"),
+        "to_step": (8, "[int64]"),
+    },
+    "RemapPlanProto.InputDevices": {"in_array": (1, "int32"), "device_list": (2, "DeviceListProto")},
+    "RemapPlanProto.InputDevicesForOutput": {
+        "out_array": (1, "int32"),
+        "input_devices": (2, "[RemapPlanProto.InputDevices]"),
+    },
+    "SingleDeviceShardingProto": {
+        "version_number": (3, "int32"),
+        "device_id": (1, "int32"),
+        "memory_kind": (2, "optional string"),
+    },
+    "OpaqueShardingProto": {
+        "version_number": (3, "int32"),
+        "devices": (1, "DeviceListProto"),
+        "memory_kind": (2, "optional string"),
+    },
+    "ConcreteShardingProto": {
+        "version_number": (7, "int32"),
+        "devices": (1, "DeviceListProto"),
+        "memory_kind": (4, "optional string"),
+        "shape": (2, "ShapeProto", "shape_or_dynamic_shape"),
+        "dynamic_shape": (5, "DynamicShapeProto", "shape_or_dynamic_shape"),
+        "shard_shapes": (3, "[ShapeProto]"),
+        "shard_dynamic_shapes": (6, "[DynamicShapeProto]"),
+    },
+    "ConcreteEvenShardingProto": {
+        "version_number": (6, "int32"),
+        "devices": (1, "DeviceListProto"),
+        "memory_kind": (4, "optional string"),
+        "shape": (2, "ShapeProto"),
+        "shard_shape": (3, "ShapeProto"),
+        "is_fully_replicated": (5, "bool"),
+    },
+    "ShardingParamProto": {
+        "version_number": (4, "int32"),
+        "dim_shards": (1, "[int64]"),
+        "permutation": (2, "[int32]"),
+        "axis_sizes": (3, "[int32]"),
+        "unreduced_axes": (5, "[int32]"),
+    },
+    "ShardingParamShardingProto": {
+        "version_number": (4, "int32"),
+        "sharding_param": (1, "ShardingParamProto"),
+        "devices": (2, "DeviceListProto"),
+        "memory_kind": (3, "optional string"),
+    },
+    "HloShardingProto": {
+        "version_number": (4, "int32"),
+        "devices": (1, "DeviceListProto"),
+        "memory_kind": (3, "optional string"),
+        "xla_op_sharding": (2, "bytes"),
+    },
+    "XlaLayoutProto": {"minor_to_major": (1, "[int64]"), "tiles": (6, "[TileProto]")},
+    "TileProto": {"dimensions": (1, "[int64]")},
+    "CompactLayoutProto": {"version_number": (2, "int32"), "major_to_minor": (1, "[int32]")},
+    "PjRtLayoutProto": {"version_number": (2, "int32"), "xla_layout": (1, "XlaLayoutProto")},
+}

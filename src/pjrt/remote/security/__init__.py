@@ -1,0 +1,1 @@
+"""Security of remote devices: addresses, TLS, access tokens, limits, and a tunnel for clients without TLS."""

@@ -1,0 +1,103 @@
+"""Addresses of servers: ``grpc://HOST:PORT`` in the clear, ``grpcs://HOST:PORT`` with TLS, and local sockets.
+
+An address without a scheme is one whose scheme the caller decides.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from dataclasses import dataclass, replace
+
+from pjrt.api.errors import InvalidArgumentError
+
+CLEAR, ENCRYPTED = "grpc", "grpcs"
+
+_FORMS = "expected grpc://HOST:PORT, grpcs://HOST:PORT (TLS) or grpc://unix:/PATH"
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """The address at which a server listens.
+
+    Args:
+        scheme: ``grpc`` in the clear, ``grpcs`` with TLS, or empty if the address does not state it.
+        host: the name or the number of the host, without brackets; empty for a local socket.
+        port: the port; 0 for any free one.
+        path: the path of a local socket; empty for a host.
+    """
+
+    scheme: str
+    host: str = ""
+    port: int = 0
+    path: str = ""
+
+    @property
+    def target(self) -> str:
+        """The name of the address in gRPC."""
+        if self.path:
+            return f"unix:{self.path}"
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{host}:{self.port}"
+
+    @property
+    def is_local(self) -> bool:
+        """Whether only processes of this machine can reach the address: a local socket, or the loopback interface.
+
+        Of names, only ``localhost`` is local: other names may mean another machine tomorrow.
+        """
+        if self.path or self.host == "localhost":
+            return True
+        try:
+            return ipaddress.ip_address(self.host.partition("%")[0]).is_loopback
+        except ValueError:
+            return False
+
+    @property
+    def is_encrypted(self) -> bool:
+        """Whether the connection is encrypted with TLS."""
+        return self.scheme == ENCRYPTED
+
+    def __str__(self) -> str:
+        return f"{self.scheme}://{self.target}" if self.scheme else self.target
+
+    def with_scheme(self, *, encrypted: bool) -> Address:
+        """Return the address with its scheme."""
+        return replace(self, scheme=ENCRYPTED if encrypted else CLEAR)
+
+    def with_port(self, port: int) -> Address:
+        """Return the address with another port."""
+        return replace(self, port=port)
+
+
+def parse_address(text: str) -> Address:
+    """Return the address that a text states, such as ``grpc://127.0.0.1:8888`` or ``unix:/run/pjrt.sock``.
+
+    Raises:
+        InvalidArgumentError: the text is not an address.
+    """
+    scheme, separator, rest = text.partition("://")
+    if not separator:
+        scheme, rest = "", text
+    if scheme not in ("", CLEAR, ENCRYPTED):
+        raise InvalidArgumentError(f"{_FORMS}, found the scheme {scheme!r} in {text!r}")
+    if rest.startswith("unix:"):
+        return _local_socket(scheme, rest.removeprefix("unix:"), text)
+    host, separator, port = rest.rpartition(":")
+    bracketed = host.startswith("[") and host.endswith("]")
+    host = host[1:-1] if bracketed else host
+    if not separator or not host or any(letter in host for letter in "/[]@ ") or (":" in host and not bracketed):
+        raise InvalidArgumentError(f"{_FORMS}, found {text!r}")
+    if not (port.isascii() and port.isdigit() and int(port) < 1 << 16):
+        raise InvalidArgumentError(f"expected a port from 0 to 65535 in {text!r}, found {port!r}")
+    return Address(scheme, host, int(port))
+
+
+def _local_socket(scheme: str, path: str, text: str) -> Address:
+    path = "/" + path.lstrip("/") if path.startswith("//") else path
+    if not path.startswith("/"):
+        raise InvalidArgumentError(f"expected the absolute path of a local socket after unix:, found {text!r}")
+    if len(path.encode()) > 107:  # sun_path of Linux has 108 bytes, with the zero at the end
+        raise InvalidArgumentError(f"expected a path of at most 107 bytes for a local socket, found {text!r}")
+    if scheme == ENCRYPTED:
+        raise InvalidArgumentError(f"a local socket is not encrypted: write grpc://unix:{path}")
+    return Address(scheme, path=path)

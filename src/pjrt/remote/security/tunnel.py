@@ -1,0 +1,182 @@
+"""A tunnel from a local socket to a server with TLS, for programs that speak the protocol in the clear alone.
+
+JAX without this package is such a program: jaxlib's client has no TLS but that of Google's own clouds. It connects to
+``grpc://unix:PATH``, a socket in a folder of this user alone. The tunnel encrypts what passes, checks the server's
+certificate, shows the client's certificate, and adds the access token to each call.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import shutil
+import socket
+import ssl
+import tempfile
+import threading
+from pathlib import Path
+
+from pjrt.api.errors import AlreadyExistsError, InvalidArgumentError, PermissionDeniedError, UnavailableError
+from pjrt.remote.monitoring.connection_log import log_event
+from pjrt.remote.security.addresses import Address, parse_address
+from pjrt.remote.security.client_security import ClientSecurity
+from pjrt.remote.security.http2_metadata import MetadataInserter
+
+_CHUNK = 1 << 18
+_CONNECT_SECONDS = 10.0
+
+
+class Tunnel:
+    """A tunnel that is open until ``close``; it works on a thread of its own.
+
+    Args:
+        address: the server, such as ``grpcs://server.example:8888``.
+        security: the files that the server and the client are known by.
+        socket_path: the path of the local socket; the default is a new one in a new folder of this user alone.
+
+    Raises:
+        PjrtError: the address or the files cannot be used, see ``ClientSecurity.check``.
+        PermissionDeniedError: other users can reach the folder of the local socket.
+        AlreadyExistsError: something is at the path of the local socket.
+    """
+
+    def __init__(
+        self, address: str | Address, security: ClientSecurity, *, socket_path: str | os.PathLike[str] | None = None
+    ) -> None:
+        server = security.check(parse_address(address) if isinstance(address, str) else address)
+        if server.path or not server.port:
+            raise InvalidArgumentError(f"a tunnel leads to a host and a port, found {server}")
+        self._server = server
+        self._security = security
+        self._folder = tempfile.mkdtemp(prefix="pjrt-") if socket_path is None else ""  # with the mode 0700
+        self._path = _free_path(Path(self._folder, "tunnel.sock") if socket_path is None else Path(socket_path))
+        self._connections: set[asyncio.Task[None]] = set()
+        self._loop = asyncio.new_event_loop()
+        self._ended = asyncio.Event()
+        started = threading.Event()
+        self._thread = threading.Thread(target=self._run, args=(started,), name="pjrt tunnel", daemon=True)
+        self._thread.start()
+        started.wait()
+
+    @property
+    def address(self) -> str:
+        """The address for the client: ``grpc://unix:PATH``."""
+        return str(Address("grpc", path=str(self._path)))
+
+    @property
+    def server(self) -> Address:
+        """The address of the server."""
+        return self._server
+
+    def close(self) -> None:
+        """End the tunnel and its connections; a second call does nothing."""
+        with contextlib.suppress(RuntimeError):  # the loop is closed
+            self._loop.call_soon_threadsafe(self._ended.set)
+        self._thread.join()
+        self._path.unlink(missing_ok=True)
+        if self._folder:
+            shutil.rmtree(self._folder, ignore_errors=True)
+
+    def __enter__(self) -> Tunnel:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def _run(self, started: threading.Event) -> None:
+        try:
+            with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
+                runner.run(self._serve(started))
+        finally:
+            started.set()
+
+    async def _serve(self, started: threading.Event) -> None:
+        server = await asyncio.start_unix_server(self._begin, self._path, limit=_CHUNK)
+        self._path.chmod(0o600)
+        started.set()
+        await self._ended.wait()
+        server.close()
+        for connection in list(self._connections):
+            connection.cancel()
+        await asyncio.gather(*self._connections, return_exceptions=True)
+
+    def _begin(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        connection = self._loop.create_task(self._connect(reader, writer))
+        self._connections.add(connection)
+        connection.add_done_callback(self._connections.discard)
+
+    async def _connect(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Serve one connection of the local client, until one of the two ends closes it."""
+        remote_writer = None
+        try:
+            remote_reader, remote_writer = await self._open()
+            inserter = MetadataInserter(self._security.metadata())
+            ways = (_pump(reader, remote_writer, inserter), _pump(remote_reader, writer, MetadataInserter(())))
+            tasks = [asyncio.ensure_future(way) for way in ways]
+            try:
+                await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                for task in tasks:
+                    task.cancel()
+                await asyncio.gather(*tasks, return_exceptions=True)
+        except Exception as error:
+            reason = str(error) or type(error).__name__
+            log_event(logging.WARNING, "no connection", server=str(self._server), reason=reason)
+        finally:
+            for end in (writer, remote_writer):
+                if end is not None:
+                    end.transport.abort() if end is remote_writer else end.close()
+
+    async def _open(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        context: ssl.SSLContext | None = None
+        name = None
+        if self._server.is_encrypted:
+            context, name = self._security.ssl_context(), self._security.server_name or self._server.host
+        opening = asyncio.open_connection(
+            self._server.host, self._server.port, ssl=context, server_hostname=name, limit=_CHUNK
+        )
+        try:
+            reader, writer = await asyncio.wait_for(opening, _CONNECT_SECONDS)
+        except TimeoutError as error:
+            raise UnavailableError(f"no connection to {self._server} within {_CONNECT_SECONDS:.0f} s") from error
+        _notice_a_dead_peer(writer.get_extra_info("socket"))
+        return reader, writer
+
+
+async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, inserter: MetadataInserter) -> None:
+    """Pass on what comes, with further metadata, until the sender closes its end."""
+    while data := await reader.read(_CHUNK):
+        for part in inserter.feed(data):
+            writer.write(part)
+        await writer.drain()
+
+
+def _notice_a_dead_peer(connection: socket.socket) -> None:
+    """Have the system end a connection within about ten seconds after its other end is gone without a word.
+
+    jaxlib's client does not ping, so it would wait for the system's own limits, in minutes to hours.
+    """
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    # Seconds to the first probe and between probes, probes, and milliseconds for data that was sent.
+    for name, value in (("TCP_KEEPIDLE", 4), ("TCP_KEEPINTVL", 2), ("TCP_KEEPCNT", 3), ("TCP_USER_TIMEOUT", 10_000)):
+        if hasattr(socket, name):  # macOS lacks some
+            connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+
+
+def _free_path(path: Path) -> Path:
+    """Return the path of a new local socket, if only this user can reach it."""
+    folder = path.parent
+    if not folder.is_dir():
+        raise InvalidArgumentError(f"expected a folder for the local socket, found none at {folder}")
+    status = folder.stat()
+    if status.st_uid != os.getuid() or status.st_mode & 0o077:
+        raise PermissionDeniedError(
+            f"other users can reach {folder}, and with the tunnel they would use the server as you; make a folder of "
+            f"your own: mkdir -m 700 FOLDER"
+        )
+    if path.exists() or path.is_symlink():
+        raise AlreadyExistsError(f"something is already at {path}; remove it, or choose another path")
+    parse_address(f"unix:{path}")  # its length
+    return path

@@ -1,0 +1,96 @@
+"""The reception of a server: it admits or refuses sessions, counts them and logs them."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+from pjrt.api.errors import PjrtError, ResourceExhaustedError
+from pjrt.remote.monitoring.connection_log import ConnectionLog
+from pjrt.remote.protocol.values import attributes_of
+from pjrt.remote.security.admission import TOKEN_ATTRIBUTE, Admission, certificate_name
+from pjrt.remote.security.limits import Limits
+from pjrt.remote.security.server_security import ServerSecurity
+from pjrt.remote.server.session import Session
+from pjrt.remote.transport.calls import CallContext
+
+if TYPE_CHECKING:
+    from pjrt.remote.monitoring.metrics import ServerMetrics
+
+
+class Reception:
+    """The reception of one server; its methods may be called by any thread.
+
+    Args:
+        security: the check of clients that open a session.
+        limits: how many sessions may be open.
+        device: the name of the device, for the log.
+        metrics: counts the sessions; ``None`` where nothing is counted.
+    """
+
+    def __init__(self, security: ServerSecurity, limits: Limits, device: str, metrics: ServerMetrics | None) -> None:
+        self._admission = Admission(security.tokens())
+        self._most = limits.sessions
+        self._metrics = metrics
+        self._log = ConnectionLog(device)
+        self._numbers = itertools.count(1)
+        self._lock = threading.Lock()
+        self._open: set[int] = set()
+
+    def authorize(self, context: CallContext) -> None:
+        """Raise an error if a call has an access token that is not valid; a session's token is checked as it opens.
+
+        Raises:
+            UnauthenticatedError: the token is not valid.
+        """
+        try:
+            self._admission.check_call(context.metadata)
+        except PjrtError as error:
+            self._refuse(context, error)
+            raise
+
+    def admit(self, metadata: Any, context: CallContext) -> int:
+        """Return the number, among those of the server, of the session that a client opens.
+
+        Args:
+            metadata: the metadata of the session (``GrpcIfrtSessionMetadata``).
+            context: the call.
+
+        Raises:
+            UnauthenticatedError: the access token is missing or not valid.
+            ResourceExhaustedError: as many sessions are open as may be.
+        """
+        try:
+            token = attributes_of(metadata.initialization_data).get(TOKEN_ATTRIBUTE)
+            name = self._admission.check_session(context.metadata, token if isinstance(token, str) else None)
+            number = next(self._numbers)
+            with self._lock:
+                if len(self._open) >= self._most:
+                    raise ResourceExhaustedError(
+                        f"{self._most} sessions are open, and the server allows no more; end one, or start the server "
+                        "with a larger limit"
+                    )
+                self._open.add(number)
+        except PjrtError as error:
+            self._refuse(context, error)
+            raise
+        if self._metrics is not None:
+            self._metrics.session_opened()
+        client = name or certificate_name(context.identity.get("x509_common_name"))
+        self._log.opened(number, context.peer, client, metadata.version.protocol_version)
+        return number
+
+    def leave(self, session: Session, reason: str) -> None:
+        """Note the end of a session; a second call does nothing."""
+        with self._lock:
+            if session.number not in self._open:
+                return
+            self._open.remove(session.number)
+        self._log.ended(session.number, reason, time.monotonic() - session.opened, session.requests)
+
+    def _refuse(self, context: CallContext, error: PjrtError) -> None:
+        if self._metrics is not None:
+            self._metrics.session_refused(error.code.name)
+        self._log.refused(context.peer, error.code.name, error.message)

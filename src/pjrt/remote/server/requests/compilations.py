@@ -1,0 +1,72 @@
+"""Requests that compile programs and forget executables."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from pjrt.api.errors import PjrtError, UnimplementedError
+from pjrt.api.future import Future
+from pjrt.ifrt.loaded_executable import LoadedExecutable
+from pjrt.remote.protocol.messages import wire
+from pjrt.remote.protocol.programs import callback_signature_of, compile_options_of, program_of
+from pjrt.remote.protocol.values import status_proto
+from pjrt.remote.server.executables import SessionExecutable
+from pjrt.remote.server.host_callbacks import HostCallback
+from pjrt.remote.server.requests.table import handles
+from pjrt.stablehlo import vet
+
+if TYPE_CHECKING:
+    from pjrt.remote.server.session import Session
+
+
+@handles("compile", blocking=True)
+def compile_program(session: Session, request: Any) -> Any:
+    """Compile a program, and return the handle of its executable."""
+    program, options = program_of(request.program), compile_options_of(request.compile_options)
+    if session.vet_programs:
+        vet(program)
+    callbacks = [HostCallback(callback_signature_of(serialized)) for serialized in request.host_callbacks]
+    return compiled(session, session.client.compile(program, options), callbacks)
+
+
+def compiled(session: Session, executable: LoadedExecutable, callbacks: Sequence[HostCallback] = ()) -> Any:
+    """Keep an executable for the client, and return its handle and the first facts about it (``CompileResponse``)."""
+    response = wire.CompileResponse(
+        loaded_executable_handle=session.executables.add(SessionExecutable(executable, callbacks)),
+        loaded_host_callback_handles=[session.callbacks.add(callback) for callback in callbacks],
+        name=executable.name,
+        num_devices=executable.num_devices,
+        device_ids=executable.devices.ids,
+        addressable_device_ids=[device.id for device in executable.addressable_devices],
+        ready_future_handle=session.futures.add(Future.completed(None)),
+    )
+    try:
+        if fingerprint := executable.fingerprint():
+            response.fingerprint_value = fingerprint
+    except UnimplementedError:  # without a fingerprint, as here, JAX goes on; with an error it does not
+        pass
+    except PjrtError as error:
+        response.fingerprint_error.CopyFrom(status_proto(error))
+    return response
+
+
+@handles("loaded_executable_delete", inputs=("loaded_executable_handle",))
+def delete(session: Session, request: Any) -> Any:
+    """Unload an executable, and return the handle of a future that is done when it is unloaded."""
+    session.executables.get(request.loaded_executable_handle).delete()
+    return wire.LoadedExecutableDeleteResponse(future_handle=session.futures.add(Future.completed(None)))
+
+
+@handles("loaded_executable_is_deleted", inputs=("loaded_executable_handle",))
+def is_deleted(session: Session, request: Any) -> Any:
+    """Return whether an executable was deleted."""
+    executable = session.executables.get(request.loaded_executable_handle).executable
+    return wire.LoadedExecutableIsDeletedResponse(is_deleted=executable.is_deleted)
+
+
+@handles("loaded_executable_destruct", inputs=("loaded_executable_handle",))
+def destruct(session: Session, request: Any) -> Any:
+    """Forget an executable that the client has forgotten; executions under way end first."""
+    session.executables.pop(request.loaded_executable_handle).release()
+    return wire.LoadedExecutableDestructResponse()

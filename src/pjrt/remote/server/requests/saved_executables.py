@@ -1,0 +1,44 @@
+"""Requests that save executables and load saved ones: an extension of this package to the IFRT proxy protocol."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from pjrt.api.errors import UnimplementedError
+from pjrt.remote.protocol.messages import wire
+from pjrt.remote.protocol.programs import compile_options_of, program_of
+from pjrt.remote.server.requests.compilations import compiled
+from pjrt.remote.server.requests.table import handles
+from pjrt.stablehlo import vet
+from pjrt.stablehlo.entry_signature import signature
+
+if TYPE_CHECKING:
+    from pjrt.remote.server.session import Session
+
+
+@handles("serialize_executable", blocking=True)
+def serialize(session: Session, request: Any) -> Any:
+    """Return an executable as the device's bytes."""
+    _check(session)
+    executable = session.executables.get(request.loaded_executable_handle).executable
+    return wire.SerializeExecutableResponse(serialized_executable=executable.serialize())
+
+
+@handles("load_executable", blocking=True)
+def load(session: Session, request: Any) -> Any:
+    """Load an executable from the device's bytes, and return what a compilation of its program returns."""
+    _check(session)
+    program, options = program_of(request.program), compile_options_of(request.compile_options)
+    if session.vet_programs:
+        vet(program)
+    executable = session.client.pjrt_client.deserialize(request.serialized_executable, options)
+    types = signature(program, trusted=True)
+    return wire.LoadExecutableResponse(compiled=compiled(session, session.client.on_global_arrays(executable, types)))
+
+
+def _check(session: Session) -> None:
+    if not session.saves_executables:
+        raise UnimplementedError(
+            "this server neither saves executables nor loads saved ones, which hold machine code; keep the program and "
+            "compile it again, or start the server with --save-executables if you trust its clients"
+        )

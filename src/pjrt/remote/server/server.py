@@ -1,0 +1,322 @@
+"""Servers: the devices of a client, offered at an address."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+import pjrt.api.client
+from pjrt.api.errors import NotFoundError
+from pjrt.ifrt.client import Client
+from pjrt.remote.monitoring.health import health_methods
+from pjrt.remote.protocol import batches
+from pjrt.remote.protocol.values import attributes_of
+from pjrt.remote.protocol.versions import NEWEST, Version
+from pjrt.remote.security.addresses import Address, parse_address
+from pjrt.remote.security.limits import Limits
+from pjrt.remote.security.server_security import ServerSecurity
+from pjrt.remote.server.reception import Reception
+from pjrt.remote.server.session import CallFunction, PassOnCall, Session
+from pjrt.remote.server.time_limits import TimeLimits
+from pjrt.remote.transport.calls import CallContext
+from pjrt.remote.transport.grpc_server import GrpcServer
+from pjrt.remote.transport.ifrt_service import ifrt_methods
+from pjrt.remote.transport.keepalive import SERVER_KEEPALIVE
+from pjrt.remote.transport.transfer_directory import SUBDIRECTORY_ATTRIBUTE, TransferDirectory
+from pjrt.system import release_freed_memory
+
+if TYPE_CHECKING:
+    from pjrt.remote.monitoring.metrics_server import MetricsServer
+
+_NO_FILES = ServerSecurity()
+_DEFAULT_LIMITS = Limits()
+_MOST_REFUSED = 16
+
+
+class Server:
+    """The devices of a client, offered over the IFRT proxy protocol. ``serve`` makes it.
+
+    Args:
+        client: the client; it stays the caller's, who closes it after the server.
+        address: where to listen.
+        newest: the newest versions to speak.
+        security: the check of clients; by default every program of this machine may use the devices.
+        limits: how much a client may use.
+        metrics: the metrics that the server counts in.
+        transfer_directory: the directory in which clients of this machine leave large arrays.
+        name: the name of the device in the log and the metrics; by default that of the platform.
+        platform_name: the platform's name for clients; by default its own.
+        vet_programs: whether programs are parsed in a subprocess first; by default where other machines can connect.
+        save_executables: whether clients may save executables and load saved ones.
+        call_function: the function that clients may have called here; by default none is.
+        pass_on_call: has another server call the functions of clients; by default none does.
+
+    Attributes:
+        client: the client, for arrays over several devices.
+        platform_name: the platform's name for clients.
+        newest: the newest versions to speak.
+        metrics: the counts of this server; ``None`` where nothing is counted.
+        transfer_directory: the directory in which clients leave large arrays; ``None`` without one.
+    """
+
+    def __init__(
+        self,
+        client: pjrt.api.client.Client,
+        address: str,
+        newest: Version = NEWEST,
+        *,
+        security: ServerSecurity = _NO_FILES,
+        limits: Limits = _DEFAULT_LIMITS,
+        metrics: MetricsServer | None = None,
+        transfer_directory: TransferDirectory | None = None,
+        name: str = "",
+        platform_name: str = "",
+        vet_programs: bool | None = None,
+        save_executables: bool = False,
+        call_function: CallFunction | None = None,
+        pass_on_call: PassOnCall | None = None,
+    ) -> None:
+        place = security.check(parse_address(address))
+        name = name or client.platform_name
+        self.client = Client(client)
+        self.platform_name = platform_name or client.platform_name
+        self.newest = newest
+        self._vet_programs = not place.is_local if vet_programs is None else vet_programs
+        self._save_executables = save_executables
+        self._call_function = call_function
+        self._pass_on_call = pass_on_call
+        self.transfer_directory = transfer_directory
+        self.metrics = None if metrics is None else metrics.of_server(name, client, self._open_sessions)
+        self._limits = limits
+        self._reception = Reception(security, limits, name, self.metrics)
+        self._lock = threading.Lock()
+        self._sessions: dict[int, Session] = {}
+        self._on_idle: Callable[[], object] = lambda: None
+        self._refused: dict[CallContext, float] = {}
+        self._stopping = threading.Event()
+        # Compilations wait here, and requests that wait for values.
+        self._workers = ThreadPoolExecutor(min(32, (os.cpu_count() or 1) + 4), "pjrt-remote")
+        with _private_sockets(place):
+            self._transport = GrpcServer(
+                place.target,
+                {**ifrt_methods(self), **health_methods(lambda: not self._stopping.is_set())},
+                credentials=security.credentials(),
+                authorize=self._reception.authorize,
+                max_message_bytes=limits.message_bytes,
+                options=SERVER_KEEPALIVE,
+            )
+        self._address = parse_address(self._transport.address).with_scheme(encrypted=security.is_encrypted)
+        self._time_limits = TimeLimits(limits, self._open_sessions, self._refused_clients)
+        self._transport.start()
+
+    @property
+    def address(self) -> str:
+        """The address for clients, such as ``grpc://127.0.0.1:41235``; with TLS it begins with ``grpcs``."""
+        return str(self._address)
+
+    def open_session(self, metadata: Any, send: Callable[[Any], object], context: CallContext) -> Session:
+        """Return the session of a new connection, for the transport.
+
+        Args:
+            metadata: the client's metadata of the session (``GrpcIfrtSessionMetadata``).
+            send: sends a response (``IfrtResponse``) to the client; it is called from several threads.
+            context: the call of the client.
+
+        Raises:
+            UnauthenticatedError: the client may not open a session.
+            ResourceExhaustedError: too many sessions are open.
+        """
+        number = self._reception.admit(metadata, context)
+        version = Version.from_proto(metadata.version)
+        session = Session(
+            self.client,
+            send,
+            self._workers,
+            version,
+            limits=self._limits,
+            metrics=self.metrics,
+            platform_name=self.platform_name,
+            vet_programs=self._vet_programs,
+            saves_executables=self._save_executables,
+            call_function=self._call_function,
+            pass_on_call=self._pass_on_call,
+        )
+        session.number, session.hang_up = number, context.hang_up
+        data = attributes_of(metadata.initialization_data)
+        session.takes_batches = data.get(batches.ATTRIBUTE) is True
+        subdirectory = data.get(SUBDIRECTORY_ATTRIBUTE, "")
+        session.transfer_subdirectory = subdirectory if isinstance(subdirectory, str) else "."
+        with self._lock:
+            self._sessions[session.id] = session
+        return session
+
+    def await_refused(self, context: CallContext) -> bool:
+        """Return whether a client that is refused a session may wait for the answer to its first request.
+
+        Only a few may, and not for long: strangers could otherwise fill the server with their connections.
+        """
+        with self._lock:
+            if len(self._refused) >= _MOST_REFUSED:
+                return False
+            self._refused[context] = time.monotonic()
+        return True
+
+    def forget_refused(self, context: CallContext) -> None:
+        """Note that the connection of a client that was refused a session has ended."""
+        with self._lock:
+            self._refused.pop(context, None)
+
+    def session(self, number: int) -> Session:
+        """Return the session with a number, for the transport.
+
+        Raises:
+            NotFoundError: there is no such session, or it has ended.
+        """
+        with self._lock:
+            session = self._sessions.get(number)
+        if session is None:
+            raise NotFoundError("expected the number of an open session, found another one")
+        return session
+
+    def close_session(self, session: Session, reason: str) -> None:
+        """End a session whose connection has ended, for the transport."""
+        with self._lock:
+            self._sessions.pop(session.id, None)
+            is_last = not self._sessions
+        session.close(reason)
+        self._reception.leave(session, reason)
+        if is_last:
+            release_freed_memory()  # that of its arrays
+            self._on_idle()
+
+    def on_idle(self, callback: Callable[[], object]) -> None:
+        """Have a function called each time that the last session has ended."""
+        self._on_idle = callback
+
+    def _refused_clients(self) -> list[tuple[CallContext, float]]:
+        with self._lock:
+            return list(self._refused.items())
+
+    def _open_sessions(self) -> list[Session]:
+        with self._lock:
+            return list(self._sessions.values())
+
+    def wait(self) -> None:
+        """Wait until the server is stopped."""
+        self._transport.wait()
+
+    def stop(self) -> None:
+        """End all sessions and stop to listen. May be called again."""
+        self._stopping.set()
+        self._time_limits.stop()
+        for session in self._open_sessions():
+            session.close("the server was stopped")  # first, because its thread may wait for a device
+        self._transport.stop()
+        for session in self._open_sessions():
+            self.close_session(session, "the server was stopped")
+        self._workers.shutdown(cancel_futures=True)
+
+    def __enter__(self) -> Server:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def __repr__(self) -> str:
+        return f"<Server of {self.client.pjrt_client!r} at {self.address}>"
+
+
+@contextlib.contextmanager
+def _private_sockets(address: Address) -> Iterator[None]:
+    """Make a local socket one of this user alone, while it is bound."""
+    if not address.path:
+        yield
+        return
+    mask = os.umask(0o177)
+    try:
+        yield
+    finally:
+        os.umask(mask)
+
+
+def serve(
+    client: pjrt.api.client.Client,
+    address: str = "127.0.0.1:0",
+    *,
+    tls_certificate: str | os.PathLike[str] | None = None,
+    tls_key: str | os.PathLike[str] | None = None,
+    client_ca: str | os.PathLike[str] | None = None,
+    token_file: str | os.PathLike[str] | None = None,
+    limits: Limits = _DEFAULT_LIMITS,
+    metrics: MetricsServer | None = None,
+    transfer_directory: str | os.PathLike[str] | None = None,
+    name: str = "",
+    platform_name: str = "",
+    vet_programs: bool | None = None,
+    save_executables: bool = False,
+    call_function: CallFunction | None = None,
+    pass_on_call: PassOnCall | None = None,
+) -> Server:
+    """Offer the devices of a client to programs in other processes.
+
+    On the loopback interface and on local sockets a connection may be in the clear, and every program of this machine
+    may use the devices. Other addresses need TLS, and certificates or access tokens of the clients.
+
+    Args:
+        client: the client; it stays the caller's, who closes it after the server.
+        address: where to listen, as ``HOST:PORT`` or ``unix:PATH``; the port 0 takes a free one.
+        tls_certificate: the file of the server's certificate, in PEM; connections are encrypted then.
+        tls_key: the file of the certificate's private key.
+        client_ca: the file of the CA certificates whose clients may connect.
+        token_file: the file of the access tokens with which clients may open sessions.
+        limits: how much a client may use.
+        metrics: the metrics that the server counts in; several servers may share one.
+        transfer_directory: a directory, best in shared memory, in which clients of this machine leave large arrays for
+            the server. Every user who may write to it can have the server read and remove files in it.
+        name: the name of the device in the log and the metrics; by default that of the platform.
+        platform_name: the platform's name for clients; by default its own. JAX decides some things by that name: as
+            ``cpu``, any device has donation and LAPACK's functions in JAX without this package.
+        vet_programs: whether each new program is parsed in a subprocess first, which takes a fraction of a second:
+            the native parsers do not survive all damaged programs, and the server would end with them. By default it
+            is done where other machines can connect.
+        save_executables: whether this package's clients may save executables and load saved ones. Those hold machine
+            code, which the server runs: allow it only to clients that you trust as you trust its owner.
+        call_function: a function that this package's clients may have called here, with the bytes and the arrays that
+            they send. It returns bytes and arrays. The workers of a cluster run functions of their controller so; by
+            default no function is called.
+        pass_on_call: has another server call such functions: the inner nodes of a cluster pass them on to its workers.
+
+    Returns:
+        The server, which listens already; it is a context manager that stops it.
+
+    Raises:
+        PermissionDeniedError: other machines could reach the address, and nothing protects it; or a file with a secret
+            is not protected from other users.
+        InvalidArgumentError: the address is not one, or the files do not fit together.
+        NotFoundError: a file cannot be read.
+        UnavailableError: the address is in use, or not of this machine.
+    """
+    files = (None if path is None else Path(path) for path in (tls_certificate, tls_key, client_ca, token_file))
+    return Server(
+        client,
+        address,
+        security=ServerSecurity(*files),
+        limits=limits,
+        metrics=metrics,
+        transfer_directory=None if transfer_directory is None else TransferDirectory(transfer_directory),
+        name=name,
+        platform_name=platform_name,
+        vet_programs=vet_programs,
+        save_executables=save_executables,
+        call_function=call_function,
+        pass_on_call=pass_on_call,
+    )

@@ -1,0 +1,360 @@
+"""Sessions: one connection of a client, with all that it made."""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import itertools
+import logging
+import secrets
+import threading
+import time
+from collections.abc import Callable, Container, Sequence
+from concurrent.futures import Executor
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from pjrt.api.buffer import Buffer
+from pjrt.api.device import Device
+from pjrt.api.errors import CancelledError, PjrtError, ResourceExhaustedError, StatusCode, UnimplementedError
+from pjrt.api.future import Future, Promise, when_all_done
+from pjrt.api.shape_spec import ShapeSpec
+from pjrt.host_memory.aligned import HostArray
+from pjrt.ifrt.array import Array
+from pjrt.ifrt.client import Client
+from pjrt.remote.protocol.batches import ERRORS_ONLY
+from pjrt.remote.protocol.messages import wire
+from pjrt.remote.protocol.values import status_proto
+from pjrt.remote.protocol.versions import NEWEST, Version
+from pjrt.remote.security.limits import Limits, SessionUsage
+from pjrt.remote.server.array_memory import ArrayMemory
+from pjrt.remote.server.executables import SessionExecutable
+from pjrt.remote.server.execution_backlog import ExecutionBacklog
+from pjrt.remote.server.handles import HandleStore, server_handles
+from pjrt.remote.server.host_buffers import HostBuffers
+from pjrt.remote.server.host_callbacks import Call, HostCallback
+from pjrt.remote.server.requests import HANDLERS, Handler
+
+if TYPE_CHECKING:
+    from pjrt.remote.monitoring.metrics import ServerMetrics
+
+_log = logging.getLogger("pjrt.remote")
+_DEFAULT_LIMITS = Limits()
+
+# jaxlib's client drops its record of a request when it has dropped all responses up to the one that names the record.
+# It keeps the response to ``init`` for ever, and does not look at the numbers of those to requests that it collects.
+_UNCOUNTED = -1
+
+CallFunction = Callable[[bytes, Sequence[HostArray]], tuple[bytes, Sequence[Any]]]
+"""A function that a client has called here, with bytes and the values of arrays; it returns bytes and arrays."""
+
+PassOnCall = Callable[
+    [int, bytes, Sequence[Buffer], Sequence[tuple[ShapeSpec, Device]]], tuple[Future[bytes], Sequence[Buffer]]
+]
+"""Has another server call a function, given the number of a worker, the call, its arguments, and types and devices of
+its results; it returns a future of the answer, and the buffers of the results."""
+
+
+class Session:
+    """One connection of a client.
+
+    Requests that name the same handle are handled in their order. A request that has to wait, for a host buffer that is
+    on its way or for work in another thread, holds up those that name its handles, and no others.
+
+    Args:
+        client: the client whose devices are served.
+        send: sends a response to the client; called from several threads, and must not wait.
+        workers: threads for requests that wait.
+        version: the versions that both ends speak.
+        limits: how much the client may use.
+        metrics: counts the requests; ``None`` where nothing is counted.
+        platform_name: the platform's name for the client; by default its own.
+        vet_programs: whether programs are parsed in a subprocess first, because the client may send damaged ones.
+        saves_executables: whether the client may save executables and load saved ones.
+        call_function: the function that the client may have called here, with bytes and arrays; ``None`` for none.
+        pass_on_call: has another server call functions; ``None`` where none does.
+
+    Attributes:
+        id: the number by which the client names the session when it sends host buffers. It cannot be guessed.
+        client: the client whose devices are served.
+        platform_name: the platform's name for the client.
+        vet_programs: whether programs are parsed in a subprocess first.
+        saves_executables: whether the client may save executables and load saved ones.
+        call_function: the function that the client may have called here; ``None`` for none.
+        pass_on_call: has another server call functions; ``None`` where none does.
+        version: the versions that both ends speak.
+        workers: threads for work that waits.
+        arrays: the arrays.
+        executables: the executables.
+        callbacks: the functions of the client that programs call.
+        calls: the calls of such functions that the client makes now.
+        futures: the futures that the client may wait for by handle.
+        deletions: the ends of deletions of arrays, which the client may wait for by handle.
+        host_buffers: the bytes of arrays on their way.
+        backlog: the executions that have not ended.
+        usage: the memory that the session uses, and the pace of its requests.
+        requests: the number of requests so far.
+        opened: the time at which it was opened, on the clock of ``time.monotonic``.
+        number: the number of the session in the server's log.
+        takes_batches: whether the client knows of batches, and of requests whose success is not answered.
+        hang_up: ends the connection with an error.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        send: Callable[[Any], object],
+        workers: Executor,
+        version: Version = NEWEST,
+        *,
+        limits: Limits = _DEFAULT_LIMITS,
+        metrics: ServerMetrics | None = None,
+        platform_name: str = "",
+        vet_programs: bool = False,
+        saves_executables: bool = False,
+        call_function: CallFunction | None = None,
+        pass_on_call: PassOnCall | None = None,
+    ) -> None:
+        numbers = server_handles()
+        self.id = secrets.randbits(63) | 1
+        self.client = client
+        self.platform_name = platform_name or client.platform_name
+        self.vet_programs = vet_programs
+        self.saves_executables = saves_executables
+        self.call_function = call_function
+        self.pass_on_call: PassOnCall | None = pass_on_call
+        self.version = version
+        self.workers = workers
+        self.usage = SessionUsage(limits, self._is_deleted)
+        memory, most = ArrayMemory(self.usage), limits.session_arrays
+        self.arrays: HandleStore[Array] = HandleStore("array", numbers, most, memory)
+        self.executables: HandleStore[SessionExecutable] = HandleStore(
+            "executable", numbers, limits.session_executables
+        )
+        self.callbacks: HandleStore[HostCallback] = HandleStore("host callback", numbers, most)
+        self.calls: HandleStore[Call] = HandleStore("call of a host callback", numbers, most)
+        self.futures: HandleStore[Future[Any]] = HandleStore("future", numbers, most)
+        self.deletions: HandleStore[Future[Any]] = HandleStore("deletion", numbers, most)
+        self.host_buffers = HostBuffers(self.usage)
+        self.backlog = ExecutionBacklog()
+        self.requests = 0
+        self.opened = time.monotonic()
+        self.number = 0
+        self.transfer_subdirectory = ""
+        self.takes_batches = False
+        self.hang_up: Callable[[PjrtError], None] = lambda error: None
+        self._metrics = metrics
+        self._send = send
+        # A done callback may be called inside of a handler.
+        self._lock = threading.RLock()
+        self._held: dict[int, Future[None]] = {}
+        self._due: collections.deque[tuple[_Call, Callable[[], None]]] = collections.deque()
+        # Nothing here refers to the client's records about its callers, so the client may drop one with each response.
+        self._contexts: collections.deque[int] = collections.deque()
+        self._counted_responses = itertools.count()
+        self._closed = False
+        self._ended = threading.Event()
+
+    def receive(self, request: Any) -> None:
+        """Handle a request (``IfrtRequest``); the response is sent when it is there.
+
+        The transport calls it for one request after the other, in the order of their arrival. It waits if the client
+        sends more requests in a second than it may, and if too many executions are under way: the transport then reads
+        no further ones.
+        """
+        self.requests += 1
+        if not self.callbacks:  # an execution may wait for the client's answer to a callback, which is a request
+            self.backlog.wait(self._ended)
+        if seconds := self.usage.seconds_to_wait():
+            self._ended.wait(seconds)
+        call = _Call.of(request, self.deletions)
+        if call.handler is None:
+            self._respond(call, UnimplementedError(f"this server does not offer {call.name}"))
+            return
+        handler, message = call.handler, call.message
+        with self._lock:
+            if self._closed:
+                return
+            inputs = self._missing(handler, message)
+            named: list[int] = []
+            if inputs or handler.blocking or self._held:
+                queue = handler.queue_of(self, message)
+                named = [*handler.handles(message), *([] if queue is None else [queue])]
+                awaited = named if queue is None else [*named, *queue.awaited]
+                inputs += [self._held[handle] for handle in awaited if handle in self._held]
+            if inputs:
+                self._hold(named, lambda end: when_all_done(inputs, lambda: self._begin(call, end)))
+            elif handler.is_blocking(self, message):
+                self._hold(named, lambda end: self._begin(call, end))
+            else:
+                self._run(call)
+
+    def close(self, reason: str) -> None:
+        """End the session: forget and free all that it made. May be called again."""
+        error = CancelledError(f"the session has ended: {reason}")
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+        self._ended.set()
+        self.host_buffers.close(error)
+        # Programs that wait for the client end first: the arrays that they use can be deleted then.
+        for callback in self.callbacks.clear():
+            callback.close(error)
+        for call in self.calls.clear():
+            call.results.set_error(error)
+        with self._lock:
+            self.futures.clear()
+            self.deletions.clear()
+            held: list[Array | SessionExecutable] = [*self.arrays.clear(), *self.executables.clear()]
+        self.usage.clear()
+        for value in held:
+            try:
+                value.delete()
+            except PjrtError as failure:
+                _log.debug("a session's %r could not be deleted: %s", value, failure)
+
+    def _is_deleted(self, handle: int) -> bool:
+        """Whether an array that counts was deleted or donated; its handle lives on until the client forgets it."""
+        try:
+            return self.arrays.get(handle).is_deleted
+        except PjrtError:
+            return True
+
+    def _missing(self, handler: Handler, message: Any) -> list[Future[None]]:
+        """Return futures of the host buffers that a request needs and that are not there yet."""
+        if handler.host_buffers is None:
+            return []
+        futures = [self.host_buffers.stored(handle) for handle in handler.host_buffers(message)]
+        return [future for future in futures if future is not None]
+
+    def _hold(self, named: list[int], start: Callable[[Callable[[], None]], object]) -> None:
+        """Let the requests that follow and name these handles wait until ``start``'s argument is called."""
+        promise: Promise[None] = Promise()
+        for handle in named:
+            self._held[handle] = promise.future
+
+        def end() -> None:
+            with self._lock:
+                for handle in named:
+                    if self._held.get(handle) is promise.future:
+                        del self._held[handle]
+            promise.set_result(None)
+
+        start(end)
+
+    def _begin(self, call: _Call, end: Callable[[], None]) -> None:
+        """Handle a request whose time has come, here or in another thread, and then call ``end``."""
+        if call.handler is not None and call.handler.is_blocking(self, call.message):
+            self.workers.submit(self._run, call, end)
+            return
+        with self._lock:
+            self._due.append((call, end))
+            if len(self._due) > 1:
+                return
+            # The end of a request lets others begin: they come here, and wait for this loop, so that a long chain of
+            # requests does not become a deep recursion.
+            while self._due:
+                try:
+                    self._run(*self._due[0])
+                finally:
+                    self._due.popleft()
+
+    def _run(self, call: _Call, end: Callable[[], None] | None = None) -> None:
+        assert call.handler is not None
+        outcome: Any
+        try:
+            if self._closed:
+                raise CancelledError("the session has ended")
+            outcome = call.handler.handle(self, call.message)
+        except Exception as error:
+            outcome = self._failed(call.handler, call.message, error)
+        if end is not None:
+            end()
+        if isinstance(outcome, Future):
+            outcome.add_done_callback(lambda future: self._respond(call, future.exception() or future.result()))
+        else:
+            self._respond(call, outcome)
+
+    def _failed(self, handler: Handler, message: Any, error: Exception) -> PjrtError:
+        """Return the error of a request; the handles that the request would have made hold it."""
+        failure = PjrtError.wrap(error)
+        if not isinstance(error, PjrtError):
+            _log.error("the request %s failed in an unexpected way", handler.kind, exc_info=error)
+        # The session holds the error, and the frames of its traceback would hold the arrays that the request used.
+        link: BaseException | None = failure
+        seen: set[int] = set()
+        while link is not None and id(link) not in seen:  # an error that is raised again may be its own context
+            seen.add(id(link))
+            link.__traceback__ = None
+            link = link.__cause__ or link.__context__
+        # Where a session holds as many objects as it may, not even errors are held, and their handles are unknown.
+        with self._lock, contextlib.suppress(ResourceExhaustedError):
+            for handle in handler.result_handles(message):
+                if handle not in self.arrays:
+                    self.arrays.add(failure, handle)
+            for handle in handler.future_handles(message):
+                if handle not in self.futures:
+                    self.futures.add(Future.failed(failure), handle)
+        return failure
+
+    def _respond(self, call: _Call, outcome: Any) -> None:
+        if self._metrics is not None:
+            code = outcome.code if isinstance(outcome, PjrtError) else StatusCode.OK
+            kind = "unknown" if call.handler is None else call.handler.kind
+            self._metrics.request_answered(kind, code.name, time.monotonic() - call.received)
+        if self.takes_batches and call.op_id & ERRORS_ONLY and not isinstance(outcome, PjrtError):
+            return
+        response = wire.IfrtResponse()
+        metadata = response.response_metadata
+        metadata.op_id = call.op_id
+        if call.context_id:
+            self._contexts.append(call.context_id)
+        if isinstance(outcome, PjrtError):
+            metadata.status.CopyFrom(status_proto(outcome))
+        else:
+            getattr(response, call.response).CopyFrom(outcome)
+            metadata.seq_num = next(self._counted_responses) if call.is_counted else _UNCOUNTED
+            if call.is_counted:
+                while self._contexts:
+                    metadata.destroyed_user_context_ids.append(self._contexts.popleft())
+        self._send(response)
+
+
+class _Call(NamedTuple):
+    """A request on its way through the session.
+
+    Attributes:
+        handler: the handler; ``None`` if the request is of a kind that is not offered.
+        name: the name of the request.
+        response: the name of the response.
+        message: the request.
+        op_id: the number by which the client finds the request of a response.
+        context_id: the number of the client's record about its caller, kept until the server no longer refers to it.
+        is_counted: whether the client counts the response.
+        received: the time of its arrival, on the clock of ``time.monotonic``.
+    """
+
+    handler: Handler | None
+    name: str
+    response: str
+    message: Any
+    op_id: int
+    context_id: int
+    is_counted: bool
+    received: float
+
+    @staticmethod
+    def of(request: Any, deletions: Container[int]) -> _Call:
+        """Return the call of an ``IfrtRequest``."""
+        name = request.WhichOneof("request")
+        handler = HANDLERS.get(name)
+        metadata = request.request_metadata
+        if handler is None:
+            unknown = name or "a request of a newer version of the protocol"
+            return _Call(None, unknown, "", None, metadata.op_id, metadata.user_context_id, False, time.monotonic())
+        message = getattr(request, name)
+        # The client of jaxlib itself asks for the end of the deletions that it collected.
+        is_counted = handler.counted and not (handler.kind == "check_future" and message.future_handle in deletions)
+        response = f"{handler.kind}_response"
+        now = time.monotonic()
+        return _Call(handler, name, response, message, metadata.op_id, metadata.user_context_id, is_counted, now)

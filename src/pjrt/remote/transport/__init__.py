@@ -1,0 +1,1 @@
+"""The transport of the IFRT proxy protocol: gRPC."""

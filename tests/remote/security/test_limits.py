@@ -1,0 +1,107 @@
+"""Limits of a server: sizes, numbers, memory and pace, in messages to real servers."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from message_client import MessageClient
+
+import pjrt
+from pjrt import remote
+from pjrt.remote import Limits
+from pjrt.remote.security.limits import SessionUsage
+
+
+@pytest.fixture(scope="module")
+def client() -> Iterator[pjrt.Client]:
+    with pjrt.client("reference", num_devices=2) as client:
+        yield client
+
+
+@pytest.mark.parametrize(
+    "limits", [{"sessions": 0}, {"open_seconds": None}, {"session_bytes": -1}, {"message_bytes": 1 << 31}]
+)
+def test_what_is_no_limit(limits: dict[str, Any]) -> None:
+    with pytest.raises(pjrt.InvalidArgumentError, match=next(iter(limits))):
+        Limits(**limits)
+
+
+def test_the_memory_of_a_session(client: pjrt.Client) -> None:
+    with remote.serve(client, limits=Limits(session_bytes=10_000)) as server, MessageClient(server.address) as speaker:
+        speaker.put(1, np.zeros(6000, np.uint8))
+        with pytest.raises(pjrt.ResourceExhaustedError, match=r"may use 9.8 KiB; it uses 5.9 KiB, .* 4.9 KiB more"):
+            speaker.put(2, np.zeros(5000, np.uint8))
+        speaker.ask("delete_array", array_handle=[1])  # its handle lives on
+        speaker.put(3, np.zeros(5000, np.uint8))
+        with pytest.raises(pjrt.ResourceExhaustedError):
+            speaker.put(4, np.zeros(6000, np.uint8))
+        speaker.ask("destruct_array", array_handle=[3])
+        speaker.put(5, np.zeros(6000, np.uint8))
+        with MessageClient(server.address) as other:
+            other.put(1, np.zeros(6000, np.uint8))
+
+
+def test_the_number_of_arrays(client: pjrt.Client) -> None:
+    with remote.serve(client, limits=Limits(session_arrays=2)) as server, MessageClient(server.address) as speaker:
+        speaker.put(1, np.arange(2))
+        speaker.put(2, np.arange(2))
+        with pytest.raises(pjrt.ResourceExhaustedError, match="may hold 2 arrays"):
+            speaker.put(3, np.arange(2))
+        speaker.ask("destruct_array", array_handle=[1])
+        speaker.put(4, np.arange(2))
+
+
+def test_the_size_of_an_array(client: pjrt.Client) -> None:
+    with (
+        remote.serve(client, limits=Limits(host_buffer_bytes=1000)) as server,
+        MessageClient(server.address) as speaker,
+    ):
+        speaker.put(1, np.zeros(1000, np.uint8))
+        with pytest.raises(pjrt.ResourceExhaustedError, match="at most 1000 B at a time, and this one has 1024"):
+            speaker.store(2, b"", size=1 << 40)
+        with pytest.raises(pjrt.InvalidArgumentError):
+            speaker.store(2, b"", size=-1)
+
+
+def test_the_size_of_a_message(client: pjrt.Client) -> None:
+    with remote.serve(client, limits=Limits(message_bytes=10_000)) as server, MessageClient(server.address) as speaker:
+        speaker.send("destruct_array", array_handle=range(2000))
+        assert speaker.wait_for_end().code.name == "RESOURCE_EXHAUSTED"
+
+
+def test_the_number_of_sessions(client: pjrt.Client) -> None:
+    with remote.serve(client, limits=Limits(sessions=2)) as server:
+        with MessageClient(server.address), MessageClient(server.address):
+            with pytest.raises(pjrt.ResourceExhaustedError, match="2 sessions are open"):
+                MessageClient(server.address)
+        deadline = time.monotonic() + 20
+        while server._open_sessions() and time.monotonic() < deadline:
+            pass
+        MessageClient(server.address).close()
+
+
+def test_the_pace_of_requests(client: pjrt.Client) -> None:
+    with (
+        remote.serve(client, limits=Limits(requests_per_second=50)) as server,
+        MessageClient(server.address) as speaker,
+    ):
+        begin = time.monotonic()
+        numbers = [speaker.send("is_array_deleted", array_handle=1) for _ in range(75)]
+        for number in numbers:
+            with pytest.raises(pjrt.NotFoundError):
+                speaker.wait(number)
+        assert 0.4 < time.monotonic() - begin < 20  # fifty at once, and the others within half a second
+
+
+def test_a_replaced_host_buffer_counts_once() -> None:
+    usage = SessionUsage(Limits(session_bytes=100))
+    usage.add_host_buffer(1, 80)
+    usage.add_host_buffer(1, 90)
+    assert usage.bytes == 90
+    usage.remove_host_buffer(1)
+    usage.remove_host_buffer(1)
+    assert usage.bytes == 0
