@@ -1,0 +1,362 @@
+"""The workers of a cluster, as its controller sees them: their start, their addresses, their loss and their end."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from pjrt.api.errors import DeadlineExceededError, PjrtError, StatusCode, UnavailableError
+from pjrt.clusters.launchers import Launcher, WorkerStart
+from pjrt.clusters.settings import ClusterSettings
+from pjrt.clusters.workers import running_clusters
+from pjrt.clusters.workers.assignment import Assignment
+from pjrt.clusters.workers.bootstrap import Bootstrap
+from pjrt.clusters.workers.control_server import ControlServer, Refusal
+from pjrt.clusters.workers.inner_nodes import InnerNodes, Node
+from pjrt.clusters.workers.place import Place
+from pjrt.clusters.workers.start_progress import OnProgress, StartProgress
+from pjrt.clusters.workers.worker_state import CAUSE_SECONDS, SERVING, WorkerState, worker_output
+from pjrt.distributed.coordinator import Coordinator
+from pjrt.distributed.messages import Message
+
+_TICK_SECONDS = 0.1
+_PAUSE_SECONDS = 0.01
+_END_SECONDS = 8.0
+_SHUTDOWN_SECONDS = 5.0
+
+_PATIENCE = 3
+"""The number of heartbeat timeouts in which the leader of the job waits for signs of life. Python sends them, and a
+long call that keeps its lock delays them."""
+
+_CONTROLLER_SECONDS = 600.0
+"""The time in which the controller's Python may stand still: a program may keep its lock, or a debugger stop it. A
+controller that ends, or whose host fails, is noticed by its connections."""
+
+
+class Workers:
+    """The workers of a cluster. The constructor waits until all of them serve their devices.
+
+    Args:
+        launcher: starts them; it is closed with them.
+        settings: the settings of the cluster.
+        on_progress: is called with the progress of the start, in this thread.
+        fan_out: the number of workers, or inner nodes, to which a process connects in a tree; 0 without a tree.
+
+    Attributes:
+        members: the workers, in order.
+        inner_nodes: the inner nodes between the controller and the workers; ``None`` without a tree.
+
+    Raises:
+        PjrtError: a worker could not start, with the code of its error; the message names its host, and has the end
+            of its output.
+        DeadlineExceededError: a worker did not serve in time.
+    """
+
+    def __init__(
+        self,
+        launcher: Launcher,
+        settings: ClusterSettings,
+        on_progress: OnProgress = lambda progress: None,
+        *,
+        fan_out: int = 0,
+    ) -> None:
+        self._launcher = launcher
+        self._settings = settings
+        self._on_progress = on_progress
+        self._begin = time.monotonic()
+        self._changed = threading.Condition()
+        self._ended = threading.Event()
+        self._is_closing = False
+        self._failures: list[WorkerState] = []
+        self._on_lost: Callable[[int, str], object] | None = None
+        self._on_call: Callable[[int, Message], object] = lambda index, message: None
+        self._folder = Path(tempfile.mkdtemp(prefix="pjrt-cluster-"))
+        self._server: ControlServer | None = None
+        self.inner_nodes: InnerNodes | None = None
+        self._coordinator: Coordinator | None = None
+        self.members: list[WorkerState] = []
+        running_clusters.add(self)
+        try:
+            self.members = [
+                WorkerState(index, host, worker_output(launcher.hosts, index, settings.logs))
+                for index, host in enumerate(launcher.hosts)
+            ]
+            self._place = Place.of(launcher, settings.controller_address, self._folder)
+            self._coordinator = Coordinator(
+                len(self.members),
+                self._place.hosts,
+                bind_host=self._place.bind_host,
+                heartbeat_timeout=_PATIENCE * settings.heartbeat_timeout,
+                leader_timeout=max(_CONTROLLER_SECONDS, _PATIENCE * settings.heartbeat_timeout),
+                on_lost=self._lose,
+            )
+            self._token = launcher.token or secrets.token_hex(32)
+            self._server = ControlServer(self._token, self._place, self._assign, self._notice)
+            self._start()
+            if fan_out:
+                self.inner_nodes = InnerNodes(
+                    self.members, fan_out, settings, self._place, self._server.send, self._bootstrap
+                )
+                self.inner_nodes.start(self._begin + settings.start_timeout)
+        except BaseException:
+            self._kill_all()
+            self.close()
+            raise
+
+    # The beginning.
+
+    def _start(self) -> None:
+        settings = self._settings
+        starts = []
+        for worker in self.members:
+            bootstrap = self._bootstrap(worker.index, os.getpid() if self._launcher.is_local else 0)
+            starts.append(
+                WorkerStart(
+                    worker.index,
+                    worker.host,
+                    bootstrap.to_json(),
+                    settings.environment,
+                    settings.working_directory,
+                    worker.output,
+                )
+            )
+        for worker, handle, host in zip(self.members, self._launcher.start(starts), self._launcher.hosts, strict=True):
+            worker.handle, worker.host = handle, host or worker.host
+        self._await_all()
+
+    def _bootstrap(self, index: int, parent: int = 0) -> Bootstrap:
+        assert self._server is not None
+        settings = self._settings
+        return Bootstrap(
+            [f"{host}:{self._server.port}" for host in self._place.hosts],
+            self._token,
+            index,
+            encrypted=self._place.is_encrypted,
+            timeout=settings.start_timeout,
+            parent=parent,
+            environment=settings.environment,
+            working_directory="" if settings.working_directory is None else str(settings.working_directory),
+        )
+
+    def _await_all(self) -> None:
+        deadline = self._begin + self._settings.start_timeout
+        reported: list[str] = []
+        while True:
+            with self._changed:
+                states = [worker.state for worker in self.members]
+                if states == reported:
+                    self._changed.wait(_TICK_SECONDS)
+                self._check_start(deadline)
+            if states != reported:
+                labels = [worker.output.label for worker in self.members]
+                self._on_progress(StartProgress(labels, states, time.monotonic() - self._begin))
+                reported = states
+            if all(state == SERVING for state in states):
+                return
+
+    def _check_start(self, deadline: float) -> None:
+        """Raise an error if the workers cannot start any more."""
+        # One that has ended without a report may be the reason why others have failed, and have reported it first.
+        for worker in self.members:
+            if not worker.has_reported and (end := worker.end) is not None:
+                raise _failed(worker, StatusCode.UNAVAILABLE, f"its process ended: {end}")
+        if self._failures:
+            worker = self._failures[0]
+            assert worker.error is not None
+            if not worker.has_reported and (end := worker.end_within(CAUSE_SECONDS)) is not None:
+                raise _failed(worker, StatusCode.UNAVAILABLE, f"its process ended: {end}")
+            raise _failed(worker, worker.error.code, worker.error.message)
+        if time.monotonic() > deadline:
+            late = [worker for worker in self.members if worker.state != SERVING]
+            states = "".join(f"\n- {worker}: {worker.state}{worker.end_of_output}" for worker in late)
+            raise DeadlineExceededError(
+                f"{len(late)} of {len(self.members)} workers have not started within "
+                f"{self._settings.start_timeout:g} s; waiting for:{states}\n"
+                "Give pjrt.cluster() a longer start_timeout if they only need more time"
+            )
+
+    def _assign(self, facts: Mapping[str, Any]) -> tuple[int, dict[str, Any]] | Refusal:
+        """Return the assignment of a worker that has connected; this runs in the thread of the server."""
+        assert self._coordinator is not None
+        index = facts.get("index")
+        if self.inner_nodes is not None and isinstance(index, int) and self.inner_nodes.has(index):
+            return self.inner_nodes.assign(index, int(facts["pid"]))
+        if index is None:
+            index = next((worker.index for worker in self.members if not worker.pid), -1)
+        if not isinstance(index, int) or not 0 <= index < len(self.members):
+            numbers = f"expected a worker with a number from 0 to {len(self.members) - 1}"
+            number = "a further one" if index == -1 else f"the number {index!r}"
+            return StatusCode.INVALID_ARGUMENT, f"{numbers}, found {number} on {facts.get('host')}"
+        worker = self.members[index]
+        if worker.pid:
+            return StatusCode.ALREADY_EXISTS, f"{worker} is there already; give each worker a number of its own"
+        worker.pid, worker.host = int(facts["pid"]), worker.host or str(facts["host"])
+        job = self._coordinator.settings_of(
+            index, initialization_timeout=self._settings.start_timeout, shutdown_timeout=_SHUTDOWN_SECONDS
+        )
+        assignment = Assignment(
+            index, worker.host, job, self._settings.device, self._settings.options, **self._place.serving(index)
+        )
+        return index, assignment.fields()
+
+    def _notice(self, index: int, message: Message) -> None:
+        """Take note of a message of a worker; this runs in the thread of the server."""
+        if self.inner_nodes is not None and self.inner_nodes.has(index):
+            if message["type"] == "lost below":
+                self._lose(message["index"], message["reason"])
+            self.inner_nodes.notice(index, message)
+            return
+        if message["type"] in ("call", "gone"):
+            self._on_call(index, message)
+        if message["type"] == "call":
+            return
+        worker = self.members[index]
+        with self._changed:
+            match message["type"]:
+                case "state":
+                    worker.state = message["state"]
+                case "serving":
+                    worker.state, worker.address = SERVING, message["address"]
+                case "failed":
+                    worker.error = PjrtError.of(StatusCode[message["code"]], message["message"])
+                    worker.has_reported = True
+                    self._failures.append(worker)
+                case "gone":
+                    worker.is_gone = True
+            self._changed.notify_all()
+        if message["type"] == "gone":
+            self._lose(index, "its process ended, or its connection was lost")
+
+    @property
+    def children(self) -> Sequence[Node]:
+        """The workers to which the controller connects, or the inner nodes of a tree."""
+        return self.members if self.inner_nodes is None else self.inner_nodes.top
+
+    def connection_options(self, node: Node) -> dict[str, Any]:
+        """Return the options with which the device ``remote`` connects to a worker or an inner node."""
+        return {
+            "address": node.address,
+            "heartbeat_timeout": self._settings.heartbeat_timeout,
+            **self._place.connecting(node.index),
+        }
+
+    # Calls of functions of this process.
+
+    def on_call(self, callback: Callable[[int, Message], object]) -> None:
+        """Have a function called with the number of a worker and each message of its calls; it must not wait."""
+        self._on_call = callback
+
+    def send(self, index: int, message: Message) -> None:
+        """Send a message to a worker; nothing happens if it is gone."""
+        if self._server is not None:
+            self._server.send(index, message)
+
+    # Losses.
+
+    @property
+    def heartbeat_timeout(self) -> float:
+        """The seconds without a sign of life after which a worker is lost."""
+        return self._settings.heartbeat_timeout
+
+    def on_lost(self, callback: Callable[[int, str], object]) -> None:
+        """Have a function called with the number of each worker that is lost, and the reason; it must not wait."""
+        with self._changed:
+            self._on_lost = callback
+            losses = [(worker.index, worker.error.message) for worker in self.members if worker.error is not None]
+        for index, reason in losses:
+            callback(index, reason)
+
+    def _lose(self, index: int, reason: str) -> None:
+        with self._changed:
+            if self._is_closing:
+                return
+            if self._on_lost is None:
+                worker = self.members[index]
+                if worker.error is None:
+                    worker.error = UnavailableError(reason)
+                    self._failures.append(worker)
+                self._changed.notify_all()
+        if self._on_lost is not None:
+            self._on_lost(index, reason)
+
+    def report_loss(self, index: int, reason: str) -> None:
+        """Report to the other workers that one is lost, so that they do not wait for it; do not wait."""
+        if self._coordinator is not None and not self._is_closing:  # then they end, and connections with them
+            self._coordinator.give_up(index, reason)
+
+    def end_lost(self, index: int, error: PjrtError) -> None:
+        """End a worker that is lost, if it can be, and report it to the inner nodes above."""
+        if self.inner_nodes is not None:
+            self.inner_nodes.report_loss(index, error)
+        worker = self.members[index]
+        worker.error = error
+        if self._server is not None:
+            self._server.end(index)
+        if worker.handle is not None and worker.handle.poll() is None:
+            worker.handle.kill()
+
+    # The end.
+
+    def close(self) -> None:
+        """End all workers, and wait until they have ended. May be called again."""
+        with self._changed:
+            first, self._is_closing = not self._is_closing, True
+        if not first:
+            self._ended.wait()
+            return
+        try:
+            self._end_all()
+        finally:
+            self._kill_all()
+            if self._server is not None:
+                self._server.close()
+            if self._coordinator is not None:
+                self._coordinator.close()
+            self._launcher.close()
+            for worker in self.members:
+                worker.output.close()
+            shutil.rmtree(self._folder, ignore_errors=True)
+            running_clusters.remove(self)
+            self._ended.set()
+
+    def _end_all(self) -> None:
+        """Ask all workers to end, and wait for those that answer."""
+        if self._server is None:
+            return
+        if self.inner_nodes is not None:
+            self.inner_nodes.end()
+        for worker in self.members:
+            self._server.end(worker.index)
+        deadline = time.monotonic() + _END_SECONDS
+        waiting = [worker for worker in self.members if worker.pid and worker.error is None]
+        while waiting and time.monotonic() < deadline:
+            time.sleep(_PAUSE_SECONDS)
+            waiting = [worker for worker in waiting if worker.end is None and not self._has_left(worker)]
+
+    def _has_left(self, worker: WorkerState) -> bool:
+        """Whether a worker that others have started has ended, as far as this process knows."""
+        return worker.is_gone and not self._launcher.starts_workers
+
+    def _kill_all(self) -> None:
+        for worker in self.members:
+            if worker.handle is not None and worker.handle.poll() is None:
+                worker.handle.kill()
+
+    def forget(self) -> None:
+        """Leave the workers to the parent process, in the child of a fork."""
+        self._is_closing = True
+        self._ended.set()
+        for part in (self._server, self._coordinator):
+            if part is not None:
+                part.forget()
+
+
+def _failed(worker: WorkerState, code: StatusCode, reason: str) -> PjrtError:
+    return PjrtError.of(code, f"{worker} could not start: {reason}{worker.end_of_output}")
