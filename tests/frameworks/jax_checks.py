@@ -3,7 +3,7 @@
     python jax_checks.py DEVICE
 
 Each check is a function; its result is null, or a message about the failure. Numbers are compared with those of JAX's
-own CPU backend.
+own CPU backend. This package is imported by ``main`` alone: ``tests/remote`` makes the checks in a process without it.
 """
 
 from __future__ import annotations
@@ -24,12 +24,9 @@ import jax.export
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import simulated_chip
 from jax.experimental.layout import Format, Layout
 from jax.sharding import Mesh, NamedSharding, SingleDeviceSharding
 from jax.sharding import PartitionSpec as P  # the name that all of JAX's users know it by
-
-import pjrt
 
 CHECKS: dict[str, Callable[[], None]] = {}
 DEVICES = 8
@@ -123,16 +120,31 @@ def device_put_in_all_forms() -> None:
     for dtype in (np.bool_, np.int8, np.uint16, np.int32, np.float16, jnp.bfloat16, np.complex64):
         value = np.array([[0, 1, 2]]).astype(dtype)
         np.testing.assert_array_equal(np.asarray(jax.device_put(value, devices[0])), value)
+
+
+@check
+def host_arrays_with_strides() -> None:
     strided = np.arange(24.0, dtype=np.float32).reshape(4, 6)[::-2, ::3]
-    np.testing.assert_array_equal(jax.device_put(strided, devices[0]), strided)
+    np.testing.assert_array_equal(jax.device_put(strided, jax.devices(platform)[0]), strided)
 
 
 @check
 def block_until_ready_and_async() -> None:
-    f = jax.jit(lambda x: jax.lax.fori_loop(0, 5, lambda _, v: v @ v / 8, x))
-    results = [f(jnp.eye(8) * i) for i in range(20)]
+    results = _iterated_squares()
+    jax.block_until_ready(results)
+    np.testing.assert_allclose(results[8], np.eye(8) * 8, rtol=1e-5)
+
+
+@check
+def arrays_know_that_they_are_ready() -> None:
+    results = _iterated_squares()
     jax.block_until_ready(results)
     assert all(r.is_ready() for r in results)
+
+
+def _iterated_squares() -> list[Any]:
+    f = jax.jit(lambda x: jax.lax.fori_loop(0, 5, lambda _, v: v @ v / 8, x))
+    return [f(jnp.eye(8) * i) for i in range(20)]
 
 
 @check
@@ -431,11 +443,10 @@ def nothing_is_left() -> None:
     assert len(jax.live_arrays(platform)) <= before
 
 
-def main(device: str) -> None:
+def results(name: str) -> dict[str, str | None]:
+    """Make all checks on a platform that JAX knows by this name."""
     global platform
-    if device == simulated_chip.NAME:
-        simulated_chip.register()
-    platform = pjrt.frameworks.jax.register(device, num_devices=DEVICES)
+    platform = name
     found: dict[str, str | None] = {}
     CHECKS["it_is_not_the_default"]()
     with jax.default_device(jax.devices(platform)[0]):
@@ -446,7 +457,18 @@ def main(device: str) -> None:
             except BaseException as error:
                 where = traceback.extract_tb(error.__traceback__)[-1]
                 found[name] = f"{type(error).__name__}: {error} ({where.filename}:{where.lineno})"
-    print(json.dumps(found))
+    return found
+
+
+def main(device: str) -> None:
+    import simulated_chip
+
+    import pjrt
+
+    if device == simulated_chip.NAME:
+        simulated_chip.register()
+    options = {"hosts": 2, "num_devices": DEVICES // 2} if device == "cluster" else {"num_devices": DEVICES}
+    print(json.dumps(results(pjrt.frameworks.jax.register(device, **options))))
 
 
 if __name__ == "__main__":

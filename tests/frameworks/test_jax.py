@@ -22,6 +22,7 @@ DEVICES = (
     "cpu",
     "reference",
     "simulated_chip",
+    "cluster",
     pytest.param("iree", marks=[pytest.mark.iree, pytest.mark.timeout(900)]),
 )
 
@@ -140,6 +141,58 @@ print(jax.device_put(2.0, jax.devices(platform)[0]) + 1)
     done = script(code)
     assert_clean(done)
     assert done.stdout.strip() == "3.0"
+
+
+@pytest.mark.parametrize("device", ["cpu", "reference"])
+def test_lowering_rules_that_a_library_adds_when_the_device_is_in_use(device: str) -> None:
+    code = """
+jax.config.update("jax_platforms", platform)
+import jax.numpy as jnp
+jnp.ones(3) + 1
+from jax.extend.core import Primitive
+from jax.interpreters import mlir
+
+primitive = Primitive("reversed")
+primitive.def_abstract_eval(lambda x: x)
+def lower(ctx, x):
+    results, _, _ = mlir.emit_python_callback(
+        ctx, lambda x: (x[::-1],), None, [x], ctx.avals_in, ctx.avals_out, has_side_effect=False, returns_token=False)
+    return results
+mlir.register_lowering(primitive, lower, platform="cpu")
+print(jax.jit(primitive.bind)(jnp.arange(3)))
+"""
+    done = script(code, device)
+    assert_clean(done)
+    assert done.stdout.strip() == "[2 1 0]"
+
+
+def test_the_only_cpu_device_is_jaxs_cpu_however_it_is_chosen() -> None:
+    done = script("jax.config.update('jax_platforms', platform); print(jax.devices('cpu') == jax.devices())")
+    assert_clean(done)
+    assert done.stdout.strip() == "True"
+
+
+@pytest.mark.parametrize("device", ["cpu", "reference"])
+def test_a_client_that_stays_open_when_jax_ends(device: str) -> None:
+    code = f"""
+import gc, pjrt, jax, jax.extend
+import numpy as np
+client = pjrt.client({device!r}, num_devices=2)
+platform = pjrt.frameworks.jax.register(client, make_default=True)
+print(platform, len(jax.devices()), jax.default_backend())
+for _ in range(2):
+    x = jax.device_put(1.0, jax.devices(platform)[1])
+    print(float(x + 1))
+    del x
+    jax.clear_caches()
+    jax.extend.backend.clear_backends()
+    gc.collect()
+    print(client.is_closed, float(np.asarray(client.buffer_from_host(np.float32(3)))))
+"""
+    done = python("-c", code)
+    assert_clean(done)
+    name, default = ("pjrt_cpu", "cpu") if device == "cpu" else ("reference", "reference")
+    assert done.stdout.splitlines() == [f"{name} 2 {default}", *(["2.0", "False 3.0"] * 2)]
 
 
 def test_two_devices_at_once() -> None:

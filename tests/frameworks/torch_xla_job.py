@@ -26,6 +26,7 @@ import torch_xla_layers
 
 DEVICES = ("reference", "cpu")
 NUM_PROCESSES = 2
+NUM_SHARDS = 4
 
 
 def tensors(torch: Any, torch_xla: Any) -> None:
@@ -232,6 +233,32 @@ def linear_algebra(torch: Any, torch_xla: Any) -> None:
         assert torch.allclose(function(*of_a_device).cpu(), function(a, s), atol=1e-4)
 
 
+def sharded(torch: Any, torch_xla: Any) -> None:
+    """Compute on several devices with SPMD, and read results whose shardings XLA chooses."""
+    import numpy as np
+    import torch_xla.runtime
+    from torch_xla.distributed import spmd
+
+    torch_xla.runtime.use_spmd()
+    mesh = spmd.Mesh(np.arange(NUM_SHARDS), (NUM_SHARDS,), ("data",))
+    value = torch.arange(8.0).reshape(4, 2)
+    x = value.to(torch_xla.device())
+    spmd.mark_sharding(x, mesh, ("data", None))
+    cases: dict[str, Callable[[Any], Any]] = {
+        "rows": lambda x: -x.sum(1),
+        "whole": lambda x: x.sum(),
+        "columns": lambda x: x.T.contiguous() * 2,
+        "product": lambda x: x @ x.T,
+    }
+    for name, case in cases.items():
+        found, expected = case(x).cpu(), case(value)
+        assert torch.equal(found, expected), (name, found, expected)
+    results = [case(x) for case in cases.values()]  # all in one program
+    torch_xla.sync()
+    for name, found, case in zip(cases, results, cases.values(), strict=True):
+        assert torch.equal(found.cpu(), case(value)), (name, found.cpu())
+
+
 def processes(torch: Any, torch_xla: Any) -> None:
     torch_xla.launch(each_process)
 
@@ -248,15 +275,19 @@ PARTS: dict[str, Callable[[Any, Any], None]] = {
         threads,
         linear_algebra,
         collectives,
+        sharded,
         processes,
     )
 }
 
 
+NUM_DEVICES = {"collectives": NUM_PROCESSES, "sharded": NUM_SHARDS, "processes": NUM_PROCESSES}
+
+
 def run_part(device: str, part: str) -> None:
     import pjrt
 
-    pjrt.frameworks.torch_xla.register(device, num_devices=NUM_PROCESSES if part in ("collectives", "processes") else 1)
+    pjrt.frameworks.torch_xla.register(device, num_devices=NUM_DEVICES.get(part, 1))
     import torch
     import torch_xla
 

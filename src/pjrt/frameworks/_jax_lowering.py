@@ -1,7 +1,6 @@
 """JAX's lowering of programs for platforms of this package.
 
-JAX selects some of its lowering rules by the platform's name: linear algebra, donation, and callbacks into Python. A
-platform of ours gets the rules that JAX has for CPUs, which call LAPACK by name, but its own rule for callbacks into
+A platform of ours gets the rules that JAX has for CPUs (``_jax_cpu_rules``), but a rule of its own for callbacks into
 Python: JAX's rule passes pointers of its process to XLA, which no other device could follow.
 """
 
@@ -18,6 +17,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from pjrt.api.errors import InternalError
+from pjrt.api.local_handler import LocalHandler
 from pjrt.capi.export import wait_for_pending
 
 CALLBACK_TARGET = "pjrt_python_callback"
@@ -44,34 +44,23 @@ def add_platform(platform: str) -> None:
     """Add a platform of ours to JAX's lowering, by its registered name, before JAX makes its client."""
     from jax._src import callback, debugging
     from jax._src.interpreters import mlir
+    from jax.interpreters import mlir as public_mlir
 
-    from pjrt.frameworks import _jax_buffer_callback, _jax_dlpack, _jax_shardings
+    from pjrt.frameworks import _jax_buffer_callback, _jax_cache, _jax_dlpack, _jax_shardings
 
     with _lock:
         if not _platforms:
             atexit.register(_settle_effects)
-            callback.emit_python_callback = _emitter(callback.emit_python_callback)
+            emitter = _emitter(callback.emit_python_callback)
+            callback.emit_python_callback = emitter
+            public_mlir.emit_python_callback = emitter  # for lowering rules outside of JAX's core
             _jax_buffer_callback.install()
+            _jax_cache.install()
             _jax_dlpack.install()
             _jax_shardings.install()
         _platforms.add(platform)
     # A cached rule would give two callbacks the same number.
     mlir._uncacheable_primitives.update((debugging.debug_callback_p, debugging.debug_print_p))
-
-
-def add_cpu_rules(name: str) -> None:
-    """Have JAX lower programs of a platform by its rules for CPUs.
-
-    Args:
-        name: the platform name of the client, which JAX lowers by. For ``cpu`` nothing changes.
-    """
-    from jax._src.interpreters import mlir
-
-    if name not in mlir._platforms_with_donation:
-        mlir._platforms_with_donation.append(name)
-    rules = mlir._platform_specific_lowerings
-    for primitive, rule in rules["cpu"].items():
-        rules[name].setdefault(primitive, rule)
 
 
 def _settle_effects() -> None:
@@ -107,6 +96,15 @@ def is_client_of_ours(client: Any) -> bool:
     return any(xla_bridge._backends.get(name) is client for name in _platforms)
 
 
+def client_of_ours(platform: str) -> Any:
+    """Return the client in JAX of a platform of ours, by the client's platform name; ``None`` if there is none."""
+    from jax._src import xla_bridge
+
+    clients = (xla_bridge._backends.get(name) for name in _platforms)
+    return next((client for client in clients if client is not None and client.platform == platform), None)
+
+
+@LocalHandler
 def call_back(*buffers: Any, callback: int) -> None:
     """Call a callback: the FFI handler of ``TARGETS``. The buffers are the operands, then the results to fill."""
     function = _callbacks.get(int(callback))

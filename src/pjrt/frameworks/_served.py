@@ -20,7 +20,7 @@ TORCH_XLA = "torch_xla"
 
 # The settings that a plugin may declare for a framework, and their types.
 _SETTINGS: Mapping[str, Mapping[str, type]] = {
-    JAX: {"platform": str, "priority": int, "make_default": bool, "wrap": bool},
+    JAX: {"platform": str, "priority": int, "make_default": bool, "wrap": bool, "experimental": bool},
     TORCH_XLA: {"name": str, "coordinator": bool, "wrap": bool},
 }
 

@@ -1,4 +1,7 @@
-"""JAX on devices of this package: ``platform = register("reference")``, then ``jax.devices(platform)``."""
+"""JAX on devices of this package: ``platform = register("reference")``, then ``jax.devices(platform)``.
+
+``connect("grpc://…")`` does the same for the devices of a server.
+"""
 
 from __future__ import annotations
 
@@ -10,11 +13,11 @@ from typing import Any
 from pjrt.api.client import Client
 from pjrt.api.errors import FailedPreconditionError, NotFoundError, UnimplementedError
 from pjrt.api.key_value_store import KeyValueStore
-from pjrt.capi.export import ExportedPlugin, export, exported_at
+from pjrt.capi.export import ExportedPlugin, check_no_options, export, exported_at
 from pjrt.capi.layer.environment import capsule_with_layers
-from pjrt.frameworks import _jax_lowering
+from pjrt.frameworks import _jax_cpu_rules, _jax_ffi, _jax_lowering, _jax_remote
 from pjrt.frameworks._served import JAX, Served
-from pjrt.plugins import registry
+from pjrt.plugins import builtin, registry
 from pjrt.plugins.declaration import ProcessOptions
 
 _RESERVED = frozenset({"cpu", "cuda", "gpu", "rocm", "tpu", "METAL", "neuron"})
@@ -27,30 +30,36 @@ _BEHIND_ALL = -100
 
 _BEFORE_ALL = 1000
 
-_registered: set[str] = set()
+_registered: dict[str, str] = {}  # the platforms of devices
+_exported_clients: dict[str, ExportedPlugin] = {}  # the plugins of clients, by platform
 
 
 def register(
-    device: str | os.PathLike[str] | ExportedPlugin,
+    device: str | os.PathLike[str] | Client | ExportedPlugin,
     *,
     platform: str | None = None,
     make_default: bool | None = None,
     wrap: bool | None = None,
+    experimental: bool | None = None,
     **options: Any,
 ) -> str:
     """Register a device with JAX, as a PJRT plugin.
 
     Call it before JAX is first used. JAX loads a vendor's library itself; a device in Python, or a library with
     ``wrap``, goes through this package. The defaults of the arguments are the settings ``frameworks.jax`` of the
-    plugin's manifest: ``platform``, ``priority``, ``make_default`` and ``wrap``.
+    plugin's manifest: ``platform``, ``priority``, ``make_default``, ``wrap`` and ``experimental``.
 
     Args:
-        device: one of ``pjrt.plugins.names()``, the path of a plugin's library, or a plugin from ``pjrt.export``.
+        device: one of ``pjrt.plugins.names()``, the path of a plugin's library, a client, or a plugin from
+            ``pjrt.export``. JAX uses a client as it is and does not close it: keep it open as long as JAX uses it.
+            After ``jax.extend.backend.clear_backends()`` another client can take the place of one.
         platform: the device's name in JAX; by default its own name, after ``pjrt_`` if JAX reserves that name.
         make_default: whether JAX uses the device by default.
         wrap: whether JAX gets a library through this package.
+        experimental: whether JAX warns that the platform is experimental; by default not for built-in devices, and as
+            JAX decides for others.
         options: the client's options, such as ``num_devices``. They come before those of the environment and of the
-            plugin's declaration.
+            plugin's declaration. A client has been given its own.
 
     Returns:
         The device's name in JAX: ``jax.devices(platform)``.
@@ -60,9 +69,12 @@ def register(
         NotFoundError: JAX is not installed, or there is no such device.
     """
     bridge = _xla_bridge()
+    if isinstance(device, Client):
+        return _register_client(bridge, device, platform, make_default, experimental, options)
     if isinstance(device, ExportedPlugin):
         platform = platform or _unreserved(device.name)
         _register_table(bridge, device, platform, _priority({}, make_default), options)
+        _set_experimental(bridge, platform, experimental)
         return platform
     served = Served(device, JAX, options, wrap=wrap)
     settings = served.settings
@@ -73,8 +85,6 @@ def register(
         is_cpu = served.device == _XLA_CPU
         exported = export(_maker(served), name=platform, platform_name=None if is_cpu else platform)
         _register_table(bridge, exported, platform, priority, options)
-        if is_cpu:
-            _stand_in_for_cpu(bridge, platform)
     else:
         _check_not_too_late(bridge, platform)
         path = str(served.library())
@@ -84,7 +94,104 @@ def register(
         exported_plugin = exported_at(table)
         if exported_plugin is not None:
             _prepare(bridge, exported_plugin, platform)
-    _registered.add(served.device)
+    if experimental is None:
+        is_builtin = served.declaration.origin == builtin.ORIGIN
+        experimental = bool(settings["experimental"]) if "experimental" in settings else False if is_builtin else None
+    _set_experimental(bridge, platform, experimental)
+    _registered[served.device] = platform
+    return platform
+
+
+def connect(
+    address: str,
+    *,
+    platform: str = "remote",
+    make_default: bool = True,
+    timeout: float = 10.0,
+    on_disconnect: Callable[[str], object] | None = None,
+    ca_file: str | os.PathLike[str] | None = None,
+    certificate_file: str | os.PathLike[str] | None = None,
+    key_file: str | os.PathLike[str] | None = None,
+    token_file: str | os.PathLike[str] | None = None,
+    server_name: str = "",
+) -> str:
+    """Register the devices of a server with JAX, through jaxlib's own client of the IFRT proxy protocol.
+
+    Call it before JAX is first used. The connection is made at once, so a wrong address is an error here. jaxlib has no
+    TLS: a connection with TLS goes through a tunnel, a subprocess that ends with this process.
+
+    Args:
+        address: the server's address, as ``pjrt serve`` prints it: ``grpc://HOST:PORT``, or ``grpcs://HOST:PORT`` with
+            TLS.
+        platform: the devices' name in JAX.
+        make_default: whether JAX uses the devices by default.
+        timeout: the seconds after which a connection that is not there fails.
+        on_disconnect: called once with the reason, on a thread of jaxlib's, when the connection is lost. Calls that
+            wait for the server, and later ones, fail.
+        ca_file: the file of the CA certificates that the server's certificate may come from, in PEM; the default is
+            that of the system. Environment variables name the files that are not given: ``PJRT_REMOTE_CA_FILE``,
+            ``PJRT_REMOTE_CERTIFICATE_FILE``, ``PJRT_REMOTE_KEY_FILE`` and ``PJRT_REMOTE_TOKEN_FILE``.
+        certificate_file: the file of the client's certificate, where the server asks for one.
+        key_file: the file of the certificate's private key.
+        token_file: the file of the access token, where the server asks for one.
+        server_name: the name in the server's certificate, if it differs from the host in the address.
+
+    Returns:
+        The devices' name in JAX: ``jax.devices(platform)``.
+
+    Raises:
+        InvalidArgumentError: the address is not one of a server, or a file does not fit to it.
+        PermissionDeniedError: the connection would leave this machine in the clear; or a file with a secret is not
+            protected from other users.
+        UnavailableError: there is no server at the address.
+        UnauthenticatedError: the server asks for an access token, or for another one.
+        FailedPreconditionError: JAX has made its backends already, or ``JAX_PLATFORMS`` leaves the platform out.
+        NotFoundError: JAX is not installed, or jaxlib has no such client.
+    """
+    bridge = _xla_bridge()
+    files = {"ca_file": ca_file, "certificate_file": certificate_file, "key_file": key_file, "token_file": token_file}
+    place = _jax_remote.Place(address, {**files, "server_name": server_name})
+    _check_not_too_late(bridge, platform)
+    platforms = bridge.config.jax_platforms.value
+    if platforms and platform not in platforms.split(","):
+        raise FailedPreconditionError(
+            f"JAX_PLATFORMS is {platforms!r}, so JAX would not see {platform!r}; add the name, or leave the variable "
+            "unset"
+        )
+    connections = [_jax_remote.make_client(place, timeout, on_disconnect)]
+
+    def make() -> Any:
+        # JAX makes its backends again after clear_backends.
+        client = connections.pop() if connections else _jax_remote.make_client(place, timeout, on_disconnect)
+        _jax_cpu_rules.add_cpu_rules(client.platform)
+        return client
+
+    priority = _BEFORE_ALL if make_default else _BEHIND_ALL
+    bridge.register_backend_factory(platform, make, priority=priority, fail_quietly=False)
+    return platform
+
+
+def _register_client(
+    bridge: Any,
+    client: Client,
+    platform: str | None,
+    make_default: bool | None,
+    experimental: bool | None,
+    options: dict[str, Any],
+) -> str:
+    check_no_options(client, options)
+    is_cpu = client.platform_name == _XLA_CPU
+    platform = platform or _unreserved(client.platform_name)
+    before = _exported_clients.get(platform)
+    if before is not None:  # jaxlib cannot load a plugin of this name again
+        _check_no_backends(bridge, platform)
+        before.replace_client(client)
+        bridge._backend_factories[platform].priority = _priority({}, make_default)
+        return platform
+    exported = export(client, name=platform, platform_name=None if is_cpu else platform)
+    _register_table(bridge, exported, platform, _priority({}, make_default), {})
+    _exported_clients[platform] = exported
+    _set_experimental(bridge, platform, bool(experimental))
     return platform
 
 
@@ -103,28 +210,54 @@ def _prepare(bridge: Any, exported: ExportedPlugin, platform: str) -> None:
         with contextlib.suppress(UnimplementedError):
             exported.register_ffi_handler(target, _jax_lowering.call_back)
     _jax_lowering.add_platform(platform)
-    _jax_lowering.add_cpu_rules(platform)
+    _jax_cpu_rules.add_cpu_rules(platform)
+    _jax_ffi.install(exported, platform)
     registration = bridge._backend_factories[platform]
     make = registration.factory
 
     def make_and_add_rules() -> Any:
         client = make()
-        _jax_lowering.add_cpu_rules(client.platform)  # the client may have another platform name than the plugin
+        if client.platform != platform:  # its own name, by which JAX lowers
+            _jax_cpu_rules.add_cpu_rules(client.platform)
+            _jax_ffi.install(exported, client.platform)
+        if client.platform == _XLA_CPU:
+            _stand_in_for_cpu(bridge, platform)
         return client
 
     registration.factory = make_and_add_rules
 
 
+def _set_experimental(bridge: Any, platform: str, experimental: bool | None) -> None:
+    """Register a platform again, as experimental or not; ``None`` leaves it as JAX decided."""
+    from jax.extend import backend
+
+    if experimental is not None:
+        registration = bridge._backend_factories[platform]
+        backend.register_backend_factory(
+            platform,
+            registration.factory,
+            priority=registration.priority,
+            fail_quietly=registration.fail_quietly,
+            experimental=experimental,
+            c_api=registration.c_api,
+        )
+
+
 def _stand_in_for_cpu(bridge: Any, platform: str) -> None:
     """Have JAX find our XLA CPU as ``cpu`` if its configuration excludes a CPU backend of its own."""
-    chosen = bridge.config.jax_platforms.value
-    if chosen and _XLA_CPU not in chosen.split(","):
+    platforms = bridge.config.jax_platforms.value
+    if platforms and _XLA_CPU not in platforms.split(","):
         bridge._alias_to_platforms.setdefault(_XLA_CPU, [platform])
 
 
 def is_registered(device: str) -> bool:
     """Whether a plugin was registered with JAX, under any name."""
     return device in _registered
+
+
+def platform_of(device: str | os.PathLike[str]) -> str | None:
+    """Return the name in JAX of a device that was registered; None for any other."""
+    return _registered.get(os.fspath(device))
 
 
 def let_fail(platform: str) -> None:
@@ -147,6 +280,10 @@ def _priority(settings: Mapping[str, Any], make_default: bool | None) -> int:
 def _check_not_too_late(bridge: Any, platform: str) -> None:
     if platform in bridge._backend_factories:
         raise FailedPreconditionError(f"JAX has a platform {platform!r} already; give another name with platform=")
+    _check_no_backends(bridge, platform)
+
+
+def _check_no_backends(bridge: Any, platform: str) -> None:
     if bridge.backends_are_initialized():
         raise FailedPreconditionError(
             f"JAX has made its backends already, and would not see {platform!r}; register it before JAX is first used, "

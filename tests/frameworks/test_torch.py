@@ -1,0 +1,64 @@
+"""The registration of devices with PyTorch, through torchax. The page ``docs/frameworks/torch.md`` runs and trains."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+
+def run(code: str) -> str:
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=250, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done.stdout
+
+
+@pytest.mark.parametrize(("package", "title"), [("torch", "PyTorch"), ("jax", "JAX"), ("torchax", "torchax")])
+def test_a_missing_package_is_named(package: str, title: str) -> None:
+    modules = {name: name for name in ("torch", "jax", "torchax") if name != package}
+    message = run(f"""
+import sys, types, pjrt
+for name in {list(modules)}:
+    sys.modules[name] = types.ModuleType(name)
+    sys.modules[name].__spec__ = True
+sys.modules[{package!r}] = None
+try:
+    pjrt.frameworks.torch.register("reference")
+except pjrt.FailedPreconditionError as error:
+    print(error.message)
+""")
+    assert message.startswith(f"{title} is needed to run PyTorch on a device of JAX, and it is not installed: pip inst")
+
+
+@pytest.mark.torch
+def test_a_device_is_registered_before_jax_starts() -> None:
+    output = run("""
+import jax, pjrt
+first = pjrt.frameworks.jax.register("reference")
+jax.devices()
+print(pjrt.frameworks.torch.register("reference"), jax.numpy.ones(2).devices())   # JAX has it already
+for device in ("cpu", "no_such_device"):
+    try:
+        pjrt.frameworks.torch.register(device)
+    except pjrt.PjrtError as error:
+        print(type(error).__name__, error.message)
+""")
+    registered, late, unknown = output.splitlines()
+    assert registered == "jax {reference(id=0)}"
+    assert late.startswith("FailedPreconditionError JAX has made its backends already")
+    assert unknown.startswith("NotFoundError")
+
+
+@pytest.mark.torch
+def test_a_platform_that_jax_leaves_out_is_an_error() -> None:
+    output = run("""
+import os
+os.environ["JAX_PLATFORMS"] = "cpu"
+import pjrt
+try:
+    pjrt.frameworks.torch.register("reference")
+except pjrt.FailedPreconditionError as error:
+    print(error.message)
+""")
+    assert output.startswith("JAX has no device of the platform 'reference'")
