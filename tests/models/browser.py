@@ -29,6 +29,7 @@ _FLAGS = (
     "--disable-dev-shm-usage",
     "--window-size=1400,1500",
 )
+_ATTEMPTS = 5  # to act on an element of a page that draws itself anew at the same time
 _ELEMENT = "element-6066-11e4-a52e-4f735466cecf"
 """The key of an element's reference, by the standard."""
 
@@ -71,11 +72,11 @@ class Browser:
 
     def click(self, selector: str) -> None:
         """Click on an element, as a user does."""
-        self._post(f"/element/{self._find(selector)}/click", {})
+        self._act(selector, "click", {})
 
     def write(self, selector: str, text: str) -> None:
         """Type into an element."""
-        self._post(f"/element/{self._find(selector)}/value", {"text": text})
+        self._act(selector, "value", {"text": text})
 
     def screenshot(self, path: Path) -> None:
         """Write what the window shows to a PNG file."""
@@ -101,6 +102,15 @@ class Browser:
             self._driver.wait(timeout=30)
             assert self._driver.stdout is not None
             self._driver.stdout.close()
+
+    def _act(self, selector: str, action: str, body: Any) -> None:
+        for attempts_left in reversed(range(_ATTEMPTS)):
+            try:
+                self._post(f"/element/{self._find(selector)}/{action}", body)
+                return
+            except RuntimeError as error:  # the page has drawn the element anew since it was found
+                if "stale element reference" not in str(error) or not attempts_left:
+                    raise
 
     def _find(self, selector: str) -> str:
         element: str = self._post("/element", {"using": "css selector", "value": selector})[_ELEMENT]

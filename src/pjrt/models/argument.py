@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -15,7 +15,7 @@ from pjrt.api.python_numbers import are_python_numbers, number_array
 from pjrt.api.shape_spec import format_shape
 from pjrt.stablehlo.call_signature import Parameter
 
-Argument = np.ndarray[Any, Any] | pjrt.ifrt.Array
+Argument: TypeAlias = np.ndarray[Any, Any] | pjrt.ifrt.Array
 
 
 def fitted(client: pjrt.ifrt.Client, parameter: Parameter, value: Any) -> Argument:

@@ -1,4 +1,4 @@
-"""Call signatures that files state beside their programs: ``jax.export``, PyTorch/XLA and SavedModels."""
+"""Call signatures that files state beside their programs: ``jax.export``, PyTorch and SavedModels."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from pjrt.stablehlo.call_signature import CallSignature, Parameter, Result
 from pjrt.stablehlo.files.contents import FileContents
 from pjrt.stablehlo.files.jax_export import ExportedArray, JaxExport
 from pjrt.stablehlo.files.saved_model import SavedModel
-from pjrt.stablehlo.files.torch_folder import TorchFolder
+from pjrt.stablehlo.files.torch_export import TorchExport
+from pjrt.stablehlo.files.torch_folder import TorchFolder, TorchInput
 from pjrt.stablehlo.parser import parse_module
 from pjrt.stablehlo.tree import Tree
 
@@ -38,6 +39,8 @@ def of_contents(contents: FileContents) -> CallSignature:
             return of_jax_export(contents)
         case TorchFolder():
             return of_torch_folder(contents)
+        case TorchExport():
+            return of_torch_export(contents)
         case SavedModel():
             return of_saved_model(contents)
     raise UnimplementedError(f"expected a file of a known format, found a {type(contents).__name__}")
@@ -93,22 +96,26 @@ def of_jax_export(export: JaxExport) -> CallSignature:
     return CallSignature(tuple(parameters), tuple(results), export.input_tree, export.output_tree)
 
 
+def of_torch_export(export: TorchExport) -> CallSignature:
+    """Return the call signature of a program of ``torch.export``."""
+    positional = export.input_tree.children[0]
+    named = zip(export.names, positional.children, strict=False)
+    own_names = dict(enumerate(path for name, child in named for path in child.paths(name)))
+    inputs = zip(_names(export.input_tree, own_names), export.inputs, strict=True)
+    parameters = (_torch_parameter(index, name, leaf) for index, (name, leaf) in enumerate(inputs))
+    outputs = zip(export.output_tree.paths("result"), export.results, strict=True)
+    results = (Result(index, path, result.element_type, result.shape) for index, (path, result) in enumerate(outputs))
+    return CallSignature(tuple(parameters), tuple(results), export.input_tree, export.output_tree)
+
+
 def of_torch_folder(folder: TorchFolder) -> CallSignature:
     """Return the call signature of a program of PyTorch/XLA.
 
     Parameters whose values were not saved come behind the inputs, by their keys in ``state_dict``; the structure of the
     inputs is unknown then.
     """
-    parameters = [
-        Parameter(
-            index,
-            name,
-            leaf.element_type or ElementType.PRED,  # a value of Python, which is part of the program
-            leaf.shape,
-            argument=leaf.argument,
-        )
-        for index, (name, leaf) in enumerate(zip(_names(folder.input_tree, {}), folder.inputs, strict=True))
-    ]
+    inputs = zip(_names(folder.input_tree, {}), folder.inputs, strict=True)
+    parameters = [_torch_parameter(index, name, leaf) for index, (name, leaf) in enumerate(inputs)]
     for position, name in folder.missing_weights.items():
         weight = folder.arguments[position]
         parameters.append(Parameter(len(parameters), name, weight.element_type, weight.shape, argument=position))
@@ -122,6 +129,11 @@ def of_torch_folder(folder: TorchFolder) -> CallSignature:
         for index, (name, result) in enumerate(zip(names, info.results, strict=True))
     ]
     return CallSignature(tuple(parameters), tuple(results), input_tree, tree)
+
+
+def _torch_parameter(index: int, name: str, leaf: TorchInput) -> Parameter:
+    element_type = leaf.element_type or ElementType.PRED  # a value of Python, which is part of the program
+    return Parameter(index, name, element_type, leaf.shape, argument=leaf.argument)
 
 
 def of_saved_model(model: SavedModel) -> CallSignature:

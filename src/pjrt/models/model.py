@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 import pjrt.api.client
 import pjrt.ifrt
-from pjrt import stablehlo
 from pjrt.api.compile_options import CompileOptions
 from pjrt.api.errors import InvalidArgumentError
 from pjrt.api.execute_options import ExecuteOptions
@@ -28,10 +27,11 @@ from pjrt.stablehlo.tree import NodeTypes
 if TYPE_CHECKING:
     from pjrt.artifacts.compilation_cache import CompilationCache
     from pjrt.artifacts.saved_executable import SavedExecutable
+    from pjrt.stablehlo.files.torch_export import ExportedProgram
 
 
 def load_model(
-    model: ModelFile | Program | SavedExecutable | FileContents | str | bytes | os.PathLike[str],
+    model: ModelFile | Program | SavedExecutable | FileContents | ExportedProgram | str | bytes | os.PathLike[str],
     client: pjrt.api.client.Client | pjrt.ifrt.Client | str | None = None,
     /,
     *,
@@ -44,7 +44,8 @@ def load_model(
     """Return the program in a file as a callable. Nothing is compiled yet.
 
     Args:
-        model: the path of a model file; or a program, the contents of a file, or a saved executable.
+        model: the path of a model file; or a program, the contents of a file, a saved executable, or a
+            ``torch.export.ExportedProgram``.
         client: the client to run it on, which stays the caller's; or the name of a device, of which a client with
             enough devices is made, which ``Model.close`` closes. The default is the default device.
         compile_options: the compile options; they win over the program.
@@ -199,9 +200,10 @@ class Model(CallableModel[pjrt.ifrt.LoadedExecutable]):
             return self.client.on_global_arrays(loaded, self.file.executable.program_signature())
         program = self.file.program_for(self.client.platform_name, shapes)
         if self._cache is None:
-            return self.client.compile(program, self._options)
-        executable = self._cache.compile(self.client.pjrt_client, program, self._options)
-        return self.client.on_global_arrays(executable, stablehlo.signature(program, trusted=True))
+            executable = self.client.pjrt_client.compile(program, self._options)
+        else:
+            executable = self._cache.compile(self.client.pjrt_client, program, self._options)
+        return self.client.on_global_arrays(executable, self.file.signature_of(program))
 
     def values(self, executable: pjrt.ifrt.LoadedExecutable, results: Sequence[pjrt.ifrt.Array]) -> Mapping[str, Any]:
         """Return the whole values of results as numpy arrays, by name; wait for them.

@@ -6,7 +6,7 @@ import functools
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
@@ -20,12 +20,14 @@ from pjrt.api.shape_spec import Shapes as ArgumentShapes
 from pjrt.artifacts import file_format
 from pjrt.stablehlo.call_signature import CallSignature, Parameter, Result
 from pjrt.stablehlo.files.contents import FileContents
-from pjrt.stablehlo.format import is_jax_export, is_text
+from pjrt.stablehlo.format import ZIP_MAGIC, is_jax_export, is_text
 from pjrt.stablehlo.shapes.argument_shapes import resolve_shapes
 from pjrt.stablehlo.tree import Tree
 
 if TYPE_CHECKING:
     from pjrt.artifacts.saved_executable import SavedExecutable
+    from pjrt.stablehlo.entry_signature import Signature
+    from pjrt.stablehlo.files.torch_export import ExportedProgram
 
 SAVED = "saved executable"
 """The kind of a file with an executable that was compiled before."""
@@ -78,6 +80,8 @@ class ModelFile:
             if stablehlo.is_saved_model(path):
                 return ModelFile._of_contents(stablehlo.read_saved_model(path), source)
         beginning = _beginning(source)
+        if beginning.startswith(ZIP_MAGIC) and stablehlo.is_torch_export(path):
+            return ModelFile._of_contents(stablehlo.read_torch_export(path), source)
         if file_format.is_saved_executable(beginning):
             return ModelFile(SAVED, source=source, executable=_saved_executable().read(path))
         if is_jax_export(beginning):
@@ -86,14 +90,15 @@ class ModelFile:
 
     @staticmethod
     def of(
-        model: ModelFile | Program | SavedExecutable | FileContents | str | bytes | os.PathLike[str],
+        model: ModelFile | Program | SavedExecutable | FileContents | ExportedProgram | str | bytes | os.PathLike[str],
         source: str = "",
     ) -> ModelFile:
         """Return a program or an executable as a model file; read the file at a path.
 
         Args:
-            model: a program, its text or bytes, the bytes of a file, a saved executable, or the path of a file. A
-                ``str`` of one line that does not begin as MLIR text does is a path.
+            model: a program, its text or bytes, the bytes of a file, a saved executable, a
+                ``torch.export.ExportedProgram``, or the path of a file. A ``str`` of one line that does not begin as
+                MLIR text does is a path.
             source: its origin, for messages.
         """
         if isinstance(model, ModelFile):
@@ -103,6 +108,9 @@ class ModelFile:
             return ModelFile(SAVED, source=source, executable=saved)
         if isinstance(model, FileContents):
             return ModelFile._of_contents(model, source)
+        exported = _torch_export(model)
+        if exported is not None:
+            return ModelFile._of_contents(exported, source)
         if isinstance(model, os.PathLike) or (
             isinstance(model, str) and "\n" not in model and not is_text(model.encode())
         ):
@@ -111,7 +119,7 @@ class ModelFile:
             return ModelFile(SAVED, source=source, executable=_saved_executable().from_bytes(model))
         if isinstance(model, bytes) and is_jax_export(model):
             return ModelFile._of_contents(stablehlo.read_jax_export(model), source)
-        return ModelFile._of_program(stablehlo.read(model), source)
+        return ModelFile._of_program(stablehlo.read(cast("Program | str | bytes", model)), source)
 
     @staticmethod
     def _of_program(program: Program, source: str) -> ModelFile:
@@ -137,8 +145,19 @@ class ModelFile:
                 from pjrt.models.file_signature import of_contents  # it imports the readers of all formats
 
                 return of_contents(self.contents)
-            assert self.program is not None
-            return CallSignature.of(stablehlo.signature(self.program))
+            return CallSignature.of(self._program_signature)
+
+    @functools.cached_property
+    def _program_signature(self) -> Signature:
+        """The arguments and results of the program in the file."""
+        assert self.program is not None
+        return stablehlo.signature(self.program)
+
+    def signature_of(self, program: Program) -> Signature:
+        """Return the arguments and results of a program from ``program_for``, which a compiler has read."""
+        if program is self.program and self.contents is None:
+            return self._program_signature
+        return stablehlo.signature(program, trusted=True)
 
     @property
     def parameters(self) -> Sequence[Parameter]:
@@ -235,6 +254,12 @@ class ModelFile:
 
     def __repr__(self) -> str:
         return f"<ModelFile {self.source or 'without a file'}: {self.kind}>"
+
+
+def _torch_export(model: Any) -> FileContents | None:
+    """Return the program of ``torch.export`` that a model is; None for others, which do not need its reader."""
+    may_be = model.startswith(ZIP_MAGIC) if isinstance(model, bytes) else type(model).__name__ == "ExportedProgram"
+    return stablehlo.read_torch_export(model) if may_be and stablehlo.is_torch_export(model) else None
 
 
 def _saved_executable() -> type[SavedExecutable]:

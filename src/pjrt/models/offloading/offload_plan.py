@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from pjrt.api.units import readable_bytes
 from pjrt.models.offloading.schedule import Step
-from pjrt.models.units import readable_bytes
 
 
 @dataclass(frozen=True, slots=True)
