@@ -18,7 +18,7 @@ from pjrt.stablehlo import read, to_module
 
 @dataclass(frozen=True, slots=True)
 class WrongResult:
-    """What is wrong with the results of a case.
+    """The fault of the results of a case.
 
     Attributes:
         message: the problem in one sentence.

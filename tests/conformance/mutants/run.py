@@ -41,7 +41,7 @@ _KEPT = 3
 """The checks that are kept for each mutant, the quickest ones."""
 
 _TRIES = 8
-"""How often a check that is known to catch a mutant may miss it, since some faults depend on chance."""
+"""The number of times that a check may miss a mutant that it is known to catch: some faults depend on chance."""
 
 _SLOW = ("key_value_store.two_processes", "serialization.another_process")
 _FUNCTIONS = {
@@ -53,7 +53,7 @@ _FUNCTIONS = {
     "shape.c": "HostBuffer|Layout", "status.c": "Error", "storage.c": "HostBuffer|View", "stream.c": "Stream",
     "topology.c": "Topology|DeviceDescription",
 }  # fmt: skip
-"""What the functions of each C file have in their names: the checks of them come first, since they catch the most."""
+"""Parts of the names of each C file's functions. The checks of these functions catch the most, so they come first."""
 
 _TIERS = (Tier.OFFICIAL, Tier.CONTRACT)
 """Frameworks need StableHLO, which the tiny plugin does not read."""

@@ -135,7 +135,7 @@ def outcome(library: Path, check: Check, faults: Iterable[tuple[str, Change]] | 
     words = b"".join(iter(functools.partial(os.read, read, 1 << 16), b"")).decode()
     os.close(read)
     _, status = os.waitpid(child, 0)
-    if words == "right " and os.WIFSIGNALED(status):
+    if words in ("right ", "right caught") and os.WIFSIGNALED(status):
         return "caught"  # pjrt conform finds the end of the process, too
     return words.removeprefix("right ") if words.startswith("right ") and status == 0 else words or f"status {status}"
 

@@ -58,6 +58,13 @@ def _gathered(
 
 @cases("scatter", NUMBERS)
 def _scatter(operation: str, element: ElementType) -> Iterator[OperationCase]:
+    numbers = (
+        "inserted_window_dims = [1], input_batching_dims = [0], scatter_indices_batching_dims = [0], "
+        "scatter_dims_to_operand_dims = [1], index_vector_dim = 2"
+    )
+    places = np.array([[[0], [4], [5]], [[-1], [1], [1]]], np.int32)
+    batched = values.exact(element, (2, 5)), places, values.exact(element, (2, 3), seed=1)
+    yield _added(operation, element, "in batches", numbers, batched)
     array = values.exact(element, (3, 4))
     numbers = (
         "update_window_dims = [1], inserted_window_dims = [0], scatter_dims_to_operand_dims = [0], index_vector_dim = 1"
@@ -65,13 +72,18 @@ def _scatter(operation: str, element: ElementType) -> Iterator[OperationCase]:
     for name, rows in _INDICES.items():
         indices = np.array(rows, np.int32).reshape(-1, 1)
         updates = values.exact(element, (len(rows), 4), seed=1)
-        inputs = array, indices, updates
-        types = [type_of(each) for each in inputs]
-        text = (
-            f'"{operation}"(%x, %y, %z) <{{scatter_dimension_numbers = #stablehlo.scatter<{numbers}>}}> '
-            f"{region('add', element)} : ({', '.join(types)}) -> {types[0]}"
-        )
-        yield OperationCase(operation, element, f"add, rows {name}", program_text(text, types, [types[0]]), inputs)
+        yield _added(operation, element, f"rows {name}", numbers, (array, indices, updates))
+
+
+def _added(
+    operation: str, element: ElementType, name: str, numbers: str, inputs: tuple[Array, Array, Array]
+) -> OperationCase:
+    types = [type_of(each) for each in inputs]
+    text = (
+        f'"{operation}"(%x, %y, %z) <{{scatter_dimension_numbers = #stablehlo.scatter<{numbers}>}}> '
+        f"{region('add', element)} : ({', '.join(types)}) -> {types[0]}"
+    )
+    return OperationCase(operation, element, f"add, {name}", program_text(text, types, [types[0]]), inputs)
 
 
 @cases("torch_index_select", EVERY)

@@ -62,13 +62,13 @@ class ReportComparison:
         made = {each.check for each in report.outcomes}
 
         def chosen(condition: Any) -> tuple[Change, ...]:
-            return tuple(_change(now, before) for now, before in changes if condition(now, before))
+            return tuple(_change(new, old) for new, old in changes if condition(new, old))
 
         return ReportComparison(
-            chosen(lambda now, before: now.verdict.is_failure and not _failed(before)),
-            chosen(lambda now, before: now.verdict is Verdict.UNSUPPORTED and _passed(before)),
-            chosen(lambda now, before: now.verdict is Verdict.PASSED and before is not None and not _passed(before)),
-            chosen(lambda now, before: now.verdict.is_failure and _failed(before)),
+            chosen(lambda new, old: _failed(new) and not _failed(old)),
+            chosen(lambda new, old: new.verdict is Verdict.UNSUPPORTED and _passed(old)),
+            chosen(lambda new, old: _passed(new) and old is not None and not _passed(old)),
+            chosen(lambda new, old: _failed(new) and _failed(old)),
             tuple(name for name in earlier if name not in made),
             tuple(_capabilities(report, baseline)),
         )

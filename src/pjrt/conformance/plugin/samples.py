@@ -104,7 +104,7 @@ class Samples:
         for path in sorted(Path(self.folder).iterdir()):
             if path.name.rpartition(".")[0] == stem:
                 return _read(path)
-        raise Unsupported(f"the program {stem}, which is not in {self.folder}")
+        raise Unsupported(f"the program {stem}, which the user's folder of programs lacks")
 
 
 def write_programs(folder: str | os.PathLike[str]) -> list[str]:

@@ -21,6 +21,9 @@ ROUNDS = 10_000
 _SECONDS = 1.2
 """The time after which a check makes no more rounds; a slow plugin gets fewer."""
 
+_PARTS = 5
+"""The parts of a check, each of half its rounds; memory that does not grow in one of them is no leak."""
+
 _MANY = 200
 """The rounds that show a small leak."""
 
@@ -45,7 +48,7 @@ def expect_no_growth(
         subject: the plugin.
         run: makes a round.
         rounds: the number of rounds.
-        least: the number that a slow plugin gets in each half; a tenth of all by default.
+        least: the number that a slow plugin gets in each part; a tenth of all by default.
         warm_up: the least number of rounds before; ``least`` by default.
         heap_bytes: the bytes of the heap for each round that count as a leak.
         resident_bytes: the same of main memory, which allocators give back in pieces.
@@ -54,21 +57,24 @@ def expect_no_growth(
     subject.plugin.observer = None  # the transcript is memory, too
     # What a plugin keeps for later rounds is made in the first ones.
     _repeat(run, max(rounds // 10, warm_up or 0), least if warm_up is None else warm_up)
-    growths = []
-    for _ in range(2):  # a leak grows in each half; what is only kept longer does not
+    growths, heap_leaks, resident_leaks = [], True, True
+    for _ in range(_PARTS):  # a leak grows in each part; memory that is only kept longer does not
         subject.await_buffers([subject.buffer(_X)])
         before = _memory()
         count = _repeat(run, rounds // 2, least)
         subject.await_buffers([subject.buffer(_X)])
         after = _memory()
-        growths.append(((after[0] - before[0]) / count, (after[1] - before[1]) / count, count))
+        heap, resident = ((later - earlier) / count for earlier, later in zip(before, after, strict=True))
+        growths.append((heap, resident, count))
+        # Of few rounds only a large leak can be told from what allocators do.
+        heap_floor, resident_floor = (16 << 10, 192 << 10) if count >= _MANY else (4 << 20, 8 << 20)
+        heap_leaks &= heap >= max(heap_bytes, heap_floor / count)
+        resident_leaks &= resident >= max(resident_bytes, resident_floor / count)
+        if not (heap_leaks or resident_leaks):
+            break
     heap, resident = min(each[0] for each in growths), min(each[1] for each in growths)
-    count = min(each[2] for each in growths)
-    # Of few rounds only a large leak can be told from what allocators do.
-    heap_floor, resident_floor = (16 << 10, 192 << 10) if count >= _MANY else (4 << 20, 8 << 20)
-    leaks = heap >= max(heap_bytes, heap_floor / count) or resident >= max(resident_bytes, resident_floor / count)
     subject.expect(
-        not leaks,
+        not (heap_leaks or resident_leaks),
         "no memory to be left behind",
         f"{heap:.0f} bytes of the heap and {resident:.0f} bytes of main memory in each of "
         f"{sum(each[2] for each in growths)} rounds",
