@@ -218,7 +218,7 @@ class TestOne:
     def test_an_unknown_one(self, site: Path) -> None:
         done = pjrt("plugins", "sand", folder=site)
         assert (done.returncode, done.stdout) == (2, "")
-        assert "there is no device called 'sand': expected one of abacus, cpu, crash, " in done.stderr
+        assert "there is no device called 'sand': expected one of abacus, cluster, cpu, crash, " in done.stderr
 
 
 class TestDevicesAndInfo:

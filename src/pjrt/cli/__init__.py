@@ -27,8 +27,11 @@ _COMMANDS = {
     "plugins": ("pjrt.cli.plugins:plugins_", "List the plugins and their states."),
     "replay": ("pjrt.cli.replay:replay", "Make the calls of a recording to another plugin."),
     "run": ("pjrt.cli.run:run", "Run a program on a device."),
+    "serve": ("pjrt.cli.serve:serve", "Serve devices to programs in other processes."),
     "test-device": ("pjrt.cli.test_device:test_device", "Test whether a device is right."),
     "trace": ("pjrt.cli.trace:trace", "Record the calls that a program makes of plugins."),
+    "tunnel": ("pjrt.cli.tunnel:tunnel", "Reach a server with TLS from programs without TLS."),
+    "worker": ("pjrt.cli.worker:worker", "Serve this host's devices to the controller of a cluster."),
 }
 
 

@@ -124,7 +124,7 @@ def _compile(
         "num_partitions": executable.num_partitions,
         "compile_seconds": time.perf_counter() - begin,
         "memory_needed_in_bytes": None if stats is None else stats.needed_in_bytes,
-        "memory": None if stats is None else {name: getattr(stats, name) for name in stats.__dataclass_fields__},
+        "memory": None if stats is None else stats._asdict(),
         "cost": _if_offered(lambda: dict(executable.cost_analysis())),
     }
     check_memory(executable, device.memory_limit_in_bytes)

@@ -7,12 +7,12 @@ from typing import Any
 
 import click
 
+from pjrt.api.units import readable_bytes
 from pjrt.cli._cache import outcome
 from pjrt.cli._compilation import Compilation, Count
 from pjrt.cli._console import console, print_facts, print_table
 from pjrt.cli._failures import one_line
 from pjrt.cli._timing import readable
-from pjrt.models.units import readable_bytes
 
 _BAR_WIDTH = 40
 _BESIDE_BAR = 50

@@ -10,7 +10,7 @@ from click.shell_completion import CompletionItem
 
 from pjrt import plugins
 
-_SIZE = re.compile(r"\d+(?:x\d+)+")
+_SIZE = r"\d+(?:x\d+)+"
 _FILLERS = ("ones", "random:0", "zeros")
 
 
@@ -49,5 +49,5 @@ def _topologies() -> Iterator[str]:
     for declaration in plugins.declarations():
         for kind, sizes in declaration.topologies.items():
             yield f"{declaration.name}:{kind}"
-            for size in _SIZE.findall(sizes):
+            for size in re.findall(_SIZE, sizes):
                 yield f"{declaration.name}:{kind}:{size}"

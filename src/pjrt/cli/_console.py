@@ -1,21 +1,27 @@
-"""The terminal: tables on the output, progress on the error stream if that is a terminal."""
+"""The terminal: tables on the output, progress on the error stream if that is a terminal.
+
+Rich is imported for tables and progress alone: it takes as long to import as numpy's Python half.
+"""
 
 from __future__ import annotations
 
 import contextlib
-import json
+import os
+import sys
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
-from rich import box
-from rich.cells import cell_len
-from rich.console import Console
-from rich.table import Table
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
 
 
 def print_json(value: Any) -> None:
     """Print a value as JSON."""
+    import json
+
     click.echo(json.dumps(value, indent=2, default=str))
 
 
@@ -23,6 +29,10 @@ def print_table(
     columns: Sequence[str], rows: Sequence[Sequence[object]], *, title: str = "", right: Sequence[str] = ()
 ) -> None:
     """Print a table; the columns named in ``right`` are aligned to the right."""
+    from rich import box
+    from rich.cells import cell_len
+    from rich.table import Table
+
     table = Table(box=box.SIMPLE_HEAD, title=title or None, title_justify="left", pad_edge=False)
     cells = [[str(cell) for cell in row] for row in rows]
     for number, column in enumerate(columns):
@@ -54,6 +64,11 @@ def print_facts(facts: Sequence[tuple[str, object]]) -> None:
 @contextlib.contextmanager
 def progress(what: str) -> Iterator[None]:
     """Show what takes time while the block runs; nothing if the error stream is no terminal."""
+    if not (sys.stderr and sys.stderr.isatty()) and _FORCING.isdisjoint(os.environ):
+        yield
+        return
+    from rich.console import Console
+
     errors = Console(stderr=True, emoji=False)
     if not errors.is_terminal:
         yield
@@ -62,8 +77,14 @@ def progress(what: str) -> Iterator[None]:
         yield
 
 
+_FORCING = frozenset(("FORCE_COLOR", "TTY_COMPATIBLE"))
+"""The variables with which Rich takes any stream for a terminal."""
+
+
 def console() -> Console:
     """Return the output; if it is no terminal it is wide, so that the next program gets the whole text."""
+    from rich.console import Console
+
     output = Console(highlight=False, emoji=False)
     return output if output.is_terminal else Console(highlight=False, emoji=False, width=200)
 

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from pjrt.cli._console import print_table
-from pjrt.host_memory.difference import spelled
 from pjrt.host_memory.tolerance import Tolerance
 
 if TYPE_CHECKING:
@@ -48,6 +47,8 @@ _TOLERANCE = (
 
 def print_differences(differences: Sequence[ResultDifference]) -> None:
     """Print a table of the differences of results, of many those that are the furthest off."""
+    from pjrt.host_memory.difference import spelled
+
     rows = []
     shown = sorted(differences, key=lambda each: -each.difference.severity)[:_MOST_ROWS]
     for each in [each for each in differences if each in shown]:

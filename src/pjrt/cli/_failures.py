@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-import json
 import sys
 from collections.abc import Iterator, Mapping
 from typing import Any, NoReturn
@@ -77,6 +76,8 @@ def _failing_in_one_line(as_json: bool) -> Iterator[None]:
     except MemoryError as memory:
         error = ResourceExhaustedError(f"there is not enough memory: {memory}")
     if as_json:
+        import json
+
         click.echo(json.dumps(error_as_dict(error), indent=2))
     fail(one_line(error))
 

@@ -35,7 +35,7 @@ class _Seconds(click.FloatRange):
         return converted
 
 
-def _parse_bytes(_: click.Context, __: click.Parameter, value: str | None) -> int | None:
+def parse_bytes(_: click.Context, __: click.Parameter, value: str | None) -> int | None:
     """Return a number of bytes, which may have a unit such as ``GiB`` or ``MB``."""
     if value is None:
         return None
@@ -52,7 +52,7 @@ def _parse_bytes(_: click.Context, __: click.Parameter, value: str | None) -> in
 memory_limit_option = click.option(
     "--memory-limit",
     metavar="SIZE",
-    callback=_parse_bytes,
+    callback=parse_bytes,
     help="Use at most so many bytes of the device's memory, such as 2GiB: inputs wait in the host's memory and come "
     "when they are needed. For programs that are larger than the device.",
 )

@@ -8,6 +8,7 @@ import click
 
 from pjrt.api.errors import InvalidArgumentError, naming
 from pjrt.models.model_file import ModelFile
+from pjrt.stablehlo.safe_parse import vet_in_fork
 
 STDIN = "-"
 """The name that stands for the standard input."""
@@ -24,10 +25,14 @@ def read_model_file(path: str) -> ModelFile:
         PjrtError: as ``ModelFile.read``.
     """
     if path != STDIN:
-        return ModelFile.read(path)
-    content = _standard_input()
-    with naming(STDIN):
-        return ModelFile.of(content, STDIN)
+        file = ModelFile.read(path)
+    else:
+        content = _standard_input()
+        with naming(STDIN):
+            file = ModelFile.of(content, STDIN)
+    if file.program is not None:
+        vet_in_fork(file.program)  # commands read their program before they make a client
+    return file
 
 
 def _standard_input() -> bytes:

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from typing import Any
 
 import pjrt
+from pjrt.api.units import readable_bytes
 from pjrt.artifacts.saved_executable import SavedExecutable
 from pjrt.cli._console import print_facts, print_table
 from pjrt.cli._shardings import tiling_cells, tiling_dict
-from pjrt.models.units import readable_bytes
 from pjrt.stablehlo.call_signature import CallSignature, Parameter, Result
 from pjrt.stablehlo.shardings.sharding import Sharding
 from pjrt.stablehlo.shardings.stated_sharding import StatedSharding

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pjrt.models.benchmark.latency import Latencies
-
 
 @dataclass(frozen=True)
 class Timing:
@@ -32,6 +30,8 @@ class Timing:
 
     def spread(self) -> tuple[float, float, float]:
         """Return the tenth percentile, the median and the ninetieth percentile of the repeated runs."""
+        from pjrt.models.benchmark.latency import Latencies  # most runs are not repeated
+
         latencies = Latencies.of([round(seconds * 1e9) for seconds in self.repeats])
         return latencies.percentile(10), latencies.median, latencies.percentile(90)
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import click
 
+from pjrt.api.units import readable_bytes
 from pjrt.cli._console import print_facts, print_table, single_line
 from pjrt.cli._timing import readable
 from pjrt.layers.trace.trace_summary import TraceSummary
-from pjrt.models.units import readable_bytes
 
 _MOST_FUNCTIONS = 15
 """The number of functions that are listed; --json has all."""

@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 import pjrt
+from pjrt.api.units import readable_bytes
 from pjrt.cli._console import console, print_facts, print_json, print_table, progress
 from pjrt.cli._options import call_options, devices_option, json_option
 from pjrt.cli._plots import histogram, timeline
@@ -19,7 +20,6 @@ from pjrt.models.benchmark.times_file import SUFFIXES, write_times
 from pjrt.models.output_path import check_output_path
 from pjrt.models.report.benchmark_page import benchmark_page
 from pjrt.models.report.page import write_page
-from pjrt.models.units import readable_bytes
 
 _EXAMPLES = """
 \b

@@ -42,7 +42,16 @@ def devices(names: tuple[str, ...], options: dict[str, Any], as_json: bool) -> N
     if as_json:
         print_json({"devices": listed, "unavailable": failed})
         return
-    rows = [[d["name"], d["id"], d["kind"], d["platform_version"], ", ".join(d["memory_spaces"])] for d in listed]
-    print_table(["name", "id", "kind", "version", "memory"], rows, right=["id"])
+    columns = {
+        "name": [device["name"] for device in listed],
+        "host": [device["attributes"].get("host", "") for device in listed],
+        "id": [device["id"] for device in listed],
+        "kind": [device["kind"] for device in listed],
+        "version": [device["platform_version"] for device in listed],
+        "memory": [", ".join(device["memory_spaces"]) for device in listed],
+    }
+    if not any(columns["host"]):
+        del columns["host"]
+    print_table(list(columns), list(zip(*columns.values(), strict=True)), right=["id"])
     for failure in failed:
         click.echo(f"{failure['name']} is not available: {problem_of(failure['name'], failure['reason'])}")

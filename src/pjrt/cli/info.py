@@ -14,7 +14,18 @@ from pjrt.cli._console import print_facts, print_json, problem_of
 from pjrt.cli._options import json_option
 from pjrt.plugins import probe
 
-_PACKAGES = ("numpy", "ml_dtypes", "protobuf", "jaxlib", "jax", "torch", "torch_xla", "libtpu", "safetensors")
+_PACKAGES = (
+    "numpy",
+    "ml_dtypes",
+    "protobuf",
+    "jaxlib",
+    "jax",
+    "torch",
+    "torchax",
+    "torch_xla",
+    "libtpu",
+    "safetensors",
+)
 
 _EXAMPLES = """
 \b
@@ -53,7 +64,8 @@ def _version(package: str) -> str:
 def _state(plugin: plugins.Declaration) -> str:
     result = probe.probe(plugin, devices=True)
     if result.problem:
-        return f"not available: {problem_of(plugin.name, result.problem)} ({plugin.origin} {plugin.version})"
+        origin = " ".join(filter(None, (plugin.origin, plugin.version)))
+        return f"not available: {problem_of(plugin.name, result.problem)} ({origin})"
     first = result.devices[0]
     return ", ".join(filter(None, (f"{len(result.devices)} × {first['kind']}", first["platform_version"])))
 

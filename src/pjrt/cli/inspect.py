@@ -9,6 +9,7 @@ import click
 
 from pjrt import stablehlo
 from pjrt.api.errors import naming
+from pjrt.api.units import readable_bytes
 from pjrt.cli._console import print_facts, print_json, print_table, progress
 from pjrt.cli._options import json_option, shapes_option
 from pjrt.cli._program import program_argument, read_model_file
@@ -16,7 +17,6 @@ from pjrt.cli._shardings import is_partitioned, mesh_dict, sharding_cells, shard
 from pjrt.cli._signature_rows import SignatureRow, argument_rows, result_rows
 from pjrt.models.model_file import ModelFile
 from pjrt.models.output_path import check_output_path
-from pjrt.models.units import readable_bytes
 from pjrt.stablehlo.shapes.argument_shapes import spelled_shape
 
 _EXAMPLES = """

@@ -1,0 +1,128 @@
+"""``pjrt serve``: devices for programs in other processes."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import logging
+import sys
+from typing import Any
+
+import click
+
+import pjrt
+from pjrt.cli._completion import complete_device
+from pjrt.cli._options import client_options
+from pjrt.cli._remote_options import limit_options, server_file_options
+from pjrt.cli._signals import asked_to_end
+
+_EXAMPLES = """
+\b
+Examples:
+  pjrt serve cpu -O num_devices=4
+  pjrt serve cpu reference --address 127.0.0.1:8470 --address 127.0.0.1:8471
+  pjrt serve ./mine.py:make_client
+  pjrt serve cpu --address 0.0.0.0:8470 --token-file tokens \\
+    --tls-certificate server.pem --tls-key server.key
+"""
+
+
+@click.command(epilog=_EXAMPLES)
+@click.argument("devices", nargs=-1, required=True, shell_complete=complete_device)
+@click.option(
+    "--address",
+    "addresses",
+    multiple=True,
+    metavar="HOST:PORT",
+    help="Where to listen, by default 127.0.0.1:0; the port 0 takes a free one. For several devices, give it for each.",
+)
+@click.option(
+    "--platform-name",
+    default="",
+    metavar="NAME",
+    help="The platform's name for clients, by default its own; as cpu, any device has donation in stock JAX.",
+)
+@click.option(
+    "--vet-programs/--trust-programs",
+    default=None,
+    help="Whether to parse new programs in a subprocess first, as damaged ones end it; by default for other machines.",
+)
+@click.option(
+    "--save-executables",
+    is_flag=True,
+    help="Let clients save executables and load saved ones. These hold machine code: only for clients that you trust.",
+)
+@server_file_options
+@limit_options
+@click.option(
+    "--metrics-address",
+    metavar="HOST:PORT",
+    help="Serve the metrics for Prometheus there, as http://HOST:PORT/metrics; the port 0 takes a free one.",
+)
+@click.option(
+    "--transfer-directory",
+    metavar="DIRECTORY",
+    help="A directory, best in shared memory such as /dev/shm, in which clients of this machine leave large arrays.",
+)
+@click.option(
+    "--log", "log_sessions", is_flag=True, help="Log each session that opens or ends; refused ones are always logged."
+)
+@client_options
+def serve(
+    devices: tuple[str, ...],
+    addresses: tuple[str, ...],
+    platform_name: str,
+    vet_programs: bool | None,
+    save_executables: bool,
+    files: dict[str, Any],
+    limits: dict[str, Any],
+    metrics_address: str | None,
+    transfer_directory: str | None,
+    log_sessions: bool,
+    options: dict[str, Any],
+) -> None:
+    """Serve DEVICES to programs in other processes, over the IFRT proxy protocol.
+
+    A line for each device names its address when it is ready. Ctrl-C or SIGTERM ends the server.
+
+    Every program of this machine may use the devices, unless --client-ca or --token-file is given. Addresses that other
+    machines reach need TLS and one of the two.
+    """
+    from pjrt import remote
+    from pjrt.remote.monitoring.connection_log import LOGGER, log_to
+    from pjrt.system import keep_freed_memory
+
+    if len(addresses) > 1 and len(addresses) != len(devices):
+        raise click.UsageError(f"expected an --address for each of {len(devices)} devices, found {len(addresses)}")
+    places = addresses or ("127.0.0.1:0",)
+    if len(places) < len(devices):
+        if not places[0].endswith(":0"):
+            raise click.UsageError(f"expected an --address for each of {len(devices)} devices, found one")
+        places *= len(devices)
+    keep_freed_memory()
+    with asked_to_end() as stopped, contextlib.ExitStack() as stack:
+        handler = log_to(sys.stderr, logging.INFO if log_sessions else logging.WARNING)
+        stack.callback(LOGGER.removeHandler, handler)
+        metrics = stack.enter_context(remote.MetricsServer(metrics_address)) if metrics_address else None
+        for name, address in zip(devices, places, strict=True):
+            client = stack.enter_context(pjrt.client(name, **options))
+            server = stack.enter_context(
+                remote.serve(
+                    client,
+                    address,
+                    **files,
+                    limits=remote.Limits(**limits),
+                    metrics=metrics,
+                    transfer_directory=transfer_directory,
+                    name=name,
+                    platform_name=platform_name,
+                    vet_programs=vet_programs,
+                    save_executables=save_executables,
+                )
+            )
+            count = len(client.addressable_devices)
+            click.echo(f"serving {name} with {count} device{'s' * (count != 1)} at {server.address}")
+        if metrics is not None:
+            click.echo(f"metrics at {metrics.url}")
+        gc.freeze()  # the objects so far live as long as the server: the garbage collector need not visit them
+        stopped.wait()
