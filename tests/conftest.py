@@ -6,7 +6,7 @@ import signal
 
 from hypothesis import HealthCheck, settings
 
-pytest_plugins = ["job_fixtures", "tiny.fixtures"]
+pytest_plugins = ["job_fixtures", "remote_fixtures", "tiny.fixtures"]
 
 # A runner in the background of a shell has Ctrl-C ignored, and its children inherit that; the tests of Ctrl-C need it.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

@@ -45,8 +45,10 @@ PAGES = [
     "docs/quickstart.md",
     "docs/programs.md",
     "docs/compare.md",
+    "docs/devices/cluster.md",
     "docs/devices/cpu.md",
     "docs/devices/iree.md",
+    "docs/devices/remote.md",
     "docs/hardware_without_jax.md",
     "docs/reloading.md",
     "docs/ifrt.md",
@@ -55,8 +57,11 @@ PAGES = [
     "docs/offload.md",
     "docs/lowering.md",
     "docs/layers.md",
+    "docs/remote.md",
+    pytest.param("docs/frameworks/torch.md", marks=pytest.mark.torch),
 ]
 PRINTED_LINES = {
+    "docs/devices/cluster.md": 2,
     "docs/hardware_without_jax.md": 1,
     "docs/compare.md": 6,
     "docs/quickstart.md": 13,
@@ -66,6 +71,8 @@ PRINTED_LINES = {
     "docs/lowering.md": 5,
     "docs/offload.md": 2,
     "docs/memory.md": 6,
+    "docs/remote.md": 1,
+    "docs/frameworks/torch.md": 8,
 }
 """The pages that show all of their output, and how many lines they print."""
 

@@ -474,12 +474,13 @@ def test_a_subclass_is_polled_blocked_on_and_watched_once() -> None:
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_futures_work_in_the_child_of_a_fork_made_while_others_complete_theirs() -> None:
     code = """
-import os, threading, warnings, pjrt
+import os, threading, warnings
+from pjrt import Promise  # before the threads: a child cannot import what another thread was importing
 warnings.simplefilter("ignore", DeprecationWarning)
 stop = threading.Event()
 def busy():
     while not stop.is_set():
-        promise = pjrt.Promise()
+        promise = Promise()
         promise.future.add_done_callback(id)
         promise.set_result(1)
 thread = threading.Thread(target=busy)
@@ -487,7 +488,7 @@ thread.start()
 for _ in range(20):
     child = os.fork()
     if not child:
-        promise = pjrt.Promise()
+        promise = Promise()
         promise.set_result(2)
         os._exit(promise.future.result(60))
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 2

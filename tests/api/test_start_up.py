@@ -1,12 +1,122 @@
-"""`import pjrt` stays light: what only some programs need is imported when they need it."""
+"""A start stays light: what only some programs need is imported when they need it."""
 
 import subprocess
 import sys
+from pathlib import Path
 
-SLOW_TO_IMPORT = {"asyncio", "click", "google.protobuf", "jaxlib", "rich"}
+import pytest
+
+SLOW_TO_IMPORT = {"asyncio", "click", "google.protobuf", "importlib.metadata", "jaxlib", "numpy", "rich", "tomllib"}
+
+FIRST_CLIENT = "import pjrt; client = pjrt.client('cpu')"
+FIRST_COMPILATION = f"""{FIRST_CLIENT}
+client.compile("func.func @main(%x: tensor<f32>) -> tensor<f32> {{ return %x : tensor<f32> }}")"""
+
+MOST_MODULES = 95
+"""The modules of pjrt that a client of the cpu device may need; each costs about 0.2 ms."""
+
+MOST_MODULES_TO_COMPILE = 125
+
+DIALECT_CLASSES = {f"jaxlib.mlir.dialects.{name}" for name in ("_ods_common", "builtin", "func", "stablehlo")}
+"""A class for each operation; see ``pjrt.stablehlo._dialect_classes``."""
+
+FOR_SOME_PROGRAMS = {
+    "pjrt.api.capability",
+    "pjrt.api.compatibility",
+    "pjrt.api.phase_compiler",
+    "pjrt.api.tpu_topology",
+    "pjrt.devices.xla.ffi_handler",
+    "pjrt.devices.xla.special_buffers",
+    "pjrt.devices.xla.topology",
+    "pjrt.plugins.discovery",
+    "pjrt.stablehlo.attributes",
+    "pjrt.stablehlo.compilation_advice",
+    "pjrt.stablehlo.inspection",
+    "pjrt.stablehlo.parser",
+}
 
 
-def test_importing_pjrt_leaves_out_what_is_slow_to_import() -> None:
-    code = "import sys, pjrt; print(*sys.modules)"
+FOR_SOME_COMMANDS = {
+    "concurrent.futures.thread",
+    "email",
+    "hashlib",
+    "importlib.metadata",
+    "pjrt.api.capability",
+    "pjrt.api.compatibility",
+    "pjrt.artifacts.saved_executable",
+    "pjrt.host_memory.difference",
+    "pjrt.ifrt.remap_plan",
+    "pjrt.ifrt.serialization",
+    "pjrt.models.benchmark.latency",
+    "pjrt.models.comparison.comparison",
+    "pjrt.models.offloading.offloaded_model",
+    "pjrt.plugins.discovery",
+    "pjrt.stablehlo._artifact",
+    "pjrt.stablehlo._hlo_conversion",
+    "pjrt.stablehlo.inspection",
+    "pjrt.stablehlo.attributes",
+    "pjrt.stablehlo.files._jax_export_schema",
+    "pjrt.stablehlo.files.jax_export",
+    "pjrt.system.python_process",
+    "rich",
+    "typing_extensions",
+}
+"""Modules that a plain ``pjrt run`` of a portable artifact does not import."""
+
+MOST_MODULES_TO_RUN = 185
+
+
+def modules_after(code: str) -> set[str]:
+    """Return the names of the modules that are loaded after some code, in a new process."""
+    code += "\nimport sys; print('modules:', *sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True)
-    assert SLOW_TO_IMPORT.isdisjoint(done.stdout.split())
+    return set(done.stdout.partition("modules:")[2].split())
+
+
+def of_pjrt(modules: set[str]) -> set[str]:
+    return {name for name in modules if name.partition(".")[0] == "pjrt"}
+
+
+def test_importing_pjrt_imports_next_to_nothing() -> None:
+    modules = modules_after("import pjrt")
+    assert SLOW_TO_IMPORT.isdisjoint(modules)
+    assert of_pjrt(modules) == {"pjrt", "pjrt.api", "pjrt.api.lazy_names"}
+
+
+def test_each_public_name_is_found() -> None:
+    assert "pjrt.api.client" in modules_after("import pjrt\nfor name in pjrt.__all__: getattr(pjrt, name)")
+
+
+def test_the_help_imports_no_subcommand() -> None:
+    modules = modules_after("import pjrt.cli\npjrt.cli.main(['--help'], standalone_mode=False)")
+    assert (SLOW_TO_IMPORT - {"click"}).isdisjoint(modules)
+    assert len(of_pjrt(modules)) < 10
+
+
+def test_a_client_imports_what_all_programs_need() -> None:
+    modules = modules_after(FIRST_CLIENT)
+    assert (SLOW_TO_IMPORT - {"jaxlib", "numpy"}).isdisjoint(modules)
+    assert FOR_SOME_PROGRAMS.isdisjoint(modules)
+    assert len(of_pjrt(modules)) <= MOST_MODULES, sorted(of_pjrt(modules))
+
+
+def test_a_compilation_imports_what_all_programs_need() -> None:
+    modules = modules_after(FIRST_COMPILATION)
+    assert FOR_SOME_PROGRAMS.isdisjoint(modules)
+    assert DIALECT_CLASSES.isdisjoint(modules)
+    assert len(of_pjrt(modules)) <= MOST_MODULES_TO_COMPILE, sorted(of_pjrt(modules))
+
+
+def test_a_plain_run_imports_what_all_runs_need() -> None:
+    folder = Path(__file__).parents[2] / "examples" / "digits"
+    arguments = ["run", str(folder / "digits.stablehlo"), "--device", "cpu"]
+    arguments += ["--input", str(folder / "weights.npz"), "--input", str(folder / "images.npy")]
+    modules = modules_after(f"import pjrt.cli\npjrt.cli.main({arguments}, standalone_mode=False)")
+    assert DIALECT_CLASSES.isdisjoint(modules)
+    assert FOR_SOME_COMMANDS.isdisjoint(modules), sorted(FOR_SOME_COMMANDS & modules)
+    assert len(of_pjrt(modules)) <= MOST_MODULES_TO_RUN, sorted(of_pjrt(modules))
+
+
+@pytest.mark.parametrize("arguments", [["run", "--help"], ["devices", "--help"]])
+def test_the_help_of_a_command_loads_no_jaxlib(arguments: list[str]) -> None:
+    assert "jaxlib" not in modules_after(f"import pjrt.cli\npjrt.cli.main({arguments}, standalone_mode=False)")

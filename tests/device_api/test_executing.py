@@ -471,9 +471,9 @@ def test_an_execute_context_may_be_closed_at_once(backend: Backend, client: Clie
 
 
 def test_results_go_to_the_memory_kind_of_the_program(backend: Backend, client: Client, device: Device) -> None:
-    executable = client.compile(backend.programs.to_memory((4,), "pinned_host", "unpinned_host"))
+    executable = client.compile(backend.programs.to_memory((4,), "unpinned_host", "pinned_host"))
     spaces = {space.kind: space for space in device.memory_spaces}
-    x = client.buffer_from_host(X, memory_space=spaces["pinned_host"])
+    x = client.buffer_from_host(X, memory_space=spaces["unpinned_host"])
     (z,) = executable.execute_sharded([x], device)
-    assert z.memory_space == spaces["unpinned_host"]
+    assert z.memory_space == spaces["pinned_host"]
     np.testing.assert_array_equal(np.asarray(z), X)

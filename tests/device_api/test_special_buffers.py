@@ -20,7 +20,9 @@ from pjrt.api.errors import (
     PjrtError,
     ResourceExhaustedError,
     StatusCode,
+    UnimplementedError,
 )
+from pjrt.api.layout import TiledLayout
 from pjrt.api.shape_spec import ShapeSpec
 
 SPEC = ShapeSpec((2, 3), ElementType.F32)
@@ -196,6 +198,21 @@ def test_a_buffer_is_filled_at_once(client: Client) -> None:
         manager.transfer_literal(0, np.asfortranarray(ARRAY * 2)).result(60)
         np.testing.assert_array_equal(first.to_host().result(60), ARRAY * 2)
         np.testing.assert_array_equal(second.to_host().result(60), ARRAY)
+
+
+def test_bytes_are_in_the_layout_of_the_buffer(client: Client) -> None:
+    """A literal is an array; ``transfer_data`` takes the bytes as they lie in the buffer."""
+    spec = ShapeSpec(SPEC.shape, SPEC.element_type, TiledLayout((0, 1)))
+    try:
+        manager = client.create_buffers_for_async_host_to_device([spec, spec])
+    except UnimplementedError:
+        pytest.skip("the device has no new buffers of other layouts than the default")
+    with manager:
+        first, second = manager.retrieve_buffer(0), manager.retrieve_buffer(1)
+        manager.transfer_data(0, ARRAY.tobytes("F")).result(60)
+        manager.transfer_literal(1, ARRAY).result(60)
+        for buffer in (first, second):
+            np.testing.assert_array_equal(buffer.to_host().result(60), ARRAY)
 
 
 def test_pieces_must_fit(client: Client) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+import atexit
 import os
 import queue
 import shutil
@@ -22,10 +23,13 @@ from pjrt.api.compile_options import CompileOptions, DeviceAssignment
 from pjrt.api.device import Device
 from pjrt.api.element_type import ElementType
 from pjrt.api.execute_options import ExecuteOptions, RecvCallback
+from pjrt.api.program import Program
 from pjrt.api.transfer import CopyToDeviceStream
 
 if TYPE_CHECKING:
     from pjrt.capi.export import ExportedPlugin
+    from pjrt.clusters.workers.workers import Workers
+    from pjrt.remote import Server
 
 __all__ = ["BACKENDS", "Absent", "Backend", "TinyBackend", "make_backend"]
 
@@ -211,11 +215,18 @@ class ReferenceBackend(Backend):
         return ReferencePlugin().client(num_devices=num_devices)
 
 
+class IreePrograms(StableHloPrograms):
+    """Programs for IREE, whose compiled functions put all results into the default memory."""
+
+    def to_memory(self, shape: tuple[int, ...], source: str, target: str) -> Program:
+        raise Absent("a program that states its memory kinds")
+
+
 class IreeBackend(Backend):
     """IREE's compiler and runtime. Compiled modules are kept for the other tests: each takes half a second."""
 
     name = "iree"
-    programs = StableHloPrograms()
+    programs = IreePrograms()
     uses_donated_memory = False
     has_memory_limit = True
 
@@ -278,6 +289,70 @@ class ExportedBackend(Backend):
         return self._inner.watched()
 
 
+class RemoteBackend(Backend):
+    """Another device, served by this process to a client of this process."""
+
+    uses_donated_memory = False
+
+    def __init__(self, inner: Backend) -> None:
+        self._inner = inner
+        self.name = "remote" if inner.name == "cpu" else f"remote-{inner.name}"
+        self.programs = inner.programs
+        self.element_types_left_out = inner.element_types_left_out
+
+    def client(self, *, num_devices: int = 2, memory_limit: int | None = None) -> Client:
+        from pjrt.remote.client.plugin import RemotePlugin
+
+        return RemotePlugin().client(address=_server(self._inner, num_devices).address)
+
+
+class ClusterBackend(Backend):
+    """XLA's CPU device on two workers, which all tests share: a device of each."""
+
+    name = "cluster"
+    programs = StableHloPrograms()
+    uses_donated_memory = False
+    element_types_left_out = XlaBackend.element_types_left_out
+
+    def client(self, *, num_devices: int = 2, memory_limit: int | None = None) -> Client:
+        from pjrt.clusters.client.client import ClusterClient
+        from pjrt.clusters.client.member import Member
+        from pjrt.remote.client.plugin import RemotePlugin
+
+        workers = _workers(num_devices)
+        return ClusterClient(
+            [
+                Member(RemotePlugin().client(**workers.connection_options(worker)), worker.host, worker.index)
+                for worker in workers.members
+            ]
+        )
+
+
+@cache
+def _workers(count: int) -> Workers:
+    from pjrt.clusters.launchers.local import LocalLauncher
+    from pjrt.clusters.settings import ClusterSettings
+    from pjrt.clusters.workers.workers import Workers
+    from pjrt.remote.client.plugin import RemotePlugin
+
+    settings = ClusterSettings(options={"num_devices": 1}, logs="hide")
+    workers = Workers(LocalLauncher(count, {}), settings, lambda progress: None)
+    atexit.register(workers.close)
+    # Workers end soon after their last client, and the clients of the tests come and go.
+    _lasting_clients.extend(RemotePlugin().client(**workers.connection_options(worker)) for worker in workers.members)
+    return workers
+
+
+_lasting_clients: list[Client] = []
+
+
+@cache
+def _server(inner: Backend, num_devices: int) -> Server:
+    from pjrt import remote
+
+    return remote.serve(inner.client(num_devices=num_devices))
+
+
 @cache
 def _exported(inner: Backend) -> ExportedPlugin:
     import pjrt
@@ -287,7 +362,7 @@ def _exported(inner: Backend) -> ExportedPlugin:
 
 DEFAULT_DEVICES = (
     "tiny,tiny-0.53,tiny-0.72,tiny-0.88,tiny-0.105,host,simulator,cpu,reference,iree,exported-tiny,exported-host,"
-    "exported-simulator,exported-cpu,layered-tiny"
+    "exported-simulator,exported-cpu,layered-tiny,remote,remote-reference,cluster"
 )
 
 BACKENDS = tuple(os.environ.get("PJRT_TEST_DEVICES", DEFAULT_DEVICES).split(","))
@@ -299,6 +374,8 @@ def make_backend(name: str, library: Path) -> Backend:
     """Return the backend of this name; ``library`` is the tiny plugin's."""
     if name.startswith("exported-"):
         return ExportedBackend(make_backend(name.removeprefix("exported-"), library))
+    if name.startswith("remote-"):
+        return RemoteBackend(make_backend(name.removeprefix("remote-"), library))
     if name.startswith("tiny-0."):
         return OldTinyBackend(library, int(name.removeprefix("tiny-0.")))
     match name:
@@ -316,4 +393,8 @@ def make_backend(name: str, library: Path) -> Backend:
             return ReferenceBackend()
         case "iree":
             return IreeBackend()
+        case "cluster":
+            return ClusterBackend()
+        case "remote":
+            return RemoteBackend(make_backend("cpu", library))
     return RegisteredBackend(name)

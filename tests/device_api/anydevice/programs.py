@@ -209,6 +209,11 @@ class StableHloPrograms(Programs):
             "partition", "() -> tensor<ui32>", "%z = stablehlo.partition_id : tensor<ui32>", "return %z : tensor<ui32>"
         )
 
+    def to_memory(self, shape: tuple[int, ...], source: str, target: str) -> Program:
+        t = _tensor(shape)
+        signature = f'(%x: {t} {{mhlo.memory_kind = "{source}"}}) -> ({t} {{mhlo.memory_kind = "{target}"}})'
+        return self._made("move", signature, f"return %x : {t}")
+
     @staticmethod
     def _made(name: str, signature: str, *lines: str) -> Program:
         body = "\n    ".join(lines)
