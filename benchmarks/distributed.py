@@ -24,7 +24,7 @@ from pjrt import distributed
 PROCESSES = 2
 SIZES = {"4 B": 1, "64 MiB": 1 << 24}
 COUNTS = {"4 B": 200, "64 MiB": 2}
-"""How many all-reduces one round has: the processes make the same calls in the same order, so it cannot adapt."""
+"""The number of all-reduces in a round. It is fixed: the processes make the same calls in the same order."""
 OURS, THEIRS = "pjrt", "raw jaxlib"
 
 

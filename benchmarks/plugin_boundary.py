@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
+import os
 import sys
 import tempfile
+import threading
+import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +25,8 @@ X = np.zeros((), np.float32)
 OURS, RAW, CTYPES, EMPTY = "pjrt", "jaxlib", "pypjrt", "an empty call"
 PROGRAM = "func.func @main(%x: tensor<f32>) -> tensor<f32> { return %x : tensor<f32> }"
 SIZES = [4 << 10, 1 << 20, 16 << 20]
+COUNTS = [1, 10, 100]
+THREADS = [1, 2, 8]
 F32 = int(pjrt.ElementType.F32)
 
 # What is done with the plugin, in each contestant's own words below.
@@ -35,12 +42,61 @@ class RawPluginClient(RawClient):
         from jaxlib import _jax, xla_client
 
         name = library.stem
-        _jax.load_pjrt_plugin(name, str(library), None)
-        _jax.initialize_pjrt_plugin(name)
+        if not _jax.pjrt_plugin_loaded(name):
+            _jax.load_pjrt_plugin(name, str(library), None)
+            _jax.initialize_pjrt_plugin(name)
         self.client = xla_client.make_c_api_client(name, {})
         self.device = self.client.local_devices()[0]
         self.devices = _jax.DeviceList((self.device,))
         self.sharding = _jax.GSPMDSharding(self.devices, xla_client.HloSharding.replicate())
+
+
+Executions = dict[int, dict[str, Callable[[], Call]]]
+"""By the number of arguments and by name: what makes an execution that has its arguments for itself."""
+
+
+def executions(library: Path) -> Executions:
+    """Return an execution with each number of arguments, as ours and as jaxlib's; the plugin ignores the program."""
+    from jaxlib import xla_client
+
+    client = pjrt.load_plugin(library).client()
+    executable, device = client.compile(PROGRAM), client.devices[0]
+    rival = RawPluginClient(library)
+    rival_executable = rival.client.compile_and_load(PROGRAM, rival.devices, xla_client.CompileOptions())
+
+    def ours_with(count: int) -> Call:
+        row = [client.buffer_from_host(X) for _ in range(count)]
+        return lambda: executable.execute_sharded(row, device)
+
+    def theirs_with(count: int) -> Call:
+        row = [rival.put(X) for _ in range(count)]
+        return lambda: rival_executable.execute_sharded(row)
+
+    return {count: {OURS: partial(ours_with, count), RAW: partial(theirs_with, count)} for count in COUNTS}
+
+
+def calls_per_second(make_call: Callable[[], Call], threads: int, seconds: float) -> float:
+    """Return how many calls all threads together finish in a second; each thread has its own arguments."""
+    counts, start, stop = [0] * threads, threading.Barrier(threads + 1), threading.Event()
+
+    def work(number: int) -> None:
+        call = make_call()
+        start.wait()
+        while not stop.is_set():
+            for _ in range(100):
+                call()
+            counts[number] += 100
+
+    workers = [threading.Thread(target=work, args=(number,)) for number in range(threads)]
+    for worker in workers:
+        worker.start()
+    start.wait()
+    begin = time.perf_counter()
+    time.sleep(seconds)
+    stop.set()
+    for worker in workers:
+        worker.join()
+    return sum(counts) / (time.perf_counter() - begin)
 
 
 def nothing() -> None:
@@ -154,6 +210,7 @@ def measure(quick: bool) -> Report:
     with contextlib.ExitStack() as stack:
         noop = build.build_other("noop", folder)
         _measure_calls(report, ours(noop), raw(noop), ctypes_client(noop, stack), rounds)
+        _measure_executions(report, executions(noop), rounds, 0.1 if quick else 1.0)
         _measure_transfers(report, build.build_tiny(folder), stack, rounds)
     return report
 
@@ -170,8 +227,6 @@ def _measure_calls(
             reads.append((what, timings))
         else:
             report.tables.append(f"**{what}**\n\n{timing_table(timings, ours=OURS)}")
-        if what == EXECUTE:
-            report.aims.append(Aim("execute: at most 0.5× of jaxlib", timings[OURS].ratio_to(timings[RAW]), 0.5))
     names = [name for name in (OURS, RAW, CTYPES) if name in reads[0][1]]
     rows = [
         (what, *(duration(_beyond(timings, name)) if name in timings else "" for name in names))
@@ -181,6 +236,27 @@ def _measure_calls(
     slowest = max(_beyond(timings, OURS) for _, timings in reads) * 1e9
     reason = "Each read enters the plugin, with the interpreter's lock given up meanwhile."
     report.aims.append(Aim("any metadata read: under 100 ns beyond an empty call (ns)", slowest, 100, reason=reason))
+
+
+def _measure_executions(report: Report, makers: Executions, rounds: int, seconds: float) -> None:
+    timings = {
+        count: take_turns({who: make() for who, make in case.items()}, rounds=rounds) for count, case in makers.items()
+    }
+    rows = [(who, *(duration(timing[who].median) for timing in timings.values())) for who in (OURS, RAW)]
+    header = ["", *(f"{count} argument{'s' if count > 1 else ''}" for count in timings)]
+    report.tables.append("**execute_sharded, by the number of arguments**\n\n" + table(header, rows))
+    for count, timing in timings.items():
+        text = f"execute, arguments: {count}: at most 0.3× of jaxlib"
+        report.aims.append(Aim(text, timing[OURS].ratio_to(timing[RAW]), 0.3))
+    rates = {who: [calls_per_second(makers[1][who], threads, seconds) for threads in THREADS] for who in (OURS, RAW)}
+    rows = [(who, *(f"{rate:,.0f}" for rate in rates[who])) for who in (OURS, RAW)]
+    has_gil = getattr(sys, "_is_gil_enabled", lambda: True)()
+    report.tables.append(
+        f"**Executions a second of all threads together, one argument, {'with' if has_gil else 'without'} the GIL**\n\n"
+        + table(["threads", *map(str, THREADS)], rows)
+    )
+    if not has_gil and (os.cpu_count() or 1) >= max(THREADS):
+        report.aims.append(Aim("8 threads: at most 1/5 of the time of one", rates[OURS][0] / rates[OURS][-1], 0.2))
 
 
 def _beyond(timings: dict[str, Timing], name: str) -> float:

@@ -23,7 +23,7 @@ Call = Callable[[], object]
 
 @dataclasses.dataclass(frozen=True)
 class Timing:
-    """How long one call of a contestant took, in seconds, once for each round."""
+    """The seconds that one call of a contestant took, once for each round."""
 
     rounds: tuple[float, ...]
 
@@ -61,29 +61,30 @@ def take_turns(
     One round more, before the others, warms up and is not counted. With `time.process_time` as the `clock`, the times
     are those that all threads of the process compute, which other work on the machine hardly changes.
     """
-    counts = {name: _calls_that_fill(round_seconds, call, clock) for name, call in contestants.items()}
+    counts = {name: calls_that_fill(round_seconds, call, clock) for name, call in contestants.items()}
     noted: dict[str, list[float]] = {name: [] for name in contestants}
     chance = random.Random(0)
     for number in range(rounds + 1):
         for name in chance.sample(list(contestants), len(contestants)):
-            seconds = _mean_seconds(contestants[name], counts[name], clock)
+            seconds = mean_seconds(contestants[name], counts[name], clock)
             if number > 0:
                 noted[name].append(seconds)
     return {name: Timing(tuple(seconds)) for name, seconds in noted.items()}
 
 
-def _calls_that_fill(seconds: float, call: Call, clock: Callable[[], float]) -> int:
+def calls_that_fill(seconds: float, call: Call, clock: Callable[[], float] = time.perf_counter) -> int:
     """Return how many calls take about `seconds`; the first calls, which may compile, do not count."""
     call()
     count = 1
     while True:
-        elapsed = _mean_seconds(call, count, clock) * count
+        elapsed = mean_seconds(call, count, clock) * count
         if elapsed >= seconds / 4 or count >= 1 << 20:
             return max(1, round(count * seconds / elapsed))
         count *= 4
 
 
-def _mean_seconds(call: Call, count: int, clock: Callable[[], float]) -> float:
+def mean_seconds(call: Call, count: int, clock: Callable[[], float] = time.perf_counter) -> float:
+    """Return the mean time of `count` calls, with the garbage collector off."""
     gc.collect()
     gc.disable()
     try:

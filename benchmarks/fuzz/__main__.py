@@ -1,8 +1,8 @@
-"""Fuzz: mutated programs through `inspect` or a compiler, in processes that may die of them.
+"""Fuzz: mutated programs through `inspect` or a compiler, or mutated requests to a server, in processes that may die.
 
 A finding is a program that ends its process, that takes longer than the limit, or that raises anything but an error
 of this package. A seed and a number determine each program, so a run can be continued, and `--show` makes a finding
-again.
+again. Of the target ``remote`` a number is a round of a hundred mutated requests.
 """
 
 from __future__ import annotations
@@ -19,9 +19,10 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.fuzz.mutations import Mutator
-from benchmarks.fuzz.worker import BARE, REFUSED, TAKEN, TARGETS
+from benchmarks.fuzz.worker import BARE, REFUSED, REMOTE, TAKEN, TARGETS
 
 BATCH = 2000
+ROUNDS = 500  # of the target remote
 _KEY = ("seed", "target", "binary")
 _NAMES = {TAKEN: "taken", REFUSED: "refused", BARE: "bare"}
 
@@ -31,7 +32,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.fuzz", description=__doc__)
     parser.add_argument("--programs", type=int, default=1_000_000)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--target", choices=TARGETS, default="parse")
+    parser.add_argument("--target", choices=[*TARGETS, REMOTE], default="parse")
     parser.add_argument("--workers", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--limit", type=float, default=60.0, help="seconds that one program may take")
     parser.add_argument("--binary", type=float, default=0.1, help="the share of programs that are not text")
@@ -39,6 +40,8 @@ def main() -> int:
     parser.add_argument("--state", type=Path, help="where to keep how far it is, and what was found")
     parser.add_argument("--show", type=int, metavar="NUMBER", help="write one program to the standard output")
     arguments = parser.parse_args()
+    if arguments.show is not None and arguments.target == REMOTE:
+        raise SystemExit("the requests of a round are printed by: python -m benchmarks.fuzz.worker --target remote ...")
     if arguments.show is not None:
         sys.stdout.buffer.write(Mutator(arguments.seed, arguments.binary).program(arguments.show))
         return 0
@@ -75,7 +78,9 @@ class Job:
                 and self._next < self._arguments.programs
                 and time.monotonic() < stop
             ):
-                end = min(self._next + BATCH, self._arguments.programs)
+                end = min(
+                    self._next + (ROUNDS if self._arguments.target == REMOTE else BATCH), self._arguments.programs
+                )
                 workers.append(Worker(self._arguments, self._next, end))
                 self._next = end
             if not workers:

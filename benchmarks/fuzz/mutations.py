@@ -123,14 +123,14 @@ class Mutator:
         if chance.random() < self._binary:
             code = self._binary_form(which, chance.randrange(3))
             for _ in range(chance.choice((1, 1, 1, 2, 4, 16))):
-                code = chance.choice(_OF_BYTES)(code, chance)
+                code = chance.choice(OF_BYTES)(code, chance)
             return code
         text = self._texts[which]
         for _ in range(chance.choice((1, 1, 1, 2, 2, 3, 4))):
             kinds = _REBUILT if chance.random() < _SHARE_OF_REBUILT else _OF_TEXT
             text = chance.choice(kinds)(self, text, chance)
         code = text.encode(errors="surrogateescape")
-        return chance.choice(_OF_BYTES)(code, chance) if chance.random() < 0.1 else code
+        return chance.choice(OF_BYTES)(code, chance) if chance.random() < 0.1 else code
 
     def _binary_form(self, which: int, form: int) -> bytes:
         """Return a program of the corpus as bytecode, portable artifact or HLO proto, or else as bytecode."""
@@ -326,7 +326,7 @@ def _copy(code: bytes, chance: random.Random) -> bytes:
     return code[:other] + code[at : at + chance.randrange(1, 64)] + code[other:]
 
 
-_OF_BYTES = (_flip, _flip, _set, _set, _insert, _remove, _copy, _cut)
+OF_BYTES = (_flip, _flip, _set, _set, _insert, _remove, _copy, _cut)
 _OF_TEXT: tuple[Callable[[Mutator, str, random.Random], str], ...] = (
     *(Mutator.number, Mutator.size, Mutator.element, Mutator.operation, Mutator.value, Mutator.string) * 2,
     *(Mutator.every_size, Mutator.every_element, Mutator.type) * 4,

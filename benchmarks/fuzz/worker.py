@@ -16,6 +16,7 @@ from benchmarks.fuzz.mutations import Mutator
 from pjrt import PjrtError, Program, stablehlo
 
 TAKEN, REFUSED, BARE = b"o", b"r", b"b"
+REMOTE = "remote"
 
 
 def main() -> None:
@@ -23,22 +24,36 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seed", type=int, required=True)
     parser.add_argument("--binary", type=float, required=True)
-    parser.add_argument("--target", choices=TARGETS, required=True)
+    parser.add_argument("--target", choices=[*TARGETS, REMOTE], required=True)
     parser.add_argument("--untrusted", action="store_true", help="vet binary programs first, as the commands do")
     parser.add_argument("--memory", type=int, default=4, help="the most address space that the process may use, in GiB")
     parser.add_argument("begin", type=int)
     parser.add_argument("end", type=int)
     arguments = parser.parse_args()
-    mutator = Mutator(arguments.seed, arguments.binary)
-    attempt = TARGETS[arguments.target]()
+    attempt = _rounds(arguments.seed) if arguments.target == REMOTE else _programs(arguments)
     out = os.dup(1)
     os.dup2(2, 1)  # the output of native code must not be read as letters
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     resource.setrlimit(resource.RLIMIT_DATA, (arguments.memory << 30, arguments.memory << 30))
     for number in range(arguments.begin, arguments.end):
-        os.write(out, outcome(attempt, mutator.program(number), vetted=arguments.untrusted))
+        os.write(out, attempt(number))
         if number % 500 == 0:
             gc.collect()
+
+
+def _programs(arguments: argparse.Namespace) -> Callable[[int], bytes]:
+    """Return a function that tries a program by its number."""
+    mutator = Mutator(arguments.seed, arguments.binary)
+    attempt = TARGETS[arguments.target]()
+    return lambda number: outcome(attempt, mutator.program(number), vetted=arguments.untrusted)
+
+
+def _rounds(seed: int) -> Callable[[int], bytes]:
+    """Return a function that makes a round of mutated requests by its number."""
+    from benchmarks.fuzz.remote import RemoteTarget
+
+    target = RemoteTarget(seed)
+    return lambda number: BARE if BARE in target.round(number) else TAKEN
 
 
 def outcome(attempt: Callable[[Program], object], code: bytes, *, vetted: bool) -> bytes:
