@@ -26,6 +26,7 @@ from tinygrad.device import ALL_DEVICES, Buffer
 from tinygrad.dtype import DType
 from tinygrad.engine.jit import jit_lower
 from tinygrad.engine.realize import run_linear
+from tinygrad.helpers import DEV
 from tinygrad.uop.ops import Ops, UOp
 
 import pjrt
@@ -849,6 +850,8 @@ def open_devices(name: str | None, count: int) -> tuple[list[str], frozenset[DTy
         raise pjrt.InvalidArgumentError(f"expected a device of tinygrad such as AMD or AMD:1, found {name!r}; "
                                         f"tinygrad has {', '.join(DEVICES)}")  # fmt: skip
     devices = [f"{kind}:{index}" if index else kind for index in range(int(first or 0), int(first or 0) + count)]
+    if not has_default():  # tinygrad asks for it also where a device is named
+        DEV.value = kind
     for device in devices:
         try:
             with diagnostics():
@@ -857,6 +860,14 @@ def open_devices(name: str | None, count: int) -> tuple[list[str], frozenset[DTy
             raise pjrt.UnavailableError(f"tinygrad cannot use its device {device} here: {error.message}") from error
     declared = Device[devices[0]].renderer.supported_dtypes()
     return devices, frozenset(dtype for dtype in TYPES.values() if dtype in declared and can_compile(dtype, devices[0]))
+
+
+def has_default() -> bool:
+    """Whether tinygrad can use a device by default: a processor alone is one only where clang is installed."""
+    try:
+        return bool(Device.DEFAULT)
+    except RuntimeError:
+        return False
 
 
 def can_compile(dtype: DType, device: str) -> bool:
