@@ -4,6 +4,7 @@ Needs Cython and a C compiler, nothing else; also builds offline with ``pip inst
 After a change of a ``.pyx`` file in an editable install: ``python setup.py build_ext --inplace``.
 """
 
+import multiprocessing
 import os
 import platform
 import sys
@@ -24,6 +25,10 @@ FLAGS = (
     # With exceptions, so that a thread that is ended runs its cleanup functions (pjrt_support/trampolines.h).
     else ["-O2", "-g0", "-fvisibility=hidden", "-fexceptions"]
 )
+
+if sys.platform.startswith("linux"):
+    # Cython compiles in processes of its own. From Python 3.14 on the default would run this file again in each.
+    multiprocessing.set_start_method("fork", force=True)
 
 extensions = [
     Extension(
@@ -76,6 +81,8 @@ setup(
                 # Indices are checked, as anywhere in Python: a plugin or a framework decides how long things are.
                 "wraparound": False,
                 "initializedcheck": False,
+                # No module turns the GIL on where Python runs without it: what threads share is guarded.
+                "freethreading_compatible": True,
             },
         ),
     ],

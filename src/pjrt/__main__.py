@@ -8,7 +8,7 @@ def run() -> None:
     """Run the command, and end the process."""
     # Imports make a hundred thousand objects that live as long as the process. The collector would search them for
     # garbage again and again at the start, and once more at the end: together a fifth of the time of a short command.
-    gc.set_threshold(50_000)
+    gc.set_threshold(200_000)
     atexit.register(gc.freeze)
     from pjrt.cli import main
 
