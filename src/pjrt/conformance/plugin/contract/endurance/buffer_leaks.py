@@ -144,14 +144,23 @@ def _copy(subject: Subject) -> Round:
     call = PreparedCall(
         subject, "PJRT_Buffer_CopyToDevice", buffer=subject.buffer(ramp(16)), dst_device=other_device(subject)
     )
-    return _made_buffer(subject, call, "dst_buffer")
+    return _made_buffer(subject, call, "dst_buffer", filled=True)
 
 
-def _made_buffer(subject: Subject, make: PreparedCall, out: str = "buffer") -> Round:
-    """Return a round of a call that makes a buffer, which is awaited and destroyed."""
+def _made_buffer(subject: Subject, make: PreparedCall, out: str = "buffer", *, filled: bool = False) -> Round:
+    """Return a round of a call that makes a buffer, and of the end of the buffer and of its ready event.
+
+    Args:
+        subject: the plugin.
+        make: the call.
+        out: the field of the buffer.
+        filled: whether the plugin fills the buffer with contents. They are waited for: rounds that are faster than the
+            plugin's threads would pile up what those have not done yet.
+    """
     buffer = make.field(out)
     ready = PreparedCall(subject, "PJRT_Buffer_ReadyEvent")
     target, event = ready.field("buffer"), ready.field("event")
+    wait = Destroyer(subject, "PJRT_Event_Await", "event")
     end_event = Destroyer(subject, "PJRT_Event_Destroy", "event")
     end_buffer = Destroyer(subject, "PJRT_Buffer_Destroy", "buffer")
 
@@ -159,6 +168,8 @@ def _made_buffer(subject: Subject, make: PreparedCall, out: str = "buffer") -> R
         make()
         target.value = buffer.value
         ready()
+        if filled:
+            wait(event)
         end_event(event)
         end_buffer(buffer)
 

@@ -16,7 +16,8 @@ from pjrt.conformance.plugin.subject import Subject
 
 _EXECUTE = "PJRT_LoadedExecutable_Execute"
 _COMPILATIONS = 1_000
-_HEAP_BYTES = 200
+_HEAP_BYTES = 512
+_RESIDENT_BYTES = 4096
 """The bytes for each compilation that count as a leak: compilers keep a little of what they have seen."""
 _X = np.arange(4, dtype=np.float32)
 Round = Callable[[], None]
@@ -186,8 +187,8 @@ def _client(subject: Subject) -> Round:
     "leaks.compilations",
     calls=("PJRT_Client_Compile", "PJRT_LoadedExecutable_Destroy", "PJRT_Client_Create", "PJRT_Client_Destroy"),
     over={
-        "compilation": (_compilation, 2, _HEAP_BYTES, 48),
-        "refused_program": (_refused_program, 2, _HEAP_BYTES, 48),
+        "compilation": (_compilation, 2, _HEAP_BYTES, _RESIDENT_BYTES),
+        "refused_program": (_refused_program, 2, _HEAP_BYTES, _RESIDENT_BYTES),
         # XLA keeps up to 70 KB for each client, whose threads end later. A process makes few clients.
         "client": (_client, 120, 256 << 10, 256 << 10),
     },
