@@ -100,6 +100,8 @@ def _prevents_donation(subject: Subject) -> None:
 def _references_of_threads(subject: Subject) -> None:
     subject.require(_INCREASE, _DECREASE)
     buffer = subject.buffer(_X)
+    subject.call(_INCREASE, buffer=buffer)  # some devices have none
+    subject.call(_DECREASE, buffer=buffer)
 
     def work() -> None:
         for _ in range(_REFERENCES):
