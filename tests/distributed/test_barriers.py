@@ -101,4 +101,4 @@ def test_a_job_that_fails_ends_the_agreement(start_job: StartJob) -> None:
     job[0].hear("announced")
     job[1].kill()
     assert job[0].wait() == 1
-    assert "process 1 (pid" in job[0].errors[-1]
+    assert "process 1 (pid" in "\n".join(job[0].errors)  # XLA may print behind it

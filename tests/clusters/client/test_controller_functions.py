@@ -62,6 +62,47 @@ def test_an_error_of_the_function_is_that_of_the_result(shared_cluster: ClusterC
         np.asarray(result)
 
 
+def test_a_function_that_raises_on_one_worker_holds_up_no_other() -> None:
+    def broken(x: Any, y: Any, *, factor: int) -> None:
+        if x[0] == 0:
+            raise ValueError("out of paper")
+        y[...] = x
+
+    program = """func.func @main(%x: tensor<4xf32>) -> tensor<4xf32> {
+      %y = stablehlo.custom_call @broken_here(%x) {api_version = 4 : i32, backend_config = {factor = 3 : i64}}
+        : (tensor<4xf32>) -> tensor<4xf32>
+      %z = "stablehlo.all_reduce"(%y) ({
+        ^bb0(%a: tensor<f32>, %b: tensor<f32>):
+          %c = stablehlo.add %a, %b : tensor<f32>
+          stablehlo.return %c : tensor<f32>
+      }) {replica_groups = dense<[[0, 1]]> : tensor<1x2xi64>,
+          channel_handle = #stablehlo.channel_handle<handle = 1, type = 1>} : (tensor<4xf32>) -> tensor<4xf32>
+      return %z : tensor<4xf32> }"""
+
+    with pjrt.cluster(2, "cpu", num_devices=1, logs="hide", progress=False) as client:
+        client.register_ffi_handler("broken_here", LocalHandler(broken))
+        executable = client.compile(program, CompileOptions(num_replicas=2))
+
+        def execute(*numbers: int) -> list[Any]:
+            pairs = zip(numbers, client.devices, strict=True)
+            put = client.buffer_from_host
+            rows = executable.execute(
+                [[put(np.full(4, number, np.float32), device=device)] for number, device in pairs]
+            )
+            return [row[0].to_host() for row in rows]
+
+        assert [each.result(LIMIT)[0] for each in execute(1, 2)] == [3, 3]
+        results = execute(1, 0)
+        for number in (1, 0):  # the one that raised knows it first
+            with pytest.raises(InvalidArgumentError, match="out of paper"):
+                results[number].result(LIMIT)
+        for result in execute(1, 2):  # what the first worker had sent would count as its part of this one
+            with pytest.raises(InvalidArgumentError, match="process 1 has failed its part of a program"):
+                result.result(LIMIT)
+        for device in client.devices:
+            assert np.asarray(run(client, calling("broken_here"), np.ones(4, np.float32), device)).tolist() == [1] * 4
+
+
 @pytest.mark.parametrize("end", ["the client is closed", "the worker is killed"])
 def test_a_function_may_outlive_the_worker_that_waits_for_it(end: str) -> None:
     begun, gate, ended = threading.Event(), threading.Event(), threading.Event()

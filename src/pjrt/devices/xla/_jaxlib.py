@@ -17,7 +17,6 @@ import itertools
 import math
 import operator
 import os
-import re
 import sys
 import types
 from collections.abc import Callable, Sequence
@@ -27,7 +26,7 @@ import numpy as np
 
 from pjrt.api.element_type import AnyDType
 from pjrt.api.errors import InternalError, PjrtError, StatusCode
-from pjrt.devices.xla.lost_processes import explained
+from pjrt.devices.xla.collective_errors import explained
 from pjrt.stablehlo.jaxlib import load, version
 
 T = TypeVar("T")
@@ -141,9 +140,6 @@ def _without_jax(function: Callable[..., T], *arguments: Any) -> T:
 
 # Errors.
 
-_BETWEEN_PROCESSES = "Gloo|SocketServer|errno: |InjectFailure"
-"""Words in the errors of collectives and transfers between processes."""
-
 _TRACE = "=== Source Location Trace"  # the place in XLA's source, which jaxlib 0.12 appends
 
 
@@ -156,9 +152,7 @@ def converted(error: BaseException) -> PjrtError:
         return error
     code, message = status_of(error)
     if code is not None:
-        converted_error = PjrtError.of(code, message)
-        if re.search(_BETWEEN_PROCESSES, message):
-            converted_error = explained(converted_error)
+        converted_error = explained(PjrtError.of(code, message))
     elif isinstance(error, RuntimeError):
         converted_error = InternalError(message)
     else:

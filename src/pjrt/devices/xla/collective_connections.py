@@ -4,7 +4,8 @@ XLA makes the connections of a group of devices when a program first exchanges d
 groups of a process share one listening address, so a connection does not show to which group it belongs. But programs
 are started from here: a connection that appears during the first run of a program is one of its groups. So when a
 process is lost, the connections of programs that include it are shut down, also those between other processes, which
-would wait for one another for ever; and the connections of all other programs stay.
+would wait for one another for ever; and the connections of all other programs stay. When a process has failed its part
+of a program, the same is done for the program's processes.
 """
 
 from __future__ import annotations
@@ -53,7 +54,15 @@ class CollectiveConnections:
         return end
 
     def shut_down(self, process_index: int | None = None) -> None:
-        """Shut down the connections of programs that include a process, or all connections.
+        """Shut down the connections of programs that include a process, or all connections."""
+        self._shut_down(lambda processes: process_index is None or process_index in processes)
+
+    def shut_down_between(self, group: Collection[int]) -> None:
+        """Shut down the connections of programs that include two or more processes of a group."""
+        self._shut_down(lambda processes: len(processes & frozenset(group)) > 1)
+
+    def _shut_down(self, concerns: Callable[[frozenset[int]], bool]) -> None:
+        """Shut down the connections of some programs.
 
         A connection of unknown programs is shut down, too: a collective that fails is better than one that waits.
         """
@@ -61,7 +70,7 @@ class CollectiveConnections:
             self._attribute()
             for opened, own, peer in collective_sockets.connections(self._addresses):
                 processes = self._processes.get((own, peer))
-                if process_index is None or processes is None or process_index in processes:
+                if processes is None or concerns(processes):
                     with contextlib.suppress(OSError):  # it broke just now
                         opened.shutdown(socket.SHUT_RDWR)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
@@ -232,6 +233,11 @@ class XlaExecutable(Executable):
 
     def compile_options(self) -> CompileOptions:
         return self._options
+
+
+def has_collectives(optimized_text: str) -> bool:
+    """Return whether a program exchanges data between its devices."""
+    return re.search(r" (all-|ragged-all-|reduce-scatter|collective-)[a-z-]*\(", optimized_text) is not None
 
 
 def element_type_of(value: ValueShape) -> ElementType:

@@ -13,7 +13,7 @@ from pjrt.devices.xla import _jaxlib
 from pjrt.devices.xla._jaxlib import TURNS, collect_released, converted
 from pjrt.devices.xla._short_path import ShortPath
 from pjrt.devices.xla.buffer import PendingBuffer, ShardBuffer, XlaBuffer
-from pjrt.devices.xla.executable import XlaExecutable, element_type_of, memory_kind_of
+from pjrt.devices.xla.executable import XlaExecutable, element_type_of, has_collectives, memory_kind_of
 from pjrt.devices.xla.future import completion, flattened, in_thread
 from pjrt.devices.xla.memory_space import KINDS
 from pjrt.devices.xla.rendezvous import Contribution, Rendezvous, Started
@@ -54,9 +54,11 @@ class Executor:
 
     __slots__ = (
         "_device_ids",
+        "_executable",
         "_handlers",
         "_has_run",
         "_parameter_shardings",
+        "_partners",
         "_peers",
         "_processes",
         "_rendezvous",
@@ -70,12 +72,14 @@ class Executor:
     def __init__(self, executable: XlaExecutable, devices: Sequence[XlaDevice], rendezvous: Rendezvous) -> None:
         shape = executable.program_shape
         runtime = devices[0].runtime
+        self._executable = executable
         self._watcher = runtime.watcher
         self._rendezvous = rendezvous
         # The devices of all processes: the arrays of a launch are spread over them, and only their shards are here.
         self._device_ids = tuple(number for row in executable.assignment.device_ids for number in row)
         self._peers = runtime.peers if len(self._device_ids) > 1 else None
         self._processes = frozenset(runtime.jaxlib_device(number).process_index for number in self._device_ids)
+        self._partners = self._peers if len(self._processes) > 1 else None
         self._has_run = self._peers is None
         self._start = executable.jaxlib_executable.execute_sharded
         self.donated = shape.donated
@@ -129,7 +133,9 @@ class Executor:
         try:
             results = self._run(sources, non_donatable, launch_id)
         except PjrtError as error:
-            return self.failed(error, rows, futures)
+            failed = self.failed(error, rows, futures)
+            self._part_failed(error)
+            return failed
         for row in rows:
             mark_donated(row, self.donated - non_donatable)
         if futures is not None:
@@ -182,6 +188,7 @@ class Executor:
                     contribution.start.set_result(Started(row_sources, self._completion(results)))
             except Exception as error:
                 failure = converted(error)
+                self._part_failed(failure)
                 for contribution in contributions:
                     if not contribution.start.future.done():
                         contribution.start.set_error(failure)
@@ -255,13 +262,17 @@ class Executor:
         ]
 
     def _launch(self, arrays: list[_jaxlib.Array], launch_id: int) -> Results:
-        if self._peers is not None and len(self._processes) > 1:
-            self._peers.check(self._processes)
+        if self._partners is not None:
+            self._partners.check(self._processes)
         if next(TURNS):
             collect_released()
-        if self._has_run:
-            return self._started(arrays, launch_id)
-        # The groups of a program's collectives connect in its first run.
+        results = self._started(arrays, launch_id) if self._has_run else self._first_run(arrays, launch_id)
+        if self._partners is not None:
+            self._partners.begin_part(self._completion(results), self._part_failed)
+        return results
+
+    def _first_run(self, arrays: list[_jaxlib.Array], launch_id: int) -> Results:
+        """Start the program for the first time: the groups of its collectives connect."""
         assert self._peers is not None
         self._has_run = True
         end = self._peers.begin_first_run(self._processes)
@@ -272,6 +283,17 @@ class Executor:
             raise
         self._completion(results).add_done_callback(lambda _: end())
         return results
+
+    def _part_failed(self, error: PjrtError) -> None:
+        """Let no other process wait for this one's part of a launch, which has failed."""
+        if self._partners is not None and self._exchanges_data():
+            self._partners.part_failed(self._processes, error)
+
+    def _exchanges_data(self) -> bool:
+        try:
+            return has_collectives(self._executable.optimized_text())
+        except FailedPreconditionError:  # the client was closed
+            return False
 
     def _started(self, arrays: list[_jaxlib.Array], launch_id: int) -> Results:
         launch = _jaxlib.start(self._start, arrays, not self._handlers, launch_id)

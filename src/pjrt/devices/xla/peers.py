@@ -2,11 +2,13 @@
 
 XLA's own code exchanges the devices and runs the collectives. This package sees to it that nothing waits for a process
 that is lost: the processes meet before XLA does, and their connections are shut down when one of them is lost. If the
-job goes on without it, so does everything that does not need it.
+job goes on without it, so does everything that does not need it. The same is done when a process has failed its part of
+a program: the others would wait for it for half an hour, or take the data of its next program for those of this one.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import socket
@@ -14,11 +16,12 @@ import threading
 import weakref
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from pjrt import distributed
-from pjrt.api.errors import FailedPreconditionError, InvalidArgumentError, PjrtError, UnimplementedError
-from pjrt.devices.xla import _jaxlib, collective_sockets, lost_processes
+from pjrt.api.errors import FailedPreconditionError, InvalidArgumentError, PjrtError, StatusCode, UnimplementedError
+from pjrt.api.future import Future
+from pjrt.devices.xla import _jaxlib, collective_errors, collective_sockets
 from pjrt.devices.xla._jaxlib import converted
 from pjrt.devices.xla.collective_connections import CollectiveConnections
 from pjrt.devices.xla.collective_sockets import Address
@@ -32,6 +35,18 @@ _MPI_LIBRARY = "MPITRAMPOLINE_LIB"
 
 _numbers: weakref.WeakKeyDictionary[distributed.Job, int] = weakref.WeakKeyDictionary()
 _numbers_lock = threading.Lock()
+
+
+class _Part(NamedTuple):
+    """A part of a program that this process runs.
+
+    Attributes:
+        completion: is done when the part is.
+        failed: is called with the error of the part.
+    """
+
+    completion: Future[None]
+    failed: Callable[[PjrtError], object]
 
 
 class Peers:
@@ -55,6 +70,8 @@ class Peers:
         self._error: PjrtError | None = None
         self._absences: dict[int, PjrtError] = {}
         self._losses: dict[int, PjrtError] = {}
+        self._failed_parts: dict[frozenset[int], PjrtError] = {}
+        self._running_parts: list[_Part] = []
         self._connections = CollectiveConnections()
         self._at_loss: list[Callable[[int | None], object]] = []
         self.process_index = job.process_index
@@ -103,12 +120,20 @@ class Peers:
             raise converted(error) from error
 
     def check(self, processes: Collection[int] | None = None) -> None:
-        """Return if all processes are there, or those that are given, as far as this one knows.
+        """Return if all processes are there, or those that are given, and exchange data, as far as this one knows.
 
         Raises:
             UnavailableError: a process was lost.
+            PjrtError: two of the processes that are given exchange no data any more, because one of them has failed its
+                part of a program; the error has the code of that failure.
         """
         self._check(self._absences, processes)
+        for part in list(self._running_parts):
+            if part.completion.done():
+                self._end_part(part)
+        for group, error in list(self._failed_parts.items()):
+            if len(group.intersection(processes or ())) > 1:
+                raise PjrtError.of(error.code, error.message)
 
     def check_serves(self, process_index: int) -> None:
         """Return if a process is there, also one that has called ``shutdown``: others can fetch what it has offered.
@@ -153,6 +178,68 @@ class Peers:
         """
         return self._connections.begin_first_run(processes)
 
+    def begin_part(self, completion: Future[None], failed: Callable[[PjrtError], object]) -> None:
+        """Notice the end of this process's part of a program.
+
+        Args:
+            completion: is done when the part is.
+            failed: is called with the error of the part, and calls ``part_failed``. When ``check`` returns, it has been
+                called for all parts that have failed by then.
+        """
+        part = _Part(completion, failed)
+        self._running_parts.append(part)
+        completion.add_done_callback(lambda _: self._end_part(part))
+
+    def _end_part(self, part: _Part) -> None:
+        if (error := part.completion.exception()) is not None:
+            part.failed(error)
+        with contextlib.suppress(ValueError):  # another thread has noticed the end, too
+            self._running_parts.remove(part)
+
+    def part_failed(self, processes: Collection[int], error: PjrtError) -> None:
+        """Fail what waits for this process's part of a program, because this part has failed.
+
+        From then on these processes exchange no data: what each of them had sent cannot be told from what it would
+        send for the next program.
+
+        Args:
+            processes: the processes of the program's devices.
+            error: the failure. That of a connection counts only where another process has failed its part.
+        """
+        group = frozenset(processes)
+        if group in self._failed_parts or self._error is not None or not group.isdisjoint(self._absences):
+            return  # it is done already, or what waits for the lost process has failed
+        if self._absences and error.code is StatusCode.UNAVAILABLE:
+            return  # a value that a lost process was to compute with the others has failed in all of them
+        cause = next((each for known, each in self._failed_parts.items() if len(known & group) > 1), None)
+        if cause is not None:
+            pass  # the failure is the refusal to begin this part
+        elif collective_errors.is_symptom(error):
+            cause = self._published_failure()
+        else:
+            message = (
+                f"process {self.process_index} has failed its part of a program: {error.message}; the processes "
+                f"{', '.join(map(str, sorted(group)))} exchange no data any more, because the others may have been "
+                "waiting for it: make a new client in all processes, or a new cluster"
+            )
+            cause = PjrtError.of(error.code, message)
+            with contextlib.suppress(PjrtError):  # the job has ended, or the store: the connections break all the same
+                self.publish("failure", json.dumps([error.code, message]).encode())
+        if cause is not None:
+            self._failed_parts[group] = cause
+            self._connections.shut_down_between(group)
+
+    def _published_failure(self) -> PjrtError | None:
+        """Return the error of a process that has failed its part of a program; ``None`` if there is none."""
+        try:
+            failures = self._job.store.directory(f"{self._name}/failure")
+        except PjrtError:  # the job has ended
+            return None
+        for value in failures.values():
+            code, message = json.loads(value)
+            return PjrtError.of(code, message)
+        return None
+
     def publish(self, topic: str, value: bytes) -> None:
         """Make a value of this process known to the others."""
         self._job.store.put(f"{self._name}/{topic}/{self.process_index}", value)
@@ -188,7 +275,8 @@ class Peers:
 
     def _meet(self, own: set[Address]) -> None:
         """Wait for the other processes, and learn the addresses at which their collectives listen."""
-        lost_processes.forget()
+        failure = weakref.WeakMethod(self._published_failure)
+        collective_errors.begin(lambda: _call(failure))
         self.publish("collectives", json.dumps({"collectives": self._kind, "addresses": sorted(own)}).encode())
         self._job.barrier(f"{self._name}/meeting", _MEETING_SECONDS)
         addresses: set[Address] = set()
@@ -220,7 +308,7 @@ class Peers:
             self._report_loss(process_index)
 
     def _break_collectives(self, error: PjrtError, process_index: int | None) -> None:
-        lost_processes.report(error)
+        collective_errors.report(error)
         self._connections.shut_down(process_index)
 
     def _report_loss(self, process_index: int | None) -> None:
@@ -228,10 +316,9 @@ class Peers:
             callback(process_index)
 
 
-def _call(method: weakref.WeakMethod[Any], *arguments: object) -> None:
-    """Call a method of an object that still exists."""
-    if (bound := method()) is not None:
-        bound(*arguments)
+def _call(method: weakref.WeakMethod[Any], *arguments: object) -> Any:
+    """Call a method of an object that still exists, and return its result."""
+    return None if (bound := method()) is None else bound(*arguments)
 
 
 def own_host(address: str) -> str | None:
