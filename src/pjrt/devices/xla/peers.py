@@ -211,33 +211,38 @@ class Peers:
             return  # it is done already, or what waits for the lost process has failed
         if self._absences and error.code is StatusCode.UNAVAILABLE:
             return  # a value that a lost process was to compute with the others has failed in all of them
+        # The failure may be the refusal to begin this part.
         cause = next((each for known, each in self._failed_parts.items() if len(known & group) > 1), None)
-        if cause is not None:
-            pass  # the failure is the refusal to begin this part
-        elif collective_errors.is_symptom(error):
-            cause = self._published_failure()
-        else:
-            message = (
-                f"process {self.process_index} has failed its part of a program: {error.message}; the processes "
-                f"{', '.join(map(str, sorted(group)))} exchange no data any more, because the others may have been "
-                "waiting for it: make a new client in all processes, or a new cluster"
-            )
-            cause = PjrtError.of(error.code, message)
-            with contextlib.suppress(PjrtError):  # the job has ended, or the store: the connections break all the same
-                self.publish("failure", json.dumps([error.code, message]).encode())
+        if cause is None:
+            is_symptom = collective_errors.is_symptom(error)
+            cause = self._published_failure(group) if is_symptom else self._publish_failure(group, error)
         if cause is not None:
             self._failed_parts[group] = cause
             self._connections.shut_down_between(group)
 
-    def _published_failure(self) -> PjrtError | None:
-        """Return the error of a process that has failed its part of a program; ``None`` if there is none."""
+    def _publish_failure(self, group: frozenset[int], error: PjrtError) -> PjrtError:
+        """Make the failure of this process's part known to the others, and return the error that all of them get."""
+        members = sorted(group)
+        message = (
+            f"process {self.process_index} has failed its part of a program: {error.message}; the processes "
+            f"{', '.join(map(str, members))} exchange no data any more, because the others may have been waiting for "
+            "it: make a new client in all processes, or a new cluster"
+        )
+        with contextlib.suppress(PjrtError):  # the job has ended; the connections are shut down all the same
+            self.publish("failure", json.dumps([members, error.code, message]).encode())
+        return PjrtError.of(error.code, message)
+
+    def _published_failure(self, group: Collection[int] | None = None) -> PjrtError | None:
+        """Return the error of a process that has failed its part of a program of two or more processes of a group, or
+        of any processes; ``None`` if there is none.
+        """
         try:
             failures = self._job.store.directory(f"{self._name}/failure")
         except PjrtError:  # the job has ended
             return None
-        for value in failures.values():
-            code, message = json.loads(value)
-            return PjrtError.of(code, message)
+        for members, code, message in map(json.loads, failures.values()):
+            if group is None or len(set(members).intersection(group)) > 1:
+                return PjrtError.of(code, message)
         return None
 
     def publish(self, topic: str, value: bytes) -> None:
