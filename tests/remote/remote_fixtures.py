@@ -85,13 +85,15 @@ Serve = Callable[..., Serving]
 def start_serving(*arguments: str, devices: int = 1, environment: Mapping[str, str] | None = None) -> Serving:
     """Start ``pjrt serve`` with these arguments, and wait for its lines, one for each of ``devices``."""
     log = tempfile.TemporaryFile("w+")  # noqa: SIM115 it is open as long as the server runs
+    # In the process of the tests this package may have set the level of XLA's log, for itself.
+    inherited = {name: value for name, value in os.environ.items() if name != "TF_CPP_MIN_LOG_LEVEL"}
     process = subprocess.Popen(
         [sys.executable, "-m", "pjrt", "serve", *arguments],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=log,
         text=True,
-        env={**os.environ, **(environment or {})},
+        env=inherited | dict(environment or {}),
     )
     assert process.stdout is not None
     killer = threading.Timer(PATIENCE, process.kill)

@@ -38,17 +38,19 @@ CLIENT_LIMITS = {
 def results() -> Iterator[dict[str, Any]]:
     """The results of each script on a server with eight devices."""
     serving = start_serving("cpu", "-O", "num_devices=8")
-    done = subprocess.run(
-        [sys.executable, str(HERE / "stock_jax.py"), serving.address],
-        capture_output=True,
-        text=True,
-        timeout=2 * PATIENCE,
-        env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "2"},
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    assert serving.errors == ""
-    yield json.loads(done.stdout.splitlines()[-1])
-    end_serving(serving)
+    try:
+        done = subprocess.run(
+            [sys.executable, str(HERE / "stock_jax.py"), serving.address],
+            capture_output=True,
+            text=True,
+            timeout=2 * PATIENCE,
+            env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "2"},
+        )
+        assert done.returncode == 0, done.stderr[-3000:]
+        assert serving.errors == ""
+        yield json.loads(done.stdout.splitlines()[-1])
+    finally:
+        end_serving(serving)
 
 
 def names(script: str, mark: str) -> list[str]:

@@ -10,7 +10,7 @@ import threading
 from pathlib import Path
 
 from pjrt.api.errors import DataLossError, FailedPreconditionError
-from pjrt.system import FileStamp, file_stamp, open_library
+from pjrt.system import FileStamp, file_stamp, limit_xla_log, open_library
 from pjrt.system.elf import is_library, missing_bytes
 
 _lock = threading.Lock()
@@ -54,6 +54,7 @@ def open_plugin_library(path: str) -> int:
         OSError: the system cannot open the library, which the text explains; or the file cannot be copied.
     """
     stamp = file_stamp(path)
+    limit_xla_log()  # many vendors' libraries have XLA inside
     with _lock:
         handles = _opened.setdefault(path, {})
         if stamp not in handles:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-
 import click
 
 import pjrt
@@ -39,5 +37,3 @@ _COMMANDS = {
 @click.version_option(pjrt.__version__, prog_name="pjrt")
 def main() -> None:
     """Run, compile and inspect machine learning programs on any PJRT device."""
-    # XLA logs information to the error stream, which is for errors and progress here; its warnings stay.
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")

@@ -90,7 +90,7 @@ def serve(
     """
     from pjrt import remote
     from pjrt.remote.monitoring.connection_log import LOGGER, log_to
-    from pjrt.system import keep_freed_memory
+    from pjrt.system import keep_freed_memory, limit_xla_log
 
     if len(addresses) > 1 and len(addresses) != len(devices):
         raise click.UsageError(f"expected an --address for each of {len(devices)} devices, found {len(addresses)}")
@@ -99,6 +99,8 @@ def serve(
         if not places[0].endswith(":0"):
             raise click.UsageError(f"expected an --address for each of {len(devices)} devices, found one")
         places *= len(devices)
+    # What XLA warns of is about the programs of clients, and quotes them. The log here is for who runs the server.
+    limit_xla_log(2)
     keep_freed_memory()
     with asked_to_end() as stopped, contextlib.ExitStack() as stack:
         handler = log_to(sys.stderr, logging.INFO if log_sessions else logging.WARNING)

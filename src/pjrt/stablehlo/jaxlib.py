@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import functools
 import importlib
-import os
 from types import ModuleType
 from typing import Any
 
 from pjrt.api.errors import FailedPreconditionError
+from pjrt.system import limit_xla_log
 
 OLDEST = (0, 9, 0)
 """The oldest jaxlib that works. (The bindings of 0.8 end the process when they meet a complex constant.)"""
@@ -71,9 +71,7 @@ def _package() -> ModuleType:
         raise FailedPreconditionError(
             f"expected {SUPPORTED}, found jaxlib {spelled}: pip install '{EXTRA}' brings one that works"
         )
-    # XLA's logging reads this once, when jaxlib's library is loaded, whichever of its modules is first: 1 leaves out
-    # news about devices and keeps warnings and errors. A user's own choice stays.
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")
+    limit_xla_log()
     return package
 
 

@@ -33,6 +33,7 @@ from pjrt.system.processes import (
     succeeds_in_fork,
 )
 from pjrt.system.resident_memory import peak_resident_bytes, reset_peak_resident_bytes
+from pjrt.system.xla_log import limit_xla_log
 
 __all__ = [
     "FileStamp",
@@ -51,6 +52,7 @@ __all__ = [
     "library_file_names",
     "library_suffixes",
     "library_symbol",
+    "limit_xla_log",
     "open_library",
     "peak_resident_bytes",
     "process_command",

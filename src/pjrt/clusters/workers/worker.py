@@ -75,7 +75,6 @@ def _serve(bootstrap: Bootstrap) -> int:
     if bootstrap.parent:
         system.end_with(bootstrap.parent)
     os.environ.update(bootstrap.environment)
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")  # XLA logs information to the error stream
     try:
         os.chdir(bootstrap.working_directory or ".")
     except OSError as error:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable
 from typing import Any
 
 from pjrt.stablehlo import read, to_module
+from pjrt.stablehlo.jaxlib import load
+
+_PURPOSE = "interpret programs"
 
 
 def decompose(module: Any, is_known: Callable[[str], bool]) -> Any:
@@ -18,8 +20,8 @@ def decompose(module: Any, is_known: Callable[[str], bool]) -> Any:
     _collect(module.operation, names)
     if all(is_known(name) or not name.startswith("chlo.") for name in names):
         return module.operation
-    importlib.import_module("jaxlib.mlir.dialects.stablehlo").register_stablehlo_passes()
-    passes = importlib.import_module("jaxlib.mlir.passmanager").PassManager
+    load("mlir.dialects.stablehlo", _PURPOSE).register_stablehlo_passes()
+    passes = load("mlir.passmanager", _PURPOSE).PassManager
     with module.context:
         copy = module.operation.clone()
         passes.parse("builtin.module(func.func(chlo-legalize-to-stablehlo))").run(copy.operation)
@@ -42,5 +44,5 @@ def parse(program: str | bytes) -> Any:
 
 def operations(dialect: str) -> frozenset[str]:
     """Return the names of a dialect's operations."""
-    module = importlib.import_module(f"jaxlib.mlir.dialects.{dialect}")
+    module = load(f"mlir.dialects.{dialect}", _PURPOSE)
     return frozenset(thing.OPERATION_NAME for thing in vars(module).values() if hasattr(thing, "OPERATION_NAME"))
