@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -13,6 +12,7 @@ from pathlib import Path
 import click
 
 from pjrt.system import FileStamp, file_stamp
+from pjrt.system.python_process import module_command, module_environment
 
 _POLL_SECONDS = 0.2
 _SETTLING_SECONDS = 0.05
@@ -33,7 +33,7 @@ def run_on_change(command: Sequence[str], files: Callable[[], Iterable[Path]]) -
     try:
         while True:
             watched = _Watched(files())
-            child = subprocess.Popen([sys.executable, "-m", "pjrt", *command])
+            child = subprocess.Popen(module_command("pjrt", *command), env=module_environment())
             changed = _until_change(child, watched)
             _end(child)
             _say(f"changed: {', '.join(map(str, changed))}")

@@ -54,6 +54,19 @@ class Ended:
         return f"{self.how}; it printed {self.reason!r}" if self.reason else self.how
 
 
+def module_command(module: str, *arguments: str) -> list[str]:
+    """Return the command that runs a module as a program in a Python process, which ``module_environment`` completes.
+
+    Python imports nothing from the current folder then: that may hold files of strangers, such as a ``json.py``.
+    """
+    return [sys.executable, "-P", "-m", module, *arguments]
+
+
+def module_environment() -> dict[str, str]:
+    """Return the environment variables of a Python process that finds modules where this process does."""
+    return os.environ | {"PYTHONPATH": os.pathsep.join(part for part in sys.path if part)}
+
+
 def run_module(module: str, *arguments: str, given: bytes, time_limit: float | None) -> Ended | None:
     """Run a module as a program in a subprocess, which finds modules where this process does.
 
@@ -64,22 +77,22 @@ def run_module(module: str, *arguments: str, given: bytes, time_limit: float | N
         time_limit: the seconds that it may take; ``None`` for no limit.
 
     Returns:
-        How it ended; ``None`` if no Python can be started, as in some programs that embed Python.
+        How it ended; ``None`` if there is no Python to start, as in some programs that embed Python.
 
     Raises:
         TimeoutError: the subprocess took too long, and was ended.
+        OSError: it cannot be started, as where processes, memory or file descriptors are used up.
     """
     if not sys.executable:
         return None
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(part for part in sys.path if part)}
-    command = [sys.executable, "-P", "-m", module, *arguments]
+    command = module_command(module, *arguments)
     try:
         done = subprocess.run(
-            command, input=given, capture_output=True, timeout=time_limit, env=environment, check=False
+            command, input=given, capture_output=True, timeout=time_limit, env=module_environment(), check=False
         )
     except subprocess.TimeoutExpired as error:
         raise TimeoutError(f"not done after {time_limit:.0f} s") from error
-    except OSError:
+    except FileNotFoundError:  # no lack of processes, memory or descriptors: they have errors of their own
         return None
     return Ended(done.returncode, done.stdout, done.stderr.decode(errors="replace"))
 
@@ -126,7 +139,7 @@ def ask(function: Callable[[Any], Any], question: Any, time_limit: float) -> Any
     with tempfile.TemporaryDirectory(prefix="pjrt-ask-") as name:
         folder = Path(name)
         (folder / "question").write_bytes(pickle.dumps((function, question)))
-        command = [sys.executable, "-c", _ANSWER, name, json.dumps(sys.path)]
+        command = [sys.executable, "-P", "-c", _ANSWER, name, json.dumps(sys.path)]
         printed = folder / "printed"  # a file: a pipe would stay open as long as anything that the function started
         with printed.open("wb") as output:
             child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import sys
 import threading
 from collections.abc import Mapping, Sequence
@@ -13,8 +12,9 @@ from typing import Any
 from pjrt.api.errors import FailedPreconditionError
 from pjrt.clusters.launchers.launcher import Launcher, WorkerHandle, WorkerStart
 from pjrt.clusters.launchers.worker_subprocess import WorkerSubprocess
+from pjrt.system.python_process import module_command, module_environment
 
-_COMMAND = ("-P", "-m", "pjrt.clusters.workers")
+_MODULE = "pjrt.clusters.workers"
 
 
 class LocalLauncher(Launcher):
@@ -71,6 +71,5 @@ def start_here(start: WorkerStart) -> WorkerSubprocess:
 
     The thread that calls this must live as long as the worker may: the system ends the worker with the thread.
     """
-    path = os.pathsep.join(part for part in sys.path if part)
-    environment = os.environ | {"PYTHONPATH": path, "PYTHONUNBUFFERED": "1"} | dict(start.environment)
-    return WorkerSubprocess(start, [sys.executable, *_COMMAND], environment, start.working_directory)
+    environment = module_environment() | {"PYTHONUNBUFFERED": "1"} | dict(start.environment)
+    return WorkerSubprocess(start, module_command(_MODULE), environment, start.working_directory)

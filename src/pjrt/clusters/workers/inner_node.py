@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import os
 import subprocess
-import sys
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -19,6 +17,7 @@ from pjrt.clusters.workers.connection_loss import reason_of
 from pjrt.clusters.workers.inner_node_assignment import Child, InnerNodeAssignment
 from pjrt.clusters.workers.server_files import bracketed, server_files
 from pjrt.distributed.messages import Message
+from pjrt.system.python_process import module_command, module_environment
 
 MODULE = "pjrt.clusters.workers"
 _MOST_CONNECTING = 64
@@ -30,11 +29,10 @@ def start_inner_node(bootstrap: str) -> None:
     Args:
         bootstrap: as that of ``WorkerStart``; it is the standard input of the inner node, because it has a secret.
     """
-    path = os.pathsep.join(part for part in sys.path if part)
     process = subprocess.Popen(
-        [sys.executable, "-P", "-m", MODULE],
+        module_command(MODULE),
         stdin=subprocess.PIPE,
-        env=os.environ | {"PYTHONPATH": path, "PYTHONUNBUFFERED": "1"},
+        env=module_environment() | {"PYTHONUNBUFFERED": "1"},
         start_new_session=True,  # the end of this worker does not end it
     )
     assert process.stdin is not None

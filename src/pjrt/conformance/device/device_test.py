@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import pickle
 import queue
 import subprocess
-import sys
 import tempfile
 import threading
 import time
@@ -25,7 +23,7 @@ from pjrt.conformance.device.plan import GROUPS, JAX, Choice, plan
 from pjrt.conformance.device.report import Report
 from pjrt.conformance.device.worker import Task
 from pjrt.conformance.operation_table import cases_of
-from pjrt.system.python_process import Ended
+from pjrt.system.python_process import Ended, module_command, module_environment
 
 _START_SECONDS = 60.0
 """The least time for a subprocess to import the device and make a client."""
@@ -186,14 +184,13 @@ class _Worker:
     """A subprocess that runs a task, and the events that it reports."""
 
     def __init__(self, task: Task) -> None:
-        environment = os.environ | {"PYTHONPATH": os.pathsep.join(part for part in sys.path if part)}
         self._printed = tempfile.TemporaryFile()  # noqa: SIM115  # closed by `close`
         self._child = subprocess.Popen(
-            [sys.executable, "-P", "-m", "pjrt.conformance.device.worker"],
+            module_command("pjrt.conformance.device.worker"),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._printed,
-            env=environment,
+            env=module_environment(),
         )
         assert self._child.stdin is not None
         with contextlib.suppress(OSError), self._child.stdin as file:  # OSError: it ended already

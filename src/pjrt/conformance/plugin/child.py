@@ -21,7 +21,7 @@ from pjrt.conformance.plugin.check import all_checks
 from pjrt.conformance.plugin.outcome import Outcome, Verdict
 from pjrt.conformance.plugin.process import Task, run_in_this_process
 from pjrt.conformance.plugin.transcript import TRANSCRIPT_BYTES, Transcript
-from pjrt.system.python_process import Ended
+from pjrt.system.python_process import Ended, module_command, module_environment
 
 _POLL = 0.002
 _MAX_PRINTED = 4000
@@ -194,10 +194,11 @@ class SpawnedChild(Child):
 
     def _start(self, task: Task, name: str) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "pjrt.conformance.plugin.child"],
+            module_command("pjrt.conformance.plugin.child"),
             stdin=subprocess.PIPE,
             stdout=self._printed,
             stderr=self._printed,
+            env=module_environment(),
         )
         assert self._process.stdin is not None
         with contextlib.suppress(BrokenPipeError), self._process.stdin as file:

@@ -19,7 +19,7 @@ from pjrt.conformance.plugin.outcome import Failed, Unsupported
 from pjrt.conformance.plugin.samples import Samples
 from pjrt.conformance.plugin.subject import Subject
 from pjrt.layers.wrapping import table_of
-from pjrt.system.python_process import Ended
+from pjrt.system.python_process import Ended, module_command, module_environment
 
 _PATIENCE = 60.0
 
@@ -38,7 +38,11 @@ def call_in_another_process(subject: Subject, function: Callable[..., Any], *arg
     """
     task = (subject.name, subject.options, subject.samples.folder, function.__module__, function.__name__, arguments)
     process = subprocess.Popen(
-        [sys.executable, "-m", __name__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        module_command(__name__),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=module_environment(),
     )
     try:
         output, printed = process.communicate(pickle.dumps(task), _PATIENCE)

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import pickle
 import queue
 import subprocess
-import sys
 import tempfile
 import threading
 from collections.abc import Iterator
@@ -15,7 +13,7 @@ from typing import Any
 
 from pjrt.api.errors import FailedPreconditionError, InternalError
 from pjrt.conformance.plugin.process import Task
-from pjrt.system.python_process import Ended
+from pjrt.system.python_process import Ended, module_command, module_environment
 
 _SLACK = 60.0
 """The seconds that the zygote may be silent beyond the time limit of a check."""
@@ -33,16 +31,15 @@ class ZygoteProcess:
     """
 
     def __init__(self, task: Task) -> None:
-        environment = os.environ | {"PYTHONPATH": os.pathsep.join(part for part in sys.path if part)}
         self._patience = max(task.time_limit, task.load_limit) + _SLACK
         self._plugin = task.plugin
         self._printed = tempfile.TemporaryFile()  # noqa: SIM115  # closed by `close`
         self._process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "pjrt.conformance.plugin.zygote"],
+            module_command("pjrt.conformance.plugin.zygote"),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._printed,
-            env=environment,
+            env=module_environment(),
             start_new_session=True,
         )
         self._events: queue.Queue[dict[str, Any] | None] = queue.Queue()

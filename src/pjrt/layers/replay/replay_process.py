@@ -6,7 +6,6 @@ import json
 import os
 import pickle
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -20,7 +19,7 @@ from pjrt.layers.replay.replay_arguments import Settings
 from pjrt.layers.replay.replay_finding import ReplayFinding
 from pjrt.layers.replay.replay_worker import PROGRESS, Task
 from pjrt.layers.wrapping import table_of, wrap
-from pjrt.system.python_process import Ended
+from pjrt.system.python_process import Ended, module_command, module_environment
 
 __all__ = ["TIME_LIMIT", "PluginOpener", "ReplayFinding", "ReplayResult", "Settings", "replay"]
 
@@ -155,9 +154,9 @@ class _Run:
         )
 
     def _run(self) -> tuple[Ended, bool]:
-        environment = os.environ | {"PYTHONPATH": os.pathsep.join(part for part in sys.path if part)}
+        environment = module_environment()
         environment.pop("PJRT_LAYERS", None)  # the replay of a recording must not be recorded over it
-        command = [sys.executable, "-P", "-m", "pjrt.layers.replay.replay_worker", str(self._folder)]
+        command = module_command("pjrt.layers.replay.replay_worker", str(self._folder))
         with (self._folder / "printed").open("w+b") as printed:
             try:
                 process = subprocess.Popen(

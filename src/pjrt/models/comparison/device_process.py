@@ -8,7 +8,6 @@ import pickle
 import queue
 import struct
 import subprocess
-import sys
 import tempfile
 import threading
 from collections.abc import Mapping, Sequence
@@ -21,7 +20,7 @@ from pjrt.api.element_type import ElementType
 from pjrt.api.errors import DeadlineExceededError, InternalError, PjrtError
 from pjrt.api.program import Program
 from pjrt.models.comparison.compared_device import Array, ComparedDevice, DeviceInProcess, Row
-from pjrt.system.python_process import Ended
+from pjrt.system.python_process import Ended, module_command, module_environment
 
 _LENGTH = struct.Struct("<Q")
 
@@ -113,14 +112,13 @@ class _Process:
 
     def __init__(self, name: str) -> None:
         self._name = name
-        environment = os.environ | {"PYTHONPATH": os.pathsep.join(part for part in sys.path if part)}
         self._printed = tempfile.TemporaryFile()  # noqa: SIM115  # closed by `end`
         self._child = subprocess.Popen(
-            [sys.executable, "-P", "-m", __name__],
+            module_command(__name__),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._printed,
-            env=environment,
+            env=module_environment(),
         )
         self._answers: queue.Queue[Any] = queue.Queue()
         self._reader = threading.Thread(target=self._read, name=f"pjrt answers of {name}", daemon=True)

@@ -6,13 +6,13 @@ The client of jaxlib holds the GIL while it connects: a tunnel in a thread of th
 from __future__ import annotations
 
 import subprocess
-import sys
 import tempfile
 import threading
 
 from pjrt.api.errors import UnavailableError
 from pjrt.remote.security.addresses import parse_address
 from pjrt.remote.security.client_security import ClientSecurity
+from pjrt.system.python_process import module_command, module_environment
 
 _START_SECONDS = 60.0
 
@@ -40,10 +40,15 @@ class TunnelProcess:
         }
         # An empty option is no file, even if an environment variable names one.
         options = [f"{option}={value or ''}" for option, value in files.items()]
-        command = [sys.executable, "-m", "pjrt", "tunnel", address, "--end-with-input", *options]
+        command = module_command("pjrt", "tunnel", address, "--end-with-input", *options)
         self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115
         self._process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors, text=True
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._errors,
+            text=True,
+            env=module_environment(),
         )
         deadline = threading.Timer(_START_SECONDS, self._process.kill)
         deadline.start()
