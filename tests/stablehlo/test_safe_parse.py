@@ -240,3 +240,26 @@ def test_a_program_that_crashes_a_fork_is_vetted_in_a_subprocess(crashing: Progr
 )
 def test_a_process_with_threads_makes_no_fork(artifact: Program, before: str) -> None:
     assert _vetted(artifact, before) == "sound 1"
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="the limits of a process are those of POSIX")
+@pytest.mark.parametrize("format_", ["bytecode", "text", "hlo"])
+def test_what_cannot_be_vetted_is_refused(crashing: Program, hlo: Program, format_: str) -> None:
+    """Strangers may use up the file descriptors of a server: its next program is not parsed unseen."""
+    delicate = Program(b'func.func @main() attributes {x.y = "\\FF"} { return }')
+    program = {"bytecode": crashing, "text": delicate, "hlo": hlo}[format_]
+    script = (
+        "import os, resource, sys\n"
+        "from pjrt import PjrtError, Program, stablehlo\n"
+        "stablehlo.vet(Program(b'func.func @main() attributes {x.y = affine_map<() -> ()>} { return }'))\n"
+        "code = sys.stdin.buffer.read()\n"
+        "resource.setrlimit(resource.RLIMIT_NOFILE, (max(map(int, os.listdir('/dev/fd'))), 4096))\n"
+        "try:\n"
+        f"    stablehlo.vet(Program(code, {str(program.format.value)!r}))\n"
+        "except PjrtError as error:\n"
+        "    print(error.code.name, error.message)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], input=program.code, capture_output=True, check=False, timeout=120
+    )
+    assert done.stdout.startswith(b"RESOURCE_EXHAUSTED cannot start the subprocess"), done.stderr

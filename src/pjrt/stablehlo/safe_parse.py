@@ -22,7 +22,7 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from pjrt.api.errors import DataLossError, PjrtError
+from pjrt.api.errors import DataLossError, PjrtError, ResourceExhaustedError
 from pjrt.api.program import Program
 from pjrt.stablehlo.format import Encoding, encoding_of
 
@@ -44,8 +44,8 @@ _sound: dict[tuple[bytes, int, int], None] = {}
 def vet(program: Program, *, time_limit: float | None = None) -> None:
     """Check that a program can be parsed, without risk for this process.
 
-    Text is parsed in the subprocess only if it is delicate (see ``is_delicate``). Where no subprocess can be started (a
-    program that embeds Python may have no Python to start), nothing is checked.
+    Text is parsed in the subprocess only if it is delicate (see ``is_delicate``). A program that embeds Python may know
+    no Python to start: then nothing is checked.
 
     Args:
         program: a program in any encoding.
@@ -53,6 +53,7 @@ def vet(program: Program, *, time_limit: float | None = None) -> None:
 
     Raises:
         DataLossError: the program makes the parser crash or run for ever.
+        ResourceExhaustedError: the subprocess cannot be started.
         PjrtError: as for ``to_module``.
     """
     if encoding_of(program) is Encoding.TEXT:
@@ -103,14 +104,14 @@ def check_once(program: Program, kind: bytes, check: Callable[[], bool]) -> None
 
 
 def _parse_in_subprocess(program: Program, time_limit: float | None) -> bool:
-    """Parse the program in a subprocess; return False if none can be started."""
+    """Parse the program in a subprocess; return False if this process knows no Python to start."""
     # The size is an argument, because reading input of an unknown size takes twice the memory.
     arguments = (program.format, str(len(program)))
     return run("pjrt.stablehlo.safe_parse", *arguments, given=program.code, time_limit=time_limit) is not None
 
 
 def run(module: str, *arguments: str, given: bytes, time_limit: float | None) -> Ended | None:
-    """Run a module that parses a program (see ``serve``) in a subprocess; return None if none can be started.
+    """Run a module that parses a program (see ``serve``) in a subprocess; return None if there is no Python to start.
 
     Args:
         module: the module's name.
@@ -120,10 +121,9 @@ def run(module: str, *arguments: str, given: bytes, time_limit: float | None) ->
 
     Raises:
         DataLossError: the program makes the parser crash or run for ever.
+        ResourceExhaustedError: the subprocess cannot be started.
         PjrtError: the parser refuses the program.
     """
-    from pjrt.system.python_process import run_module  # here, for the same reason
-
     size = len(given)
     limit = time_limit or TIME_LIMIT + _SECONDS_PER_MEGABYTE * size / 1e6
     try:
@@ -144,6 +144,26 @@ def run(module: str, *arguments: str, given: bytes, time_limit: float | None) ->
     if ended.status:
         raise DataLossError(f"the program could not be parsed in a subprocess: {ended.reason}")
     return ended
+
+
+def run_module(module: str, *arguments: str, given: bytes, time_limit: float | None) -> Ended | None:
+    """Run a module as ``system.python_process.run_module`` does, for work that must not be done in this process.
+
+    Raises:
+        TimeoutError: the subprocess took too long.
+        ResourceExhaustedError: it cannot be started. What it would check is not known to be harmless then.
+    """
+    from pjrt.system import python_process  # here: most programs need no subprocess
+
+    try:
+        return python_process.run_module(module, *arguments, given=given, time_limit=time_limit)
+    except TimeoutError:
+        raise
+    except OSError as error:
+        raise ResourceExhaustedError(
+            f"cannot start the subprocess that looks at the program first: {error.strerror or error}; close other "
+            "programs and files, or raise the limits of this process"
+        ) from error
 
 
 _EXIT_REFUSED = 3

@@ -27,7 +27,7 @@ def close_in_child(descriptors: Iterable[int]) -> None:
 
 
 def succeeds_in_fork(function: Callable[[], object], time_limit: float) -> bool:
-    """Whether a function returns without an error in a fork of this process; false where there can be none.
+    """Whether a function returns without an error in a fork of this process; false where there can be no fork.
 
     The function may crash there, or print. Only the thread that forks lives on in the fork: where another thread may
     hold a lock of native code that the function needs, the fork waits for it until the time limit.
@@ -42,14 +42,22 @@ def succeeds_in_fork(function: Callable[[], object], time_limit: float) -> bool:
     import signal
     import warnings
 
-    reading, writing = os.pipe()
-    with warnings.catch_warnings():
-        # Python warns of any second thread, and numpy's library has idle ones, which it ends before a fork.
-        warnings.simplefilter("ignore", DeprecationWarning)
-        child = os.fork()
-    if not child:
-        _end_after(function)
-    os.close(writing)
+    try:
+        reading, writing = os.pipe()
+    except OSError:
+        return False
+    try:
+        with warnings.catch_warnings():
+            # Python warns of any second thread, and numpy's library has idle ones, which it ends before a fork.
+            warnings.simplefilter("ignore", DeprecationWarning)
+            child = os.fork()
+        if not child:
+            _end_after(function)
+    except OSError:
+        os.close(reading)
+        return False
+    finally:
+        os.close(writing)
     ended = False
     try:
         ended = bool(select.select([reading], [], [], time_limit)[0])  # the pipe ends with the fork

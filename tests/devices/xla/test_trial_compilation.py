@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import subprocess
+import sys
 from typing import Any
 
 import numpy as np
@@ -187,3 +188,29 @@ def test_mutated_text_gives_our_errors_only(
 @functools.cache
 def device_named(name: str) -> pjrt.Client:
     return pjrt.client(name)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="the limits of a process are those of POSIX")
+def test_what_cannot_be_tried_is_refused() -> None:
+    script = f"""
+import os, resource, pjrt
+client = pjrt.client("cpu")
+try:
+    client.compile({SIX!r}.replace("2.0", "1.0"))  # nothing is left to import
+except pjrt.PjrtError:
+    pass
+resource.setrlimit(resource.RLIMIT_NOFILE, (max(map(int, os.listdir("/dev/fd"))), 4096))
+try:
+    client.compile({SIX!r})
+except pjrt.PjrtError as error:
+    print(error.code.name, error.message)
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False, timeout=200)
+    assert done.stdout.startswith("RESOURCE_EXHAUSTED cannot start the subprocess"), done.stderr
+
+
+def test_a_trial_that_ends_with_an_exception_is_none(monkeypatch: pytest.MonkeyPatch, client: pjrt.Client) -> None:
+    """The subprocess may have too little memory to begin, or the compiler may raise what is no error of a program."""
+    monkeypatch.setenv("PYTHONMALLOC", "no such allocator")
+    with pytest.raises(pjrt.UnimplementedError, match="exit code 1"):
+        client.compile(SIX)

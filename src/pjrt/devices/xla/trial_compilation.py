@@ -22,7 +22,7 @@ from pjrt.devices.xla import custom_calls
 from pjrt.devices.xla.compilation import compile_program
 from pjrt.devices.xla.runtime import Runtime
 from pjrt.stablehlo.outline import Outline
-from pjrt.stablehlo.safe_parse import check_once
+from pjrt.stablehlo.safe_parse import check_once, run_module
 from pjrt.stablehlo.types import TensorType, TokenType, TupleType, ValueType
 
 if TYPE_CHECKING:
@@ -137,8 +137,6 @@ def _attempt_grid(program: Program, options: CompileOptions, num_devices: int) -
 
 
 def _survives(program: Program, proto: bytes, num_devices: int) -> bool:
-    from pjrt.system.python_process import run_module  # here: ordinary programs need no subprocess
-
     try:
         exit_ = run_module(
             __name__,
@@ -156,7 +154,7 @@ def _survives(program: Program, proto: bytes, num_devices: int) -> bool:
         ) from error
     if exit_ is None:
         return False
-    if exit_.crashed:
+    if exit_.status:
         reason = f": {exit_.reason}" if exit_.reason else ""
         raise UnimplementedError(
             f"the device 'cpu' does not compile this program: XLA's compiler ends its process over it "

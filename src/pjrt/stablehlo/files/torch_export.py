@@ -29,6 +29,7 @@ from pjrt.stablehlo.files.torch_graph import refusing
 from pjrt.stablehlo.files.torch_tree import parse_torch_tree
 from pjrt.stablehlo.format import ZIP_MAGIC
 from pjrt.stablehlo.reader import reading
+from pjrt.stablehlo.safe_parse import run_module
 from pjrt.stablehlo.tree import Tree
 
 
@@ -156,8 +157,6 @@ def _is_archive(file: Any) -> bool:
 
 
 def _converted(path: Path) -> Converted:
-    from pjrt.system.python_process import run_module  # here: most programs need no subprocess
-
     with tempfile.TemporaryDirectory(prefix="pjrt-torch-") as name:
         folder = Path(name)
         ended = run_module(convert.__module__, str(path), name, given=b"", time_limit=None)

@@ -19,6 +19,7 @@ from pjrt.stablehlo import _mlir, jaxlib
 from pjrt.stablehlo._mlir import MlirModule
 from pjrt.stablehlo.mlir_walk import walk
 from pjrt.stablehlo.outline import Outline
+from pjrt.stablehlo.safe_parse import run_module
 from pjrt.stablehlo.shapes.shape_assertions import is_assertion, without_advice
 
 TIME_LIMIT = 120.0
@@ -95,8 +96,6 @@ def _propagate(code: bytes) -> bytes:
 
 
 def _propagate_in_subprocess(code: bytes) -> bytes:
-    from pjrt.system.python_process import run_module  # here: ordinary programs need no subprocess
-
     try:
         ended = run_module(__name__, str(len(code)), given=code, time_limit=TIME_LIMIT)
     except TimeoutError as error:
