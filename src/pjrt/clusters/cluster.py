@@ -60,7 +60,8 @@ def cluster(
         heartbeat_timeout: the seconds without a sign of life after which a worker is lost, at least 2; three times as
             many where its process lives and only its Python stands still. The end of a process is noticed at once.
         controller_address: the host, or ``HOST:PORT``, at which workers on other machines reach this process; by
-            default they try all addresses of this host.
+            default they try all addresses of this host. This process listens at this address alone if it is one of this
+            host, otherwise at all.
         fan_out: the number of workers to which this process connects at most. With more workers, it connects to inner
             nodes, processes on the workers' hosts that pass on what it sends to as many workers each, or to further
             inner nodes; ``None`` connects to all workers.

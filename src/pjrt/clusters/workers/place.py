@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ipaddress
 import os
+import socket
 import ssl
 from pathlib import Path
 
@@ -20,7 +22,8 @@ class Place:
     """The addresses of a controller and its workers, and the protection of their connections.
 
     On one machine, controllers listen on the loopback interface and workers on local sockets of this user alone. Across
-    machines all connections have TLS with certificates of the cluster's own authority.
+    machines all connections have TLS with certificates of the cluster's own authority, and a controller listens at the
+    address that it was given.
 
     Args:
         hosts: the names or addresses of this host for the workers.
@@ -70,20 +73,20 @@ class Place:
                     f"{controller_address!r} for workers on this one"
                 )
             return Place([_LOOPBACK], _LOOPBACK, 0, folder, None)
-        hosts, port = own_hosts(), 0
+        hosts, port, bind_host = own_hosts(), 0, None
         if controller_address:
             host, _, text = controller_address.rpartition(":")
             if text.isdecimal() and (":" not in host or host.startswith("[")):
                 host, port = split_address(controller_address)
             else:
                 host = controller_address
-            hosts = [host]
+            hosts, bind_host = [host], _own_address(host)
         if not port and not launcher.starts_workers:
             raise InvalidArgumentError(
                 f"the workers of the launcher {launcher.name!r} must know where the controller is: give "
                 f"controller_address='HOST:PORT' with a port, found {controller_address!r}"
             )
-        return Place(hosts, None, port, folder, Authority())
+        return Place(hosts, bind_host, port, folder, Authority())
 
     @property
     def is_encrypted(self) -> bool:
@@ -104,6 +107,31 @@ class Place:
             return files
         own = {f"{name}_file": str(self._folder / name) for name in ("ca", "certificate", "key")}
         return {**files, **own, "server_name": _worker_name(index)}
+
+
+def _own_address(host: str) -> str | None:
+    """Return the one address of this machine that a host is; ``None`` if it is none, as behind a router, or several.
+
+    Other machines may know another address by a name that this one has for its loopback interface.
+    """
+    if host == "localhost":
+        return _LOOPBACK
+    try:
+        found = {str(entry[4][0]) for entry in socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)}
+    except OSError:
+        return None
+    if len(found) != 1:
+        return None
+    (address,) = found
+    number = ipaddress.ip_address(address.partition("%")[0])
+    if number.is_unspecified or (number.is_loopback and address != host):
+        return None
+    try:
+        with socket.socket(socket.AF_INET6 if number.version == 6 else socket.AF_INET) as probe:
+            probe.bind((address, 0))
+    except OSError:
+        return None
+    return address
 
 
 def _worker_name(index: int) -> str:
