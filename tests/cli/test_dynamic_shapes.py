@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -118,3 +120,53 @@ def test_inspect_shows_names_and_symbols_without_the_file_around_the_program(fol
     assert "_platform_index" in done.stdout
     done = pjrt_(folder, "inspect", "step.exported")
     assert "exported for    tpu, cpu" in done.stdout
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["inspect", "--json"],
+        ["check", "-d", "reference", "--shape", "b=2"],
+        ["run", "-d", "reference", "-i", "ones", "--shape", "b=2"],
+        ["compile", "-t", "cpu:1", "--shape", "b=2"],
+        ["bench", "-d", "cpu", "-i", "ones", "--shape", "b=2", "-n", "2", "--warm-up", "0"],
+        ["compare", "-d", "cpu", "-d", "reference", "-i", "ones", "--shape", "b=2"],
+    ],
+)
+def test_a_file_of_a_later_jax_is_one_line_of_warning(folder: Path, command: list[str]) -> None:
+    """Also with warnings as errors, because the command has read the file."""
+    (folder / "later.exported").write_bytes(later((folder / "step.exported").read_bytes()))
+    whole = [sys.executable, "-W", "error::UserWarning", "-m", "pjrt", command[0], "later.exported", *command[1:]]
+    done = subprocess.run(whole, cwd=folder, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("pjrt: warning: later.exported: the jax.export file is newer than this pjrt")
+    assert "from 1 to 12, found 13" in line
+
+
+def test_a_file_that_a_later_jax_writes_in_another_way_is_one_line_of_error(folder: Path) -> None:
+    (folder / "other.exported").write_bytes(later((folder / "step.exported").read_bytes(), without=15))
+    done = pjrt_(folder, "inspect", "other.exported")
+    assert (done.exit_code, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+    assert "other.exported: the jax.export file is too new: root has no kept arguments" in done.stderr
+
+
+def later(code: bytes, without: int | None = None) -> bytes:
+    """Return a file as a later JAX may write it: with a later serialization version, and without a field."""
+    changed = bytearray(code)
+    root = int.from_bytes(code[:4], "little")
+    fields = root - int.from_bytes(code[root : root + 4], "little", signed=True) + 4
+    version = root + int.from_bytes(code[fields : fields + 2], "little")
+    changed[version : version + 2] = (13).to_bytes(2, "little")
+    if without is not None:
+        changed[fields + 2 * without : fields + 2 * without + 2] = bytes(2)
+    return bytes(changed)
+
+
+@pytest.mark.parametrize(("release", "writer"), [("0.12.0.1", "JAX 0.12.0.1"), ("0.10.2", None)])
+def test_inspect_shows_the_jax_that_wrote_the_file(release: str, writer: str | None) -> None:
+    path = str(Path(__file__).parents[1] / "stablehlo" / "data" / f"jax_{release}.export")
+    shown = CliRunner().invoke(main, ["inspect", path])
+    assert ("exported by" in shown.stdout) == (writer is not None)
+    assert writer is None or f"exported by     {writer}" in shown.stdout
+    assert json.loads(CliRunner().invoke(main, ["inspect", path, "--json"]).stdout)["writer"] == writer

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import sys
+import warnings
 
 import click
 
 from pjrt.api.errors import InvalidArgumentError, naming
+from pjrt.cli._console import single_line
 from pjrt.models.model_file import ModelFile
 from pjrt.stablehlo.safe_parse import vet_in_fork
 
@@ -18,18 +20,21 @@ program_argument = click.argument("program", type=click.Path())
 
 
 def read_model_file(path: str) -> ModelFile:
-    """Return the model file at a path, or on the standard input.
+    """Return the model file at a path, or on the standard input; each warning is a line on the error stream.
 
     Raises:
         InvalidArgumentError: the standard input is a terminal or empty.
         PjrtError: as ``ModelFile.read``.
     """
-    if path != STDIN:
-        file = ModelFile.read(path)
-    else:
-        content = _standard_input()
-        with naming(STDIN):
-            file = ModelFile.of(content, STDIN)
+    with warnings.catch_warnings(record=True, action="always", category=UserWarning) as warned:
+        if path != STDIN:
+            file = ModelFile.read(path)
+        else:
+            content = _standard_input()
+            with naming(STDIN):
+                file = ModelFile.of(content, STDIN)
+    for text in dict.fromkeys(single_line(str(each.message)) for each in warned):
+        click.echo(f"pjrt: warning: {text}", err=True)
     if file.program is not None:
         vet_in_fork(file.program)  # commands read their program before they make a client
     return file

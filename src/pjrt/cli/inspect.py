@@ -88,7 +88,7 @@ def inspect(
     with progress("reading the program"), naming(program):
         info = stablehlo.inspect(read)
     if as_json:
-        print_json({**_as_dict(info, file), "platforms": list(file.platforms)})
+        print_json({**_as_dict(info, file), "platforms": list(file.platforms), "writer": file.writer or None})
         return
     _print(info, file)
 
@@ -113,6 +113,8 @@ def _print(info: stablehlo.ProgramInfo, file: ModelFile) -> None:
     facts = _facts(info)
     if file.platforms:
         facts.append(("exported for", ", ".join(file.platforms)))
+    if file.writer:
+        facts.append(("exported by", file.writer))
     print_facts(facts)
     _print_rows("argument", argument_rows(file, info), info)
     _print_rows("result", result_rows(file, info), info)

@@ -193,6 +193,11 @@ class ModelFile:
             return (self.executable.platform_name,)
         return () if self.contents is None else self.contents.stated_platforms()
 
+    @property
+    def writer(self) -> str:
+        """What wrote the file, such as ``JAX 0.12.0``; empty if the file does not state it."""
+        return "" if self.contents is None else self.contents.writer()
+
     def program_for(self, platform: str, shapes: ArgumentShapes | None = None) -> Program:
         """Return the program as a platform compiles it.
 

@@ -14,7 +14,7 @@ from flatbuffers import encode
 from flatbuffers import number_types as kinds
 from flatbuffers.table import Table as NativeTable
 
-from pjrt.api.errors import DataLossError
+from pjrt.api.errors import DataLossError, InvalidArgumentError, PjrtError
 
 UINT8, UINT16, UINT32 = kinds.Uint8Flags, kinds.Uint16Flags, kinds.Uint32Flags
 INT8, INT16 = kinds.Int8Flags, kinds.Int16Flags
@@ -31,15 +31,17 @@ class FlatBuffer:
     Attributes:
         code: the bytes.
         what: what they are, for messages.
+        too_new: how much newer they are than what can be read, for messages; empty if they are not.
     """
 
-    __slots__ = ("_left", "code", "what")
+    __slots__ = ("_left", "code", "too_new", "what")
 
     def __init__(self, code: bytes, what: str) -> None:
         if len(code) > _LARGEST:
             raise DataLossError(f"not a {what}: its {len(code)} bytes are more than a flatbuffer's largest, {_LARGEST}")
         self.code = code
         self.what = what
+        self.too_new = ""
         self._left = len(code)
 
     @property
@@ -50,6 +52,12 @@ class FlatBuffer:
     def damaged(self, field: str, message: str) -> DataLossError:
         """Return the error of a field that cannot be."""
         return DataLossError(f"corrupt {self.what}: {field} {message}")
+
+    def refused(self, field: str, message: str) -> PjrtError:
+        """Return the error of a field that cannot be, though it lies where it should: damage, or a later format."""
+        if not self.too_new:
+            return self.damaged(field, message)
+        return InvalidArgumentError(f"the {self.what} is too new: {field} {message}; {self.too_new}")
 
     def check(self, begin: int, size: int, field: str) -> None:
         """Check that a piece lies inside the buffer.
@@ -91,10 +99,10 @@ class FlatTable:
         name: what it is, for messages.
     """
 
-    __slots__ = ("_buffer", "_native", "_size", "name", "position")
+    __slots__ = ("_native", "_num_slots", "_size", "buffer", "name", "position")
 
     def __init__(self, buffer: FlatBuffer, position: int, name: str = "root") -> None:
-        self._buffer = buffer
+        self.buffer = buffer
         self._native = NativeTable(buffer.code, position)
         self.name = name
         self.position = position
@@ -106,15 +114,20 @@ class FlatTable:
         if size < _FIRST_SLOT or size % 2 or self._size < _OFFSET:
             raise buffer.damaged(name, f"has a table of fields of {size} bytes, and is {self._size} bytes long")
         buffer.spend(_OFFSET, name)
+        self._num_slots = (size - _FIRST_SLOT) // 2
 
     def has(self, slot: int) -> bool:
         """Whether the field is there."""
         return self._offset(slot) != 0
 
+    def has_beyond(self, slot: int) -> bool:
+        """Whether a field behind this one is there: one that a later version of the format added."""
+        return any(map(self.has, range(slot + 1, self._num_slots)))
+
     def number(self, slot: int, kind: Any, default: int = 0) -> int:
         """Return a number; ``default`` where the field is missing."""
         place = self._place(slot, kind.bytewidth)
-        return default if place is None else self._buffer.number(place, kind, self._field(slot))
+        return default if place is None else self.buffer.number(place, kind, self._field(slot))
 
     def text(self, slot: int) -> str | None:
         """Return a text; None where the field is missing."""
@@ -129,13 +142,13 @@ class FlatTable:
     def table(self, slot: int, name: str) -> FlatTable | None:
         """Return a table; None where the field is missing."""
         place = self._place(slot, _OFFSET)
-        return None if place is None else FlatTable(self._buffer, self._buffer.target(place, name), name)
+        return None if place is None else FlatTable(self.buffer, self.buffer.target(place, name), name)
 
     def tables(self, slot: int, name: str) -> list[FlatTable]:
         """Return the tables of a vector; none where the field is missing."""
         places = self._elements(slot, _OFFSET)
         return [
-            FlatTable(self._buffer, self._buffer.target(place, f"{name}[{i}]"), f"{name}[{i}]")
+            FlatTable(self.buffer, self.buffer.target(place, f"{name}[{i}]"), f"{name}[{i}]")
             for i, place in enumerate(places)
         ]
 
@@ -147,11 +160,11 @@ class FlatTable:
     def numbers(self, slot: int, kind: Any) -> tuple[int, ...]:
         """Return the numbers of a vector; none where the field is missing."""
         field = self._field(slot)
-        return tuple(self._buffer.number(place, kind, field) for place in self._elements(slot, kind.bytewidth))
+        return tuple(self.buffer.number(place, kind, field) for place in self._elements(slot, kind.bytewidth))
 
-    def damaged(self, message: str) -> DataLossError:
+    def refused(self, message: str) -> PjrtError:
         """Return the error of a table that cannot be."""
-        return self._buffer.damaged(self.name, message)
+        return self.buffer.refused(self.name, message)
 
     def _field(self, slot: int) -> str:
         return f"field {slot} of {self.name}"
@@ -164,7 +177,7 @@ class FlatTable:
         if offset == 0:
             return None
         if offset < _OFFSET or offset + width > self._size:
-            raise self._buffer.damaged(self._field(slot), f"is at byte {offset} of a table of {self._size} bytes")
+            raise self.buffer.damaged(self._field(slot), f"is at byte {offset} of a table of {self._size} bytes")
         return self.position + offset
 
     def _elements(self, slot: int, width: int) -> range:
@@ -177,19 +190,19 @@ class FlatTable:
 
     def _vector(self, place: int, width: int, field: str) -> tuple[int, int]:
         """Return where the elements begin, and how many there are."""
-        target = self._buffer.target(place, field)
-        length = self._buffer.number(target, UINT32, field)
-        self._buffer.check(target + _OFFSET, length * width, field)
-        self._buffer.spend(length * width, field)
+        target = self.buffer.target(place, field)
+        length = self.buffer.number(target, UINT32, field)
+        self.buffer.check(target + _OFFSET, length * width, field)
+        self.buffer.spend(length * width, field)
         return target + _OFFSET, length
 
     def _bytes_at(self, place: int, field: str) -> bytes:
         begin, length = self._vector(place, 1, field)
-        return self._buffer.code[begin : begin + length]
+        return self.buffer.code[begin : begin + length]
 
     def _text_at(self, place: int, field: str) -> str:
         content = self._bytes_at(place, field)
         try:
             return content.decode()
         except UnicodeDecodeError as error:
-            raise self._buffer.damaged(field, f"is not UTF-8: {content[:40]!r}") from error
+            raise self.buffer.damaged(field, f"is not UTF-8: {content[:40]!r}") from error

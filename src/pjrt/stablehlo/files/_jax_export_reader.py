@@ -6,12 +6,12 @@ import json
 from collections.abc import Sequence
 
 from pjrt.api.element_type import ElementType
-from pjrt.api.errors import InvalidArgumentError, PjrtError
+from pjrt.api.errors import DataLossError, InvalidArgumentError, PjrtError
 from pjrt.api.program import Program
 from pjrt.stablehlo.files import _jax_export_schema as schema
 from pjrt.stablehlo.files._flatbuffer import INT8, INT16, UINT8, UINT16, UINT32, FlatBuffer, FlatTable
 from pjrt.stablehlo.files._jax_export_schema import Exported
-from pjrt.stablehlo.files.jax_export import ExportedArray, JaxExport
+from pjrt.stablehlo.files.jax_export import ExportedArray, JaxExport, spelled_writer
 from pjrt.stablehlo.files.named_sharding import NamedSharding
 from pjrt.stablehlo.format import encoding_of
 from pjrt.stablehlo.shapes.symbolic_size import symbols_in
@@ -23,20 +23,22 @@ _LONGEST_SIZE = 20
 _ORDERED_DICT = "collections.OrderedDict"
 
 
-def read(code: bytes) -> JaxExport:
-    """Return the contents of the bytes.
+def read(code: bytes) -> tuple[JaxExport, str]:
+    """Return the contents of the bytes, and how much newer they are than what is known; empty if they are not.
 
     Raises:
         DataLossError: the bytes are truncated or corrupt.
-        InvalidArgumentError: the version is one that cannot be read.
+        InvalidArgumentError: the version is too old, or is a later one that states something needed in another way.
     """
-    return _exported(FlatBuffer(code, _WHAT).root, 0)
+    buffer = FlatBuffer(code, _WHAT)
+    return _exported(buffer.root, 0), buffer.too_new
 
 
 def _exported(table: FlatTable, depth: int) -> JaxExport:
     if depth > _MOST_DERIVATIVES:
-        raise table.damaged(f"has more than {_MOST_DERIVATIVES} derivatives inside each other")
-    serialization, convention = _versions(table)
+        raise table.refused(f"has more than {_MOST_DERIVATIVES} derivatives inside each other")
+    jax_version = table.text(Exported.JAX_VERSION) or ""
+    serialization, convention = _versions(table, jax_version)
     meshes = [_mesh(mesh) for mesh in table.tables(Exported.UNIQUE_MESHES, "mesh")]
     shardings = [_named(named, meshes) for named in table.tables(Exported.UNIQUE_SHARDINGS, "sharding")]
     unique = [_array(aval) for aval in table.tables(Exported.UNIQUE_AVALS, "array type")]
@@ -44,14 +46,14 @@ def _exported(table: FlatTable, depth: int) -> JaxExport:
     results = _arrays(table, _OUT, unique, shardings, meshes)
     kept = table.numbers(Exported.KEPT_ARGUMENTS, UINT16)
     if list(kept) != sorted(set(kept)) or (kept and kept[-1] >= len(arguments)):
-        raise table.damaged(f"keeps the arguments {kept[:9]} of {len(arguments)}")
+        raise table.refused(f"keeps the arguments {kept[:9]} of {len(arguments)}")
     num_devices = table.number(Exported.NUM_DEVICES, UINT32) or table.number(Exported.NUM_DEVICES_16, INT16)
     for array in (*arguments, *results):
         if array.sharding is not None and array.sharding.num_devices not in (1, num_devices):
-            raise table.damaged(f"is for {num_devices} devices, and has a sharding {array.sharding}")
+            raise table.refused(f"is for {num_devices} devices, and has a sharding {array.sharding}")
     input_tree = _tree(table, Exported.IN_TREE, "structure of the arguments", len(arguments))
     if [child.kind for child in input_tree.children] != [TreeKind.TUPLE, TreeKind.DICT]:
-        raise table.damaged(f"has arguments that are no tuple and dictionary: {shortened(input_tree)}")
+        raise table.refused(f"has arguments that are no tuple and dictionary: {shortened(input_tree)}")
     vjp = table.table(Exported.VJP, "derivative")
     return JaxExport(
         function_name=table.text(Exported.FUNCTION_NAME) or "",
@@ -69,25 +71,51 @@ def _exported(table: FlatTable, depth: int) -> JaxExport:
         uses_global_constants=table.number(Exported.USES_GLOBAL_CONSTANTS, UINT8) != 0,
         serialization_version=serialization,
         calling_convention_version=convention,
-        jax_version=table.text(Exported.JAX_VERSION) or "",
+        jax_version=jax_version,
         vjp=None if vjp is None else _exported(vjp, depth + 1),
     )
 
 
-def _versions(table: FlatTable) -> tuple[int, int]:
-    """Return the versions of the serialization and of the calling convention."""
+def _versions(table: FlatTable, jax_version: str) -> tuple[int, int]:
+    """Return the versions of the serialization and of the calling convention.
+
+    A later serialization is read as the newest known one: what it added can be left out, if what is needed is still
+    there. A later calling convention changes what the arguments of the program mean.
+    """
     serialization = table.number(Exported.SERIALIZATION_VERSION, UINT16)
     convention = table.number(Exported.CALLING_CONVENTION, UINT16)
-    for name, version, oldest, newest in (
-        ("serialization version", serialization, schema.OLDEST_SERIALIZATION, schema.NEWEST_SERIALIZATION),
-        ("calling convention", convention, schema.OLDEST_CONVENTION, schema.NEWEST_CONVENTION),
-    ):
-        if not oldest <= version <= newest:
-            age, step = ("new", "upgrade pjrt") if version > newest else ("old", "export again with a newer JAX")
-            raise InvalidArgumentError(
-                f"the {_WHAT} is too {age}: expected a {name} from {oldest} to {newest}, found {version}; {step}"
-            )
+    writer = spelled_writer(jax_version)
+    by = f", written by {writer}" if writer else ""
+    oldest, newest = schema.OLDEST_SERIALIZATION, schema.NEWEST_SERIALIZATION
+    expected = f"expected a serialization version from {oldest} to {newest}, found {serialization}{by}"
+    if serialization < oldest:
+        raise InvalidArgumentError(f"the {_WHAT} is too old: {expected}; export again with a newer JAX")
+    if serialization > newest:
+        table.buffer.too_new = f"{expected}; upgrade pjrt"
+        missing = [name for name, slots in _NEEDED.items() if not any(map(table.has, slots))]
+        if missing:
+            raise table.refused(f"has no {', no '.join(missing)}")
+    oldest, newest = schema.OLDEST_CONVENTION, schema.NEWEST_CONVENTION
+    if not oldest <= convention <= newest:
+        age, step = ("new", "upgrade pjrt") if convention > newest else ("old", "export again with a newer JAX")
+        expected = f"expected a calling convention from {oldest} to {newest}, found {convention}{by}"
+        raise InvalidArgumentError(f"the {_WHAT} is too {age}: {expected}; {step}")
     return serialization, convention
+
+
+_NEEDED = {
+    "structure of the arguments": (Exported.IN_TREE,),
+    "structure of the results": (Exported.OUT_TREE,),
+    "types of the arguments": (Exported.IN_AVALS, Exported.IN_AVAL_INDICES),
+    "types of the results": (Exported.OUT_AVALS, Exported.OUT_AVAL_INDICES),
+    "number of devices": (Exported.NUM_DEVICES_16, Exported.NUM_DEVICES),
+    "platforms": (Exported.PLATFORMS,),
+    "ordered effects": (Exported.ORDERED_EFFECTS,),
+    "program": (Exported.MLIR_MODULE,),
+    "calling convention": (Exported.CALLING_CONVENTION,),
+    "kept arguments": (Exported.KEPT_ARGUMENTS,),
+}
+"""What JAX writes into each file, be it empty: a later version without it states it in another way."""
 
 
 def _program(table: FlatTable) -> Program:
@@ -95,7 +123,7 @@ def _program(table: FlatTable) -> Program:
     try:
         encoding_of(program)
     except PjrtError as error:
-        raise table.damaged(f"holds no program: {error.message}") from error
+        raise table.refused(f"holds no program: {error.message}") from error
     return program
 
 
@@ -130,7 +158,7 @@ def _arrays(
     else:
         stated = [_sharding(sharding, meshes) for sharding in table.tables(own, "sharding")]
     if len(stated) not in (0, len(arrays)):
-        raise table.damaged(f"has {len(arrays)} array types and {len(stated)} shardings")
+        raise table.refused(f"has {len(arrays)} array types and {len(stated)} shardings")
     stated = stated or [(None, b"")] * len(arrays)
     return tuple(
         ExportedArray(array.element_type, array.shape, array.jax_dtype, array.memory_space, named, proto)
@@ -141,10 +169,11 @@ def _arrays(
 def _array(table: FlatTable) -> ExportedArray:
     kind, number = table.number(schema.Aval.KIND, INT8), table.number(schema.Aval.DTYPE, INT8)
     if kind != 0:
-        raise table.damaged(f"is of kind {kind}, not an array")
+        raise table.refused(f"is of kind {kind}, not an array")
+    if not table.has(schema.Aval.SHAPE):
+        raise table.refused("has no sizes")
     shape = tuple(_size(table, text) for text in table.texts(schema.Aval.SHAPE))
-    space = table.number(schema.Aval.MEMORY_SPACE, INT8)
-    memory_space = schema.MEMORY_SPACES[_checked(table, space, len(schema.MEMORY_SPACES), "memory spaces")]
+    memory_space = _spelled(table, "memory space", table.number(schema.Aval.MEMORY_SPACE, INT8), schema.MEMORY_SPACES)
     if number in schema.KEYS:
         name, words = schema.KEYS[number]
         return ExportedArray(ElementType.U32, (*shape, words), name, memory_space)
@@ -166,14 +195,17 @@ def _size(table: FlatTable, text: str) -> int | str:
             return text
     except InvalidArgumentError:
         pass
-    raise table.damaged(f"has the size {text[:80]!r}")
+    raise table.refused(f"has the size {text[:80]!r}")
 
 
 def _sharding(table: FlatTable, meshes: Sequence[Mesh]) -> tuple[NamedSharding | None, bytes]:
-    named = table.table(schema.Sharding.NAMED, table.name)
+    kind = _spelled(table, "kind", table.number(schema.Sharding.KIND, INT8), schema.SHARDING_KINDS)
+    named, proto = table.table(schema.Sharding.NAMED, table.name), table.content(schema.Sharding.HLO_PROTO)
     if named is not None:
         return _named(named, meshes), b""
-    return None, table.content(schema.Sharding.HLO_PROTO) or b""
+    if proto is None and (kind or table.has_beyond(schema.Sharding.NAMED)):
+        raise table.refused(f"has no {kind} sharding" if kind else "has a sharding of an unknown kind")
+    return None, proto or b""
 
 
 def _named(table: FlatTable, meshes: Sequence[Mesh]) -> NamedSharding:
@@ -182,33 +214,43 @@ def _named(table: FlatTable, meshes: Sequence[Mesh]) -> NamedSharding:
         axes, types = meshes[_checked(table, place, len(meshes), "meshes")]
     else:
         mesh = table.table(schema.NamedShardingTable.MESH, f"mesh of {table.name}")
-        axes, types = ((), ()) if mesh is None else _mesh(mesh)
+        if mesh is None:
+            raise table.refused("has no mesh")
+        axes, types = _mesh(mesh)
     spec = table.table(schema.NamedShardingTable.SPEC, f"axes of {table.name}")
-    if spec is None:
-        raise table.damaged("has no axes")
+    if spec is None or not spec.has(schema.Spec.DIMENSIONS):
+        raise table.refused("has no axes")
     dimensions = spec.tables(schema.Spec.DIMENSIONS, "dimension")
-    return NamedSharding(
-        axes,
-        tuple(dimension.texts(schema.SPEC_AXES) for dimension in dimensions),
-        tuple(sorted(spec.texts(schema.Spec.UNREDUCED))),
-        tuple(sorted(spec.texts(schema.Spec.REDUCED))),
-        table.text(schema.NamedShardingTable.MEMORY_KIND) or "",
-        types,
-    )
+    if spec.has_beyond(schema.Spec.UNREDUCED) or any(each.has_beyond(schema.SPEC_AXES) for each in dimensions):
+        raise table.refused("has unknown fields of axes")  # they may change what each device has
+    cut = tuple(dimension.texts(schema.SPEC_AXES) for dimension in dimensions)
+    unreduced, reduced = (tuple(sorted(spec.texts(slot))) for slot in (schema.Spec.UNREDUCED, schema.Spec.REDUCED))
+    memory_kind = table.text(schema.NamedShardingTable.MEMORY_KIND) or ""
+    try:
+        return NamedSharding(axes, cut, unreduced, reduced, memory_kind, types)
+    except DataLossError as error:
+        raise table.refused(f"is no sharding: {error.message}") from error
 
 
 def _mesh(table: FlatTable) -> Mesh:
     sizes, names = table.numbers(schema.Mesh.SIZES, UINT32), table.texts(schema.Mesh.NAMES)
     types = table.numbers(schema.Mesh.TYPES, INT8)
     if len(sizes) != len(names) or len(types) not in (0, len(names)):
-        raise table.damaged(f"has {len(sizes)} sizes, {len(names)} names and {len(types)} types of axes")
-    spelled = tuple(schema.AXIS_TYPES[_checked(table, type_, len(schema.AXIS_TYPES), "axis types")] for type_ in types)
-    return tuple(zip(names, sizes, strict=True)), spelled
+        raise table.refused(f"has {len(sizes)} sizes, {len(names)} names and {len(types)} types of axes")
+    return tuple(zip(names, sizes, strict=True)), tuple(
+        _spelled(table, "type of axes", type_, schema.AXIS_TYPES) for type_ in types
+    )
+
+
+def _spelled(table: FlatTable, what: str, number: int, words: Sequence[str]) -> str:
+    if not 0 <= number < len(words):
+        raise table.refused(f"has an unknown {what}, number {number}")
+    return words[number]
 
 
 def _checked(table: FlatTable, index: int, count: int, of: str) -> int:
     if not 0 <= index < count:
-        raise table.damaged(f"refers to number {index} of {count} {of}")
+        raise table.refused(f"refers to number {index} of {count} {of}")
     return index
 
 
@@ -225,21 +267,21 @@ _KINDS = {
 def _tree(table: FlatTable, slot: Exported, name: str, num_leaves: int) -> Tree:
     outer = table.table(slot, name)
     if outer is None:
-        raise table.damaged(f"has no {name}")
+        raise table.refused(f"has no {name}")
     tree = _node(outer, 0)
     if tree.num_leaves != num_leaves:
-        raise outer.damaged(f"has {tree.num_leaves} leaves for {num_leaves} array types")
+        raise outer.refused(f"has {tree.num_leaves} leaves for {num_leaves} array types")
     return tree
 
 
 def _node(table: FlatTable, depth: int) -> Tree:
     if depth > DEEPEST:
-        raise table.damaged(f"is nested more than {DEEPEST} deep")
+        raise table.refused(f"is nested more than {DEEPEST} deep")
     number = table.number(schema.PyTree.KIND, INT8)
     children = tuple(_node(child, depth + 1) for child in table.tables(schema.PyTree.CHILDREN, table.name))
     if number in (schema.LEAF, schema.NONE):
         if children:
-            raise table.damaged(f"has a leaf with {len(children)} children")
+            raise table.refused(f"has a leaf with {len(children)} children")
         return LEAF if number == schema.LEAF else Tree(TreeKind.NONE)
     kind = _KINDS.get(number)
     if kind is None:
@@ -258,7 +300,7 @@ def _node(table: FlatTable, depth: int) -> Tree:
     try:
         return Tree(kind, children, keys, name, data)
     except PjrtError as error:
-        raise table.damaged(f"is no structure: {error.message}") from error
+        raise table.refused(f"is no structure: {error.message}") from error
 
 
 def _fields(data: bytes, count: int) -> tuple[str, ...]:

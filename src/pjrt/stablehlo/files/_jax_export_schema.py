@@ -11,9 +11,9 @@ from enum import IntEnum
 from pjrt.api.element_type import ElementType
 from pjrt.stablehlo.files import _jax_export_beginning
 
-OLDEST_SERIALIZATION, NEWEST_SERIALIZATION = 1, 11
-"""The serialization versions that can be read. Versions 3 to 11 all write 3 into the file, so that older JAX reads it;
-the fields show which one it is."""
+OLDEST_SERIALIZATION, NEWEST_SERIALIZATION = 1, 12
+"""The serialization versions that are known. Versions 3 to 11 all write 3 into the file, so that older JAX reads it;
+the fields show which one it is. A later version is read as the newest, as far as it states what is needed."""
 
 OLDEST_CONVENTION, NEWEST_CONVENTION = 6, 10
 """The calling conventions of the program that can be read."""
@@ -51,7 +51,7 @@ class Exported(IntEnum):
     OUT_AVAL_INDICES = 23
     IN_SHARDING_INDICES = 24  # 0 for none, and one more than the place in UNIQUE_SHARDINGS
     OUT_SHARDING_INDICES = 25
-    JAX_VERSION = 26  # after 11
+    JAX_VERSION = 26  # 12
 
 
 class PyTree(IntEnum):
@@ -135,6 +135,7 @@ LEAF, NONE, TUPLE, LIST, DICT, CUSTOM = range(6)
 PLATFORM_CHECK, CUSTOM_CALL_CHECK, SHAPE_CHECK = range(3)
 """The kinds of disabled checks."""
 
+SHARDING_KINDS = ("", "HLO", "named")
 MEMORY_SPACES = ("", "device", "host", "any")
 AXIS_TYPES = ("", "Auto", "Explicit", "Manual")
 

@@ -31,3 +31,7 @@ class FileContents(abc.ABC):
     @abc.abstractmethod
     def stored_weights(self) -> Mapping[int, np.ndarray[Any, Any]]:
         """Return the arrays in the file, by their positions among the arguments of the program."""
+
+    def writer(self) -> str:
+        """Return what wrote the file, such as ``JAX 0.12.0``; empty if the file does not state it."""
+        return ""

@@ -12,6 +12,7 @@ custom calls of ``shape_assertion``.
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -124,6 +125,9 @@ class JaxExport(FileContents):
     def stored_weights(self) -> Mapping[int, np.ndarray[Any, Any]]:
         return {}
 
+    def writer(self) -> str:
+        return spelled_writer(self.jax_version)
+
     @property
     def takes_platform_index(self) -> bool:
         """Whether the program's first argument is the platform index."""
@@ -174,24 +178,41 @@ class JaxExport(FileContents):
 
         Raises:
             DataLossError: the program has other arguments or results, so the file is corrupt.
+            InvalidArgumentError: it has, and the file is of a later version, which may state them in another way.
         """
+        from pjrt.stablehlo.files._jax_export_schema import NEWEST_SERIALIZATION
+
         kept = [self.arguments[index] for index in self.kept_arguments]
-        _check("arguments", kept, self.num_leading_arguments, type_.arguments)
-        _check("results", self.results, self.num_tokens, type_.results)
+        wrong = _difference("arguments", kept, self.num_leading_arguments, type_.arguments)
+        wrong = wrong or _difference("results", self.results, self.num_tokens, type_.results)
+        if wrong and self.serialization_version > NEWEST_SERIALIZATION:
+            raise InvalidArgumentError(
+                f"the jax.export file is too new: {wrong}; expected a serialization version up to "
+                f"{NEWEST_SERIALIZATION}, found {self.serialization_version}; upgrade pjrt"
+            )
+        if wrong:
+            raise DataLossError(f"corrupt jax.export file: {wrong}")
 
 
-def _check(what: str, stated: Sequence[ExportedArray], leading: int, actual: Sequence[ValueType]) -> None:
+def spelled_writer(jax_version: str) -> str:
+    """Return the name and version of the JAX that wrote a file, on one short line; empty if the file states none."""
+    if not jax_version.isprintable() or len(jax_version) > _LONGEST_VERSION:
+        jax_version = repr(jax_version[:_LONGEST_VERSION])
+    return f"JAX {jax_version}" if jax_version else ""
+
+
+_LONGEST_VERSION = 40
+
+
+def _difference(what: str, stated: Sequence[ExportedArray], leading: int, actual: Sequence[ValueType]) -> str:
+    """Return how what the file states differs from what the program has; nothing if it does not."""
     if len(actual) != leading + len(stated):
-        raise DataLossError(
-            f"corrupt jax.export file: it states {leading + len(stated)} {what} of the program, which has {len(actual)}"
-        )
+        return f"it states {leading + len(stated)} {what} of the program, which has {len(actual)}"
     for number, (array, type_) in enumerate(zip(stated, actual[leading:], strict=True), leading):
         sizes = tuple(size if isinstance(size, int) else None for size in array.shape)
         if not isinstance(type_, TensorType) or (type_.element, type_.shape) != (array.element_type, sizes):
-            raise DataLossError(
-                f"corrupt jax.export file: of the {what} of the program it states number {number} as {array}, "
-                f"the program as {type_}"
-            )
+            return f"of the {what} of the program it states number {number} as {array}, the program as {type_}"
+    return ""
 
 
 def read_jax_export(source: bytes | bytearray | memoryview | os.PathLike[str]) -> JaxExport:
@@ -200,14 +221,26 @@ def read_jax_export(source: bytes | bytearray | memoryview | os.PathLike[str]) -
     Args:
         source: the bytes of the file, or a path object.
 
+    Warns:
+        UserWarning: the file was written at a later serialization version. Fields that it added are left out.
+
     Raises:
         DataLossError: the file is truncated or corrupt.
-        InvalidArgumentError: it is no such file, or was written at a newer serialization or calling convention version.
+        InvalidArgumentError: it is no such file, was written at a later calling convention, or at a later serialization
+            version that states something in another way; the message names it.
         NotFoundError: the file does not exist.
     """
     from pjrt.stablehlo.files import _jax_export_reader
 
     if isinstance(source, os.PathLike):
         with reading(source):
-            return _jax_export_reader.read(Path(source).read_bytes())
-    return _jax_export_reader.read(bytes(source))
+            export, too_new = _jax_export_reader.read(Path(source).read_bytes())
+        prefix = f"{os.fspath(source)}: "
+    else:
+        (export, too_new), prefix = _jax_export_reader.read(bytes(source)), ""
+    if too_new:
+        warnings.warn(
+            f"{prefix}the jax.export file is newer than this pjrt, and what its version added is left out: {too_new}",
+            stacklevel=2,
+        )
+    return export
