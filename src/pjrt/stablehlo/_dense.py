@@ -15,7 +15,6 @@ import numpy as np
 
 from pjrt.api.element_type import ElementType
 from pjrt.api.errors import InvalidArgumentError, UnimplementedError
-from pjrt.stablehlo._dialect_classes import WITHOUT_CLASSES
 from pjrt.stablehlo.mlir_types import element_named
 
 Array = np.ndarray[Any, Any]
@@ -82,6 +81,3 @@ def _word(word: str, element: ElementType) -> Any:
     if word.startswith("0x"):
         return np.frombuffer(int(word, 16).to_bytes(element.dtype.itemsize, "little"), element.dtype)[0]
     return np.float64(word).astype(element.dtype)
-
-
-__builtins__ = WITHOUT_CLASSES

@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 from pjrt.api.errors import DataLossError, InvalidArgumentError
 from pjrt.stablehlo import jaxlib
 from pjrt.stablehlo._diagnostics import collected, first_in, first_of, shortened
-from pjrt.stablehlo._dialect_classes import WITHOUT_CLASSES
 from pjrt.stablehlo.mlir_walk import walk_with_depths
 from pjrt.stablehlo.version import Version
 
@@ -59,7 +58,7 @@ def parse(code: bytes) -> MlirModule:
         InvalidArgumentError: MLIR refuses the code; the message is MLIR's own.
     """
     bindings = _bindings()
-    context = _new_context(bindings)
+    context = _new_context(bindings, code)
     if b"quant" in code:
         # The dialect of quantized types has no Python bindings; reading a portable artifact, any one, loads it.
         bindings.stablehlo.deserialize_portable_artifact(context, _empty_artifact())
@@ -80,7 +79,7 @@ def parse_artifact(code: bytes) -> MlirModule:
         InvalidArgumentError: MLIR refuses the artifact; the message is MLIR's own.
     """
     bindings = _bindings()
-    context = _new_context(bindings)
+    context = _new_context(bindings, code)
     with context, collected(context) as messages:
         try:
             module = bindings.stablehlo.deserialize_portable_artifact(context, code)
@@ -213,20 +212,16 @@ class _Bindings(NamedTuple):
     ir: Any
     passmanager: Any
     stablehlo: Any
-    dialects: tuple[Any, ...]
     registry: Any
 
 
 @functools.cache
 def _bindings() -> _Bindings:
-    # The native halves of the dialects: their Python halves define a class for each operation, which nothing here
-    # needs, and take four times as long to import as all the rest.
     purpose = "read what is inside programs"
     ir = jaxlib.load("mlir.ir", purpose)
-    dialects = tuple(jaxlib.load(f"mlir._mlir_libs._{name}", purpose) for name in ("stablehlo", "chlo", "sdy"))
     registry = ir.DialectRegistry()
     jaxlib.load("mlir._mlir_libs._jax_mlir_ext", purpose).register_dialects(registry)
-    return _Bindings(ir, jaxlib.load("mlir.passmanager", purpose), dialects[0], dialects, registry)
+    return _Bindings(ir, jaxlib.load("mlir.passmanager", purpose), jaxlib.dialect("stablehlo"), registry)
 
 
 @functools.cache
@@ -235,12 +230,15 @@ def _register_passes() -> None:
     jaxlib.load("mlir._mlir_libs._mlirHlo", "convert HLO protos").register_mhlo_passes()
 
 
-def _new_context(bindings: _Bindings) -> Any:
+def _new_context(bindings: _Bindings, code: bytes) -> Any:
+    """Return a context for a program; what the program does not name costs no time to import."""
     context = bindings.ir.Context()
     context.enable_multithreading(False)
     context.append_dialect_registry(bindings.registry)
-    for dialect in bindings.dialects:
-        dialect.register_dialect(context)
+    bindings.stablehlo.register_dialect(context)
+    for name in ("chlo", "sdy"):
+        if name.encode() in code:
+            jaxlib.dialect(name).register_dialect(context)
     jaxlib.load("mlir._mlir_libs._mlirHlo", "read what is inside programs").register_mhlo_dialect(context)
     # The dialects of the registry are loaded when a program or a pass first needs them: all of them take 1.4 ms.
     return context
@@ -250,6 +248,3 @@ def _new_context(bindings: _Bindings) -> Any:
 def _empty_artifact() -> bytes:
     artifact: bytes = _bindings().stablehlo.serialize_portable_artifact_str("module {}", "1.0.0")
     return artifact
-
-
-__builtins__ = WITHOUT_CLASSES

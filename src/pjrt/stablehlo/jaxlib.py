@@ -51,6 +51,18 @@ def load(name: str, purpose: str) -> Any:
         raise _broken(purpose, error) from error
 
 
+def dialect(name: str) -> Any:
+    """Import the bindings of one of MLIR's dialects, such as ``stablehlo``.
+
+    Dialects are imported by this name alone. Where the native half of ``sdy`` comes first, the dialect lacks five
+    classes in jaxlib 0.12, and what JAX does with Shardy fails.
+
+    Raises:
+        FailedPreconditionError: as ``load``.
+    """
+    return load(f"mlir.dialects.{name}", "read what is inside programs")
+
+
 def version() -> tuple[int, ...]:
     """Return the version of the installed jaxlib, such as ``(0, 10, 2)``.
 

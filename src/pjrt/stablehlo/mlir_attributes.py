@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 from pjrt.api.errors import PjrtError
 from pjrt.stablehlo._dense import decode_dense, parse_dense
-from pjrt.stablehlo._dialect_classes import WITHOUT_CLASSES
 from pjrt.stablehlo.mlir_types import binding, decode_type
 
 if TYPE_CHECKING:
@@ -134,5 +133,3 @@ _DECODERS: dict[str, Callable[[Any], Any]] = {
     "DenseResourceElementsAttr": decode_dense,
     **{f"Dense{kind}ArrayAttr": tuple for kind in ("I8", "I16", "I32", "I64", "F32", "F64")},
 }
-
-__builtins__ = WITHOUT_CLASSES

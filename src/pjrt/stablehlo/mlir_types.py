@@ -12,7 +12,6 @@ from typing import Any
 from pjrt.api.element_type import ElementType
 from pjrt.api.errors import InvalidArgumentError
 from pjrt.stablehlo import jaxlib
-from pjrt.stablehlo._dialect_classes import WITHOUT_CLASSES
 from pjrt.stablehlo.types import (
     FunctionType,
     FutureType,
@@ -122,11 +121,5 @@ def parse_quantization(text: str) -> Quantization:
 
 @functools.cache
 def binding(dialect: str, name: str) -> Any:
-    """Return the class of the bindings that reads an attribute or type of a dialect.
-
-    It is in the dialect's native half. The Python half has it too, with a class for each operation, which takes 15 ms.
-    """
-    return getattr(jaxlib.load(f"mlir._mlir_libs._{dialect}", "read programs"), name)
-
-
-__builtins__ = WITHOUT_CLASSES
+    """Return the class of the bindings that reads an attribute or type of a dialect."""
+    return getattr(jaxlib.dialect(dialect), name)

@@ -6,8 +6,6 @@ from collections.abc import Iterator
 from itertools import chain
 from typing import Any
 
-from pjrt.stablehlo._dialect_classes import WITHOUT_CLASSES
-
 
 def walk(operation: Any) -> Iterator[Any]:
     """Yield an operation and each one inside it, in the order of the text.
@@ -53,6 +51,3 @@ def symbols(attribute: Any) -> Iterator[str]:
     elif kind == "DictAttr":
         for item in attribute:
             yield from symbols(item.attr)
-
-
-__builtins__ = WITHOUT_CLASSES

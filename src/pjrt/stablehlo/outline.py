@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 from pjrt.api.errors import InvalidArgumentError
 from pjrt.stablehlo._call_graph import CALLING, CallGraph
 from pjrt.stablehlo._diagnostics import senseless_refused
-from pjrt.stablehlo._dialect_classes import WITHOUT_CLASSES
 from pjrt.stablehlo._mlir import MlirModule
 from pjrt.stablehlo.mlir_types import decode_type
 from pjrt.stablehlo.mlir_walk import symbols, walk, walk_with_depths
@@ -175,5 +174,3 @@ _NOT_FUSED = frozenset(
 )
 
 _MAY_CALL = frozenset({"func.call", "stablehlo.composite", "stablehlo.custom_call", "call"})
-
-__builtins__ = WITHOUT_CLASSES

@@ -12,7 +12,6 @@ import numpy as np
 from pjrt.api.errors import UnimplementedError
 from pjrt.api.program import AnyProgram
 from pjrt.stablehlo._diagnostics import senseless_refused
-from pjrt.stablehlo._dialect_classes import WITHOUT_CLASSES
 from pjrt.stablehlo._mlir import MlirModule
 from pjrt.stablehlo.conversion import to_module
 from pjrt.stablehlo.location import Location
@@ -227,6 +226,3 @@ def _dictionaries(operation: Any, name: str, count: int) -> tuple[Mapping[str, A
     if name not in attributes:
         return ({},) * count
     return tuple(decode_attribute(inner) for inner in attributes[name])
-
-
-__builtins__ = WITHOUT_CLASSES

