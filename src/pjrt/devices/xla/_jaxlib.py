@@ -24,7 +24,6 @@ import numpy as np
 from pjrt.api.element_type import AnyDType
 from pjrt.api.errors import InternalError, PjrtError, StatusCode, UnimplementedError
 from pjrt.devices.xla.collective_errors import explained
-from pjrt.host_memory.dlpack import from_capsule
 from pjrt.stablehlo.jaxlib import load, version
 
 _PURPOSE = "run programs on XLA's CPU device"
@@ -280,6 +279,8 @@ def _in_place(array: Array) -> np.ndarray[Any, Any] | None:
         return np.asarray(memoryview(array))
     except BufferError:  # Python's buffer protocol has no letter for the element type, such as bf16, or for the layout
         pass
+    from pjrt.host_memory.dlpack import from_capsule  # here: few types need it
+
     try:
         contents = from_capsule(capsule(array))
     except (UnimplementedError, jax.JaxRuntimeError):  # DLPack or numpy has no such type, or the elements are packed
