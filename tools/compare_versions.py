@@ -1,0 +1,187 @@
+"""Run the tests with several versions of Python and jaxlib; say which were tested, and what differed.
+
+    python tools/compare_versions.py                                  # this Python, and the newest on this machine
+    python tools/compare_versions.py python3.12 "python3.11 jaxlib==0.9.* jax==0.9.*"
+    python tools/compare_versions.py --report first.xml newest        # first.xml: pytest's report of this Python's run
+    python tools/compare_versions.py --record                         # and write the result into docs/platforms.md
+
+Each argument is a Python, by its command or as ``newest``, and what to install beside the extra ``test``. It gets a new
+environment with the newest packages that its pip finds. Only the tests that depend on these versions run, those of
+``FOLDERS``. The exit code is 1 if a test failed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+import tempfile
+import xml.etree.ElementTree as ET
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+
+HERE = Path(__file__).parents[1]
+PAGE = HERE / "docs" / "platforms.md"
+BEGIN, END = "<!-- versions: tools/compare_versions.py --record -->\n", "<!-- end of versions -->\n"
+
+FOLDERS = (
+    *("tests/api", "tests/artifacts", "tests/cli", "tests/devices", "tests/examples", "tests/export"),
+    *("tests/frameworks", "tests/ifrt", "tests/models", "tests/plugins", "tests/remote", "tests/stablehlo"),
+)
+"""The tests of the rooms that touch jaxlib, JAX or the interpreter."""
+
+PACKAGES = ("jax", "jaxlib", "numpy")
+OLDEST_PYTHON, BELOW_PYTHON = (3, 11), (3, 15)  # as `requires-python` in pyproject.toml says
+
+_DESCRIPTION = f"""
+import importlib.metadata, json, platform
+def version(name):
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return "none"
+print(json.dumps([platform.python_version(), *map(version, {PACKAGES!r})]))
+"""
+
+
+@dataclass
+class Run:
+    """The outcome of the tests with one Python.
+
+    Attributes:
+        versions: those of Python and of ``PACKAGES``.
+        outcomes: "passed", "failed" or "skipped" by the name of a test.
+        reasons: why a test failed or was skipped.
+    """
+
+    versions: list[str]
+    outcomes: dict[str, str] = field(default_factory=dict)
+    reasons: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        return f"Python {self.versions[0]}, JAX {self.versions[1]}"
+
+    def read(self, report: Path) -> Run:
+        """Take in pytest's report in JUnit's format."""
+        for case in ET.parse(report).getroot().iter("testcase"):
+            name = f"{case.get('classname')}::{case.get('name')}"
+            outcome, reason = "passed", ""
+            for child in case:
+                if child.tag in ("failure", "error", "skipped"):
+                    outcome = "skipped" if child.tag == "skipped" else "failed"
+                    reason = (child.get("message") or "").partition("\n")[0]
+            if self.outcomes.get(name) != "failed":  # a test that passed can fail when its fixtures end
+                self.outcomes[name], self.reasons[name] = outcome, reason
+        return self
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("pythons", nargs="*", metavar="PYTHON", help="a Python, and requirements beside the tests'")
+    parser.add_argument("--report", type=Path, action="append", default=[], help="the report of a run of this Python")
+    parser.add_argument("--pre", action="store_true", help="install pre-releases of jax and jaxlib")
+    parser.add_argument("--record", action="store_true", help="write the result into docs/platforms.md")
+    arguments = parser.parse_args()
+    runs = [Run(_versions(sys.executable)).read(report) for report in arguments.report]
+    pythons = arguments.pythons or (["newest"] if runs else [sys.executable, "newest"])
+    for spec in pythons:
+        python, *requirements = shlex.split(spec)
+        if python == "newest":
+            newest = newest_python()
+            if newest is None:
+                print(f"no Python newer than {'.'.join(map(str, sys.version_info[:2]))} is on this machine", flush=True)
+                continue
+            python = newest
+        runs.append(run_tests(python, requirements, pre=arguments.pre))
+    table = describe(runs)
+    print(table)
+    if arguments.record:
+        before, _, rest = PAGE.read_text().partition(BEGIN)
+        PAGE.write_text(before + BEGIN + "\n" + table + "\n" + END + rest.partition(END)[2])
+    return int(any("failed" in run.outcomes.values() for run in runs))
+
+
+def newest_python() -> str | None:
+    """Return the newest supported Python on the path or among pyenv's, if it is newer than this one."""
+    folders = [Path(folder) for folder in os.environ.get("PATH", "").split(os.pathsep) if folder]
+    folders += sorted(Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")).glob("versions/*/bin"))
+    found = {path for folder in folders if folder.is_dir() for path in folder.iterdir()}
+    newest, choice = sys.version_info[:2], None
+    for path in sorted(path for path in found if re.fullmatch(r"python3\.\d+", path.name)):
+        minor = (3, int(path.name.partition(".")[2]))
+        if newest < minor < BELOW_PYTHON and _is_usable(path):
+            newest, choice = minor, str(path)
+    return choice
+
+
+def _is_usable(python: Path) -> bool:
+    """Whether a Python starts (a command of pyenv's may lead nowhere), has pip, and is not free-threaded."""
+    question = "import ensurepip, sysconfig; print(sysconfig.get_config_var('Py_GIL_DISABLED') or 0)"
+    try:
+        answer = subprocess.run([python, "-c", question], capture_output=True, text=True, timeout=60, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    return answer.stdout.strip() == "0"
+
+
+def _versions(python: str) -> list[str]:
+    answer = subprocess.run([python, "-c", _DESCRIPTION], capture_output=True, text=True, check=True)
+    versions: list[str] = json.loads(answer.stdout)
+    return versions
+
+
+def run_tests(python: str, requirements: list[str], *, pre: bool) -> Run:
+    """Run the tests of ``FOLDERS`` with a Python, in a new environment."""
+    print(f"\n== {python} {' '.join(requirements)}", flush=True)
+    with tempfile.TemporaryDirectory() as folder:
+        subprocess.run([python, "-m", "venv", f"{folder}/venv"], check=True)
+        own = f"{folder}/venv/bin/python"
+        install = [own, "-m", "pip", "install", "-q"]
+        subprocess.run([*install, "-e", ".[test]", *requirements], cwd=HERE, check=True)
+        if pre:
+            subprocess.run([*install, "--pre", "--upgrade", "jax", "jaxlib"], cwd=HERE, check=True)
+        report = Path(folder) / "report.xml"
+        command = [own, "-m", "pytest", "-n", "auto", "-q", f"--junitxml={report}", *FOLDERS]
+        # On the path of the environment, as a user who has activated it runs the command.
+        env = os.environ | {"PATH": f"{folder}/venv/bin{os.pathsep}{os.environ.get('PATH', '')}"}
+        subprocess.run(command, cwd=HERE, env=env, check=False)
+        return Run(_versions(own)).read(report)
+
+
+def describe(runs: list[Run]) -> str:
+    """Return the versions and counts as a table, and the tests whose outcome differs from the first run's."""
+    lines = ["| Python | JAX | jaxlib | NumPy | passed | failed | skipped |", "|---|---|---|---|---|---|---|"]
+    for run in runs:
+        counts = Counter(run.outcomes.values())
+        numbers = (f"{counts[outcome]:,}" for outcome in ("passed", "failed", "skipped"))
+        lines.append(f"| {' | '.join((*run.versions, *numbers))} |")
+    for run in runs[1:]:
+        lines += ["", *_differences(runs[0], run)]
+    return "\n".join(lines) + "\n"
+
+
+def _differences(first: Run, other: Run) -> list[str]:
+    rows: Counter[tuple[str, str, str, str]] = Counter()
+    for name in sorted(first.outcomes.keys() & other.outcomes.keys()):
+        before, after = first.outcomes[name], other.outcomes[name]
+        if before != after:
+            reason = other.reasons[name] or first.reasons[name]
+            rows[re.sub(r"\[.*", "", name), before, after, reason.replace("|", "\\|")] += 1
+    if not rows:
+        return [f"With {other.name}, each test ended as with {first.name}."]
+    lines = [f"With {other.name}, these tests ended otherwise than with {first.name}:", ""]
+    lines += ["| test | number | before | now | why |", "|---|---|---|---|---|"]
+    lines += [
+        f"| `{test}` | {count} | {before} | {after} | {why} |" for (test, before, after, why), count in rows.items()
+    ]
+    return lines
+
+
+if __name__ == "__main__":
+    sys.exit(main())
