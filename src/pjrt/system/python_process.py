@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pickle
+import re
 import signal
 import subprocess
 import sys
@@ -13,6 +14,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+_LAST_WORDS = (
+    re.compile(r"F\d{4} [\d:.]+ +\d+ (.*)"),  # a fatal message in the log of XLA; stack frames may follow
+    re.compile(r"(.*Check failed.*)"),
+    re.compile(r"((?:terminate called|what\(\):).*)"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,11 +43,12 @@ class Ended:
 
     @property
     def reason(self) -> str:
-        """The reason in what it printed, on one line: the failed check of native code, otherwise the last line."""
+        """The reason in what it printed, on one line: what native code says of its end, otherwise the last line."""
         lines = [line.strip() for line in self.errors.splitlines() if line.strip()]
-        reason = next((line for line in lines if "Check failed" in line or line.startswith("F0")), "")
-        reason = reason or next((line for line in lines if line.startswith(("terminate called", "what():"))), "")
-        return (reason or (lines[-1] if lines else ""))[:300]
+        for pattern in _LAST_WORDS:
+            if found := next(filter(None, map(pattern.match, lines)), None):
+                return found[1][:300]
+        return lines[-1][:300] if lines else ""
 
     @property
     def how(self) -> str:
