@@ -9,6 +9,7 @@ import re
 import shutil
 import subprocess
 import sys
+import sysconfig
 from pathlib import Path
 
 import click
@@ -20,7 +21,8 @@ from pjrt.cli import main
 
 ROOT = Path(__file__).parents[1]
 DIGITS = ROOT / "examples" / "digits"
-ENVIRONMENT = {**os.environ, "COLUMNS": "100", "TF_CPP_MIN_LOG_LEVEL": "2"}
+PATH = os.pathsep.join([sysconfig.get_path("scripts"), os.environ.get("PATH", "")])
+ENVIRONMENT = {**os.environ, "COLUMNS": "100", "TF_CPP_MIN_LOG_LEVEL": "2", "PATH": PATH}
 
 
 def blocks(page: str, language: str) -> list[str]:
@@ -107,7 +109,11 @@ def sessions(page: str) -> list[tuple[str, list[str]]]:
 
 
 def shape_of(line: str) -> list[str]:
-    """Return a line without what differs from run to run: numbers, units, versions, lengths of rules and bars."""
+    """Return a line without what differs from run to run: numbers, units, versions, lengths of rules and bars.
+
+    Which difference of two plugins is the first one depends on their versions.
+    """
+    line = re.sub(r"such as \S+: .* in the recording, .* here", "such as …", line)
     line = re.sub(r"-?\d[\w.+:-]*|\b(ms|s|µs|ns)\b|[─█░]+", "#", line)
     return re.sub(r"(# )+", "# ", line).split()
 

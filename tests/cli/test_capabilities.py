@@ -33,7 +33,7 @@ def test_what_differs_is_marked() -> None:
     assert found["send recv"] == ("*", ["no", "yes"])
     assert found["collectives"] == ("", ["yes", "yes"])
     assert found["f32"] == ("", ["yes", "yes"])
-    assert found["f6E2M3FN"] == ("*", ["no", "yes"])
+    assert found["si1"] == ("*", ["no", "yes"])
     assert found["memory"] == ("", ["device, pinned_host, unpinned_host"] * 2)
     assert found["operations"][1][0] == "?"
 

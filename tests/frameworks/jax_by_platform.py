@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ctypes
 import importlib
+import inspect
 import io
 import json
 import logging
@@ -226,9 +227,13 @@ def memory_kinds() -> None:
     assert back.sharding.memory_kind == "device"
 
 
-@check('`compute_on("device_host")`')
+@check("`compute_on` with the type `device_host`")
 def compute_on_host() -> None:
-    on_host = compute_on("device_host")(jax.jit(lambda v: v * 2))
+    double = jax.jit(lambda v: v * 2)
+    if "out_memory_spaces" in inspect.signature(compute_on).parameters:
+        on_host = compute_on(double, compute_type="device_host", out_memory_spaces=jax.memory.Space.Device)
+    else:  # JAX 0.10
+        on_host = compute_on("device_host")(double)
     assert float(jax.jit(lambda v: on_host(v) + 1)(jnp.float32(2))) == 5
 
 
