@@ -18,13 +18,16 @@ from pjrt.remote.security.tunnel_process import TunnelProcess
 from pjrt.system.python_process import ask, run_module
 
 SCRIPT = Path(sysconfig.get_path("scripts")) / ("pjrt.exe" if sys.platform == "win32" else "pjrt")
-PLANTED = ("json", "pickle", "pathlib", "subprocess", "tempfile", "struct", "random", "click", "numpy", "jaxlib", "pjrt")
+PLANTED = ("json", "pickle", "pathlib", "subprocess", "tempfile", "struct", "random", "click", "numpy", "pjrt")
 PROGRAM = """func.func @main(%x: tensor<4xf32>) -> tensor<4xf32> {
   %0 = stablehlo.tanh %x : tensor<4xf32>
   return %0 : tensor<4xf32>
 }
 """
-DEVICE = "import pjrt\nmake_client = lambda **o: pjrt.StableHloClient('mine', compile=lambda program, options: abs, **o)\n"
+DEVICE = """import pjrt
+def make_client(**options):
+    return pjrt.StableHloClient("mine", compile=lambda program, options: abs, **options)
+"""
 
 posix = pytest.mark.skipif(sys.platform == "win32", reason="Ctrl-C is sent as a signal")
 
@@ -82,8 +85,12 @@ def test_run_watch_runs_nothing_of_the_current_folder(folder: Path) -> None:
 def test_no_python_is_started_in_another_way() -> None:
     """``module_command`` keeps the current folder out; what a user starts with ``pjrt launch`` is the user's."""
     source = Path(pjrt.__file__).parent
-    starters = [path for path in source.rglob("*.py") if re.search(r"\[\s*sys\.executable", path.read_text("utf-8"))]
-    assert {str(path.relative_to(source)) for path in starters} == {"system/python_process.py", "distributed/launcher.py"}
+    starters = {
+        path.relative_to(source).as_posix()
+        for path in source.rglob("*.py")
+        if re.search(r"\[\s*sys\.executable", path.read_text("utf-8"))
+    }
+    assert starters == {"system/python_process.py", "distributed/launcher.py"}
 
 
 def nothing(question: object) -> object:

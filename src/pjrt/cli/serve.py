@@ -52,6 +52,13 @@ Examples:
     is_flag=True,
     help="Let clients save executables and load saved ones. These hold machine code: only for clients that you trust.",
 )
+@click.option(
+    "--allow-option",
+    "allow_options",
+    multiple=True,
+    metavar="NAME",
+    help="A further compile option that clients may set. By default they may set those that concern the program alone.",
+)
 @server_file_options
 @limit_options
 @click.option(
@@ -74,6 +81,7 @@ def serve(
     platform_name: str,
     vet_programs: bool | None,
     save_executables: bool,
+    allow_options: tuple[str, ...],
     files: dict[str, Any],
     limits: dict[str, Any],
     metrics_address: str | None,
@@ -120,6 +128,7 @@ def serve(
                     platform_name=platform_name,
                     vet_programs=vet_programs,
                     save_executables=save_executables,
+                    allow_options=allow_options,
                 )
             )
             count = len(client.addressable_devices)

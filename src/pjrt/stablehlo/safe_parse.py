@@ -22,8 +22,9 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from pjrt.api.errors import DataLossError, PjrtError, ResourceExhaustedError
+from pjrt.api.errors import DataLossError, FailedPreconditionError, PjrtError, ResourceExhaustedError
 from pjrt.api.program import Program
+from pjrt.api.strangers import is_for_stranger
 from pjrt.stablehlo.format import Encoding, encoding_of
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ def vet(program: Program, *, time_limit: float | None = None) -> None:
     """Check that a program can be parsed, without risk for this process.
 
     Text is parsed in the subprocess only if it is delicate (see ``is_delicate``). A program that embeds Python may know
-    no Python to start: then nothing is checked.
+    no Python to start: then nothing is checked, unless the program is a stranger's.
 
     Args:
         program: a program in any encoding.
@@ -152,11 +153,12 @@ def run_module(module: str, *arguments: str, given: bytes, time_limit: float | N
     Raises:
         TimeoutError: the subprocess took too long.
         ResourceExhaustedError: it cannot be started. What it would check is not known to be harmless then.
+        FailedPreconditionError: there is no Python to start, and the program is a stranger's.
     """
     from pjrt.system import python_process  # here: most programs need no subprocess
 
     try:
-        return python_process.run_module(module, *arguments, given=given, time_limit=time_limit)
+        ended = python_process.run_module(module, *arguments, given=given, time_limit=time_limit)
     except TimeoutError:
         raise
     except OSError as error:
@@ -164,6 +166,11 @@ def run_module(module: str, *arguments: str, given: bytes, time_limit: float | N
             f"cannot start the subprocess that looks at the program first: {error.strerror or error}; close other "
             "programs and files, or raise the limits of this process"
         ) from error
+    if ended is None and is_for_stranger():
+        raise FailedPreconditionError(
+            f"expected a Python to start, which looks at programs of others first; found none at {sys.executable!r}"
+        )
+    return ended
 
 
 _EXIT_REFUSED = 3

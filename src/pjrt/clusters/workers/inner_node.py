@@ -67,6 +67,7 @@ def served_branch(link: Any, assignment: InnerNodeAssignment) -> Iterator[str]:
                 assignment.address or f"{bracketed(link.own_address)}:0",
                 vet_programs=False,
                 save_executables=True,
+                allow_options=None,
                 name="inner node",
                 pass_on_call=client.pass_on_call,
                 **files,

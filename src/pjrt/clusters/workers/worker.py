@@ -165,6 +165,7 @@ def _served(
                 transfer_directory=assignment.transfer_directory or None,
                 vet_programs=False,
                 save_executables=True,
+                allow_options=None,
                 name=assignment.device,
                 call_function=call_function,
                 **files,

@@ -6,13 +6,14 @@ import contextlib
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 import pjrt.api.client
+from pjrt.api.checks import expect_all
 from pjrt.api.errors import NotFoundError
 from pjrt.ifrt.client import Client
 from pjrt.remote.monitoring.health import health_methods
@@ -55,6 +56,7 @@ class Server:
         platform_name: the platform's name for clients; by default its own.
         vet_programs: whether programs are parsed in a subprocess first; by default where other machines can connect.
         save_executables: whether clients may save executables and load saved ones.
+        allow_options: further compile options that clients may set; ``None`` for all.
         call_function: the function that clients may have called here; by default none is.
         pass_on_call: has another server call the functions of clients; by default none does.
 
@@ -80,6 +82,7 @@ class Server:
         platform_name: str = "",
         vet_programs: bool | None = None,
         save_executables: bool = False,
+        allow_options: Collection[str] | None = (),
         call_function: CallFunction | None = None,
         pass_on_call: PassOnCall | None = None,
     ) -> None:
@@ -90,6 +93,9 @@ class Server:
         self.newest = newest
         self._vet_programs = not place.is_local if vet_programs is None else vet_programs
         self._save_executables = save_executables
+        self._allow_options = (
+            None if allow_options is None else frozenset(expect_all(allow_options, str, "the name of a compile option"))
+        )
         self._call_function = call_function
         self._pass_on_call = pass_on_call
         self.transfer_directory = transfer_directory
@@ -145,6 +151,7 @@ class Server:
             platform_name=self.platform_name,
             vet_programs=self._vet_programs,
             saves_executables=self._save_executables,
+            allow_options=self._allow_options,
             call_function=self._call_function,
             pass_on_call=self._pass_on_call,
         )
@@ -263,6 +270,7 @@ def serve(
     platform_name: str = "",
     vet_programs: bool | None = None,
     save_executables: bool = False,
+    allow_options: Collection[str] | None = (),
     call_function: CallFunction | None = None,
     pass_on_call: PassOnCall | None = None,
 ) -> Server:
@@ -290,6 +298,9 @@ def serve(
             is done where other machines can connect.
         save_executables: whether this package's clients may save executables and load saved ones. Those hold machine
             code, which the server runs: allow it only to clients that you trust as you trust its owner.
+        allow_options: further compile options that clients may set, by name. By default these are options that concern
+            the program alone; others, such as ``xla_dump_to``, have the server write and read files. ``None`` allows
+            all, and lets programs call all custom calls of this process: only to clients that you trust so.
         call_function: a function that this package's clients may have called here, with the bytes and the arrays that
             they send. It returns bytes and arrays. The workers of a cluster run functions of their controller so; by
             default no function is called.
@@ -317,6 +328,7 @@ def serve(
         platform_name=platform_name,
         vet_programs=vet_programs,
         save_executables=save_executables,
+        allow_options=allow_options,
         call_function=call_function,
         pass_on_call=pass_on_call,
     )

@@ -9,7 +9,7 @@ import logging
 import secrets
 import threading
 import time
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Collection, Container, Sequence
 from concurrent.futures import Executor
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -18,6 +18,7 @@ from pjrt.api.device import Device
 from pjrt.api.errors import CancelledError, PjrtError, ResourceExhaustedError, StatusCode, UnimplementedError
 from pjrt.api.future import Future, Promise, when_all_done
 from pjrt.api.shape_spec import ShapeSpec
+from pjrt.api.strangers import for_stranger
 from pjrt.host_memory.aligned import HostArray
 from pjrt.ifrt.array import Array
 from pjrt.ifrt.client import Client
@@ -70,6 +71,7 @@ class Session:
         platform_name: the platform's name for the client; by default its own.
         vet_programs: whether programs are parsed in a subprocess first, because the client may send damaged ones.
         saves_executables: whether the client may save executables and load saved ones.
+        allow_options: further compile options that the client may set; ``None`` for all, as for one that is trusted.
         call_function: the function that the client may have called here, with bytes and arrays; ``None`` for none.
         pass_on_call: has another server call functions; ``None`` where none does.
 
@@ -79,6 +81,7 @@ class Session:
         platform_name: the platform's name for the client.
         vet_programs: whether programs are parsed in a subprocess first.
         saves_executables: whether the client may save executables and load saved ones.
+        allow_options: further compile options that the client may set; ``None`` for all.
         call_function: the function that the client may have called here; ``None`` for none.
         pass_on_call: has another server call functions; ``None`` where none does.
         version: the versions that both ends speak.
@@ -111,6 +114,7 @@ class Session:
         platform_name: str = "",
         vet_programs: bool = False,
         saves_executables: bool = False,
+        allow_options: Collection[str] | None = (),
         call_function: CallFunction | None = None,
         pass_on_call: PassOnCall | None = None,
     ) -> None:
@@ -119,6 +123,7 @@ class Session:
         self.client = client
         self.platform_name = platform_name or client.platform_name
         self.vet_programs = vet_programs
+        self.allow_options = allow_options
         self.saves_executables = saves_executables
         self.call_function = call_function
         self.pass_on_call: PassOnCall | None = pass_on_call
@@ -187,6 +192,10 @@ class Session:
                 self._hold(named, lambda end: self._begin(call, end))
             else:
                 self._run(call)
+
+    def compiling(self) -> contextlib.AbstractContextManager[None]:
+        """Return the context in which the client's programs are compiled: as a stranger's, unless it is trusted."""
+        return contextlib.nullcontext() if self.allow_options is None else for_stranger()
 
     def close(self, reason: str) -> None:
         """End the session: forget and free all that it made. May be called again."""

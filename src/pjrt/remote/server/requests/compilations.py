@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from pjrt.api.compile_options import CompileOptions
 from pjrt.api.errors import PjrtError, UnimplementedError
 from pjrt.api.future import Future
+from pjrt.api.program import Program
 from pjrt.ifrt.loaded_executable import LoadedExecutable
 from pjrt.remote.protocol.messages import wire
 from pjrt.remote.protocol.programs import callback_signature_of, compile_options_of, program_of
 from pjrt.remote.protocol.values import status_proto
+from pjrt.remote.security.allowed_options import check_options
 from pjrt.remote.server.executables import SessionExecutable
 from pjrt.remote.server.host_callbacks import HostCallback
 from pjrt.remote.server.requests.table import handles
@@ -23,11 +26,25 @@ if TYPE_CHECKING:
 @handles("compile", blocking=True)
 def compile_program(session: Session, request: Any) -> Any:
     """Compile a program, and return the handle of its executable."""
+    callbacks = [HostCallback(callback_signature_of(serialized)) for serialized in request.host_callbacks]
+    with session.compiling():
+        executable = session.client.compile(*received(session, request))
+    return compiled(session, executable, callbacks)
+
+
+def received(session: Session, request: Any) -> tuple[Program, CompileOptions]:
+    """Return the program and the compile options of a request, after the checks that the server makes.
+
+    Raises:
+        PermissionDeniedError: clients may not set one of the options.
+        PjrtError: the program does not pass; see ``pjrt.stablehlo.vet``.
+    """
     program, options = program_of(request.program), compile_options_of(request.compile_options)
+    if session.allow_options is not None:
+        check_options(options, session.allow_options)
     if session.vet_programs:
         vet(program)
-    callbacks = [HostCallback(callback_signature_of(serialized)) for serialized in request.host_callbacks]
-    return compiled(session, session.client.compile(program, options), callbacks)
+    return program, options
 
 
 def compiled(session: Session, executable: LoadedExecutable, callbacks: Sequence[HostCallback] = ()) -> Any:

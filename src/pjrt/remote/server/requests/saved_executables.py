@@ -6,10 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from pjrt.api.errors import UnimplementedError
 from pjrt.remote.protocol.messages import wire
-from pjrt.remote.protocol.programs import compile_options_of, program_of
-from pjrt.remote.server.requests.compilations import compiled
+from pjrt.remote.server.requests.compilations import compiled, received
 from pjrt.remote.server.requests.table import handles
-from pjrt.stablehlo import vet
 from pjrt.stablehlo.entry_signature import signature
 
 if TYPE_CHECKING:
@@ -28,10 +26,9 @@ def serialize(session: Session, request: Any) -> Any:
 def load(session: Session, request: Any) -> Any:
     """Load an executable from the device's bytes, and return what a compilation of its program returns."""
     _check(session)
-    program, options = program_of(request.program), compile_options_of(request.compile_options)
-    if session.vet_programs:
-        vet(program)
-    executable = session.client.pjrt_client.deserialize(request.serialized_executable, options)
+    with session.compiling():
+        program, options = received(session, request)
+        executable = session.client.pjrt_client.deserialize(request.serialized_executable, options)
     types = signature(program, trusted=True)
     return wire.LoadExecutableResponse(compiled=compiled(session, session.client.on_global_arrays(executable, types)))
 
