@@ -340,6 +340,14 @@ def test_what_a_version_states_in_an_unknown_way_is_named(odd: dict[str, int], m
     assert "corrupt" not in str(raised.value)
 
 
+@pytest.mark.parametrize("parts", [{}, {"sharding": 1}, {"sharding": 2}, {"device": 1}])
+def test_shardings_of_the_versions_6_to_9(parts: dict[str, int]) -> None:
+    """They state each sharding whole; 6 to 8 also its kind, 8 and 9 the kind of device of the mesh."""
+    found = read_jax_export(handmade(3, **parts))
+    assert str(found.arguments[0].sharding) == "P('x') over x=2"
+    assert (found.num_devices, str(found.arguments[0]), found.jax_version) == (2, "f32[8]", "")
+
+
 def test_unknown_fields_are_passed_over() -> None:
     expected = read_jax_export(handmade(12))
     assert str(expected.arguments[0].sharding) == "P('x') over x=2"
@@ -476,7 +484,8 @@ def handmade(version: int, *, jax_version: bytes = b"", **odd: int) -> bytes:
     names = made.vector([made.text("x")])
     sizes = made.builder.CreateNumpyVector(np.array([2], np.uint32))
     types = made.builder.CreateNumpyVector(np.array([odd.get("axis_type", 1)], np.int8))
-    mesh = made.table({}, {0: sizes, 1: names, 2: types})
+    device = {3: made.table({}, {0: made.text("TPU v5e")})} if "device" in odd else {}
+    mesh = made.table({}, {0: sizes, 1: names, 2: types, **device})
     axes = made.table({1: 1} if "axes_beyond" in odd else {}, {0: names})
     spec_ = made.table({}, {0: made.vector([axes])})
     named = made.table({}, {1: spec_, **({0: mesh} if odd.get("mesh", 1) else {})})
