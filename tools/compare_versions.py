@@ -36,7 +36,7 @@ FOLDERS = (
 """The tests of the rooms that touch jaxlib, JAX or the interpreter."""
 
 PACKAGES = ("jax", "jaxlib", "numpy")
-OLDEST_PYTHON, BELOW_PYTHON = (3, 11), (3, 15)  # as `requires-python` in pyproject.toml says
+BELOW_PYTHON = (3, 15)  # as `requires-python` in pyproject.toml says
 
 _DESCRIPTION = f"""
 import importlib.metadata, json, platform

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from pjrt.api.errors import FailedPreconditionError
@@ -71,6 +73,24 @@ class Server:
 
 
 _serving: dict[int, Server] = {}
+
+
+@contextlib.contextmanager
+def serving(name: str) -> Iterator[None]:
+    """Have the calling thread count as one that serves, within a ``with`` statement.
+
+    Args:
+        name: its tasks, for messages.
+    """
+    if server_here() is not None:
+        yield
+        return
+    server = Server(name)
+    server.begin()
+    try:
+        yield
+    finally:
+        server.end()
 
 
 def server_here() -> Server | None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVar
 
 from pjrt.api.element_type import AnyDType
 from pjrt.api.future import Future
+from pjrt.api.waits import server_here
 from pjrt.host.device_errors import without_traceback
 from pjrt.host.storage import TOKEN, Storage, freeze
 from pjrt.host.work_queue import Call
@@ -20,7 +22,17 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 INLINE_BYTES = 64 * 1024
-"""Copies up to this size are target in the calling thread; passing them to another thread would take longer."""
+"""Copies up to this size are made in the calling thread; passing them to another thread would take longer."""
+
+
+def may_wait_here(device: HostDevice) -> bool:
+    """Whether the calling thread may wait for a copy of a device's memory.
+
+    A copy of an author's memory may return a fence. A thread that completes fences must not wait for it: this fence may
+    be its next one.
+    """
+    here = server_here()
+    return here is None or device.client.memory is None or here is device.transfers.server
 
 
 def schedule(device: HostDevice, storage: Storage, function: Callable[[HostArray], T], size: int) -> Future[T]:
@@ -35,7 +47,9 @@ def schedule(device: HostDevice, storage: Storage, function: Callable[[HostArray
 
     copy = Copy(device, storage, function, size)
     copy.future.need(storage.definition)
+    copy.caller = threading.get_ident() if may_wait_here(device) else 0
     storage.definition.add_done_callback(copy)
+    copy.caller = 0
     return copy.future
 
 
@@ -44,14 +58,16 @@ class Copy(Call):
 
     Attributes:
         source: the storage, to which a copy has one reference until it begins; then ``None``.
+        caller: the thread that schedules the copy and may wait for it; 0 if it must not, or has gone on.
     """
 
-    __slots__ = ("_device", "_size", "source")
+    __slots__ = ("_device", "_size", "caller", "source")
 
     def __init__(self, device: HostDevice, source: Storage, function: Callable[[HostArray], T], size: int) -> None:
         self._device = device
         self._size = size
         self.source: Storage | None = source
+        self.caller = 0
 
         def work() -> T:
             # Dropped before the future is done: a thread that waits for it may donate the memory next.
@@ -71,7 +87,7 @@ class Copy(Call):
         """Begin the copy, now that the value is there or has failed."""
         if definition._error is not None:
             self.fail(definition._error)
-        elif self._size <= INLINE_BYTES:
+        elif self._size <= INLINE_BYTES and self._runs_here():
             self.run()
         else:
             try:
@@ -79,6 +95,12 @@ class Copy(Call):
                 self._device.transfers.put(self)
             except Exception as refused:
                 self.fail(without_traceback(refused))
+
+    def _runs_here(self) -> bool:
+        """Whether the copy may be made on this thread: the caller's, or one that may wait for it."""
+        if self._device.client.memory is None or self.caller == threading.get_ident():
+            return True
+        return server_here() is self._device.transfers.server
 
 
 def copy_between(

@@ -16,7 +16,7 @@ from pjrt.api.errors import (
 from pjrt.api.future import Future
 from pjrt.api.shape_spec import ShapeSpec
 from pjrt.host.buffer import HostBuffer
-from pjrt.host.copies import INLINE_BYTES
+from pjrt.host.copies import INLINE_BYTES, may_wait_here
 from pjrt.host.device_errors import without_traceback
 from pjrt.host.fork_safety import runtime_lock
 from pjrt.host.storage import Storage
@@ -140,7 +140,7 @@ class _Filling:
         del array, memory
         call = Call(work)
         del work
-        if size <= INLINE_BYTES:
+        if size <= INLINE_BYTES and may_wait_here(self._device):
             call.run()
         else:
             self._device.transfers.put(call)

@@ -80,6 +80,9 @@ def test_a_crash_or_a_hang_is_named_and_the_test_goes_on(function: str, kind: Ki
     finding = only(report)
     assert (finding.check, finding.kind) == ("stablehlo.add i8 empty", kind)
     assert message in finding.message
+    if kind is Kind.HANG:
+        assert "devices_under_test.py" in finding.message  # the stacks of its threads
+        assert "in add" in finding.message
     assert "tensor<0x3xi8>" in finding.program
     assert report.passed == 9
     assert report.complete

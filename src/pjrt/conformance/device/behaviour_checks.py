@@ -13,6 +13,7 @@ from pjrt.api.capability import Capabilities, Feature
 from pjrt.api.client import Client
 from pjrt.api.element_type import ElementType
 from pjrt.api.errors import DataLossError, PjrtError, StatusCode, UnimplementedError
+from pjrt.api.future import Future, Promise
 from pjrt.api.shape_spec import ShapeSpec
 from pjrt.conformance import values
 from pjrt.conformance.device.checks import Check, Outcome, Session, Skipped
@@ -74,6 +75,7 @@ def checks(capabilities: Capabilities) -> Iterator[Check]:
     yield BehaviourCheck("a program that is no program", _no_program)
     yield BehaviourCheck("an unknown operation", _unknown_operation)
     yield BehaviourCheck("many runs in flight", _in_flight)
+    yield BehaviourCheck("copies that a result sets off", _set_off)
     yield BehaviourCheck("runs from many threads", _threads)
     if capabilities.has(Feature.SERIALIZATION):
         yield BehaviourCheck("serialization", _serialization)
@@ -221,6 +223,36 @@ def _in_flight(client: Client, sample: Sample) -> Outcome:
         if problem:
             return _wrong("many runs in flight", f"run {number}: {problem}", program, inputs)
     return None
+
+
+def _set_off(client: Client, sample: Sample) -> Outcome:
+    """Read a result, and put it on the device again, in callbacks, on the thread that completes the work before.
+
+    A device that waits on this thread for its own later work hangs here.
+    """
+    program, inputs = sample.program(_SHAPE), sample.inputs(_SHAPE)
+    (result,) = client.compile(program)(*(client.buffer_from_host(each) for each in inputs))
+    read: Promise[Any] = Promise()
+    again: Promise[Any] = Promise()
+
+    def put(end: Future[Any]) -> None:
+        try:
+            again.set_result(client.buffer_from_host(np.array(end.result())))
+        except Exception as error:
+            again.set_error(error)
+
+    def begin(_: Future[None]) -> None:
+        try:
+            reading = result.to_host()
+            reading.add_done_callback(put)
+            read.set_result(reading)
+        except Exception as error:
+            read.set_error(error)
+
+    result.ready().add_done_callback(begin)
+    problem = sample.problem(read.future.result().result(), inputs)
+    problem = problem or sample.problem(again.future.result(), inputs)
+    return _wrong("copies that a result sets off", problem, program, inputs) if problem else None
 
 
 _THREADS, _RUNS = 8, 5

@@ -6,6 +6,8 @@ import contextlib
 import json
 import pickle
 import queue
+import re
+import signal
 import subprocess
 import tempfile
 import threading
@@ -27,6 +29,9 @@ from pjrt.system.python_process import Ended, module_command, module_environment
 
 _START_SECONDS = 60.0
 """The least time for a subprocess to import the device and make a client."""
+
+_STACKS_SECONDS = 10.0
+"""The time for a subprocess that hangs to print where its threads are."""
 
 _MOST_PROCESSES = 25
 """The most subprocesses of one test: a device that crashes so often is known to be broken."""
@@ -127,8 +132,8 @@ class _DeviceTest:
             except TimeoutError:
                 if self._end - time.monotonic() <= 0:
                     continue
-                worker.end()
-                self._lost(at, Kind.HANG, f"the device was not done within {patience:g} seconds")
+                stacks = worker.stacks()
+                self._lost(at, Kind.HANG, f"the device was not done within {patience:g} seconds{stacks}")
                 return number if number >= 0 else None
             if event is None:
                 self._lost(at, Kind.CRASH, f"the process of the device ended: {worker.ended()}")
@@ -215,6 +220,17 @@ class _Worker:
         status = self._child.wait()
         self._printed.seek(0)
         return Ended(status, b"", self._printed.read()[-20000:].decode("utf-8", "replace"))
+
+    def stacks(self) -> str:
+        """End the subprocess, and return where its threads were, for a message; empty if it does not say."""
+        if hasattr(signal, "SIGABRT"):
+            self._child.send_signal(signal.SIGABRT)  # on which Python prints the stacks of all threads
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._child.wait(_STACKS_SECONDS)
+        self.end()
+        _, marker, stacks = self.ended().errors.partition("Fatal Python error: Aborted")
+        stacks = re.sub(r"\n*Extension modules: .*", "", stacks, flags=re.DOTALL).strip()
+        return f"; its threads were here:\n{stacks}" if marker else ""
 
     def end(self) -> None:
         """End the subprocess."""

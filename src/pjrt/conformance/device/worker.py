@@ -5,6 +5,7 @@ The device may crash it or hang. The parent knows from the last line which check
 
 from __future__ import annotations
 
+import faulthandler
 import json
 import os
 import pickle
@@ -41,6 +42,7 @@ class Task:
 
 def main() -> None:
     """Run the task on the standard input, and write events to the standard output."""
+    faulthandler.enable()  # the parent asks a process that hangs for the stacks of its threads
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)  # what a device prints must not come between the events
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from pjrt.api.errors import PjrtError
 from pjrt.api.future import Future
+from pjrt.api.waits import serving
 from pjrt.host import shutdown
 from pjrt.host.device_errors import without_traceback
 from pjrt.host.device_memory.allocation import free
@@ -150,7 +151,10 @@ class FenceWaiter:
             error = fence.exception()
         except concurrent.futures.CancelledError as cancelled:
             error = cancelled
-        self.end(completion, None if error is None else without_traceback(error))
+        # The thread is often the author's, which does the device's work one after the other: what the end sets off
+        # must not wait on it for later work.
+        with serving(f"the thread that completes the fences of {self.name}"):
+            self.end(completion, None if error is None else without_traceback(error))
 
 
 class _Wait:

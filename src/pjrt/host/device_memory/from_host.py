@@ -13,7 +13,7 @@ from pjrt.api.errors import UnimplementedError
 from pjrt.api.host_buffer_semantics import HostBufferSemantics
 from pjrt.api.layout import Layout
 from pjrt.api.shape_spec import ShapeSpec, expect_spec
-from pjrt.host.copies import INLINE_BYTES
+from pjrt.host.copies import INLINE_BYTES, may_wait_here
 from pjrt.host.device_memory.allocation import Allocation
 from pjrt.host.device_memory.buffer import DeviceBuffer, expect_row_major
 from pjrt.host.device_memory.memory import Memory
@@ -54,6 +54,7 @@ def buffer_from_host(
     storage.charge(space.account, spec.size_in_bytes)
     only_during_call = semantics is HostBufferSemantics.IMMUTABLE_ONLY_DURING_CALL
     at_once = source.nbytes <= INLINE_BYTES or (only_during_call and memory.is_on_host)
+    at_once = at_once and may_wait_here(device)
     if only_during_call and not at_once:
         # The caller may write to its array when this returns; the copy into the memory takes place later.
         source = np.array(source, array_dtype(spec.element_type), order="C")
