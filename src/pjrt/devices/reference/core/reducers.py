@@ -15,13 +15,14 @@ from pjrt.api.element_type import AnyDType, ElementType
 from pjrt.devices.reference.core.block import Environment
 from pjrt.devices.reference.core.quantization import conversion, dequantizer, quantizer
 from pjrt.devices.reference.core.region import Region
+from pjrt.devices.reference.numerics import extremes
 from pjrt.devices.reference.numerics.chunks import CHUNK, chunks
-from pjrt.devices.reference.numerics.element_types import FLOAT, compute_dtype, is_native
+from pjrt.devices.reference.numerics.element_types import COMPLEX, FLOAT, compute_dtype, is_native
 from pjrt.stablehlo.types import TensorType, ValueType
 
 Array = Any
 
-_UFUNCS: dict[str, np.ufunc] = {
+_UFUNCS: dict[str, Any] = {
     "add": np.add,
     "multiply": np.multiply,
     "maximum": np.maximum,
@@ -30,7 +31,9 @@ _UFUNCS: dict[str, np.ufunc] = {
     "or": np.bitwise_or,
     "xor": np.bitwise_xor,
 }
-_UFUNCS_OF_BOOLEANS: dict[str, np.ufunc] = {
+_UFUNCS_OF_FLOATS = {**_UFUNCS, "maximum": extremes.maximum, "minimum": extremes.minimum}
+_UFUNCS_OF_COMPLEX = {"add": np.add}
+_UFUNCS_OF_BOOLEANS: dict[str, Any] = {
     "add": np.logical_or,
     "multiply": np.logical_and,
     "maximum": np.logical_or,
@@ -60,8 +63,7 @@ class Reducer:
         self.replaces = region.pattern == "second"
         self.ufunc = None
         if self.count == 1 and region.pattern is not None:
-            ufuncs = _UFUNCS_OF_BOOLEANS if elements[0] is ElementType.PRED else _UFUNCS
-            self.ufunc = ufuncs.get(region.pattern)
+            self.ufunc = _ufuncs_of(elements[0]).get(region.pattern)
         self.rounds = self.ufunc in (np.add, np.multiply) and not is_native(elements[0]) and elements[0] in FLOAT
         as_they_are = self.ufunc is None or self.rounds
         self.working: tuple[AnyDType, ...] = tuple(
@@ -233,6 +235,14 @@ def body_on_reals(region: Region) -> Callable[..., list[Array]]:
         return [convert(x) for convert, x in zip(closing, results, strict=True)]
 
     return run
+
+
+def _ufuncs_of(element: ElementType) -> dict[str, Any]:
+    if element in FLOAT:
+        return _UFUNCS_OF_FLOATS
+    if element in COMPLEX:
+        return _UFUNCS_OF_COMPLEX
+    return _UFUNCS_OF_BOOLEANS if element is ElementType.PRED else _UFUNCS
 
 
 def _element(type_: ValueType) -> ElementType:

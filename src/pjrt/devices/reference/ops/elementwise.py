@@ -11,7 +11,7 @@ from pjrt.api.element_type import ElementType
 from pjrt.devices.reference.core.block import Kernel
 from pjrt.devices.reference.core.op_view import OpView
 from pjrt.devices.reference.core.registry import op
-from pjrt.devices.reference.numerics import complex64, complex_numbers, integers, reals
+from pjrt.devices.reference.numerics import complex64, complex_numbers, extremes, integers, reals
 from pjrt.devices.reference.numerics.element_types import (
     BOOLEAN,
     COMPLEX,
@@ -19,8 +19,6 @@ from pjrt.devices.reference.numerics.element_types import (
     FLOAT,
     INTEGER,
     SIGNED,
-    compute_dtype,
-    is_native,
     lift,
 )
 
@@ -102,8 +100,20 @@ _define(
     (_C128, complex_numbers.power),
 )
 _define("stablehlo.atan2", (FLOAT, np.arctan2), (_C64, complex64.atan2), (_C128, complex_numbers.atan2))
-_define("stablehlo.maximum", (BOOLEAN, np.logical_or), (EVERY, np.maximum))
-_define("stablehlo.minimum", (BOOLEAN, np.logical_and), (EVERY, np.minimum))
+_MAXIMUM: tuple[tuple[Group, Function], ...] = (
+    (BOOLEAN, np.logical_or),
+    (INTEGER, np.maximum),
+    (FLOAT, extremes.maximum),
+    (COMPLEX, extremes.maximum_of_complex),
+)
+_MINIMUM: tuple[tuple[Group, Function], ...] = (
+    (BOOLEAN, np.logical_and),
+    (INTEGER, np.minimum),
+    (FLOAT, extremes.minimum),
+    (COMPLEX, extremes.minimum_of_complex),
+)
+_define("stablehlo.maximum", *_MAXIMUM)
+_define("stablehlo.minimum", *_MINIMUM)
 _define("stablehlo.and", (BOOLEAN, np.logical_and), (INTEGER, np.bitwise_and))
 _define("stablehlo.or", (BOOLEAN, np.logical_or), (INTEGER, np.bitwise_or))
 _define("stablehlo.xor", (BOOLEAN, np.logical_xor), (INTEGER, np.bitwise_xor))
@@ -172,9 +182,5 @@ def select(view: OpView) -> Kernel:
 def clamp(view: OpView) -> Kernel:
     """Move values into the range from ``min`` to ``max``."""
     element = view.operand(1).element
-    if is_native(element):
-        return lambda low, x, high: np.minimum(np.maximum(low, x), high)
-    wide, dtype = compute_dtype(element), element.dtype
-    return lambda low, x, high: np.minimum(np.maximum(low.astype(wide), x.astype(wide)), high.astype(wide)).astype(
-        dtype
-    )
+    larger, smaller = (next(f for group, f in cases if element in group) for cases in (_MAXIMUM, _MINIMUM))
+    return lift(lambda low, x, high: smaller(larger(low, x), high), element, element)
