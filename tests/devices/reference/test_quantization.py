@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import pjrt
 from pjrt.api.element_type import ElementType
 
 T = ElementType
@@ -57,6 +58,15 @@ def test_per_axis(run: Any) -> None:
     integers, back = run(text, np.array([[1, 2.25, -3], [4, 5, -6]], np.float32))
     assert integers.tolist() == [[2, 4, -6], [12, 12, 7]]
     assert back.tolist() == [[1, 2, -3], [4, 4, -6]]
+
+
+def test_numbers_beyond_the_storage_become_its_ends(run: Any) -> None:
+    """Those of 32 bits are no numbers of f32."""
+    q = "tensor<2x!quant.uniform<i32:f32, 0.5>>"
+    text = f"""func.func @main(%x: tensor<2xf32>) -> {q} {{
+      %0 = stablehlo.uniform_quantize %x : (tensor<2xf32>) -> {q}
+      return %0 : {q} }}"""
+    assert run(text, np.array([-1e30, 1e30], np.float32))[0].tolist() == [-(2**31), 2**31 - 1]
 
 
 def test_a_narrower_range_of_storage(run: Any) -> None:
@@ -122,6 +132,100 @@ def test_moving_data_keeps_the_integers(run: Any) -> None:
       return %1 : {types[2]} }}"""
     a = np.arange(6, dtype=np.int8).reshape(2, 3)
     assert run(text, a)[0].tolist() == a.T.ravel().tolist()
+
+
+LARGE = "!quant.uniform<i32:f32, 0.5:3>"
+"""Real numbers of f32 do not have all of its integers."""
+
+MOVES = {
+    "call": "%0 = func.call @same(%x) : (T) -> T",
+    "composite": '%0 = stablehlo.composite "a.b" %x {decomposition = @same} : (T) -> T',
+    "if": """%p = stablehlo.constant dense<true> : tensor<i1>
+      %0 = "stablehlo.if"(%p) ({ stablehlo.return %x : T }, { stablehlo.return %x : T }) : (tensor<i1>) -> T""",
+    "case": """%p = stablehlo.constant dense<0> : tensor<i32>
+      %0 = "stablehlo.case"(%p) ({ stablehlo.return %x : T }) : (tensor<i32>) -> T""",
+    "while": """%p = stablehlo.constant dense<true> : tensor<i1>
+      %l:2 = stablehlo.while(%a = %p, %b = %x) : tensor<i1>, T
+        cond { stablehlo.return %a : tensor<i1> }
+        do { %q = stablehlo.constant dense<false> : tensor<i1>
+          stablehlo.return %q, %b : tensor<i1>, T }
+      %0 = stablehlo.optimization_barrier %l#1 : T""",
+    "tuple": """%t = stablehlo.tuple %x, %x : tuple<T, T>
+      %0 = stablehlo.get_tuple_element %t[1] : (tuple<T, T>) -> T""",
+    "custom_call": "%0 = stablehlo.custom_call @Sharding(%x) : (T) -> T",
+    "all_gather": '%0 = "stablehlo.all_gather"(%x) {all_gather_dim = 0 : i64, GROUPS} : (T) -> T',
+    "all_to_all": """%0 = "stablehlo.all_to_all"(%x) {split_dimension = 0 : i64, concat_dimension = 0 : i64,
+      split_count = 1 : i64, GROUPS} : (T) -> T""",
+    "collective_broadcast": '%0 = "stablehlo.collective_broadcast"(%x) {GROUPS} : (T) -> T',
+    "collective_permute": """%0 = "stablehlo.collective_permute"(%x)
+      {source_target_pairs = dense<[[0, 0]]> : tensor<1x2xi64>} : (T) -> T""",
+    "bitcast_convert": "%0 = stablehlo.bitcast_convert %x : (T) -> T",
+}
+
+
+@pytest.mark.parametrize("name", MOVES)
+def test_operations_that_move_values_move_the_integers(name: str) -> None:
+    body = MOVES[name].replace("GROUPS", "replica_groups = dense<[[0]]> : tensor<1x1xi64>")
+    text = f"func.func @main(%x: T) -> T {{ {body} return %0 : T }}"
+    text += "func.func private @same(%x: T) -> T { return %x : T }"
+    x = np.array([4, -7, 2**30 + 1, 5], np.int32)
+    with pjrt.client("reference") as client:
+        (found,) = client.compile(text.replace("T", f"tensor<4x{LARGE}>"))(x)
+        assert np.asarray(found).tolist() == x.tolist()
+
+
+def test_loops_compute_with_the_integers(run: Any) -> None:
+    """A body that dequantizes gets what it was written for."""
+    text = f"""func.func @main(%x: tensor<5x{Q}>) -> tensor<5x{Q}> {{
+      %p = stablehlo.constant dense<true> : tensor<i1>
+      %l:2 = stablehlo.while(%a = %p, %b = %x) : tensor<i1>, tensor<5x{Q}>
+        cond {{ stablehlo.return %a : tensor<i1> }}
+        do {{ %q = stablehlo.constant dense<false> : tensor<i1>
+          %n = stablehlo.negate %b : tensor<5x{Q}>
+          stablehlo.return %q, %n : tensor<i1>, tensor<5x{Q}> }}
+      return %l#1 : tensor<5x{Q}> }}"""
+    assert run(text, B)[0].tolist() == [stored(-(v - 2) * 0.5, 0.5, 2, -128, 127) for v in B.tolist()]
+
+
+BITS = [
+    ("i8:f32, 0.5:3", T.S8),
+    ("u8:f32, 0.5:3", T.U8),
+    ("i4:f32, 0.5:1", T.S4),
+    ("i16:f32, 0.5:3", T.S16),
+    ("i32:f32, 0.5", T.S32),
+    ("i8:bf16, 0.5", T.S8),
+    ("i8<-10:10>:f32, 1.0", T.S8),
+]
+
+
+@pytest.mark.parametrize(("spelled", "storage"), BITS, ids=lambda v: str(v))
+def test_bits_are_those_of_the_storage(run: Any, spelled: str, storage: ElementType) -> None:
+    x = np.array([0, 1, -2, 3], np.int8).astype(storage.dtype)
+    q, plain = f"tensor<4x!quant.uniform<{spelled}>>", f"tensor<4x{storage.mlir}>"
+    for source, target in ((q, plain), (plain, q), (q, q)):
+        assert run(bitcast(source, target), x)[0].tobytes() == x.tobytes()
+
+
+def test_bits_of_a_quantization_per_axis(run: Any) -> None:
+    q = "tensor<2x2x!quant.uniform<i8:f32:1, {0.5:0, 2.0:10}>>"
+    x = np.array([[1, 2], [-3, 100]], np.int8)
+    assert run(bitcast(q, "tensor<2x2xi8>"), x)[0].tolist() == x.tolist()
+
+
+def test_bits_of_other_widths(run: Any) -> None:
+    bytes_, words = "tensor<2x4x!quant.uniform<i8:f32, 0.5>>", "tensor<2xi32>"
+    x = np.array([0x04030201, -2], np.int32)
+    parts = np.array([[1, 2, 3, 4], [-2, -1, -1, -1]], np.int8)
+    assert run(bitcast(words, bytes_), x)[0].tolist() == parts.tolist()
+    assert run(bitcast(bytes_, words), parts)[0].tolist() == x.tolist()
+    halves = "tensor<2x2x!quant.uniform<i16:f32, 0.5>>"
+    assert run(bitcast(halves, words), x.view(np.int16).reshape(2, 2))[0].tolist() == x.tolist()
+
+
+def bitcast(source: str, target: str) -> str:
+    return f"""func.func @main(%x: {source}) -> {target} {{
+      %0 = stablehlo.bitcast_convert %x : ({source}) -> {target}
+      return %0 : {target} }}"""
 
 
 def test_constants_are_the_integers(run: Any) -> None:

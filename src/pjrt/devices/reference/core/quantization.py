@@ -64,12 +64,14 @@ def quantizer(type_: TensorType, quantization: Quantization) -> Convert:
     scales, zeros = _parameters(type_, quantization, wide)
     storage, low, high = quantization.storage.dtype, quantization.storage_min, quantization.storage_max
     narrow = np.int64 if quantization.storage.bits >= 32 else np.int32
+    exact = np.float64 if quantization.storage.bits >= 32 else wide  # f32 rounds the ends of the range of 32 bits
 
     def run(x: Any) -> Any:
         value = np.array(x, wide)
         value /= scales
         np.rint(value, out=value)
         value += zeros
+        value = value.astype(exact, copy=False)
         np.clip(value, low, high, out=value)
         return value.astype(narrow).astype(storage)
 

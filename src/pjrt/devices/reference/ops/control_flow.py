@@ -11,7 +11,7 @@ from pjrt.devices.reference.core.values import TOKEN
 from pjrt.stablehlo.types import TensorType
 
 
-@op("stablehlo.while")
+@op("stablehlo.while", quantized=True)
 def while_(view: OpView) -> Kernel:
     """Run the body as long as the condition holds, each on the values from the round before."""
     condition, body = view.regions
@@ -25,14 +25,14 @@ def while_(view: OpView) -> Kernel:
     return run
 
 
-@op("stablehlo.if")
+@op("stablehlo.if", quantized=True)
 def if_(view: OpView) -> Kernel:
     """Run one of two regions."""
     then, otherwise = view.regions
     return lambda environment, predicate: one_or_all((then if predicate else otherwise).run(environment, ()))
 
 
-@op("stablehlo.case")
+@op("stablehlo.case", quantized=True)
 def case(view: OpView) -> Kernel:
     """Run the region with an index; the last one where the index is out of range."""
     branches = view.regions
@@ -45,7 +45,7 @@ def case(view: OpView) -> Kernel:
     return run
 
 
-@op("func.call", environment=True)
+@op("func.call", environment=True, quantized=True)
 def call(view: OpView) -> Kernel:
     """Run another function of the module."""
     function = view.function(view.attr("callee"))

@@ -15,7 +15,7 @@ def convert(view: OpView) -> Kernel:
     return converter(view.operand().element, view.result().element)
 
 
-@op("stablehlo.bitcast_convert")
+@op("stablehlo.bitcast_convert", quantized=True)
 def bitcast_convert(view: OpView) -> Kernel:
     """Read the bits as another type; a dimension is added or removed where the widths differ."""
     source, target = view.operand().element, view.result().element

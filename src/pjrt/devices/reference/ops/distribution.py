@@ -139,7 +139,7 @@ def reduce_scatter(view: OpView) -> Kernel:
     return run
 
 
-@op("stablehlo.all_gather", environment=True, foldable=False)
+@op("stablehlo.all_gather", environment=True, quantized=True, foldable=False)
 def all_gather(view: OpView) -> Kernel:
     """Put the values of a group's processes side by side; all get the result."""
     meeting, dimension = _Meeting(view), view.attr("all_gather_dim")
@@ -151,7 +151,7 @@ def all_gather(view: OpView) -> Kernel:
     return run
 
 
-@op("stablehlo.all_to_all", environment=True, foldable=False)
+@op("stablehlo.all_to_all", environment=True, quantized=True, foldable=False)
 def all_to_all(view: OpView) -> Kernel:
     """Cut each process's value into as many parts as there are processes; each gets its part of all values."""
     meeting = _Meeting(view)
@@ -172,7 +172,7 @@ def all_to_all(view: OpView) -> Kernel:
     return run
 
 
-@op("stablehlo.collective_broadcast", environment=True, foldable=False)
+@op("stablehlo.collective_broadcast", environment=True, quantized=True, foldable=False)
 def collective_broadcast(view: OpView) -> Kernel:
     """Give all processes of a group the first one's value; processes in no group get zeros."""
     meeting = _Meeting(view)
@@ -184,7 +184,7 @@ def collective_broadcast(view: OpView) -> Kernel:
     return run
 
 
-@op("stablehlo.collective_permute", environment=True, foldable=False)
+@op("stablehlo.collective_permute", environment=True, quantized=True, foldable=False)
 def collective_permute(view: OpView) -> Kernel:
     """Send values along pairs of source and target; processes that are no target get zeros."""
     pairs = [(source, target) for source, target in group_table(view, "source_target_pairs")]
@@ -198,7 +198,7 @@ def collective_permute(view: OpView) -> Kernel:
     return run
 
 
-@op("stablehlo.async_start")
+@op("stablehlo.async_start", quantized=True)
 def async_start(view: OpView) -> Kernel:
     """Begin a computation that ``async_done`` waits for; here it is done at once."""
     region = view.regions[0] if view.regions else view.function(view.attr("called_computation"))
@@ -217,7 +217,7 @@ def _host(view: OpView, context: Context) -> Any:
     return context.host
 
 
-@op("stablehlo.send", environment=True, foldable=False)
+@op("stablehlo.send", environment=True, quantized=True, foldable=False)
 def send(view: OpView) -> Kernel:
     """Send values to the host, or to another device, by a channel."""
     to_host, channel = view.attr("is_host_transfer", False), channel_of(view)
@@ -240,7 +240,7 @@ def send(view: OpView) -> Kernel:
     return run
 
 
-@op("stablehlo.recv", environment=True, foldable=False)
+@op("stablehlo.recv", environment=True, quantized=True, foldable=False)
 def recv(view: OpView) -> Kernel:
     """Receive values from the host, or from another device, by a channel; zeros where no device sends to this one."""
     from_host, channel = view.attr("is_host_transfer", False), channel_of(view)
@@ -268,7 +268,7 @@ def _flat_id(context: Context) -> int:
     return context.replica_id * context.num_partitions + context.partition_id
 
 
-@op("stablehlo.infeed", environment=True, foldable=False)
+@op("stablehlo.infeed", environment=True, quantized=True, foldable=False)
 def infeed(view: OpView) -> Kernel:
     """Return the next values that the host feeds to this device."""
     types = [t for t in view.results if isinstance(t, TensorType)]
@@ -289,7 +289,7 @@ def infeed(view: OpView) -> Kernel:
     return run
 
 
-@op("stablehlo.outfeed", environment=True, foldable=False)
+@op("stablehlo.outfeed", environment=True, quantized=True, foldable=False)
 def outfeed(view: OpView) -> Kernel:
     """Feed values to the host."""
 

@@ -46,7 +46,7 @@ def constant(view: OpView) -> Kernel:
     return lambda: value
 
 
-@op("sdy.named_computation")
+@op("sdy.named_computation", quantized=True)
 def named_computation(view: OpView) -> Kernel:
     """Run a computation that has a name."""
     region = view.regions[0]
@@ -58,7 +58,7 @@ def mesh_of(view: OpView, name: str) -> Mesh:
     return parse_mesh(view.symbol(name)["mesh"].text)
 
 
-@op("sdy.manual_computation")
+@op("sdy.manual_computation", quantized=True)
 def manual_computation(view: OpView) -> Kernel:
     """Run a part for one shard: each device cuts its own out of the operands, and puts the results together again."""
     axes = [part.strip('" ') for part in _text(view, "manual_axes").partition("{")[2].rstrip("}> ").split(",")]
