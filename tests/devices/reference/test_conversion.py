@@ -6,10 +6,12 @@ import math
 from fractions import Fraction
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 
 from pjrt.api.element_type import ElementType
+from pjrt.conformance import values
 
 T = ElementType
 TYPES = [t for t in T if t not in (T.INVALID, T.TOKEN, T.S1, T.U1)]
@@ -232,6 +234,8 @@ def test_bits_of_other_widths(run: Any, narrow: ElementType, wide: ElementType) 
 
 def reduced(value: float, exponent_bits: int, mantissa_bits: int) -> float:
     """The definition, on an exact number."""
+    if math.isnan(value) and not mantissa_bits:
+        return math.inf  # such a format has no NaN
     if value == 0 or not math.isfinite(value):
         return value
     mantissa, exponent = math.frexp(abs(value))  # 0.5 <= mantissa < 1
@@ -288,8 +292,42 @@ def test_no_mantissa_bits_leave_powers_of_two(run: Any, t: ElementType) -> None:
     type_ = f"tensor<{x.size}x{t.mlir}>"
     attributes = f"{{exponent_bits = {bits} : i32, mantissa_bits = 0 : i32}}"
     (found,) = run(program("reduce_precision", type_, type_, attributes), x)
-    expected = [1, 1, 2, 2, 2, 8, -2, 0, math.inf, -math.inf, math.nan, math.inf]
+    expected = [1, 1, 2, 2, 2, 8, -2, 0, math.inf, -math.inf, math.inf, math.inf]
     assert np.array_equal(found.astype(np.float64), expected, equal_nan=True)
+
+
+@pytest.mark.parametrize("t", [t for t in FLOATS if t.dtype.type(np.inf) == np.inf], ids=lambda t: t.mlir)
+@pytest.mark.parametrize("exponent_bits", [1, 2, 3, 4, 5, 8, 11])
+def test_reduced_precision_is_that_of_the_other_interpreter(
+    run: Any, interpret: Any, t: ElementType, exponent_bits: int
+) -> None:
+    """Subnormal numbers, infinity and both NaNs too, in all types that have an infinity."""
+    bits = np.dtype(f"u{t.dtype.itemsize}")
+    if t.bits == 8:
+        x = np.arange(256, dtype=bits).view(t.dtype)
+    else:
+        nan = np.array([math.nan, -math.nan]).astype(t.dtype)
+        random = np.random.default_rng(0).integers(0, np.iinfo(bits).max, 200, bits, endpoint=True).view(t.dtype)
+        x = np.concatenate([values.edges(t), values.denormals(t), nan, random])
+    type_ = f"tensor<{x.size}x{t.mlir}>"
+    for mantissa_bits in (0, 1, 2, 3, 4, 7, 10, 23, 52):
+        attributes = f"{{exponent_bits = {exponent_bits} : i32, mantissa_bits = {mantissa_bits} : i32}}"
+        text = program("reduce_precision", type_, type_, attributes)
+        with np.errstate(invalid="ignore"):  # signaling NaN
+            found, expected = (each(text, x)[0].astype(np.float64) for each in (run, interpret))
+        assert np.array_equal(found, expected, equal_nan=True)
+        number = ~np.isnan(expected)
+        assert np.array_equal(np.signbit(found[number]), np.signbit(expected[number]))
+
+
+@pytest.mark.parametrize("t", [t for t in FLOATS if t.bits <= 8], ids=lambda t: t.mlir)
+def test_precision_that_a_type_has_already_changes_nothing(run: Any, t: ElementType) -> None:
+    x = np.arange(1 << t.bits, dtype=np.uint8).view(t.dtype)
+    info = ml_dtypes.finfo(t.dtype)
+    attributes = f"{{exponent_bits = {info.nexp} : i32, mantissa_bits = {max(info.nmant, 1)} : i32}}"
+    type_ = f"tensor<{x.size}x{t.mlir}>"
+    (found,) = run(program("reduce_precision", type_, type_, attributes), x)
+    assert np.array_equal(found.astype(np.float64), x.astype(np.float64), equal_nan=True)
 
 
 @pytest.mark.parametrize(("source", "target"), [("0xbf16", "0x4xi4"), ("0x4xi4", "0xbf16"), ("0x2xf32", "0xf64")])

@@ -136,11 +136,13 @@ def _split(x: Array, have: int, want: int) -> Array:
 def precision_reducer(element: ElementType, exponent_bits: int, mantissa_bits: int) -> Callable[[Array], Array]:
     """Return the function that rounds floats as if to a type of fewer bits, and keeps their own type.
 
-    Values that are too large become infinite, those that would be subnormal become zero, NaN stays.
+    Values that are too large become infinite, those that would be subnormal become zero. NaN stays, but a format
+    without mantissa bits has none: there it becomes infinity.
     """
-    own = element in _PLAIN_FLOATS or element in (ElementType.F16, ElementType.BF16)
-    work = element.dtype if own else np.dtype(np.float32)
+    is_own = element in _PLAIN_FLOATS or element in (ElementType.F16, ElementType.BF16)
+    work = element.dtype if is_own else np.dtype(np.float32)
     info: Any = ml_dtypes.finfo(work)  # type: ignore[no-untyped-call]
+    own: Any = ml_dtypes.finfo(element.dtype)  # type: ignore[no-untyped-call]
     mantissa, width = int(info.nmant), 8 * work.itemsize
     exponent = width - 1 - mantissa
     unsigned = np.dtype(f"u{work.itemsize}").type
@@ -150,10 +152,14 @@ def precision_reducer(element: ElementType, exponent_bits: int, mantissa_bits: i
     smallest = unsigned((bias - ending) << mantissa)
     infinity = unsigned(((1 << exponent) - 1) << mantissa)
     sign = unsigned(1 << (width - 1))
-    dropped = max(mantissa - mantissa_bits, 0)
+    dropped = mantissa - mantissa_bits if mantissa_bits < own.nmant else 0
+    least = np.float32(own.smallest_normal)  # the subnormals of the other types are normal numbers of f32
+    step = np.ldexp(least, -mantissa_bits)
 
     def run(x: Array) -> Array:
         value = np.asarray(x.astype(work, copy=False))
+        if dropped and not is_own:
+            value = np.where(np.less(np.abs(value), least), np.multiply(np.rint(np.divide(value, step)), step), value)
         bits = value.view(unsigned)
         magnitude = np.bitwise_and(bits, ~sign)
         is_nan = np.greater(magnitude, infinity)
@@ -161,11 +167,12 @@ def precision_reducer(element: ElementType, exponent_bits: int, mantissa_bits: i
             last = np.bitwise_and(np.right_shift(magnitude, unsigned(dropped)), unsigned(1))
             magnitude = np.add(magnitude, np.add(last, unsigned((1 << (dropped - 1)) - 1)))
             magnitude = np.bitwise_and(magnitude, ~unsigned((1 << dropped) - 1))
-        if exponent_bits < exponent:
+        if exponent_bits < own.nexp:
             field = np.bitwise_and(magnitude, infinity)
             magnitude = np.where(np.less_equal(field, smallest), unsigned(0), magnitude)
             magnitude = np.where(np.greater(field, largest), infinity, magnitude)
         rounded = np.bitwise_or(magnitude, np.bitwise_and(bits, sign)).view(work)
-        return np.where(is_nan, value, rounded).astype(element.dtype, copy=False)
+        nan = value if mantissa_bits else np.asarray(infinity).view(work)
+        return np.where(is_nan, nan, rounded).astype(element.dtype, copy=False)
 
     return run
