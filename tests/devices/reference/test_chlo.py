@@ -244,12 +244,47 @@ def test_top_k(run: Any, t: ElementType) -> None:
     assert where.tolist() == [[0, 2, 4], [0, 1, 2]]
 
 
-def test_top_k_puts_nan_first(run: Any) -> None:
-    x = np.array([1, math.nan, math.inf, -math.inf], np.float32)
-    text = """func.func @main(%a: tensor<4xf32>) -> (tensor<4xf32>, tensor<4xi32>) {
-      %0:2 = chlo.top_k(%a, k = 4) : tensor<4xf32> -> (tensor<4xf32>, tensor<4xi32>)
-      return %0#0, %0#1 : tensor<4xf32>, tensor<4xi32> }"""
-    assert run(text, x)[1].tolist() == [1, 2, 0, 3]
+def in_order(t: ElementType) -> Any:
+    """Numbers of a type in rising total order: -NaN first, then -infinity …, -0, +0 …, infinity, NaN."""
+    numbers = np.array([-math.nan, -math.inf, -1.5, -0.0, 0.0, 1.5, math.inf, math.nan])
+    with np.errstate(all="ignore"):
+        x = numbers.astype(t.dtype)
+    if t.name.endswith("FNUZ"):
+        return x[[0, 2, 4, 5]]  # its NaN has a sign
+    if t is T.F8E8M0FNU:
+        return x[[5, 7]]
+    if t.bits < 8:
+        return x[2:6]
+    return x if t.dtype.type(math.inf) == math.inf else x[[0, 2, 3, 4, 5, 7]]
+
+
+FORMS = {
+    "chlo": "%0:2 = chlo.top_k(%a, k = {k}) : {type} -> ({values}, {places})",
+    "mhlo.topk": "%0:2 = stablehlo.custom_call @mhlo.topk(%a) {{mhlo.attributes = {{k = {k} : i64, largest = true}}}} "
+    ": ({type}) -> ({values}, {places})",
+    "TopK": "%0:2 = stablehlo.custom_call @TopK(%a) : ({type}) -> ({values}, {places})",
+    "composite": '%0:2 = stablehlo.composite "chlo.top_k" %a {{decomposition = @largest}} '
+    ": ({type}) -> ({values}, {places})",
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("t", FLOATS, ids=lambda t: t.mlir)
+def test_top_k_is_in_total_order(run: Any, t: ElementType, form: str) -> None:
+    ordered = in_order(t)
+    shuffle = np.random.default_rng(0).permutation(ordered.size)
+    x = ordered[shuffle]
+    for k in (1, ordered.size):
+        types = {"type": f"tensor<{x.size}x{t.mlir}>", "values": f"tensor<{k}x{t.mlir}>", "places": f"tensor<{k}xi32>"}
+        text = """func.func @main(%a: {type}) -> ({values}, {places}) {{
+          FORM
+          return %0#0, %0#1 : {values}, {places} }}
+        func.func private @largest(%a: {type}) -> ({values}, {places}) {{
+          %0:2 = chlo.top_k(%a, k = {k}) : {type} -> ({values}, {places})
+          return %0#0, %0#1 : {values}, {places} }}""".replace("FORM", FORMS[form]).format(k=k, **types)
+        largest, places = run(text, x)
+        assert largest.tobytes() == ordered[::-1][:k].tobytes()
+        assert x[places].tobytes() == largest.tobytes()
 
 
 def test_what_numpy_has_no_function_for_is_decomposed(run: Any) -> None:

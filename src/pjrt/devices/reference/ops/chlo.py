@@ -15,7 +15,7 @@ from pjrt.devices.reference.core.block import Environment, Kernel, one_or_all
 from pjrt.devices.reference.core.op_view import OpView
 from pjrt.devices.reference.core.registry import op
 from pjrt.devices.reference.numerics import complex_numbers
-from pjrt.devices.reference.numerics.element_types import COMPLEX, FLOAT, INTEGER, lift
+from pjrt.devices.reference.numerics.element_types import COMPLEX, FLOAT, INTEGER, compute_dtype, lift, widen
 from pjrt.devices.reference.ops.elementwise import total_order
 
 _UNARY: dict[str, tuple[frozenset[ElementType], Callable[[Any], Any]]] = {
@@ -156,8 +156,8 @@ def broadcast_next_after(view: OpView) -> Kernel:
 
 @op("chlo.top_k")
 def top_k(view: OpView) -> Kernel:
-    """Return the ``k`` largest of each row in falling order, with their positions; the first of equals comes first, and
-    NaN before all.
+    """Return the ``k`` largest of each row in falling total order, with their positions; the first of equals comes
+    first.
     """
     return top_k_in(view, lambda keys, k: np.argsort(keys, axis=1, kind="stable")[:, :k])
 
@@ -166,14 +166,15 @@ def top_k_in(view: OpView, order: Callable[[Any, int], Any]) -> Kernel:
     """Return the kernel of ``top_k``, by a function that returns the positions of the ``k`` least keys of each row."""
     k, element = view.attr("k"), view.operand().element
     largest = view.attr("largest", True)
-    wide = np.float32 if element in FLOAT and element.dtype.itemsize < 4 else None
-    positions = view.result(1).dtype
+    wide, positions = widen(element), view.result(1).dtype
+    # In f32, like XLA's: then NaNs of one sign are equal in the types below it.
+    sortable = total_order(ElementType.of(compute_dtype(element))) if element in FLOAT else _same
 
     def run(x: Any) -> Any:
         if k == 0 or x.size == 0:
             empty = (*x.shape[:-1], k)
             return np.empty(empty, x.dtype), np.empty(empty, positions)
-        keys = sortable(x.astype(wide) if wide else x)
+        keys = sortable(wide(x))
         keys = np.invert(keys) if largest else keys
         places = order(keys.reshape(-1, keys.shape[-1]), k).reshape(*keys.shape[:-1], k)
         return np.take_along_axis(x, places, -1), places.astype(positions)
@@ -208,8 +209,5 @@ def scan(view: OpView) -> Kernel:
     return run
 
 
-def sortable(x: Any) -> Any:
-    """Return signed or unsigned integers in the order of the values; NaN is above infinity, and -0 below 0."""
-    if x.dtype.kind == "f":
-        return total_order(ElementType.of(x.dtype))(np.where(np.isnan(x), np.abs(x), x))
-    return x.astype(np.int8) if x.dtype.itemsize == 1 and x.dtype.kind not in "biu" else x
+def _same(x: Any) -> Any:
+    return x
