@@ -314,3 +314,26 @@ def test_many_updates_of_wide_rows(run: Any, rows: int, name: str) -> None:
     )
     (result,) = run(text, x, indices, update)
     assert result.tobytes() == expected.tobytes()
+
+
+@pytest.mark.parametrize(
+    ("operand", "indices", "update", "window_dims", "inserted"),
+    [
+        ((3, 0), (2,), (2, 0), [1], [0]),  # no element in a window
+        ((3, 2), (0,), (0, 2), [1], [0]),  # no window
+        ((0, 2), (2,), (2, 2), [1], [0]),  # no place
+        ((0,), (1,), (1,), [], [0]),
+        ((3,), (0,), (0,), [], [0]),
+        ((4, 0, 5), (2,), (2, 0, 5), [1, 2], [0]),
+    ],
+)
+@pytest.mark.parametrize("name", ["add", "maximum", "subtract"])
+def test_nothing_to_update(
+    run: Any, operand: Any, indices: Any, update: Any, window_dims: list[int], inserted: list[int], name: str
+) -> None:
+    s = Scatter(operand, indices, update, window_dims, inserted, [0], len(indices))
+    types = [tensor(s.operand), tensor(s.indices), tensor(s.update)]
+    text = program("scatter", types, types[0], s.attributes(), binary_body(name, T.S32))
+    x = np.arange(np.prod(operand), dtype=np.int32).reshape(operand)
+    (found,) = run(text, x, np.ones(indices, np.int32), np.ones(update, np.int32))
+    same(found, x)

@@ -50,6 +50,8 @@ def static_scatter(view: OpView, reducer: Reducer) -> Scatter | None:
 def _scatterer(shapes: Sequence[tuple[int, ...]], view: OpView, reducer: Reducer) -> Scatter:
     """Return the function that scatters into operands of one shape, for indices and updates of the other two."""
     operand, indices, update = shapes
+    if 0 in operand or 0 in update:  # there is nothing to update, or nothing to update it with
+        return lambda environment, operands, indices, updates, owned: reducer.close(reducer.take(operands, owned))
     numbers, unique = view.attr("scatter_dimension_numbers"), bool(view.attr("unique_indices", False))
     window_dims = tuple(numbers.update_window_dims)
     scatter_dims = tuple(d for d in range(len(update)) if d not in window_dims)
