@@ -109,6 +109,37 @@ def test_shape_assertions(run: Any) -> None:
         run(text, np.False_, np.int32(3))
 
 
+def test_results_and_operands_in_tuples(run: Any) -> None:
+    """XLA's calls have one result; several are a tuple."""
+    x = np.arange(9, dtype=np.float32).reshape(3, 3)
+    pair = "tensor<3x3xf32>", "tensor<3xf32>"
+    text = call("Qr", [pair[0]], [f"tuple<{', '.join(pair)}>"])
+    together, apart = run(text, x)[0], run(call("Qr", [pair[0]], pair), x)
+    assert isinstance(together, tuple)
+    assert [a.tobytes() for a in together] == [a.tobytes() for a in apart]
+    text = call("Sharding", ["tuple<tensor<2xf32>>"], ["tuple<tensor<2xf32>>"])
+    assert run(text, (np.ones(2, np.float32),))[0][0].tolist() == [1, 1]
+    text = call("TopK", ["tensor<4xf32>"], ["tuple<tensor<2xf32>, tensor<2xi32>>"])
+    assert [a.tolist() for a in run(text, np.array([1, 4, 3, 2], np.float32))[0]] == [[4, 3], [1, 2]]
+
+
+def test_functions_of_the_host_give_tuples() -> None:
+    def split(x: Any, first: Any, second: Any) -> None:
+        first[...], second[...] = x[:1], x[1:]
+
+    inner = "tuple<tensor<2xf32>>"
+    text = f"""func.func @main(%x: tensor<3xf32>) -> tensor<2xf32> {{
+      %0 = stablehlo.custom_call @split(%x) {{api_version = 4 : i32, backend_config = {{}}}}
+        : (tensor<3xf32>) -> tuple<tensor<1xf32>, {inner}>
+      %1 = stablehlo.get_tuple_element %0[1] : (tuple<tensor<1xf32>, {inner}>) -> {inner}
+      %2 = stablehlo.get_tuple_element %1[0] : ({inner}) -> tensor<2xf32>
+      return %2 : tensor<2xf32> }}"""
+    with pjrt.client("reference") as client:
+        client.register_ffi_handler("split", split)
+        (found,) = client.compile(text)(np.arange(3, dtype=np.float32))
+        assert np.asarray(found).tolist() == [1, 2]
+
+
 def test_memory_with_anything_in_it(run: Any) -> None:
     text = call("AllocateBuffer", [], ["tensor<2x3xf32>"])
     assert run(text)[0].shape == (2, 3)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pjrt import stablehlo
@@ -13,7 +13,7 @@ from pjrt.api.program import Program
 from pjrt.api.shape_spec import ShapeSpec
 from pjrt.devices.reference.core.block import Block, Environment
 from pjrt.devices.reference.core.context import Context
-from pjrt.devices.reference.core.values import TOKEN
+from pjrt.devices.reference.core.values import TOKEN, leaves, packed, unpacked
 from pjrt.devices.reference.cost_analysis import costs
 from pjrt.devices.reference.evaluator import Evaluator
 from pjrt.devices.reference.memory_stats import memory_stats
@@ -22,7 +22,7 @@ from pjrt.devices.reference.spmd.replica_groups import all_partitions, participa
 from pjrt.host import Compiled, RunContext
 from pjrt.stablehlo.entry import donations, memory_kinds, shape_spec, with_asked_layouts
 from pjrt.stablehlo.outline import Outline
-from pjrt.stablehlo.types import TupleType, ValueType
+from pjrt.stablehlo.types import ValueType
 
 if TYPE_CHECKING:
     from pjrt.stablehlo.shardings.partitioner import Partitioned
@@ -68,7 +68,7 @@ def compile_program(
             "the device 'reference' does not compile this program: its calls and regions are nested deeper than "
             "Python recurses"
         ) from error
-    parameters, results = list(_leaves(evaluator.arguments)), list(_leaves(evaluator.results))
+    parameters, results = list(leaves(evaluator.arguments)), list(leaves(evaluator.results))
     parameter_specs, result_specs = _specs(parameters), _specs(results)
     execute: Execute = evaluator.run
     shardings: tuple[Sequence[bytes], Sequence[bytes]] | None = None
@@ -85,7 +85,8 @@ def compile_program(
 
     def run(execution: RunContext, *arrays: Any) -> list[Any]:
         context = Context.of(loop, execution)
-        return list(_flatten(execute(_packed(evaluator.arguments, iter(arrays)), context)))
+        results = unpacked(execute(packed(evaluator.arguments, iter(arrays)), context))
+        return [None if value is TOKEN else value for value in results]
 
     if parameter_specs is not None:
         parameter_specs = with_asked_layouts(parameter_specs, evaluator.argument_attributes)
@@ -138,29 +139,7 @@ def _parameter_names(program: Program, parameters: Sequence[ValueType]) -> list[
     return names if len(names) == len(parameters) else [""] * len(parameters)
 
 
-def _leaves(types: Sequence[ValueType]) -> Iterator[ValueType]:
-    """Return the types with tuples taken apart: PJRT passes their elements one by one."""
-    for type_ in types:
-        if isinstance(type_, TupleType):
-            yield from _leaves(type_.elements)
-        else:
-            yield type_
-
-
 def _specs(types: Sequence[ValueType]) -> list[ShapeSpec] | None:
     """Return the shapes, or ``None`` where one is unknown before the program runs."""
     specs = [spec for spec in map(shape_spec, types) if spec is not None]
     return specs if len(specs) == len(types) else None
-
-
-def _packed(types: Sequence[ValueType], leaves: Iterator[Any]) -> list[Any]:
-    """Return values of some types, put together from their leaves."""
-    return [tuple(_packed(t.elements, leaves)) if isinstance(t, TupleType) else next(leaves) for t in types]
-
-
-def _flatten(values: Sequence[Any]) -> Iterator[Any]:
-    for value in values:
-        if isinstance(value, tuple):
-            yield from _flatten(value)
-        else:
-            yield None if value is TOKEN else value

@@ -5,7 +5,8 @@ Types are read from MLIR when a program is compiled, so that no MLIR object is a
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 from pjrt.stablehlo.types import FutureType, OpaqueType, TupleType, ValueType
 
@@ -32,3 +33,28 @@ def unknown_type(types: Iterable[ValueType]) -> OpaqueType | None:
         if isinstance(type_, TupleType | FutureType) and (inner := unknown_type(type_.elements)) is not None:
             return inner
     return None
+
+
+def leaves(types: Iterable[ValueType]) -> Iterator[ValueType]:
+    """Return the types with tuples taken apart: PJRT, and what is outside of the program, have their elements one by
+    one.
+    """
+    for type_ in types:
+        if isinstance(type_, TupleType):
+            yield from leaves(type_.elements)
+        else:
+            yield type_
+
+
+def unpacked(values: Iterable[Any]) -> Iterator[Any]:
+    """Return values with tuples taken apart."""
+    for value in values:
+        if isinstance(value, tuple):
+            yield from unpacked(value)
+        else:
+            yield value
+
+
+def packed(types: Sequence[ValueType], values: Iterator[Any]) -> list[Any]:
+    """Return values of some types, put together from their leaves."""
+    return [tuple(packed(t.elements, values)) if isinstance(t, TupleType) else next(values) for t in types]

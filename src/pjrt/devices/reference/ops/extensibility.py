@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from pjrt.devices.reference.core.custom_calls import config, custom_call, find_t
 from pjrt.devices.reference.core.op_view import OpView
 from pjrt.devices.reference.core.region import Region
 from pjrt.devices.reference.core.registry import op
-from pjrt.devices.reference.core.values import TOKEN
+from pjrt.devices.reference.core.values import TOKEN, leaves, packed, unpacked
 from pjrt.devices.reference.ops.sorting import Order, order_by
 from pjrt.stablehlo.types import TensorType, TupleType
 
@@ -26,18 +27,28 @@ def composite(view: OpView) -> Kernel:
     return lambda environment, *values: one_or_all(function.run(environment, values))
 
 
-@op("stablehlo.custom_call", environment=True, foldable=False)
+@op("stablehlo.custom_call", environment=True, quantized=True, foldable=False)
 def call_outside(view: OpView) -> Kernel:
     """Call a function outside the program, by its name."""
     target = view.attr("call_target_name")
     compile_call = find_target(target)
     if compile_call is None and view.has_handler(target):
-        return call_handler(view, target)
+        compile_call = partial(call_handler, target=target)
     if compile_call is None:
         raise view.unimplemented(
             f"there is no custom call {target!r} on the reference device; it has {', '.join(targets())}"
         )
-    return compile_call(view)
+    if not any(isinstance(type_, TupleType) for type_ in (*view.operands, *view.results)):
+        return compile_call(view)
+    types = view.results
+    kernel = compile_call(view.derive(operands=list(leaves(view.operands)), results=list(leaves(types))))
+    single = len(list(leaves(types))) == 1
+
+    def run(environment: Environment, *values: Any) -> Any:
+        results = kernel(environment, *unpacked(values))
+        return one_or_all(packed(types, iter([results] if single else results or ())))
+
+    return run
 
 
 def call_handler(view: OpView, target: str) -> Kernel:
@@ -111,14 +122,13 @@ def top_k(view: OpView) -> Kernel:
     """Compute ``chlo.top_k``; ``k`` is the last size of the result by default."""
     if not view.operands or not view.results:
         raise view.invalid(f"expected an operand and results, found {len(view.operands)} and {len(view.results)}")
-    parts = view.results[0].elements if isinstance(view.results[0], TupleType) else view.results
-    values = parts[0] if parts else None
-    if len(parts) != 2 or not isinstance(values, TensorType) or values.rank == 0 or view.operand().rank != values.rank:
+    values, count = view.results[0], len(view.results)
+    if count != 2 or not isinstance(values, TensorType) or values.rank == 0 or view.operand().rank != values.rank:
         raise view.invalid(
             "expected an operand of at least one dimension, and values and their places of the same rank as results"
         )
     parameters = {"k": values.shape[-1], **config(view)}
-    plain = view.derive(name="chlo.top_k", operands=view.operands[:1], results=parts, attributes=parameters)
+    plain = view.derive(name="chlo.top_k", operands=view.operands[:1], attributes=parameters)
     kernel = plain.compile()
     return lambda environment, x: kernel(x)
 

@@ -27,7 +27,7 @@ from pjrt.devices.reference.numerics.linear_algebra import (
 from pjrt.devices.reference.numerics.linear_algebra import cholesky as cholesky_factor
 from pjrt.devices.reference.numerics.linear_algebra import eigh as eigen
 from pjrt.devices.reference.numerics.matmul import matmul_of
-from pjrt.stablehlo.types import TensorType, TupleType
+from pjrt.stablehlo.types import TensorType
 
 Array = Any
 
@@ -58,13 +58,11 @@ def _for_each_matrix(
     """Return the kernel that calls a function for each matrix of a stack.
 
     Args:
-        view: the op, whose results are what the function returns, as a tuple or one by one.
+        view: the op, whose results are what the function returns.
         call: takes one matrix of each operand.
         empty: takes the operands where the first one has no elements, which LAPACK refuses; zeros by default.
     """
-    is_tuple = isinstance(view.results[0], TupleType)
-    types = view.results[0].elements if isinstance(view.results[0], TupleType) else view.results
-    tensors = [t for t in types if isinstance(t, TensorType)]
+    tensors = [t for t in view.results if isinstance(t, TensorType)]
 
     def run(environment: Environment, *operands: Array) -> Any:
         stack = operands[0].shape[:-2]
@@ -76,7 +74,7 @@ def _for_each_matrix(
             ]
         else:
             results = list(empty(*operands)) if empty else [np.zeros(t.sizes, t.dtype) for t in tensors]
-        return tuple(results) if is_tuple else one_or_all(results)
+        return one_or_all(results)
 
     return run
 
