@@ -6,7 +6,6 @@ import contextlib
 import os
 import queue
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -14,7 +13,9 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-LIMIT = 60.0
+from pjrt.system import reserved_port
+
+LIMIT = 120.0
 """The longest time that a job, and a wait for its output, may take."""
 
 PRELUDE = """
@@ -24,7 +25,7 @@ import pjrt
 from pjrt import distributed
 
 def initialize(**options):
-    times = dict(initialization_timeout=30, heartbeat_timeout_seconds=10, shutdown_timeout_seconds=10)
+    times = dict(initialization_timeout=120, heartbeat_timeout_seconds=60, shutdown_timeout_seconds=60)
     return distributed.initialize(address, count, rank, **times | options)
 
 def say(*words):
@@ -97,7 +98,7 @@ class Process:
         except subprocess.TimeoutExpired:
             raise AssertionError(f"not ended after {timeout} s: {self}") from None
         for reader in self.readers:
-            reader.join(5)
+            reader.join(timeout)
         return status
 
     def __str__(self) -> str:
@@ -113,11 +114,12 @@ class RunningJob:
     """
 
     def __init__(self, sources: Sequence[str], environment: Mapping[str, str] | None = None) -> None:
-        self.address = f"127.0.0.1:{free_port()}"
+        self._port = contextlib.ExitStack()
+        self.address = f"127.0.0.1:{self._port.enter_context(reserved_port())}"
         self.count = len(sources)
         self.sources = list(sources)
         self._environment = dict(environment or {})
-        self.processes: list[Process] = []
+        self._running: dict[int, Process] = {}
         self._started: list[Process] = []  # those that were replaced, too
 
     def start(self, rank: int) -> Process:
@@ -137,11 +139,9 @@ class RunningJob:
             reader.start()
             process.readers.append(reader)
         self._started.append(process)
-        if rank < len(self.processes):
-            self.processes[rank].popen.wait(LIMIT)
-            self.processes[rank] = process
-        else:
-            self.processes.append(process)
+        if rank in self._running:
+            self._running[rank].popen.wait(LIMIT)
+        self._running[rank] = process
         return process
 
     def start_all(self) -> RunningJob:
@@ -149,8 +149,13 @@ class RunningJob:
             self.start(rank)
         return self
 
+    @property
+    def processes(self) -> list[Process]:
+        """The processes that were started, by rank; of those that were replaced, the last."""
+        return [self._running[rank] for rank in sorted(self._running)]
+
     def __getitem__(self, rank: int) -> Process:
-        return self.processes[rank]
+        return self._running[rank]
 
     def wait(self, timeout: float = LIMIT) -> list[int]:
         """Wait for the end of all processes, and return their statuses."""
@@ -171,11 +176,12 @@ class RunningJob:
         for process in self._started:
             process.popen.wait(LIMIT)
             for reader in process.readers:
-                reader.join(5)
+                reader.join(LIMIT)
             for stream in (process.popen.stdin, process.popen.stdout, process.popen.stderr):
                 if stream is not None:
                     with contextlib.suppress(BrokenPipeError):
                         stream.close()
+        self._port.close()
 
 
 def _read(stream: object, lines: list[str], news: queue.SimpleQueue[str | None] | None) -> None:
@@ -185,10 +191,3 @@ def _read(stream: object, lines: list[str], news: queue.SimpleQueue[str | None] 
             news.put(lines[-1])
     if news is not None:
         news.put(None)
-
-
-def free_port() -> int:
-    """Return a port of this machine that was free a moment ago."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

@@ -14,10 +14,10 @@ def test_barriers_name_all_that_are_missing(start_job: StartJob) -> None:
 job = initialize()
 if rank < 1:
     attempt(job.barrier, "all", 0.5)
-job.barrier("again", 30)
-job.barrier("again", 30)
+job.barrier("again", 120)
+job.barrier("again", 120)
 if rank in (1, 3):
-    job.barrier("some", 30, processes=[3, 1])
+    job.barrier("some", 120, processes=[3, 1])
     attempt(job.barrier, "others", 30, processes=[0, 2])
     attempt(job.barrier, "", 30)
 distributed.shutdown()
@@ -39,11 +39,11 @@ if rank == 2:
         job.store.get("never", 300)
 else:
     attempt(job.barrier, "with all", 300)
-    job.barrier("without it", 30, processes=[0, 1])
+    job.barrier("without it", 120, processes=[0, 1])
     say("live", dict(distributed.live_processes()))
     job.store.put(f"seen/{rank}", b"")
     hear()
-job.barrier("with all", 30)
+job.barrier("with all", 120)
 say("live", dict(distributed.live_processes()))
 distributed.shutdown()
 """

@@ -5,15 +5,16 @@ from __future__ import annotations
 import signal
 
 from job_fixtures import StartJob
+from waiting import wait_until
 
 MEET = "attempt(initialize); distributed.shutdown()"
-WAIT_SHORTLY = "attempt(initialize, initialization_timeout=3); distributed.shutdown()"
+TRY = "say('up'); attempt(initialize)"
 
 
 def test_missing_processes_are_named(start_job: StartJob) -> None:
-    job = start_job(["attempt(initialize, initialization_timeout=2)", "attempt(initialize)", "", ""], wait=True)
+    job = start_job(["attempt(initialize, initialization_timeout=5)", TRY, "", ""], wait=True)
+    job.start(1).hear("up")  # it tries to reach the leader again and again
     job.start(0)
-    job.start(1)
     for rank in (0, 1):
         line = job[rank].hear("DeadlineExceededError")
         assert "missing: process 2; process 3" in line
@@ -21,7 +22,7 @@ def test_missing_processes_are_named(start_job: StartJob) -> None:
 
 
 def test_a_missing_leader_is_an_error_with_its_address(start_job: StartJob) -> None:
-    job = start_job(["", "attempt(initialize, initialization_timeout=1)"], wait=True)
+    job = start_job(["", "attempt(initialize, initialization_timeout=3)"], wait=True)
     job.start(0).wait()
     line = job.start(1).hear("DeadlineExceededError")
     assert f"process 0, which leads the job, did not answer in time at {job.address} (Connection refused)" in line
@@ -40,26 +41,18 @@ def test_slow_starters_are_waited_for_and_one_that_was_killed_may_come_again(sta
 
 
 def test_two_processes_with_one_number_and_different_counts(start_job: StartJob) -> None:
-    sources = [
-        WAIT_SHORTLY,
-        "say('up')\n" + WAIT_SHORTLY,
-        "rank = 1; hear()\n" + WAIT_SHORTLY,
-        "count = 5\n" + WAIT_SHORTLY,
-    ]
-    job = start_job(sources)
+    starts = ["", "", "rank = 1; hear()", "count = 5", "rank = 2; hear()", "rank = 3; hear()"]
+    job = start_job([f"count = 4; {start}\n{TRY}" for start in starts])
     assert "process 3 was started for a job of 5 processes, but process 0" in job[3].hear("InvalidArgumentError")
     job[1].hear("up")
-    # The second process with number 1 comes once the leader has the first one: it waits for the third's refusal.
+    twins = [job[1], job[2]]
     job[2].say()
-    refused = [rank for rank in (1, 2) if "in the job already" in "".join(_lines(job, rank))]
-    assert len(refused) == 1
-    job.wait()
-
-
-def _lines(job: object, rank: int) -> list[str]:
-    process = job[rank]  # type: ignore[index]
-    process.wait()
-    return list(process.lines)
+    wait_until(lambda: any("in the job already" in twin.output for twin in twins), "a refusal")
+    for rank in (4, 5):  # then the job is complete, with one of the two
+        job[rank].say()
+    wait_until(lambda: all(len(twin.lines) == 2 for twin in twins), "the outcome of both")
+    assert sorted("result" in twin.lines[1] for twin in twins) == [False, True]
+    assert sorted("in the job already" in twin.lines[1] for twin in twins) == [False, True]
 
 
 def test_a_port_in_use_and_a_job_that_runs_already(start_job: StartJob) -> None:

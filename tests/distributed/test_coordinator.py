@@ -14,7 +14,7 @@ from pjrt.distributed.coordinator import Coordinator
 from pjrt.distributed.member import Member
 from pjrt.distributed.relay import open_channel
 
-SECONDS = 60.0
+SECONDS = 120.0
 
 ENTER = """
 import json
@@ -30,22 +30,22 @@ FOLLOW = (
     + """
 job = enter(Settings(**{**fields, "process_index": rank}))
 job.store.put(f"there/{rank}", b"")
-job.barrier("all", 60)
+job.barrier("all", 120)
 say(sorted(job.live_processes()), len(job.store.directory("there")))
 hear()
 try:
-    job.barrier("again", 60)
+    job.barrier("again", 120)
 except Exception as error:
     say(str(error))
 say(sorted(job.live_processes()), job.failure)
 hear()
-job.barrier("never", 60)
+job.barrier("never", 120)
 """
 )
 
 
 def settings_of(coordinator: Coordinator) -> dict[str, str]:
-    settings = coordinator.settings_of(0, initialization_timeout=SECONDS, shutdown_timeout=5)
+    settings = coordinator.settings_of(0, initialization_timeout=SECONDS, shutdown_timeout=SECONDS)
     return {"SETTINGS": json.dumps(asdict(settings))}
 
 

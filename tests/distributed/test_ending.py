@@ -51,14 +51,14 @@ def test_processes_that_end_without_shutdown_wait_for_one_another(start_job: Sta
 @pytest.mark.parametrize("stopped", [0, 1])
 def test_a_process_that_stands_still_is_lost(start_job: StartJob, stopped: int) -> None:
     job = start_job(
-        2, "job = initialize(heartbeat_timeout_seconds=2); say('there'); attempt(job.store.get, 'never', 300)"
+        2, "job = initialize(heartbeat_timeout_seconds=5); say('there'); attempt(job.store.get, 'never', 300)"
     )
     for process in job.processes:
         process.hear("there")
     job[stopped].kill(signal.SIGSTOP)
     line = job[1 - stopped].hear("UnavailableError")
     assert f"process {stopped} (pid" in line
-    assert "no sign of life for 2 s" in line
+    assert "no sign of life for 5 s" in line
     assert job[1 - stopped].wait() == 0
     job[stopped].kill(signal.SIGCONT)  # it learns that it was given up, and is not ended
     job[stopped].hear("UnavailableError")

@@ -88,7 +88,7 @@ for turn in range(2):
     job = distributed.join(FolderStore(), rank, count)
     assert distributed.join(FolderStore(), rank, count) is job
     job.store.put(f"value/{{rank}}", b"x")
-    say(job.store.get(f"value/{{1 - rank}}", 30), distributed.current())
+    say(job.store.get(f"value/{{1 - rank}}", 120), distributed.current())
     job.shutdown()
 """,
     ).succeed()

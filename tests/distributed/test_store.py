@@ -7,23 +7,23 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from running_job import free_port
 
 import pjrt
 from pjrt import distributed
+from pjrt.system import reserved_port
 
 
 @pytest.fixture(scope="module")
 def store() -> Iterator[distributed.CoordinationStore]:
-    job = distributed.initialize(f"127.0.0.1:{free_port()}", 1, 0)
-    yield job.store
-    distributed.shutdown()
+    with reserved_port() as port:
+        yield distributed.initialize(f"127.0.0.1:{port}", 1, 0).store
+        distributed.shutdown()
 
 
 @given(st.binary(max_size=300))
 def test_values_are_bytes(store: distributed.CoordinationStore, value: bytes) -> None:
     store.put("value", value)
-    assert store.get("value", 5) == value
+    assert store.get("value", 60) == value
     assert store.try_get("value") == value
 
 

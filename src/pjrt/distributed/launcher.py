@@ -90,18 +90,22 @@ class Launcher:
         failed. The others are ended when one fails, and all when this process gets SIGINT or SIGTERM.
         """
         count = len(self._environments)
-        with tempfile.TemporaryDirectory(prefix="pjrt-launch-") as folder, self._handling_signals():
+        with (
+            tempfile.TemporaryDirectory(prefix="pjrt-launch-") as folder,
+            system.reserved_port() as port,
+            self._handling_signals(),
+        ):
             try:
-                self._start_all(count, folder)
+                self._start_all(count, port, folder)
                 return self._follow(Path(folder))
             finally:
                 for process in self._processes:
                     process.send(signal.SIGKILL)
                     process.popen.wait()
 
-    def _start_all(self, count: int, folder: str) -> None:
+    def _start_all(self, count: int, port: int, folder: str) -> None:
         shared = {
-            ADDRESS: f"127.0.0.1:{_free_port()}",
+            ADDRESS: f"127.0.0.1:{port}",
             COUNT: str(count),
             "WORLD_SIZE": str(count),
             "LOCAL_WORLD_SIZE": str(count),
@@ -234,11 +238,6 @@ class Launcher:
         deadline = time.monotonic() + _DRAIN_SECONDS
         while any(process.open_streams for process in self._processes) and time.monotonic() < deadline:
             self._read(0.05)
-
-
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        return int(probe.getsockname()[1])
 
 
 def _exit_code(status: int) -> int:
