@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import importlib.util
+import itertools
+import math
 import subprocess
 import sys
 from collections.abc import Callable
+from types import SimpleNamespace
 
 import pytest
+
+from pjrt.devices.xla import shutdown
 
 Script = Callable[..., str]
 
@@ -185,6 +190,19 @@ begun.wait()
 
 def test_the_interpreter_ends_with_daemon_threads_at_work(run_script: Script) -> None:
     assert run_script(AT_WORK + "print('end', flush=True)").split() == ["end"]
+
+
+@pytest.mark.parametrize(("is_busy", "looks"), [(True, 101), (False, 6)])
+def test_only_a_busy_machine_makes_the_end_wait_longer(
+    monkeypatch: pytest.MonkeyPatch, is_busy: bool, looks: int
+) -> None:
+    """A thread that has not gone on may sleep for ever in code of others, or may be put off inside XLA."""
+    monkeypatch.setattr(shutdown, "Starvation", lambda: SimpleNamespace(look=lambda: is_busy))
+    monkeypatch.setattr(shutdown, "_LOOK_SECONDS", shutdown._POLL_SECONDS)
+    monkeypatch.setattr(shutdown, "_UNWINDING_SECONDS", 4.5 * shutdown._POLL_SECONDS)
+    count = itertools.count(1)
+    shutdown._unwind(lambda: next(count) <= 100, math.inf)
+    assert next(count) - 1 == looks
 
 
 def test_the_thread_that_ends_the_interpreter_may_still_use_the_device(run_script: Script) -> None:

@@ -14,14 +14,14 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import FrameType
 from typing import Any, Protocol
 
 from pjrt.api.errors import CancelledError, FailedPreconditionError
 from pjrt.api.future import Future
-from pjrt.system import after_fork_in_child
+from pjrt.system import Starvation, after_fork_in_child
 
 _log = logging.getLogger("pjrt")
 
@@ -37,8 +37,9 @@ ENDING = "the interpreter is ending"
 # interpreter that is being destroyed.
 _PATIENCE_SECONDS = 10.0
 _POLL_SECONDS = 0.001
+_LOOK_SECONDS = 0.02
 _UNWINDING_SECONDS = 0.5
-"""The seconds that refused threads may take to end: they drop objects of XLA on the way."""
+"""The seconds in which a thread that can go on does, unless it sleeps; without those in which one gets no processor."""
 _PACKAGE = str(Path(__file__).parent)
 
 
@@ -127,10 +128,10 @@ def _at_exit() -> None:
     while inside and time.monotonic() < deadline:
         time.sleep(_POLL_SECONDS)
         inside &= _frames_inside()  # a thread that came later was refused
-    _let_others_go_on(min(deadline, time.monotonic() + _UNWINDING_SECONDS))
+    _let_others_go_on(deadline)
     finished = [runtime.finish(deadline) for runtime in list(_runtimes)]
     _join(_own, deadline)
-    _join(_refused, min(deadline, time.monotonic() + _UNWINDING_SECONDS))
+    _unwind(lambda: any(thread.is_alive() for thread in list(_refused)), deadline)  # they drop objects of XLA, too
     if inside or not all(finished):
         _log.warning(
             "the interpreter ends although XLA is still at work on the device 'cpu' after %g s; the work is abandoned",
@@ -145,9 +146,26 @@ def _let_others_go_on(deadline: float) -> None:
     sleeps.
     """
     unmoved = _places()
-    while unmoved and time.monotonic() < deadline:
-        time.sleep(_POLL_SECONDS)
+
+    def are_left() -> bool:
+        nonlocal unmoved
         unmoved &= _places()
+        return bool(unmoved)
+
+    _unwind(are_left, deadline)
+
+
+def _unwind(are_left: Callable[[], bool], deadline: float) -> None:
+    """Wait while threads are left that have to go on, as long as they may only be slow, and not longer than a deadline.
+
+    One that sleeps in code of others may do so for ever, and looks like one that a busy machine has put off.
+    """
+    starvation, left, pause = Starvation(), _UNWINDING_SECONDS, _POLL_SECONDS
+    while are_left() and left > 0 and time.monotonic() < deadline:
+        time.sleep(pause)
+        if not starvation.look():
+            left -= pause  # not the time that has passed: this thread may have been put off, too
+        pause = min(2 * pause, _LOOK_SECONDS)
 
 
 def _places() -> set[tuple[int, FrameType, int]]:
