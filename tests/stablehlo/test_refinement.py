@@ -157,7 +157,8 @@ def test_a_division_in_the_shapes() -> None:
         "%c = stablehlo.constant dense<12> : tensor<i32>", "%result = stablehlo.divide %c, %size : tensor<i32>"
     )
     assert shapes_of(refine(program, [(5,)])) == ([(5,)], [(2,)])
-    with pytest.raises(pjrt.InvalidArgumentError, match=r"\(0 \[0\]\): XLA ends its process .*SIGFPE"):
+    # XLA ends its process over it, or leaves the division alone.
+    with pytest.raises(pjrt.InvalidArgumentError, match=r"\(0 \[0\]\): .*(SIGFPE|sizes depend on values)"):
         refine(program, [(0,)])
 
 

@@ -141,8 +141,9 @@ ALL_TO_ALL = """func.func @main(%%x: tensor<4x4xf32>) {
     ],
     ids=["a name that is not UTF-8", "no replica groups", "no replica groups, escaped", "many signs", "many sums"],
 )
-def test_text_that_crashes_the_parser_is_an_error_however_trusted(text: str) -> None:
-    with pytest.raises(DataLossError, match="make the native parser crash"):
+def test_text_that_crashes_a_parser_is_an_error_however_trusted(text: str) -> None:
+    # Newer parsers survive some of it, and refuse it themselves.
+    with pytest.raises(PjrtError, match="make the native parser crash|group size of replica_groups must be 2"):
         to_module(read(text), trusted=True)
 
 
