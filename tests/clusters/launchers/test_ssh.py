@@ -5,20 +5,19 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
+from waiting import wait_until
 
 import pjrt
 from pjrt.clusters.launchers import WorkerHandle, WorkerStart
 from pjrt.clusters.launchers.ssh import SshLauncher
+from pjrt.system import reserved_port
 
-SECONDS = 60.0
 SOURCES = str(Path(pjrt.__file__).parents[1])
 
 # Like ssh: the last argument is for the shell of the other machine, where this one's environment does not count.
@@ -40,11 +39,7 @@ def ssh_command(tmp_path: Path) -> list[str]:
 
 
 def await_end(pid: int) -> None:
-    for _ in range(int(SECONDS / 0.02)):
-        if not Path(f"/proc/{pid}").exists():
-            return
-        threading.Event().wait(0.02)
-    raise AssertionError(f"the process {pid} is left")
+    wait_until(lambda: not Path(f"/proc/{pid}").exists(), f"the end of the process {pid}")
 
 
 class RecordingLauncher(SshLauncher):
@@ -118,15 +113,19 @@ SSHD = shutil.which("sshd") or "/usr/sbin/sshd"
 
 
 @pytest.fixture
-def sshd(tmp_path: Path) -> Iterator[str]:
+def port() -> Iterator[int]:
+    with reserved_port() as port:
+        yield port
+
+
+@pytest.fixture
+def sshd(tmp_path: Path, port: int) -> Iterator[str]:
     """The command for a server of ssh on this machine."""
     if not Path(SSHD).exists() or not shutil.which("ssh-keygen"):
         pytest.skip("there is no server of ssh here")
     for name in ("host_key", "key"):
         subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(tmp_path / name)], check=True)
     shutil.copy(tmp_path / "key.pub", tmp_path / "authorized_keys")
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port = probe.getsockname()[1]
     (tmp_path / "config").write_text(
         f"Port {port}\nListenAddress 127.0.0.1\nHostKey {tmp_path}/host_key\nPidFile none\nStrictModes no\n"
         f"AuthorizedKeysFile {tmp_path}/authorized_keys\n"

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from waiting import wait_until
 
 import pjrt
 from pjrt.clusters.client.client import ClusterClient
@@ -20,7 +21,19 @@ from pjrt.clusters.launchers.local import LocalLauncher
 from pjrt.clusters.workers.bootstrap import Bootstrap
 from pjrt.clusters.workers.start_progress import StartProgress
 
-SECONDS = 60.0
+SECONDS = 120.0
+
+GATED = """
+import os
+import threading
+import pjrt
+
+
+def device(**options):
+    while not os.path.exists("the start was seen"):
+        threading.Event().wait(0.01)
+    return pjrt.client("cpu", **options)
+"""
 
 
 class RecordingLauncher(LocalLauncher):
@@ -41,14 +54,21 @@ class Configured:
         self.folder = folder
         self.launcher = RecordingLauncher(["left", "right"], {})
         self.progress: list[StartProgress] = []
+        (folder / "gated.py").write_text(GATED)
         self.client = pjrt.cluster(
+            device=f"{folder}/gated.py:device",
             launcher=self.launcher,
             options={"num_devices": 2},
             environment={"PJRT_TEST_WORD": "a word"},
             working_directory=folder,
             logs=folder / "logs",
-            progress=self.progress.append,
+            progress=self._note,
         )
+
+    def _note(self, progress: StartProgress) -> None:
+        self.progress.append(progress)
+        if all(state.startswith("starting the device ") for state in progress.states):
+            (self.folder / "the start was seen").touch()
 
 
 @pytest.fixture(scope="module")
@@ -69,11 +89,12 @@ def test_workers_have_their_environment_and_folder(configured: Configured) -> No
 def test_the_start_is_reported(configured: Configured) -> None:
     first, *_, last = configured.progress
     assert (first.ready, list(first.awaited)) == (0, ["left", "right"])
-    assert "0 of 2 workers serve; waiting for left (starting its process), right (" in str(first)
+    assert re.search(r"0 of 2 workers serve; waiting for left \(\w.*\), right \(\w.*\)$", str(first))
     assert (last.ready, list(last.awaited), list(last.states)) == (2, [], ["serving"] * 2)
     assert str(last) == "starting a cluster: 2 of 2 workers serve"
     assert last.seconds > 0
-    assert any("starting the device cpu" in progress.states for progress in configured.progress)
+    device = f"starting the device {configured.folder}/gated.py:device"
+    assert any(progress.states == [device] * 2 for progress in configured.progress)
 
 
 def test_output_is_in_a_file_of_each_worker(configured: Configured) -> None:
@@ -85,17 +106,9 @@ def test_output_is_in_a_file_of_each_worker(configured: Configured) -> None:
     pids = configured.client.call_on_hosts("os:getpid")
     for name, pid, start in zip(("left", "right"), pids, configured.launcher.starts, strict=True):
         log = configured.folder / "logs" / f"worker-{start.index}-{name}.log"
-        await_true(lambda log=log: "and an error" in log.read_text())  # type: ignore[misc]
+        wait_until(lambda log=log: "and an error" in log.read_text())  # type: ignore[misc]
         assert f"hello from {pid}\n" in log.read_text()
         assert start.output.tail[-1] == "and an error"
-
-
-def await_true(condition: Any) -> None:
-    for _ in range(int(SECONDS / 0.02)):
-        if condition():
-            return
-        threading.Event().wait(0.02)
-    raise AssertionError("the condition has not become true")
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
@@ -121,7 +134,7 @@ def test_a_cluster_outlives_the_thread_that_starts_it(shared_cluster: ClusterCli
     assert client.platform_name == "reference"
     client.close()
     client.close()
-    await_true(lambda: not Path(f"/proc/{pid}").exists())
+    wait_until(lambda: not Path(f"/proc/{pid}").exists())
 
 
 FAILING = """
@@ -209,7 +222,7 @@ def test_ctrl_c_ends_a_start(failing: Path) -> None:
             assert controller.stdout.readline() == "interrupted\n"
             assert controller.wait(SECONDS) == 0
             for line in lines:
-                await_true(lambda line=line: not Path(f"/proc/{line.split()[2]}").exists())  # type: ignore[misc]
+                wait_until(lambda line=line: not Path(f"/proc/{line.split()[2]}").exists())  # type: ignore[misc]
         finally:
             controller.kill()
 
@@ -259,7 +272,7 @@ def test_the_end_of_the_controller_is_that_of_the_workers(way: str) -> None:
                 assert controller.stdout.readline() == {"collected": "collected\n", "forked": "still there\n"}[way]
             if way == "forked":
                 controller.kill()
-            await_true(lambda: not Path(f"/proc/{pid}").exists())
+            wait_until(lambda: not Path(f"/proc/{pid}").exists())
             assert way != "collected" or controller.poll() is None
         finally:
             controller.kill()

@@ -15,6 +15,8 @@ from pjrt.api.errors import FailedPreconditionError
 from pjrt.clusters.launchers.launcher import WorkerHandle, WorkerStart
 
 _LONGEST_LINE = 1 << 16
+_OUTPUT_SECONDS = 10.0
+"""The longest time that the last lines take to arrive, if no process that the worker has started keeps them open."""
 
 
 class WorkerSubprocess(WorkerHandle):
@@ -38,6 +40,7 @@ class WorkerSubprocess(WorkerHandle):
         working_directory: Path | None = None,
     ) -> None:
         self._start = start
+        self._patience = _OUTPUT_SECONDS
         try:
             self._popen = subprocess.Popen(
                 command,
@@ -73,7 +76,8 @@ class WorkerSubprocess(WorkerHandle):
         status = self._popen.poll()
         if status is None:
             return None
-        self._reader.join(1)  # so that the last lines are in the tail
+        self._reader.join(self._patience)  # so that the last lines are in the tail
+        self._patience = 0.0
         self._close_input()
         return system.describe_exit(status)
 
