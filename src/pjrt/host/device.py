@@ -119,6 +119,10 @@ class HostDevice(Device):
         memory = self.client.memory
         return freeze(array) if memory is None else Allocation.of_array(memory, array, spec, space)
 
+    def wait_for_memory(self) -> bool:
+        """Wait until work under way has returned memory that it alone holds; return whether there was such work."""
+        return self.client.dispatcher.wait_for_memory(self)
+
     def memory_stats(self) -> AllocatorStats:
         space, memory = self.default_memory_space, self.client.memory
         stats = space.account.stats()

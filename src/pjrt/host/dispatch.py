@@ -5,16 +5,20 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from pjrt.api.errors import CancelledError, PjrtError
+from pjrt.api.errors import CancelledError, FailedPreconditionError, PjrtError
 from pjrt.api.future import Future, when_all_done
 from pjrt.api.interpreter_end import time_left
+from pjrt.api.waits import server_here
+from pjrt.host.copies import Copy
 from pjrt.host.device_memory.fence_waiter import FenceWaiter
 from pjrt.host.execution import Execution
 from pjrt.host.fork_safety import runtime_lock
 from pjrt.host.shutdown import is_exiting
-from pjrt.host.work_queue import WorkQueue
+from pjrt.host.storage import is_any_alone
+from pjrt.host.work_queue import Task, WorkQueue
+from pjrt.host_memory import references
 
 if TYPE_CHECKING:
     from pjrt.host.device import HostDevice
@@ -131,6 +135,31 @@ class Dispatcher:
         tasks = [task for queue in self._queues for task in queue.tasks() if isinstance(task, Execution)]
         return tasks + [execution for launch in list(self._waiting) for execution in launch]
 
+    def wait_for_memory(self, device: HostDevice) -> bool:
+        """Wait until work of a device ends that alone holds memory; return whether there was such work.
+
+        Callers run ahead of a device, and then most of its memory is that of arguments that nobody else holds. Work
+        that waits for its inputs, or may wait for the caller, is not waited for.
+        """
+        here = server_here()
+        if here is not None and here is not device.compute.server and here is not device.transfers.server:
+            return False  # this thread may be the one that ends the work
+        ends: list[Future[Any]] = device.fences.ends_of_holders()
+        for queue in (device.compute, device.transfers):
+            if not queue.is_current_thread:
+                ends += [end for task in queue.tasks() if (end := _end_of_holder(task)) is not None]
+        if not ends:
+            return False
+        first: Future[None] = Future()
+        first.need(*ends)
+        for end in ends:
+            end.add_done_callback(lambda _: first._complete(None))
+        try:
+            first.result()
+        except FailedPreconditionError:  # the work needs the calling thread
+            return False
+        return True
+
     def _drain(self) -> None:
         # Work on one queue may put more on another.
         workers: tuple[WorkQueue | FenceWaiter, ...] = (*self._queues, *self._fences)
@@ -182,6 +211,15 @@ class Dispatcher:
                     self._end_turn(launch)
             finally:
                 self._putting.release()
+
+
+def _end_of_holder(task: Task) -> Future[Any] | None:
+    """Return the end of a task that alone holds memory; ``None`` if it does not, or may wait for the caller."""
+    if isinstance(task, Execution):
+        return task.definition if not task.may_wait_for_caller and is_any_alone(task.inputs) else None
+    if isinstance(task, Copy) and task.source is not None and references.to_attribute(task, "source") == 1:
+        return task.future
+    return None
 
 
 def _put_all(launch: _PendingLaunch) -> None:

@@ -75,6 +75,11 @@ class Execution:
         return self._compiled.runs_on_caller
 
     @property
+    def may_wait_for_caller(self) -> bool:
+        """Whether the function may wait for what the caller does later: for values of the infeed, for example."""
+        return self._compiled.takes_context
+
+    @property
     def spans_processes(self) -> bool:
         """Whether devices of other processes take part in the launch."""
         return self._launch is not None and self._launch.processes is not None

@@ -27,7 +27,7 @@ class HostMemorySpace(MemorySpace):
         self.id = space_id
         self.kind = kind
         self.kind_id = kind_id
-        self.account = MemoryAccount(f"{device.description}, memory '{kind}'", limit)
+        self.account = MemoryAccount(f"{device.description}, memory '{kind}'", limit, device.wait_for_memory)
 
     @property
     def client(self) -> HostClient:

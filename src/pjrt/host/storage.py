@@ -108,6 +108,11 @@ def take_writable(storages: list[Storage], number: int) -> HostArray | None:
     return aligned_copy(array, array.dtype)
 
 
+def is_any_alone(storages: list[Storage]) -> bool:
+    """Whether a list is the only holder of one of its storages."""
+    return any(references.to_item(storages, number) == 1 for number in range(len(storages)))
+
+
 def freeze(array: HostArray) -> HostArray:
     """Make an array read-only, and the arrays below it that own its memory, so that its views cannot be made writable
     either; return it.

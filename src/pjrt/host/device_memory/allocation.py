@@ -52,19 +52,23 @@ class Allocation:
 
     @staticmethod
     def new(memory: Memory, spec: ShapeSpec, space: MemorySpace) -> Allocation:
-        """Return new memory, whose contents do not matter.
+        """Return new memory, whose contents do not matter; wait for work under way that frees some if there is no room.
 
         Raises:
             ResourceExhaustedError: there is no room.
             InvalidArgumentError: the handle is None, a tuple or a list.
         """
         plain = ShapeSpec(spec.shape, spec.element_type)
-        try:
-            handle = memory.allocate(plain, space)
-        except MemoryError as error:
-            if isinstance(error, ResourceExhaustedError):
-                raise
-            raise ResourceExhaustedError(f"out of memory on {space}: {plain} does not fit: {error}") from error
+        while True:
+            try:
+                handle = memory.allocate(plain, space)
+                break
+            except MemoryError as error:
+                if space.devices[0].wait_for_memory():  # type: ignore[attr-defined]  # a device of the runtime
+                    continue
+                if isinstance(error, ResourceExhaustedError):
+                    raise
+                raise ResourceExhaustedError(f"out of memory on {space}: {plain} does not fit: {error}") from error
         if handle is None or isinstance(handle, (tuple, list)):
             raise InvalidArgumentError(
                 f"expected a handle from {type(memory).__name__}.allocate, found {handle!r}: None is no handle, and "

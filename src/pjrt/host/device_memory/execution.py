@@ -43,13 +43,11 @@ class DeviceExecution(Execution):
             self._reserve(self.outputs)
         arguments = self._allocations()
         values = arguments if compiled.takes_allocations else list(map(handle_of, arguments))
-        try:
-            if self.outcome is not None:
-                results, self.outcome = self.outcome, None
-            else:
-                results = compiled.run(*values) if self._context is None else compiled.run(self._context, *values)
-        except BaseException as error:
-            results = error
+        results, self.outcome = self.outcome, None
+        if results is None:
+            results = self._call(values)
+        while isinstance(results, MemoryError) and self._may_call_again and self.device.wait_for_memory():
+            results = self._call(values)
         if isinstance(results, BaseException):
             return without_traceback(results)
         fence = None
@@ -68,6 +66,19 @@ class DeviceExecution(Execution):
                     value.busy_until(self._completion)
         self._store(values)
         return None
+
+    def _call(self, values: Sequence[Any]) -> Any:
+        """Return what the function returns, or the exception that it raises."""
+        run = self._compiled.run
+        try:
+            return run(*values) if self._context is None else run(self._context, *values)
+        except BaseException as error:
+            return error
+
+    @property
+    def _may_call_again(self) -> bool:
+        """Whether a function that had no room may be called again: it has written to no argument, and to no host."""
+        return self._context is None and not self._compiled.aliases and not self._compiled.donated
 
     def _finish(self) -> PjrtError | None:
         if self._completion is None:

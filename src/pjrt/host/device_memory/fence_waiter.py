@@ -7,7 +7,7 @@ import contextlib
 import functools
 import time
 from collections import deque
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pjrt.api.errors import PjrtError
 from pjrt.api.future import Future
@@ -17,10 +17,8 @@ from pjrt.host.device_errors import without_traceback
 from pjrt.host.device_memory.allocation import free
 from pjrt.host.device_memory.fences import wait_for
 from pjrt.host.device_memory.memory import Memory
+from pjrt.host.storage import Storage, is_any_alone
 from pjrt.host.work_queue import WorkQueue
-
-if TYPE_CHECKING:
-    from pjrt.host.storage import Storage
 
 
 class Completion:
@@ -29,10 +27,11 @@ class Completion:
     Attributes:
         definition: the definition event of the outputs; it may be poisoned before the work ends.
         launch_id: the launch id of the execution, 0 for none.
-        has_ended: whether the device is done with the memory.
+        ended: done when the device is done with the memory.
+        has_ended: whether it is.
     """
 
-    __slots__ = ("_ended", "_freed", "_inputs", "definition", "has_ended", "launch_id")
+    __slots__ = ("_freed", "_inputs", "definition", "ended", "has_ended", "launch_id")
 
     def __init__(self, definition: Future[None], inputs: list[Storage], launch_id: int) -> None:
         self.definition = definition
@@ -40,7 +39,7 @@ class Completion:
         self.has_ended = False
         self._inputs = inputs
         self._freed: deque[tuple[Memory, Any]] = deque()
-        self._ended: Future[None] = Future()
+        self.ended: Future[None] = Future()
 
     def end(self, error: PjrtError | None) -> None:
         """Define the outputs, or fail them, and release the memory."""
@@ -48,13 +47,18 @@ class Completion:
         self._inputs = []
         self._free()
         self.definition._complete(None, error)
-        self._ended._complete(None)
+        self.ended._complete(None)
 
     def free_later(self, memory: Memory, handle: Any) -> None:
         """Free the memory of a handle when the work ends."""
         self._freed.append((memory, handle))
         if self.has_ended:  # It ended meanwhile, and may have missed this one.
             self._free()
+
+    @property
+    def holds_memory(self) -> bool:
+        """Whether memory is freed when the work ends: nothing else holds it."""
+        return bool(self._freed) or is_any_alone(self._inputs)
 
     def poison(self, error: PjrtError) -> bool:
         """Fail the outputs now; return whether they were still to come. The memory is in use until the work ends."""
@@ -63,7 +67,7 @@ class Completion:
     def wait(self, timeout: float | None) -> bool:
         """Wait for the end; return whether it has come."""
         try:
-            self._ended.result(timeout)
+            self.ended.result(timeout)
         except TimeoutError:
             return False
         return True
@@ -112,6 +116,10 @@ class FenceWaiter:
             self._queue.put(wait)
         except PjrtError:
             wait.run()  # There is no thread for it, and the work goes on all the same.
+
+    def ends_of_holders(self) -> list[Future[Any]]:
+        """Return the ends of the enqueued work that alone holds memory."""
+        return [each.ended for each in list(self._completions) if each.holds_memory]
 
     def end(self, completion: Completion, error: PjrtError | None) -> None:
         """End a completion."""
