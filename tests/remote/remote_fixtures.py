@@ -33,7 +33,7 @@ from jax.extend.backend import ifrt_proxy
 from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
 
 options = ifrt_proxy.ClientConnectionOptions()
-options.connection_timeout_in_seconds = 30
+options.connection_timeout_in_seconds = 120
 for number, address in enumerate(sys.argv[1:]):
     make = lambda address=address: ifrt_proxy.get_client(address, options)
     backend.register_backend_factory(f"proxy{number or ''}", make, priority=-1)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import threading
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from types import SimpleNamespace
 
 import numpy as np
@@ -12,9 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from protocol_client import ProtocolClient, connected
+from waiting import wait_until
 
 import pjrt
 from pjrt import InvalidArgumentError, NotFoundError, remote
+from pjrt.remote.client import service
 from pjrt.remote.protocol import batches
 from pjrt.remote.protocol.messages import wire
 from pjrt.remote.protocol.values import attributes_of, error_of
@@ -26,7 +26,6 @@ func.func public @main(%x: tensor<4xf32>) -> tensor<4xf32> {
   return %0 : tensor<4xf32>
 }"""
 COUNT = 300
-SECONDS = 60
 
 
 @pytest.fixture(scope="module")
@@ -142,7 +141,12 @@ def burst(client: pjrt.Client) -> pjrt.Buffer:
     return buffer
 
 
-def test_a_burst_of_programs_takes_few_messages_and_keeps_its_order(server: remote.Server, sizes: list[int]) -> None:
+def test_a_burst_of_programs_takes_few_messages_and_keeps_its_order(
+    server: remote.Server, sizes: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The pace of this machine decides nothing: requests wait for long, unless something urgent comes.
+    monkeypatch.setattr(service, "_BATCH_SECONDS", 60)
+    monkeypatch.setattr(service._flushes, "_seconds", 0.2)
     with pjrt.client("remote", address=server.address) as client:
         np.testing.assert_array_equal(burst(client), np.full(4, np.inf, np.float32))
         assert batches.ATTRIBUTE not in client.attributes
@@ -155,7 +159,7 @@ def test_requests_that_were_held_go_without_a_later_one(server: remote.Server, s
         buffer = burst(client)
         session = server.session(client.connection.session.session_id)  # type: ignore[attr-defined]
         handle = buffer.handle()  # type: ignore[attr-defined]
-        wait_for(lambda: handle in session.arrays)
+        wait_until(lambda: handle in session.arrays)
 
 
 def test_a_server_without_batches_gets_one_request_in_a_message(
@@ -165,10 +169,3 @@ def test_a_server_without_batches_gets_one_request_in_a_message(
     with pjrt.client("remote", address=server.address) as client:
         np.testing.assert_array_equal(burst(client), np.full(4, np.inf, np.float32))
     assert max(sizes) == 1
-
-
-def wait_for(condition: Callable[[], bool]) -> None:
-    event, end = threading.Event(), time.monotonic() + SECONDS
-    while not condition():
-        assert time.monotonic() < end, "the condition did not come about"
-        event.wait(0.005)

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from protocol_client import REUSE_INPUT, ProtocolClient, connected
+from waiting import wait_until, wait_until_freed
 
 import pjrt
 from pjrt import ifrt
@@ -195,7 +196,8 @@ def test_arrays_that_are_forgotten_are_freed(device_client: pjrt.Client, speaker
     speaker.ask("destruct_array", array_handle=handles)
     assert speaker.get(shard, (1000,)).sum() == 0, space
     speaker.ask("destruct_array", array_handle=[shard])
-    assert device_client.devices[0].memory_stats().bytes_in_use == before
+    # A thread of the session may still be at the end of the request that it has answered.
+    wait_until(lambda: device_client.devices[0].memory_stats().bytes_in_use == before, "the end of the arrays")
 
 
 def test_an_error_keeps_no_array(speaker: ProtocolClient) -> None:
@@ -211,8 +213,7 @@ def test_an_error_keeps_no_array(speaker: ProtocolClient) -> None:
             result_handles=[poisoned],
         )
     speaker.ask("destruct_array", array_handle=[handle])
-    gc.collect()
-    assert array() is None
+    wait_until_freed(array)
 
 
 def test_responses_are_numbered_and_give_contexts_back(speaker: ProtocolClient) -> None:

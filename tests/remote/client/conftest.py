@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 import pjrt
 from pjrt import remote
-
-_SECONDS = 60
 
 
 @pytest.fixture
@@ -33,16 +29,3 @@ def client(server: remote.Server) -> Iterator[Any]:
 def session(server: remote.Server, client: Any) -> Any:
     """The server's session of the client, with what it holds."""
     return server.session(client.connection.session.session_id)
-
-
-@pytest.fixture
-def wait_for() -> Callable[[Callable[[], bool]], None]:
-    """Wait until a condition holds that other threads bring about."""
-
-    def wait(condition: Callable[[], bool]) -> None:
-        event, end = threading.Event(), time.monotonic() + _SECONDS
-        while not condition():
-            assert time.monotonic() < end, "the condition did not come about"
-            event.wait(0.005)
-
-    return wait

@@ -9,14 +9,13 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 import weakref
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 from remote_fixtures import Serve
+from waiting import wait_until, wait_until_freed
 
 import pjrt
 from pjrt import remote
@@ -47,10 +46,8 @@ func.func public @main(%x: tensor<i32>) -> tensor<i32> {
     }
   return %r : tensor<i32>
 }"""
-WaitFor = Callable[[Callable[[], bool]], None]
-
-SECONDS = 20
-"""Within these a lost server must be an error; a loaded machine needs some of them."""
+SECONDS = 120
+"""After these, what waits for a lost server counts as hanging."""
 
 
 # Servers that are not there.
@@ -58,7 +55,7 @@ SECONDS = 20
 
 def test_a_missing_server_is_an_error_with_its_address() -> None:
     with pytest.raises(UnavailableError, match=re.escape("grpc://127.0.0.1:9")):
-        pjrt.client("remote", address="grpc://127.0.0.1:9", timeout=SECONDS)
+        pjrt.client("remote", address="grpc://127.0.0.1:9")
 
 
 @pytest.mark.parametrize(
@@ -136,9 +133,7 @@ def test_a_close_fails_what_waits(serving: Serve) -> None:
         ready.result(SECONDS)
 
 
-def test_a_release_callback_comes_though_the_server_is_gone(
-    server: remote.Server, client: Any, wait_for: WaitFor
-) -> None:
+def test_a_release_callback_comes_though_the_server_is_gone(server: remote.Server, client: Any) -> None:
     server.stop()
     calls: list[int] = []
     semantics = pjrt.HostBufferSemantics.IMMUTABLE_UNTIL_TRANSFER_COMPLETES
@@ -148,7 +143,7 @@ def test_a_release_callback_comes_though_the_server_is_gone(
         )
     except UnavailableError:
         return  # the client knew already, and has taken nothing
-    wait_for(lambda: bool(calls))
+    wait_until(lambda: bool(calls))
     assert calls == [1]
 
 
@@ -161,7 +156,7 @@ with pjrt.client("cpu") as client, remote.serve(client) as server:
     print(server.address, flush=True)
     input()
     print("keeping", flush=True)
-    ctypes.PyDLL(None).sleep(6)  # it keeps Python's lock, as long calls of some libraries do
+    ctypes.PyDLL(None).sleep(9)  # it keeps Python's lock, as long calls of some libraries do
     input()
 """
 
@@ -172,15 +167,13 @@ def test_a_server_is_lost_by_its_silence_and_not_by_long_calls() -> None:
         assert process.stdin is not None
         assert process.stdout is not None
         try:
-            client = pjrt.client("remote", address=process.stdout.readline().strip(), heartbeat_timeout=2)
+            client = pjrt.client("remote", address=process.stdout.readline().strip(), heartbeat_timeout=4)
             losses: queue.SimpleQueue[PjrtError] = queue.SimpleQueue()
             client.connection.on_loss(losses.put)
             process.stdin.write("go\n")
             process.stdin.flush()
             assert process.stdout.readline() == "keeping\n"
-            begin = time.monotonic()
             np.testing.assert_array_equal(client.buffer_from_host(np.arange(3)).to_host().result(SECONDS), np.arange(3))
-            assert time.monotonic() - begin > 3
             assert losses.empty()
             process.send_signal(signal.SIGSTOP)
             assert isinstance(losses.get(timeout=SECONDS), UnavailableError)
@@ -191,9 +184,7 @@ def test_a_server_is_lost_by_its_silence_and_not_by_long_calls() -> None:
             process.kill()
 
 
-def test_requests_that_a_server_does_not_take_have_a_limit(
-    serving: Serve, wait_for: WaitFor, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_requests_that_a_server_does_not_take_have_a_limit(serving: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(service, "_MOST_REQUESTS", 100)
     slow = serving("reference")
     with pjrt.client("remote", address=slow.address, heartbeat_timeout=60) as client:
@@ -211,21 +202,19 @@ def test_requests_that_a_server_does_not_take_have_a_limit(
         slow.process.send_signal(signal.SIGSTOP)
         try:
             thread.start()
-            wait_for(lambda: stream.waiting > 100)
+            wait_until(lambda: stream.waiting > 100)
             for _ in range(50):
                 assert stream.waiting < 200  # releases of results that nobody uses are sent, too
-                threading.Event().wait(0.005)
+                thread.join(0.005)
             assert thread.is_alive()
         finally:
             slow.process.send_signal(signal.SIGCONT)
-        thread.join(60)
+        thread.join(SECONDS)
         assert not thread.is_alive()
         np.testing.assert_array_equal(np.asarray(results[0]), np.full(4, 2))
 
 
-def test_bytes_that_a_server_does_not_take_have_a_limit(
-    serving: Serve, wait_for: WaitFor, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_bytes_that_a_server_does_not_take_have_a_limit(serving: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(service, "_MOST_BYTES", 1 << 20)
     slow = serving("reference")
     client = pjrt.client("remote", address=slow.address, heartbeat_timeout=60)
@@ -234,13 +223,13 @@ def test_bytes_that_a_server_does_not_take_have_a_limit(
     slow.process.send_signal(signal.SIGSTOP)
     try:
         thread.start()
-        wait_for(lambda: len(sent) >= 2)
+        wait_until(lambda: len(sent) >= 2)
         thread.join(0.5)
         assert thread.is_alive()
         assert len(sent) == 2
     finally:
         slow.process.send_signal(signal.SIGCONT)
-    thread.join(60)
+    thread.join(SECONDS)
     assert len(sent) == 20
     np.testing.assert_array_equal(np.asarray(sent[-1]), array)
     client.close()
@@ -249,7 +238,7 @@ def test_bytes_that_a_server_does_not_take_have_a_limit(
 # What is left at the server.
 
 
-def test_handles_are_released(client: Any, session: Any, wait_for: WaitFor) -> None:
+def test_handles_are_released(client: Any, session: Any) -> None:
     double = client.compile(DOUBLE)
     x = client.buffer_from_host(np.ones(4, np.float32))
     for _ in range(20):
@@ -260,22 +249,22 @@ def test_handles_are_released(client: Any, session: Any, wait_for: WaitFor) -> N
     double.execute([[x]], returned_futures=futures)
     assert len(session.arrays) > 0
     del x, copy, futures
-    wait_for(lambda: len(session.arrays) == 0 and len(session.futures) == 0)
+    wait_until(lambda: len(session.arrays) == 0 and len(session.futures) == 0)
     assert len(session.executables) == 1
     del double
     gc.collect()
-    wait_for(lambda: len(session.executables) == 0)
+    wait_until(lambda: len(session.executables) == 0)
 
 
-def test_deletions_release_before_the_end_of_the_object(client: Any, session: Any, wait_for: WaitFor) -> None:
+def test_deletions_release_before_the_end_of_the_object(client: Any, session: Any) -> None:
     buffers = [client.buffer_from_host(np.ones(4, np.float32)) for _ in range(5)]
     for buffer in buffers:
         buffer.ready().result(SECONDS)
         buffer.delete()
-    wait_for(lambda: len(session.arrays) == 0)
+    wait_until(lambda: len(session.arrays) == 0)
 
 
-def test_a_forgotten_client_ends_its_session(server: remote.Server, wait_for: WaitFor) -> None:
+def test_a_forgotten_client_ends_its_session(server: remote.Server) -> None:
     client = pjrt.client("remote", address=server.address)
     number = client.connection.session.session_id
     (y,) = client.compile(DOUBLE)(np.ones(4, np.float32))
@@ -285,11 +274,7 @@ def test_a_forgotten_client_ends_its_session(server: remote.Server, wait_for: Wa
     np.testing.assert_array_equal(np.asarray(y), np.full(4, 2))  # a buffer keeps its client
     del y
 
-    def is_forgotten() -> bool:  # the thread of the transfer may still be at its end
-        gc.collect()
-        return kept() is None
-
-    wait_for(is_forgotten)
+    wait_until_freed(kept)  # the thread of the transfer may still be at its end
 
     def is_over() -> bool:
         try:
@@ -298,7 +283,7 @@ def test_a_forgotten_client_ends_its_session(server: remote.Server, wait_for: Wa
             return True
         return False
 
-    wait_for(is_over)
+    wait_until(is_over)
 
 
 def test_an_executable_may_end_with_the_interpreter(server: remote.Server) -> None:
@@ -309,10 +294,12 @@ kept = [client.compile({DOUBLE!r})]
 kept.append(kept)  # only the garbage collection at the end finds it
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=SECONDS)
-    assert (done.returncode, done.stderr) == (0, "")
+    assert done.returncode == 0, done.stderr
+    assert "Exception ignored" not in done.stderr
+    assert "Traceback" not in done.stderr
 
 
-def test_the_garbage_collector_may_end_buffers_anywhere(client: Any, session: Any, wait_for: WaitFor) -> None:
+def test_the_garbage_collector_may_end_buffers_anywhere(client: Any, session: Any) -> None:
     double = client.compile(DOUBLE)
     thresholds = gc.get_threshold()
     gc.set_threshold(7)  # so that it runs in the middle of sends
@@ -328,7 +315,7 @@ def test_the_garbage_collector_may_end_buffers_anywhere(client: Any, session: An
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join(60)
+            thread.join(SECONDS)
         assert not any(thread.is_alive() for thread in threads)
     finally:
         gc.set_threshold(*thresholds)
@@ -337,4 +324,4 @@ def test_the_garbage_collector_may_end_buffers_anywhere(client: Any, session: An
         gc.collect()  # each time: a call does nothing while another thread is in the middle of a collection
         return len(session.arrays) == 0
 
-    wait_for(are_released)
+    wait_until(are_released)

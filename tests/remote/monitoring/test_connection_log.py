@@ -7,6 +7,7 @@ import json
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import SimpleNamespace
 
 import pytest
 
@@ -49,7 +50,7 @@ def test_a_line_for_each_event() -> None:
 
 def test_few_refusals_are_logged_in_one_second(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 5.0
-    monkeypatch.setattr("pjrt.remote.monitoring.connection_log.time.monotonic", lambda: now)
+    monkeypatch.setattr("pjrt.remote.monitoring.connection_log.time", SimpleNamespace(monotonic=lambda: now))
     with logged(logging.WARNING) as entries:
         log = ConnectionLog("cpu")
         log.opened(1, "peer", "", 25)

@@ -20,7 +20,7 @@ from pjrt.remote.transport.ifrt_service import SERVICE, SESSION_METADATA
 from pjrt.remote.transport.keepalive import client_keepalive
 from pjrt.remote.transport.pieces import pieces
 
-PATIENCE = 60.0
+PATIENCE = 120.0
 _STORE_METADATA = "ifrt-proxy-grpc-host-buffer-store-metadata-bin"
 
 
@@ -56,7 +56,7 @@ class MessageClient:
         self.end: PjrtError | None = None
         try:
             request = wire.GrpcGetVersionRequest(min_version=NEWEST.to_proto(), max_version=NEWEST.to_proto())
-            self.channel.unary(f"{SERVICE}GetVersion", request.SerializeToString(), timeout=10)
+            self.channel.unary(f"{SERVICE}GetVersion", request.SerializeToString(), timeout=PATIENCE)
             metadata = wire.GrpcIfrtSessionMetadata(
                 version=NEWEST.to_proto(), initialization_data=attributes_proto(initialization_data or {})
             ).SerializeToString()

@@ -34,7 +34,7 @@ class SlowNetwork:
         ready = threading.Event()
         self._thread = threading.Thread(target=self._run, args=(ready,), daemon=True)
         self._thread.start()
-        assert ready.wait(10)
+        assert ready.wait(60)
 
     @property
     def address(self) -> str:
@@ -61,7 +61,7 @@ class SlowNetwork:
     def close(self) -> None:
         """End the proxy with its connections."""
         self._loop.call_soon_threadsafe(self._stop.set)
-        self._thread.join(10)
+        self._thread.join(60)
         assert not self._thread.is_alive()
 
     def _run(self, ready: threading.Event) -> None:

@@ -150,7 +150,7 @@ def test_tls_and_a_token(serving: Serve, authority: Authority, token_file: Path)
         *("--token-file", str(token_file), "-O", "num_devices=2"),
     )
     source = """
-platform = connect(sys.argv[1], ca_file=sys.argv[2], token_file=sys.argv[3], timeout=30)
+platform = connect(sys.argv[1], ca_file=sys.argv[2], token_file=sys.argv[3], timeout=120)
 import jax, jax.numpy as jnp
 print(len(jax.devices()), jax.jit(lambda x: x.sum())(jnp.arange(1 << 20)).item())
 x = jnp.ones(3)
@@ -158,7 +158,7 @@ x = jnp.ones(3)
     assert run(source, server.address, authority.certificate, token_file) == ["2 -524288"]
     refused = """
 try:
-    connect(sys.argv[1], ca_file=sys.argv[2], token_file=sys.argv[3], timeout=1)
+    connect(sys.argv[1], ca_file=sys.argv[2], token_file=sys.argv[3], timeout=8)  # jaxlib tries for as long as that
 except pjrt.UnauthenticatedError as error:
     print("token" in error.message, sys.argv[1] in error.message)
 """

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-import time
+import threading
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 from message_client import MessageClient
+from waiting import wait_until
 
 import pjrt
 from pjrt import remote
 from pjrt.remote import Limits
+from pjrt.remote.security import limits
 from pjrt.remote.security.limits import SessionUsage
 
 
@@ -78,23 +81,39 @@ def test_the_number_of_sessions(client: pjrt.Client) -> None:
         with MessageClient(server.address), MessageClient(server.address):
             with pytest.raises(pjrt.ResourceExhaustedError, match="2 sessions are open"):
                 MessageClient(server.address)
-        deadline = time.monotonic() + 20
-        while server._open_sessions() and time.monotonic() < deadline:
-            pass
+        wait_until(lambda: not server._open_sessions(), "the end of all sessions")
         MessageClient(server.address).close()
 
 
-def test_the_pace_of_requests(client: pjrt.Client) -> None:
-    with (
-        remote.serve(client, limits=Limits(requests_per_second=50)) as server,
-        MessageClient(server.address) as speaker,
-    ):
-        begin = time.monotonic()
-        numbers = [speaker.send("is_array_deleted", array_handle=1) for _ in range(75)]
-        for number in numbers:
+def test_the_pace_of_requests(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 100.0
+    monkeypatch.setattr(limits, "time", SimpleNamespace(monotonic=lambda: now))
+    usage = SessionUsage(Limits(requests_per_second=50))
+    assert [usage.seconds_to_wait() for _ in range(3)] == pytest.approx([0.02, 0.04, 0.06])
+    now += 10  # after a pause, those of one second may come at once
+    assert [usage.seconds_to_wait() for _ in range(53)] == pytest.approx([0.0] * 50 + [0.02, 0.04, 0.06])
+    now += 0.06
+    assert usage.seconds_to_wait() == pytest.approx(0.02)
+
+
+def test_a_session_waits_before_requests_that_come_too_fast(
+    client: pjrt.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits: list[float | None] = []
+
+    class Ended(threading.Event):
+        def wait(self, timeout: float | None = None) -> bool:
+            waits.append(timeout)
+            return super().wait(timeout)
+
+    with remote.serve(client) as server, MessageClient(server.address) as speaker:
+        (session,) = server._open_sessions()
+        monkeypatch.setattr(session, "_ended", Ended())
+        monkeypatch.setattr(session.usage, "seconds_to_wait", iter([0.0, 0.01, 0.02]).__next__)
+        for _ in range(3):
             with pytest.raises(pjrt.NotFoundError):
-                speaker.wait(number)
-        assert 0.4 < time.monotonic() - begin < 20  # fifty at once, and the others within half a second
+                speaker.ask("is_array_deleted", array_handle=1)
+    assert waits == [0.01, 0.02]
 
 
 def test_a_replaced_host_buffer_counts_once() -> None:

@@ -48,7 +48,7 @@ def test_other_protocols_do_not_pass(authority: Authority, token_file: Path) -> 
         address = f"grpc://127.0.0.1:{listener.getsockname()[1]}"
         with Tunnel(address, ClientSecurity(token_file=token_file)) as tunnel:
             with socket.socket(socket.AF_UNIX) as local:
-                local.settimeout(20)
+                local.settimeout(60)
                 local.connect(tunnel.address.removeprefix("grpc://unix:"))
                 local.sendall(b"GET / HTTP/1.1\r\n\r\n")
                 assert local.recv(1) == b""

@@ -16,6 +16,7 @@ from pjrt import (
     InvalidArgumentError,
     NotFoundError,
     PermissionDeniedError,
+    ResourceExhaustedError,
     UnavailableError,
     UnimplementedError,
 )
@@ -24,7 +25,7 @@ from pjrt.remote.transport.channel import Channel
 from pjrt.remote.transport.conversation import Conversation
 from pjrt.remote.transport.grpc_server import GrpcServer
 
-TIMEOUT = 60
+TIMEOUT = 120
 
 
 class Sum:
@@ -242,7 +243,7 @@ def test_the_end_of_a_client_reaches_the_receiver(server: GrpcServer, echoes: "q
         "stream.send(b'x')\n"
         "threading.Event().wait()\n"
     )
-    child = subprocess.run([sys.executable, "-c", program, server.address], timeout=60, check=False)
+    child = subprocess.run([sys.executable, "-c", program, server.address], timeout=120, check=False)
     assert child.returncode == 1
     assert "ended" in echoes.get(timeout=TIMEOUT).ended.get(timeout=TIMEOUT)
 
@@ -366,7 +367,7 @@ def test_long_messages_are_refused() -> None:
     channel = Channel(server.address)
     try:
         assert len(channel.unary("/test/Same", bytes(1000))) == 1000
-        with pytest.raises(Exception, match=r"1001 vs\. 1000"):
+        with pytest.raises(ResourceExhaustedError):
             channel.unary("/test/Same", bytes(1001))
     finally:
         channel.close()
@@ -431,15 +432,15 @@ def context_of_slowly(event, method):
 grpc_server.context_of = context_of_slowly
 server.start()
 try:
-    Channel(server.address).unary("/test/Same", b"x", timeout=20)
+    Channel(server.address).unary("/test/Same", b"x", timeout=60)
 except PjrtError as error:
     print(type(error).__name__)
-stop.join(20)
+stop.join(60)
 print("stopped" if server.wait(0) else "not stopped")
 """
 
 
 def test_a_server_may_stop_while_a_call_begins() -> None:
     program = [sys.executable, "-c", STOP_AT_THE_BEGINNING_OF_A_CALL]
-    child = subprocess.run(program, capture_output=True, text=True, timeout=60, check=False)
+    child = subprocess.run(program, capture_output=True, text=True, timeout=200, check=False)
     assert (child.returncode, child.stdout.split()) == (0, ["UnavailableError", "stopped"]), child.stderr
