@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 import pjrt
 from pjrt.stablehlo import Operation, ParsedProgram, lowering
+from pjrt.stablehlo.unparsing import unparse
 
 Array = np.ndarray[Any, Any]
 
@@ -480,3 +481,89 @@ def test_capabilities_tell_native_operations() -> None:
 def test_wrong_arguments(arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(pjrt.InvalidArgumentError, match=message):
         pjrt.StableHloClient("wrong", **arguments)
+
+
+# Operations with a region that takes %k from outside; all are right in any order of their elements.
+CAPTURING = {
+    "reduce": """
+  %r = "stablehlo.reduce"(%v, %z) ({
+  ^bb0(%p: tensor<f32>, %q: tensor<f32>):
+    %m = stablehlo.maximum %p, %q : tensor<f32>
+    %n = stablehlo.maximum %m, %k : tensor<f32>
+    stablehlo.return %n : tensor<f32>
+  }) {dimensions = array<i64: 0>} : (tensor<4xf32>, tensor<f32>) -> tensor<f32>
+  %w = stablehlo.broadcast_in_dim %r, dims = [] : (tensor<f32>) -> tensor<4xf32>""",
+    "sort": """
+  %w = "stablehlo.sort"(%v) ({
+  ^bb0(%p: tensor<f32>, %q: tensor<f32>):
+    %a = stablehlo.multiply %p, %k : tensor<f32>
+    %b = stablehlo.multiply %q, %k : tensor<f32>
+    %c = stablehlo.compare GT, %a, %b : (tensor<f32>, tensor<f32>) -> tensor<i1>
+    stablehlo.return %c : tensor<i1>
+  }) {dimension = 0 : i64, is_stable = true} : (tensor<4xf32>) -> tensor<4xf32>""",
+    "scatter": """
+  %i = stablehlo.constant dense<[[1], [3]]> : tensor<2x1xi32>
+  %u = stablehlo.constant dense<[5.0, -2.0]> : tensor<2xf32>
+  %w = "stablehlo.scatter"(%v, %i, %u) ({
+  ^bb0(%p: tensor<f32>, %q: tensor<f32>):
+    %m = stablehlo.multiply %q, %k : tensor<f32>
+    stablehlo.return %m : tensor<f32>
+  }) {scatter_dimension_numbers = #stablehlo.scatter<inserted_window_dims = [0], scatter_dims_to_operand_dims = [0],
+      index_vector_dim = 1>, unique_indices = true} : (tensor<4xf32>, tensor<2x1xi32>, tensor<2xf32>) -> tensor<4xf32>""",
+    "a region in a region": """
+  %t = stablehlo.constant dense<true> : tensor<i1>
+  %w = "stablehlo.if"(%t) ({
+    %r = "stablehlo.reduce"(%v, %k) ({
+    ^bb0(%p: tensor<f32>, %q: tensor<f32>):
+      %m = stablehlo.maximum %p, %q : tensor<f32>
+      %n = stablehlo.maximum %m, %k : tensor<f32>
+      stablehlo.return %n : tensor<f32>
+    }) {dimensions = array<i64: 0>} : (tensor<4xf32>, tensor<f32>) -> tensor<f32>
+    %s = stablehlo.broadcast_in_dim %r, dims = [] : (tensor<f32>) -> tensor<4xf32>
+    stablehlo.return %s : tensor<4xf32>
+  }, {
+    stablehlo.return %v : tensor<4xf32>
+  }) : (tensor<i1>) -> tensor<4xf32>""",
+}
+
+CAPTURED = {
+    "a constant": "%k = stablehlo.constant dense<3.0> : tensor<f32>",
+    "an argument": "%k = stablehlo.slice %x [1:2] : (tensor<4xf32>) -> tensor<1xf32>",
+    "a value of the run": "%k = stablehlo.add %y, %y : tensor<f32>",
+    "a value of the fallback": "%k = stablehlo.tanh %y : tensor<f32>",
+}
+
+
+@pytest.mark.parametrize("captured", CAPTURED)
+@pytest.mark.parametrize("operation", CAPTURING)
+def test_regions_of_a_run_take_values_from_outside(operation: str, captured: str) -> None:
+    value = CAPTURED[captured]
+    if captured == "an argument":
+        value = value.replace("%k", "%k1") + "\n  %k = stablehlo.reshape %k1 : (tensor<1xf32>) -> tensor<f32>"
+    program = f"""
+func.func @main(%x: tensor<4xf32>, %y: tensor<f32>) -> tensor<4xf32> {{
+  %z = stablehlo.constant dense<0.0> : tensor<f32>
+  {value}
+  %f = stablehlo.tanh %x : tensor<4xf32>
+  %v = stablehlo.add %f, %f : tensor<4xf32>
+  {CAPTURING[operation]}
+  %e = stablehlo.add %w, %v : tensor<4xf32>
+  return %e : tensor<4xf32>
+}}"""
+    arguments = np.array([0.5, -1.0, 2.0, -0.25], np.float32), np.float32(1.5)
+    runs: list[str] = []
+    with pjrt.client("reference") as judge:
+
+        def compile(run: ParsedProgram, options: pjrt.CompileOptions) -> Callable[..., Any]:
+            runs.append(unparse(run).replace(f"@{run.entry.name}", "@main"))
+            executable = judge.compile(runs[-1])
+            return lambda *arrays: [np.asarray(result) for result in executable(*arrays)]
+
+        def takes(operation: Operation) -> bool:
+            return operation.name != "stablehlo.tanh"
+
+        with pjrt.StableHloClient("mine", compile=compile, fuse=takes, fallback="reference") as mine:
+            (ours,) = run(mine, program, *arguments)
+        (theirs,) = run(judge, program, *arguments)
+    np.testing.assert_array_equal(ours, theirs)
+    assert runs

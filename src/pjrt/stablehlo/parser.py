@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import count
 from typing import Any
 
@@ -68,17 +68,16 @@ class OperationParser:
     def __init__(self) -> None:
         self._parser = _Parser(largest_constant=None, bodies=True)
 
-    def parse(self, native: Any, operands: Sequence[Value]) -> Operation:
+    def parse(self, native: Any, operands: Sequence[Value], captured: Callable[[Any], Value]) -> Operation:
         """Return an operation of MLIR.
 
         Args:
             native: the operation; its module must be open.
             operands: the values that it takes.
-
-        A value that one of its regions takes from outside is a ``Value`` without an owner.
+            captured: gives the value for one of MLIR's that a region takes from outside.
         """
         names = _Names()
-        names.values = _OpenValues(self._parser, zip(native.operands, operands, strict=True))
+        names.values = _OpenValues(captured, zip(native.operands, operands, strict=True))
         return self._parser.operation(native, names)
 
 
@@ -211,12 +210,12 @@ class _Names:
 class _OpenValues(dict[Any, Value]):
     """The values that one operation can see; those from outside of it are made when they are asked for."""
 
-    def __init__(self, parser: _Parser, values: Iterable[tuple[Any, Value]]) -> None:
+    def __init__(self, captured: Callable[[Any], Value], values: Iterable[tuple[Any, Value]]) -> None:
         super().__init__(values)
-        self._parser = parser
+        self._captured = captured
 
     def __missing__(self, native: Any) -> Value:
-        value = self[native] = Value(self._parser.type(native.type), f"%outer{len(self)}", None, 0)
+        value = self[native] = self._captured(native)
         return value
 
 

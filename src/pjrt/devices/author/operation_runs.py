@@ -55,7 +55,8 @@ def split(pending: Sequence[Pending], accepts: Callable[[Pending], bool], longes
         if longest is not None and len(run) >= longest:
             after.extend(pending[number:])
             break
-        if later.isdisjoint(item.uses) and accepts(item):
+        # What a region of the run captures comes from the block around, so it must be there when the run begins.
+        if later.isdisjoint(item.uses) and produced.isdisjoint(item.captured) and accepts(item):
             run.append(item)
             produced.update(item.step.outputs)
         elif later.isdisjoint(item.uses) and produced.isdisjoint(item.uses) and (item.pure or not effects_later):
@@ -89,8 +90,10 @@ def operation_run(
     """
     types = {slot: type_ for item in run for slot, type_ in zip(item.step.inputs, item.step.input_types, strict=True)}
     types |= {s: type_ for item in run for s, type_ in zip(item.step.outputs, item.step.output_types, strict=True)}
+    types |= {slot: value.type for item in run for slot, value in item.captured.items()}
     produced = {slot for item in run for slot in item.step.outputs}
-    read = list(dict.fromkeys(slot for item in run for slot in item.step.inputs if slot not in produced))
+    used = (slot for item in run for slot in (*item.step.inputs, *item.captured))
+    read = list(dict.fromkeys(slot for slot in used if slot not in produced))
     constants = {slot: _constant(types[slot], template[slot]) for slot in read if slot in constant}
     inside = {slot: operation for slot, operation in constants.items() if accepts(operation)}
     inputs = tuple(slot for slot in read if slot not in inside)
@@ -141,10 +144,11 @@ def _program(
         source = item.operation
         assert source is not None  # only such steps are taken
         operands = tuple(values[slot] for slot in item.step.inputs)
-        add(
-            Operation(source.name, operands, source.attributes, source.location, (), source.regions),
-            item.step.outputs,
-        )
+        # A region may take the operation's own operands from outside, too.
+        names = dict(zip(map(id, source.operands), operands, strict=True))
+        names.update((id(value), values[slot]) for slot, value in item.captured.items())
+        regions = tuple(_renamed(region, names) for region in source.regions)
+        add(Operation(source.name, operands, source.attributes, source.location, (), regions), item.step.outputs)
     location = operations[-1].location
     operations.append(Operation("func.return", tuple(values[slot] for slot in outputs), {}, location))
     body.arguments = tuple(values[slot] for slot in inputs)
@@ -155,6 +159,30 @@ def _program(
         name, type_, True, ("",) * len(inputs), attributes * len(inputs), attributes * len(outputs), body, location
     )
     return ParsedProgram(name, {name: function}, {})
+
+
+def _renamed(block: Body, names: Mapping[int, Value]) -> Body:
+    """Return a region with other values in place of some from outside.
+
+    Args:
+        block: the region.
+        names: the other values, by the ids of those that they replace; completed with the values of the region.
+    """
+    copy, inside = Body(), dict(names)
+    copy.arguments = tuple(Value(each.type, each.name, copy, number) for number, each in enumerate(block.arguments))
+    inside.update(zip(map(id, block.arguments), copy.arguments, strict=True))
+    operations = []
+    for source in block.operations:
+        operands = tuple(inside.get(id(value), value) for value in source.operands)
+        regions = tuple(_renamed(region, inside) for region in source.regions)
+        operation = Operation(source.name, operands, source.attributes, source.location, (), regions)
+        operation.results = tuple(
+            Value(each.type, each.name, operation, number) for number, each in enumerate(source.results)
+        )
+        inside.update(zip(map(id, source.results), operation.results, strict=True))
+        operations.append(operation)
+    copy.operations = tuple(operations)
+    return copy
 
 
 def _constant(type_: ValueType, value: Any) -> Operation:
@@ -183,13 +211,11 @@ def with_constants(pending: Pending, template: Sequence[Any], constant: Collecti
 
 
 def is_whole(pending: Pending) -> bool:
-    """Whether a step can be part of a run: its operation is known, has no effects, and its regions take nothing from
-    outside; all its types are static.
-    """
+    """Whether a step can be part of a run: its operation is known and has no effects, and all its types are static."""
     step = pending.step
+    captured = (value.type for value in pending.captured.values())
     return (
         pending.operation is not None
         and pending.pure
-        and pending.uses == step.inputs
-        and all(isinstance(t, TensorType) and t.is_static for t in (*step.input_types, *step.output_types))
+        and all(isinstance(t, TensorType) and t.is_static for t in (*step.input_types, *step.output_types, *captured))
     )

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from pjrt.devices.reference.core.block import Block, Kernel, Step, encode
-from pjrt.stablehlo.operation import Operation
+from pjrt.stablehlo.operation import Operation, Value
 
 
 @dataclasses.dataclass(frozen=True)
@@ -21,6 +21,7 @@ class Pending:
         elementwise: whether the kernel works element by element.
         pure: whether it may run earlier than in the program.
         operation: the operation, where the author of a device may compute it.
+        captured: the values that regions of the operation take from outside, by their slots; constants are among them.
     """
 
     kernel: Kernel
@@ -30,6 +31,7 @@ class Pending:
     elementwise: bool
     pure: bool
     operation: Operation | None = None
+    captured: Mapping[int, Value] = dataclasses.field(default_factory=dict)
 
 
 def assemble(block: Block, pending: Sequence[Pending], constant: Collection[int]) -> Block:

@@ -242,10 +242,11 @@ class BlockLowering:
         environment = bool(view.regions) or (rule is not None and rule.environment)
         captured = tuple(outside for region in view.regions for outside, _ in region.block.captures)
         parsed = None
+        values: dict[int, Value] = {}
         author = None if view.name in _CONSTANTS else self._author
         if author is not None and author.wants(view.name):
             operands = [Value(type_, f"%{slot}", None, 0) for slot, type_ in zip(inputs, operand_types, strict=True)]
-            parsed = self._module.parser.parse(operation, operands)
+            parsed = self._module.parser.parse(operation, operands, lambda value: self._captured_value(value, values))
             constants = [position for position, slot in enumerate(inputs) if slot in self._constant]
             kernel = author.kernel(parsed, lambda: self._compile(view), environment, constants, captured)
         elif author is not None:
@@ -267,7 +268,14 @@ class BlockLowering:
         blocks = tuple(region.block for region in (*view.regions, *view.called))
         flops = getattr(kernel, "flops", None)
         step = Step(view.name, view.location, inputs, outputs, view.operands, view.results, blocks, flops, runner)
-        self._append(Pending(kernel, step, inputs + captured, environment, elementwise, pure, parsed))
+        self._append(Pending(kernel, step, inputs + captured, environment, elementwise, pure, parsed, values))
+
+    def _captured_value(self, native: Any, values: dict[int, Value]) -> Value:
+        """Return the value that stands for one of this block's in a region of a parsed operation."""
+        slot = self._slots[native]
+        if slot not in values:
+            values[slot] = Value(self._types[slot], f"%{slot}", None, 0)
+        return values[slot]
 
     def _append(self, pending: Pending) -> None:
         self._pending.append(pending)
