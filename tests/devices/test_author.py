@@ -509,7 +509,8 @@ CAPTURING = {
     %m = stablehlo.multiply %q, %k : tensor<f32>
     stablehlo.return %m : tensor<f32>
   }) {scatter_dimension_numbers = #stablehlo.scatter<inserted_window_dims = [0], scatter_dims_to_operand_dims = [0],
-      index_vector_dim = 1>, unique_indices = true} : (tensor<4xf32>, tensor<2x1xi32>, tensor<2xf32>) -> tensor<4xf32>""",
+      index_vector_dim = 1>, unique_indices = true}
+    : (tensor<4xf32>, tensor<2x1xi32>, tensor<2xf32>) -> tensor<4xf32>""",
     "a region in a region": """
   %t = stablehlo.constant dense<true> : tensor<i1>
   %w = "stablehlo.if"(%t) ({
