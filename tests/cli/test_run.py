@@ -132,3 +132,30 @@ def test_a_saved_executable_is_inspected(tmp_path: Path) -> None:
     assert facts["num_partitions"] == 2
     assert "saved without its program" in run(tmp_path, "bare.bin", command="inspect").stdout
     assert run(tmp_path, "model.bin", "--text", command="inspect").returncode == 2
+
+
+INFEED = """func.func @main(%x: tensor<2xf32>) -> tensor<2xf32> {
+  %t = stablehlo.create_token : !stablehlo.token
+  %0:2 = "stablehlo.infeed"(%t) {infeed_config = ""} : (!stablehlo.token) -> (tensor<2xf32>, !stablehlo.token)
+  %1 = stablehlo.add %x, %0#0 : tensor<2xf32>
+  return %1 : tensor<2xf32>
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (("run", "-d", "cpu"), "the device has no infeed outfeed, which stablehlo.infeed needs"),
+        (("run", "-d", "reference"), "no command gives any"),
+        (("bench", "-d", "reference"), "no command gives any"),
+        (("compare", "-d", "reference", "-d", "cpu"), "no command gives any"),
+    ],
+    ids=["cpu", "reference", "bench", "compare"],
+)
+def test_a_program_that_nobody_feeds_is_refused(tmp_path: Path, arguments: tuple[str, ...], reason: str) -> None:
+    (tmp_path / "fed.mlir").write_text(INFEED)
+    command, *rest = arguments
+    done = run(tmp_path, "fed.mlir", "-i", "ones", *rest, command=command)
+    assert done.returncode == 2
+    assert reason in done.stderr

@@ -188,3 +188,18 @@ def test_ffi_handlers_are_found_by_name() -> None:
         client.ffi_handlers.find("other")
     with pytest.raises(pjrt.InvalidArgumentError, match="function or the address"):
         client.register_ffi_handler("x", "text")  # type: ignore[arg-type]
+
+
+def test_a_program_does_not_wait_for_ever_for_a_host_that_never_asked_for_the_infeed() -> None:
+    def run(context: RunContext, x: np.ndarray) -> np.ndarray:
+        return x + context.infeed()
+
+    with with_context(run, collective_timeout=0.01) as client:
+        with pytest.raises(pjrt.DeadlineExceededError, match=r"nothing came on the infeed.*device\.infeed\.put"):
+            np.asarray(client.compile("program")(toys.floats())[0])
+        assert client.devices[0].infeed is not None
+        (out,) = client.compile("program")(toys.floats())
+        with pytest.raises(pjrt.DeadlineExceededError):
+            out.ready().result(0.1)
+        client.devices[0].infeed.put(np.float32(1))
+        np.testing.assert_array_equal(np.asarray(out), toys.floats() + 1)

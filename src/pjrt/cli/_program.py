@@ -7,7 +7,8 @@ import warnings
 
 import click
 
-from pjrt.api.errors import InvalidArgumentError, naming
+from pjrt import stablehlo
+from pjrt.api.errors import InvalidArgumentError, UnimplementedError, naming
 from pjrt.cli._console import single_line
 from pjrt.models.model_file import ModelFile
 from pjrt.stablehlo.safe_parse import vet_in_fork
@@ -37,6 +38,23 @@ def read_model_file(path: str) -> ModelFile:
         click.echo(f"pjrt: warning: {text}", err=True)
     if file.program is not None:
         vet_in_fork(file.program)  # commands read their program before they make a client
+    return file
+
+
+def check_needs_no_infeed(file: ModelFile) -> ModelFile:
+    """Return a file whose program is to be run, if that needs no values of the infeed: no command gives any.
+
+    Raises:
+        UnimplementedError: the program would wait for such values for ever.
+        PjrtError: the program is damaged.
+    """
+    if file.program is not None and b"infeed" in file.program.code:
+        with naming(file.source):
+            if any(operation.name == "stablehlo.infeed" for operation in stablehlo.parse(file.program).walk()):
+                raise UnimplementedError(
+                    "the program waits for values of the host in stablehlo.infeed, and no command gives any; run it "
+                    "from Python on a device with infeed, such as reference, and give them to device.infeed.put"
+                )
     return file
 
 

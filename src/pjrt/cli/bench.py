@@ -11,7 +11,7 @@ from pjrt.api.units import readable_bytes
 from pjrt.cli._console import console, print_facts, print_json, print_table, progress
 from pjrt.cli._options import call_options, devices_option, json_option
 from pjrt.cli._plots import histogram, timeline
-from pjrt.cli._program import program_argument, read_model_file
+from pjrt.cli._program import check_needs_no_infeed, program_argument, read_model_file
 from pjrt.cli._timing import readable
 from pjrt.models.benchmark.benchmark import DEFAULT_ROUNDS, DEFAULT_SECONDS, Benchmark, DeviceBenchmark, plan_of
 from pjrt.models.benchmark.benchmark import bench as measure
@@ -88,7 +88,7 @@ def bench(
         check_output_path(html, option="--html")
     with progress("measuring"):
         benchmark = measure(
-            read_model_file(program),
+            check_needs_no_infeed(read_model_file(program)),
             devices or (None,),
             inputs,
             shapes=shapes,

@@ -12,7 +12,7 @@ import pjrt
 from pjrt.cli._console import print_facts, print_json, progress
 from pjrt.cli._differences import DIFFER, expect_option, print_differences, tolerance_options
 from pjrt.cli._options import call_options, devices_option, json_option, time_limit_option
-from pjrt.cli._program import program_argument, read_model_file
+from pjrt.cli._program import check_needs_no_infeed, program_argument, read_model_file
 from pjrt.host_memory.tolerance import Tolerance
 from pjrt.models.comparison.comparison import Comparison, read_expected
 from pjrt.models.comparison.comparison import compare as compare_devices
@@ -70,7 +70,7 @@ def compare(
     """
     with progress("comparing"):
         comparison = compare_devices(
-            read_model_file(program),
+            check_needs_no_infeed(read_model_file(program)),
             devices or (() if expect is None else (None,)),
             inputs,
             shapes=shapes,

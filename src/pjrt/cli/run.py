@@ -20,7 +20,7 @@ from pjrt.cli._console import print_facts, print_json, progress
 from pjrt.cli._differences import DIFFER, expect_option, print_differences, tolerance_options
 from pjrt.cli._options import call_options, device_option, json_option, memory_limit_option
 from pjrt.cli._outputs import Array, check_results_path, describe, write_results
-from pjrt.cli._program import STDIN, program_argument, read_model_file
+from pjrt.cli._program import STDIN, check_needs_no_infeed, program_argument, read_model_file
 from pjrt.cli._timing import Timing, readable
 from pjrt.models.argument import Argument
 from pjrt.models.inputs.inputs import files_of, make_arguments
@@ -129,6 +129,7 @@ def _run(
             else:
                 run_once = _StagedRun(file, client, partitioning, cache, arrays, memory_limit)
             compile_seconds = time.perf_counter() - begin
+        check_needs_no_infeed(file)  # after the device, which may have a reason of its own to refuse it
         with progress("running"):
             outputs, first = run_once()
             results = run_once.values(outputs)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pjrt.api.attributes import Attributes
 from pjrt.api.checks import expect, expect_int
 from pjrt.api.device import AllocatorStats, AsyncTrackingEvent, Device, DeviceDescription
-from pjrt.api.errors import FailedPreconditionError, PjrtError
+from pjrt.api.errors import DeadlineExceededError, FailedPreconditionError, PjrtError
 from pjrt.api.memory_space import MemorySpaceDescription
 from pjrt.api.shape_spec import ShapeSpec
 from pjrt.host.device_memory.allocation import Allocation
@@ -55,17 +55,18 @@ class HostDevice(Device):
         transfers: the queue on which large copies run, so that they do not wait for programs.
         launches: the executions under way that have a launch id, in the order in which they came.
         fences: the work that programs have enqueued on hardware of the device.
-        infeed: values from the host for running programs.
+        awaits_infeed: whether the host has asked for ``infeed``: a program then waits for its values without a limit.
         outfeed: values from running programs for the host.
     """
 
     __slots__ = (
+        "_infeed",
         "_tracked",
+        "awaits_infeed",
         "client",
         "compute",
         "description",
         "fences",
-        "infeed",
         "is_addressable",
         "launches",
         "local_hardware_id",
@@ -94,12 +95,14 @@ class HostDevice(Device):
         first_here = member.first_device_ids[member.process_index]
         self.local_hardware_id = description.id - first_here if self.is_addressable else -1
         self.launches: dict[Execution, None] = {}
-        self.infeed = Feed(f"infeed of {description}")
+        self._infeed = Feed(f"infeed of {description}")
+        self.awaits_infeed = False
         self.outfeed = Feed(f"outfeed of {description}")
         self._tracked: set[HostAsyncTrackingEvent] = set()
-        self.compute = WorkQueue(f"{platform.name}:{description.id}")
-        self.transfers = WorkQueue(f"{platform.name}:{description.id} transfers")
-        self.fences = FenceWaiter(f"{platform.name}:{description.id} fences")
+        name = f"{platform.name}:{description.id}"
+        self.compute = WorkQueue(name)
+        self.transfers = WorkQueue(name, "transfers")
+        self.fences = FenceWaiter(name)
 
     @property
     def default_memory_space(self) -> HostMemorySpace:
@@ -108,6 +111,31 @@ class HostDevice(Device):
                 f"{self} belongs to process {self.process_index}; its memory cannot be reached from here"
             )
         return self.memory_spaces[0]
+
+    @property
+    def infeed(self) -> Feed:
+        """The values from the host for running programs."""
+        self.awaits_infeed = True
+        return self._infeed
+
+    def next_infeed(self, timeout: float | None, check: Callable[[], object]) -> Any:
+        """Return the next value of the infeed, for a program; see ``Feed.get``.
+
+        Where the host never asks for ``infeed``, as a framework never does, nobody feeds the device. So the program
+        waits no longer than it would for another device.
+
+        Raises:
+            DeadlineExceededError: no value came in time.
+        """
+        limit = self.client.collective_timeout if timeout is None else timeout
+        try:
+            return self._infeed.get(limit, check)
+        except DeadlineExceededError as error:
+            if timeout is None and self.awaits_infeed:
+                return self._infeed.get(None, check)
+            raise DeadlineExceededError(
+                f"{error.message}: a program waits for values that the host gives to device.infeed.put"
+            ) from error
 
     def memory_space(self, kind: str) -> HostMemorySpace:
         space = super().memory_space(kind)

@@ -196,8 +196,13 @@ class RunContext:
                     entry.callback(self.replica_id, self.partition_id, view, index)
 
     def infeed(self, timeout: float | None = None) -> Any:
-        """Return the next value that the host gave to ``HostDevice.infeed.put``; wait for it."""
-        return self.device.infeed.get(timeout, self.check)
+        """Return the next value that the host gave to ``HostDevice.infeed.put``; wait for it.
+
+        Raises:
+            DeadlineExceededError: none came within the timeout; by default, within the client's ``collective_timeout``
+                if the host never asked for ``HostDevice.infeed``, and without a limit if it did.
+        """
+        return self.device.next_infeed(timeout, self.check)
 
     def outfeed(self, value: Any) -> None:
         """Put a value where the host's ``HostDevice.outfeed.get`` takes it."""

@@ -365,3 +365,32 @@ def test_a_send_to_a_device_of_another_process_is_refused() -> None:
         ((result,),) = exe.execute([[here.buffer_from_host(POWERS[0][0])]])
         with pytest.raises(pjrt.UnimplementedError, match=r"stablehlo.send needs the devices \[1\] of other processes"):
             np.asarray(result)
+
+
+@pytest.mark.parametrize(("channel", "kind"), [("", "replicas"), (CHANNEL, "partitions")])
+@pytest.mark.parametrize("pair", [[0, 2], [2, 0]])
+def test_pairs_of_processes_that_there_are_not(client: Any, channel: str, kind: str, pair: list[int]) -> None:
+    attributes = f"source_target_pairs = dense<[{pair}, [1, 1]]> : tensor<2x2xi64>"
+    text = one_op("collective_permute", f"{attributes}, {channel}" if channel else attributes)
+    counts = (2, 1) if kind == "replicas" else (1, 2)
+    with pytest.raises(
+        pjrt.InvalidArgumentError, match=rf"below 2, the number of {kind}, found \[{pair[0]}, {pair[1]}"
+    ):
+        launch(client, text, POWERS[:2], *counts)
+
+
+@pytest.mark.parametrize("name", ["send", "recv"])
+def test_channels_to_devices_that_there_are_not(client: Any, name: str) -> None:
+    pair = [0, 3] if name == "send" else [3, 0]
+    more = f"{handle(1)}, is_host_transfer = false, source_target_pairs = dense<[{pair}]> : tensor<1x2xi64>"
+    operation = (
+        f'"stablehlo.send"(%x, %t) {{{more}}} : (tensor<2xf32>, !stablehlo.token) -> !stablehlo.token'
+        if name == "send"
+        else f'"stablehlo.recv"(%t) {{{more}}} : (!stablehlo.token) -> (tensor<2xf32>, !stablehlo.token)'
+    )
+    text = f"""func.func @main(%x: tensor<2xf32>) -> tensor<2xf32> {{
+      %t = stablehlo.create_token : !stablehlo.token
+      %r{":2" if name == "recv" else ""} = {operation}
+      return %x : tensor<2xf32> }}"""
+    with pytest.raises(pjrt.InvalidArgumentError, match="below 1, the number of devices, found"):
+        launch(client, text, POWERS[:1], 1, 1)

@@ -429,3 +429,24 @@ def test_a_malformed_top_k_is_refused(target: str, signature: str) -> None:
       return }}"""
     with pytest.raises(pjrt.InvalidArgumentError, match="expected an operand"):
         Evaluator(mlir.parse(text))
+
+
+@pytest.mark.parametrize(
+    ("types", "message"),
+    [
+        (["tensor<4xi1>"], r"expected a condition, a tensor<i1>, as operand 0, found tensor<4xi1>"),
+        (["tensor<f32>"], r"expected a condition, a tensor<i1>, as operand 0, found tensor<f32>"),
+        (["tensor<i1>", "tensor<2xi32>"], r"expected a size for its message.* as operand 1, found tensor<2xi32>"),
+        ([], r"expected its condition, a tensor<i1>, as the first operand, found no operand"),
+    ],
+)
+def test_shape_assertions_of_other_types_are_the_faults_of_the_program(
+    run: Any, types: list[str], message: str
+) -> None:
+    arguments = ", ".join(f"%{number}: {type_}" for number, type_ in enumerate(types))
+    names = ", ".join(f"%{number}" for number in range(len(types)))
+    text = f"""func.func @main({arguments}) {{
+      stablehlo.custom_call @shape_assertion({names}) {{error_message = "no"}} : ({", ".join(types)}) -> ()
+      return }}"""
+    with pytest.raises(pjrt.InvalidArgumentError, match=message):
+        run(text)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -188,14 +188,25 @@ def collective_broadcast(view: OpView) -> Kernel:
 def collective_permute(view: OpView) -> Kernel:
     """Send values along pairs of source and target; processes that are no target get zeros."""
     pairs = [(source, target) for source, target in group_table(view, "source_target_pairs")]
-    meeting = _Meeting(view)
+    meeting, kind = _Meeting(view), "partitions" if channel_of(view) > 0 else "replicas"
 
     def run(environment: Environment, value: Array) -> Array:
         # Among all replicas, or all partitions, in order.
+        _check_pairs(view, pairs, len(meeting.group(environment) or ()), kind)
         received = meeting.collective(environment).permute(value, pairs)
         return np.zeros_like(value) if received is None else received
 
     return run
+
+
+def _check_pairs(view: OpView, pairs: Iterable[tuple[int, int]], count: int, kind: str) -> None:
+    """Refuse a pair of source and target of which one is not among the processes."""
+    for pair in pairs:
+        if max(pair) >= count:
+            raise InvalidArgumentError(
+                f"expected source_target_pairs of {view.name} below {count}, the number of {kind}, found {list(pair)}; "
+                "change the pair, or compile the program for more"
+            )
 
 
 @op("stablehlo.async_start", quantized=True)
@@ -233,6 +244,7 @@ def send(view: OpView) -> Kernel:
             host.post(("channel", channel), values[:-1])
         elif _flat_id(context) in targets:
             target = targets[_flat_id(context)]
+            _check_pairs(view, targets.items(), context.num_replicas * context.num_partitions, "devices")
             host.check_in_process([divmod(target, context.num_partitions)], view.name)
             host.post(("channel", channel, target), values[:-1])
         return TOKEN
@@ -256,6 +268,8 @@ def recv(view: OpView) -> Kernel:
             return [*host.take(("channel", channel)), TOKEN]
         if _flat_id(context) not in sources:
             return [*(np.zeros(t.sizes, t.dtype) for t in types), TOKEN]
+        pairs = ((source, target) for target, source in sources.items())
+        _check_pairs(view, pairs, context.num_replicas * context.num_partitions, "devices")
         host.check_in_process([divmod(sources[_flat_id(context)], context.num_partitions)], view.name)
         return [*host.take(("channel", channel, _flat_id(context))), TOKEN]
 

@@ -16,6 +16,7 @@ from pjrt.devices.reference.core.op_view import OpView
 from pjrt.devices.reference.core.region import Region
 from pjrt.devices.reference.core.registry import op
 from pjrt.devices.reference.core.values import TOKEN, leaves, packed, unpacked
+from pjrt.devices.reference.numerics.element_types import BOOLEAN
 from pjrt.devices.reference.ops.sorting import Order, order_by
 from pjrt.stablehlo.types import TensorType, TupleType
 
@@ -164,6 +165,16 @@ def approx_top_k_in(view: OpView, order_of: Callable[[Region], Order]) -> Kernel
 def shape_assertion(view: OpView) -> Kernel:
     """Fail with a message where a condition does not hold: programs with unknown sizes check them so."""
     message = view.attr("error_message", "a shape assertion does not hold")
+    if not view.operands:
+        raise view.invalid("expected its condition, a tensor<i1>, as the first operand, found no operand")
+    for number, type_ in enumerate(view.operands):
+        if (
+            not isinstance(type_, TensorType)
+            or type_.shape
+            or not (type_.element.is_integer or type_.element in BOOLEAN)
+        ):
+            wanted = "size for its message, a scalar such as tensor<i32>" if number else "condition, a tensor<i1>"
+            raise view.invalid(f"expected a {wanted}, as operand {number}, found {type_}")
 
     def run(environment: Environment, condition: Any, *values: Any) -> None:
         if not condition:
