@@ -108,7 +108,7 @@ def _target(point: EntryPoint) -> tuple[str, str]:
     """Return the module and the attribute that an entry point names."""
     try:
         return point.module, point.attr
-    except AttributeError:  # from importlib.metadata, where its pattern does not match
+    except (AttributeError, AssertionError, ValueError):  # from importlib.metadata, each from some versions of Python
         raise InvalidArgumentError(f"its entry point is written {point.value!r}; expected module:attribute") from None
 
 
