@@ -212,6 +212,23 @@ assert os.waitpid(child, 0)[1] == 0
     assert done.stdout == b"in the child"
 
 
+@posix
+def test_a_fork_of_a_process_with_idle_threads_brings_no_warning() -> None:
+    code = """
+import os, threading
+from pjrt import system
+gate = threading.Event()
+threading.Thread(target=gate.wait, daemon=True).start()
+child = system.fork()
+if child == 0:
+    os._exit(0)
+assert os.waitpid(child, 0)[1] == 0
+gate.set()
+"""
+    done = subprocess.run([sys.executable, "-W", "always", "-c", code], capture_output=True, timeout=60, check=True)
+    assert not done.stderr
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux has forks of processes with libraries")
 @pytest.mark.parametrize(
     ("function", "succeeds"),

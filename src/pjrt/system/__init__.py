@@ -29,6 +29,7 @@ from pjrt.system.processes import (
     describe_exit,
     end_with,
     end_with_parent,
+    fork,
     process_command,
     succeeds_in_fork,
 )
@@ -50,6 +51,7 @@ __all__ = [
     "end_with",
     "end_with_parent",
     "file_stamp",
+    "fork",
     "is_library_file_name",
     "keep_freed_memory",
     "library_file_names",

@@ -26,6 +26,20 @@ def close_in_child(descriptors: Iterable[int]) -> None:
     os.close(nothing)
 
 
+def fork() -> int:
+    """Fork a process with one thread of its own, as ``os.fork`` does, without Python's warning of further threads.
+
+    Since 3.12 Python warns of any thread. Those of numpy's library are idle, and the library ends them before a fork.
+    """
+    if sys.platform == "win32":
+        raise OSError("this system has no fork")
+    import warnings
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        return os.fork()
+
+
 def succeeds_in_fork(function: Callable[[], object], time_limit: float) -> bool:
     """Whether a function returns without an error in a fork of this process; false where there can be no fork.
 
@@ -40,17 +54,13 @@ def succeeds_in_fork(function: Callable[[], object], time_limit: float) -> bool:
         return False
     import select
     import signal
-    import warnings
 
     try:
         reading, writing = os.pipe()
     except OSError:
         return False
     try:
-        with warnings.catch_warnings():
-            # Python warns of any second thread, and numpy's library has idle ones, which it ends before a fork.
-            warnings.simplefilter("ignore", DeprecationWarning)
-            child = os.fork()
+        child = fork()
         if not child:
             _end_after(function)
     except OSError:

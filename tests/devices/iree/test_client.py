@@ -157,6 +157,8 @@ results = [executable(x) for _ in range(100)]
 @pytest.mark.parametrize("driver", ["local-task"])  # the one with threads, which a child lacks
 def test_a_child_makes_a_client_of_its_own(cache: Path, driver: str) -> None:
     code = f"""
+import warnings
+warnings.simplefilter("ignore", DeprecationWarning)  # Python warns of threads, which is what this is about
 client = pjrt.client("iree", driver={driver!r}, cache=cache)
 executable = client.compile(DOUBLE)
 x = client.buffer_from_host(np.ones(4, np.float32))

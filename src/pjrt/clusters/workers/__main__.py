@@ -7,7 +7,17 @@ from __future__ import annotations
 
 import sys
 
-from pjrt.clusters.workers.worker import main
+from pjrt.clusters.workers.guard import guard
+
+
+def _main() -> int:
+    bootstrap = sys.stdin.buffer.readline()
+    if "--guard" in sys.argv:
+        guard()
+    from pjrt.clusters.workers.worker import run  # here: it imports numpy, which has threads, and forks have none
+
+    return run(bootstrap)
+
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(_main())

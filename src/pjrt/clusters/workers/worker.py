@@ -16,21 +16,12 @@ from pjrt.clusters.workers.assignment import Assignment
 from pjrt.clusters.workers.bootstrap import Bootstrap
 from pjrt.clusters.workers.controller_calls import ControllerCalls
 from pjrt.clusters.workers.controller_link import ControllerLink
-from pjrt.clusters.workers.guard import guard
 from pjrt.clusters.workers.inner_node_assignment import InnerNodeAssignment
 from pjrt.clusters.workers.server_files import bracketed, server_files
 from pjrt.distributed.messages import Message
 
 _END_SECONDS = 5.0
 _IDLE_SECONDS = 5.0
-
-
-def main() -> int:
-    """Run the worker whose bootstrap is the first line of the standard input; return its exit code."""
-    bootstrap = sys.stdin.buffer.readline()
-    if "--guard" in sys.argv:
-        guard()
-    return run(bootstrap)
 
 
 def run(bootstrap: bytes) -> int:

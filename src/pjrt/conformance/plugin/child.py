@@ -16,6 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from pjrt import system
 from pjrt.conformance.plugin import transcript
 from pjrt.conformance.plugin.check import all_checks
 from pjrt.conformance.plugin.outcome import Outcome, Verdict
@@ -146,7 +147,7 @@ class ForkedChild(Child):
     _pid = 0
 
     def _start(self, task: Task, name: str) -> None:
-        self._pid = os.fork()
+        self._pid = system.fork()
         if not self._pid:
             try:
                 os.setsid()  # what the plugin starts ends with the check
