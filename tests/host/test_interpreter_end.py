@@ -90,6 +90,51 @@ def test_the_end_of_the_interpreter_gives_up_on_a_device_that_hangs() -> None:
     assert "gated:0 is still at work after 0.3 s" in done.stderr
 
 
+_ENDS = "the interpreter ends although the %s still at work after 0.3 s; the work is abandoned\n"
+
+
+def test_a_device_that_is_left_at_work_by_several_threads_is_named_once() -> None:
+    done = run_python(
+        """
+        import threading, toys, pjrt
+        from anydevice.simulated_memory import SimulatedMemory
+        from pjrt.api import interpreter_end
+        from pjrt.host import Enqueued
+
+        interpreter_end.PATIENCE_SECONDS = 0.3
+        memory, begun, never = SimulatedMemory(), threading.Event(), threading.Event()
+
+        def run(x):
+            if begun.is_set():
+                never.wait()
+            begun.set()
+            return Enqueued(memory.allocate(toys.spec("f32[4]"), None), never.wait)
+
+        client = toys.client(run, memory=memory, name="queue")
+        exe = client.compile("program")
+        kept = [exe(toys.floats()), exe(toys.floats())]
+        """
+    )
+    assert (done.returncode, done.stderr) == (0, _ENDS % "device queue:0 is")
+
+
+def test_devices_that_are_left_at_work_are_named_in_one_message() -> None:
+    done = run_python(
+        """
+        import toys, pjrt
+        from pjrt.api import interpreter_end
+
+        interpreter_end.PATIENCE_SECONDS = 0.3
+        gate = toys.Gate()
+        client = toys.client(gate, num_devices=2, name="gated")
+        kept = [client.compile("p", pjrt.CompileOptions(device_ordinal=n))(toys.floats()) for n in (0, 1)]
+        gate.wait_entered()
+        gate.wait_entered()
+        """
+    )
+    assert (done.returncode, done.stderr) == (0, _ENDS % "devices gated:0, gated:1 are")
+
+
 def test_a_function_that_asks_is_told_that_the_interpreter_ends() -> None:
     done = run_python(
         """

@@ -14,7 +14,7 @@ from pjrt.api.shape_spec import ShapeSpec
 from pjrt.host.compiled import Compiled
 from pjrt.host.demand import wanted_executions
 from pjrt.host.device_errors import without_traceback
-from pjrt.host.shutdown import is_exiting
+from pjrt.host.shutdown import is_lost
 from pjrt.host.storage import TOKEN, Storage, freeze, take_writable
 from pjrt.host_memory import references
 from pjrt.host_memory.aligned import HostArray, aligned_copy
@@ -114,7 +114,7 @@ class Execution:
         if self._launch is not None:
             self._launch.abort(error)
         # Asked before the waiting threads get the error: one of them may end the interpreter at once.
-        nobody_will_see = is_exiting() and (self._launch is None or not self._launch.is_given_up)
+        nobody_will_see = is_lost(error) and (self._launch is None or not self._launch.is_given_up)
         if self.definition._complete(None, error) and nobody_will_see:
             _log.error("an execution of %r failed while the interpreter ended: %s", self._compiled.name, error)
 

@@ -23,13 +23,15 @@ _log = logging.getLogger("pjrt")
 _GRACE_SECONDS = 0.2
 """The seconds that work may go on when the interpreter ends, before functions that ask are asked to end."""
 
+_ABANDONED = "the interpreter ended before the work was done"
+
 
 class Worker(Protocol):
     """An object that has work under way on its own thread."""
 
     @property
     def name(self) -> str:
-        """Its name, for messages."""
+        """The name of its device, for messages."""
 
     @property
     def is_busy(self) -> bool:
@@ -58,6 +60,11 @@ def is_exiting() -> bool:
     return interpreter_end.has_begun()
 
 
+def is_lost(error: PjrtError) -> bool:
+    """Whether nobody will see an error, nor has the warning of the interpreter's end told of it."""
+    return is_exiting() and error.message != _ABANDONED
+
+
 def _after_fork_in_child() -> None:
     for worker in list(_workers):
         worker.abandon(forked_error())
@@ -67,13 +74,16 @@ def _at_exit() -> None:
     _drain(min(_GRACE_SECONDS, interpreter_end.time_left()))
     for worker in _busy_workers():
         worker.ask_to_end(CancelledError("the interpreter is ending"))
-    for worker in _drain(interpreter_end.time_left()):
+    left = _drain(interpreter_end.time_left())
+    if left:
+        names = sorted({worker.name for worker in left})  # a device has several workers
         _log.warning(
-            "the interpreter ends although %s is still at work after %g s; the work is abandoned",
-            worker.name,
+            "the interpreter ends although the %s still at work after %g s; the work is abandoned",
+            f"device {names[0]} is" if len(names) == 1 else f"devices {', '.join(names)} are",
             interpreter_end.PATIENCE_SECONDS,
         )
-        worker.abandon(CancelledError("the interpreter ended before the work was done"))
+    for worker in left:
+        worker.abandon(CancelledError(_ABANDONED))
 
 
 def _drain(seconds: float) -> list[Worker]:

@@ -40,19 +40,24 @@ class WorkQueue:
 
     The thread starts with the first task and ends when the queue is closed or dropped. ``pjrt.host.shutdown`` ends its
     work in the child of a fork and at the end of the interpreter.
+
+    Args:
+        name: the name of its device, or of whatever else the work is for.
+        role: what the queue does, if several have this name.
     """
 
     __slots__ = (
-        "__weakref__", "_closed", "_finalizer", "_generation", "_items", "_name", "_pending", "_server", "_started",
-        "_unserved",
+        "__weakref__", "_closed", "_finalizer", "_generation", "_items", "_pending", "_server", "_started", "_title",
+        "_unserved", "name",
     )  # fmt: skip
 
-    def __init__(self, name: str) -> None:
-        self._name = name
+    def __init__(self, name: str, role: str = "") -> None:
+        self.name = name
+        self._title = f"{name} {role}".strip()
         self._items: queue.SimpleQueue[Task | None] = queue.SimpleQueue()
         # Tasks that are not finished. Kept apart from the items, because after a fork those cannot be inspected.
         self._pending: set[Task] = set()
-        self._server = Server(name)
+        self._server = Server(self._title)
         self._started = False
         self._unserved = False
         self._finalizer: weakref.finalize[Any, Any] | None = None
@@ -89,7 +94,7 @@ class WorkQueue:
         raise self._ended()
 
     def _ended(self) -> FailedPreconditionError:
-        return FailedPreconditionError(f"the work queue {self._name} was closed, or the interpreter has ended")
+        return FailedPreconditionError(f"the work queue {self._title} was closed, or the interpreter has ended")
 
     def enter(self) -> Task | None:
         """Begin work on the caller's thread if no task is to be run before it; ``None`` if one is.
@@ -108,11 +113,6 @@ class WorkQueue:
     def leave(self, visit: Task) -> None:
         """End work on the caller's thread that ``enter`` began."""
         self._pending.discard(visit)
-
-    @property
-    def name(self) -> str:
-        """The queue's name, for messages."""
-        return self._name
 
     @property
     def server(self) -> Server:
@@ -183,7 +183,7 @@ class WorkQueue:
             # Without the lock: this waits until the new thread runs. The thread may collect garbage before that, which
             # may put tasks.
             threading.Thread(
-                target=_serve, args=(self._items, self._pending, self._server), name=f"pjrt {self._name}", daemon=True
+                target=_serve, args=(self._items, self._pending, self._server), name=f"pjrt {self._title}", daemon=True
             ).start()
         except RuntimeError as error:
             if shutdown.is_exiting() or "interpreter shutdown" in str(error):
@@ -191,7 +191,7 @@ class WorkQueue:
                 self._unserved = True
                 return
             self._started = False
-            failure = UnavailableError(f"the thread of the work queue {self._name} cannot be started: {error}")
+            failure = UnavailableError(f"the thread of the work queue {self._title} cannot be started: {error}")
             self.abandon(failure)  # Fails the tasks that were put meanwhile.
             raise failure from error
         except BaseException:

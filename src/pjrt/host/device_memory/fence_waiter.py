@@ -88,13 +88,13 @@ class FenceWaiter:
     __slots__ = ("__weakref__", "_completions", "_queue")
 
     def __init__(self, name: str) -> None:
-        self._queue = WorkQueue(name)
+        self._queue = WorkQueue(name, "fences")
         self._completions: dict[Completion, None] = {}
         shutdown.register(self)
 
     @property
     def name(self) -> str:
-        """Its name, for messages."""
+        """The name of its device, for messages."""
         return self._queue.name
 
     @property
