@@ -201,3 +201,35 @@ def test_the_interpreter_ends_with_live_objects_of_every_kind() -> None:
         """
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_destructors_need_no_names_of_their_modules() -> None:
+    """A module that something of the interpreter's own keeps loses its names before the objects of its classes end."""
+    done = run_python(
+        """
+        import builtins, sys
+        import toys, pjrt, numpy as np
+        from anydevice.simulated_memory import SimulatedMemory
+        from pjrt.api.future import Promise
+        from pjrt.host_memory.external import ExternalMemory
+
+        def raises():
+            raise ValueError("nobody sees it any more")
+
+        class Careless(SimulatedMemory):
+            def free(self, handle):
+                raises()
+
+        kept = [ExternalMemory.over(toys.floats(), raises), Promise()]
+        for memory in (None, Careless()):
+            client = toys.client(lambda x: x, memory=memory)
+            (out,) = client.compile("program")(toys.floats())
+            out.ready().result()
+            manager = client.create_buffers_for_async_host_to_device([toys.spec("f32[4]")])
+            kept += [client, out, manager, manager.retrieve_buffer(0)]
+            kept += client.create_alias_buffer(toys.spec("f32[4]"))
+        builtins.kept = [kept, [module for name, module in sys.modules.items() if name not in ("builtins", "sys")]]
+        del kept, out, manager, client, memory
+        """
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")

@@ -8,6 +8,7 @@ Everything that takes time returns at once with a ``Future``. There are three wa
 from __future__ import annotations
 
 import logging
+import sys
 import threading
 import time
 from collections.abc import Callable, Generator, Iterable
@@ -332,9 +333,10 @@ class Promise(Generic[T]):
         if not self.future._complete(None, error):
             raise FailedPreconditionError("the promise was kept already; a future is completed once")
 
-    def __del__(self) -> None:
+    def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
+        # Bound as a default, because the names of the module may be gone at the end of the interpreter.
         future = getattr(self, "future", None)
-        if future is not None and not future._done:
+        if future is not None and not future._done and not is_finalizing():
             future._complete(
                 None,
                 InternalError(

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Callable
+
 from pjrt.api.alias_fulfillment import AliasFulfillment
 from pjrt.api.buffer import Buffer
 from pjrt.api.checks import expect
@@ -57,8 +60,9 @@ class HostAliasFulfillment(AliasFulfillment):
             raise FailedPreconditionError("the alias has its buffer or its error already, or its client was closed")
         return storage
 
-    def __del__(self) -> None:
-        if getattr(self, "_storage", None) is not None:
+    def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
+        # Bound as a default, because the names of the module may be gone at the end of the interpreter.
+        if getattr(self, "_storage", None) is not None and not is_finalizing():
             self.abandon(InternalError("the alias buffer got no buffer: its fulfillment was dropped"))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -66,8 +67,9 @@ class HostTransferManager(TransferManager["_Filling"]):
 
         return self.filling(index).transfer(copy, source.nbytes, True)
 
-    def __del__(self) -> None:
-        if hasattr(self, "_fillings"):
+    def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
+        # Bound as a default, because the names of the module may be gone at the end of the interpreter.
+        if hasattr(self, "_fillings") and not is_finalizing():
             self.close()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -51,9 +52,11 @@ class ExternalMemory:
         memory = ExternalMemory(array.ctypes.data, array.nbytes, array, on_release)
         return memory.array(array.shape, array.dtype, array.strides)
 
-    def __del__(self) -> None:
+    def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
+        # Bound as a default, because the names of the module may be gone at the end of the interpreter. Those that the
+        # owner's callback needs may be, too.
         on_release: Any = getattr(self, "_on_release", None)
-        if on_release is not None:
+        if on_release is not None and not is_finalizing():
             self._on_release = None
             notify_owner(on_release)
 

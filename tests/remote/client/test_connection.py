@@ -299,6 +299,24 @@ kept.append(kept)  # only the garbage collection at the end finds it
     assert "Traceback" not in done.stderr
 
 
+def test_objects_may_end_after_the_names_of_their_modules(server: remote.Server) -> None:
+    code = f"""
+import builtins, sys
+import numpy as np
+import pjrt
+client = pjrt.client("remote", address={server.address!r})
+double = client.compile({DOUBLE!r})
+futures = []
+((y,),) = double.execute([[client.buffer_from_host(np.ones(4, np.float32))]], returned_futures=futures)
+manager = client.create_buffers_for_async_host_to_device([pjrt.ShapeSpec((4,), np.float32)])
+kept = [client, double, futures, y, y.ready(), manager, manager.retrieve_buffer(0)]
+builtins.kept = [kept, [module for name, module in sys.modules.items() if name not in ("builtins", "sys")]]
+del kept, double, futures, y, manager, client
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=SECONDS)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
 def test_the_garbage_collector_may_end_buffers_anywhere(client: Any, session: Any) -> None:
     double = client.compile(DOUBLE)
     thresholds = gc.get_threshold()

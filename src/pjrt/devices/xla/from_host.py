@@ -85,9 +85,10 @@ class LentBuffer(XlaBuffer):
         super().delete()
         self._release.watch()
 
-    def __del__(self) -> None:
+    def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
+        # Bound as a default, because the names of the module may be gone at the end of the interpreter.
         release = getattr(self, "_release", None)
-        if release is not None and not sys.is_finalizing():
+        if release is not None and not is_finalizing():
             self.array = None
             release.watch()
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+import sys
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,6 +23,19 @@ if TYPE_CHECKING:
     from pjrt.host.device_memory.fence_waiter import Completion
 
 _log = logging.getLogger("pjrt")
+
+
+def free(memory: Memory, handle: Any, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
+    """Free the memory of a handle; an exception of the author's code is logged.
+
+    Often the garbage collector drops an allocation, and must go on. At the end of the interpreter the names that the
+    author's code needs may be gone, as those of this module may be, but for those bound as defaults.
+    """
+    try:
+        memory.free(handle)
+    except BaseException:
+        if not is_finalizing():
+            _log.exception("the free method of a device's memory raised; the exception is ignored")
 
 
 class Allocation:
@@ -206,7 +220,7 @@ class Allocation:
     def __repr__(self) -> str:
         return f"<Allocation {self.spec} in {self.space}>"
 
-    def __del__(self) -> None:
+    def __del__(self, generation: Callable[[], int] = generation, free: Callable[[Memory, Any], None] = free) -> None:
         # In the child of a fork, the memory is the parent's. (A constructor that failed leaves attributes unset.)
         if getattr(self, "_generation", None) != generation() or self._owner is not None:
             return
@@ -217,17 +231,6 @@ class Allocation:
             free(self.memory, self.handle)
         else:
             work.free_later(self.memory, self.handle)
-
-
-def free(memory: Memory, handle: Any) -> None:
-    """Free the memory of a handle; an exception of the author's code is logged.
-
-    Often the garbage collector drops an allocation, and must go on.
-    """
-    try:
-        memory.free(handle)
-    except BaseException:
-        _log.exception("the free method of a device's memory raised; the exception is ignored")
 
 
 class HandleTable:

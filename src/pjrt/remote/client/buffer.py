@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import sys
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -144,8 +145,9 @@ class RemoteBuffer(Buffer):
         array = self.array
         self.type.connection.release(self._handle if array is None else (array, self.index))
 
-    def __del__(self) -> None:
-        if not getattr(self, "_is_deleted", True):
+    def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
+        # Bound as a default, because the names of the module may be gone at the end of the interpreter.
+        if not getattr(self, "_is_deleted", True) and not is_finalizing():
             self.release()
 
     def check(self) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
+import sys
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from pjrt import stablehlo
@@ -73,8 +74,9 @@ class CompiledProgram:
         """Return the shardings of the parameters or results; ``None`` if nothing is sharded."""
         return list(getattr(self.metadata, name).shardings) if self.metadata.HasField(name) else None
 
-    def __del__(self) -> None:
-        if hasattr(self, "handle"):
+    def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
+        # Bound as a default, because the names of the module may be gone at the end of the interpreter.
+        if hasattr(self, "handle") and not is_finalizing():
             self.connection.release(functools.partial(_destruct, self.connection, self.handle))
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import sys
+from collections.abc import Callable
 from typing import Any
 
 from pjrt.api.errors import PjrtError
@@ -48,9 +50,10 @@ class ExecutionFuture(Future[None]):
     def _arrive(self, _: Any, error: PjrtError | None) -> None:
         self._complete(None, error)
 
-    def __del__(self) -> None:
-        # The server keeps a status until it is asked.
-        if not getattr(self, "_is_asked", True):
+    def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
+        # The server keeps a status until it is asked, or until the interpreter's end has ended the session. Then the
+        # names of the module may be gone, but for those bound as defaults.
+        if not getattr(self, "_is_asked", True) and not is_finalizing():
             connection = self._connection
             connection.release(functools.partial(_forget, connection, self.handle))
 

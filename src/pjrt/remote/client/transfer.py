@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -64,8 +65,9 @@ class RemoteTransferManager(TransferManager["_Filling"]):
         ordered = np.ascontiguousarray(source.transpose(order_of_spec(spec)), array_dtype(spec.element_type))
         return filling.add(ordered.reshape(-1).view(np.uint8), 0, True)
 
-    def __del__(self) -> None:
-        if hasattr(self, "_fillings"):
+    def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
+        # Bound as a default, because the names of the module may be gone at the end of the interpreter.
+        if hasattr(self, "_fillings") and not is_finalizing():
             self.close()
 
 
