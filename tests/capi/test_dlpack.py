@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import ml_dtypes
@@ -41,29 +42,29 @@ def test_what_goes_out_comes_back(client: Client, shape: list[int], dtype: Any, 
         assert outgoing.ctypes.data == turned.ctypes.data
 
 
-def test_the_buffer_lives_while_the_array_does(client: Client, tiny_control: Control) -> None:
-    gc.collect()
-    before = tiny_control.live()
-    buffers = tiny_control.live("buffer")  # of other tests, which share the library
-    array = np.from_dlpack(client.buffer_from_host(np.arange(3)))
-    gc.collect()
-    assert tiny_control.live("buffer") == buffers + 1
-    np.testing.assert_array_equal(array, [0, 1, 2])
-    del array
-    assert tiny_control.left_over(before) == {}
+def test_the_buffer_lives_while_the_array_does(tiny_copy: Callable[..., Control]) -> None:
+    control = tiny_copy()
+    with pjrt.load_plugin(control.path).client() as client:
+        before = control.live()
+        array = np.from_dlpack(client.buffer_from_host(np.arange(3)))
+        gc.collect()
+        assert control.live("buffer") == 1
+        np.testing.assert_array_equal(array, [0, 1, 2])
+        del array
+        assert control.left_over(before) == {}
 
 
 @pytest.mark.parametrize("version", [None, (1, 0), (1, 1)])
-def test_a_capsule_that_nobody_takes(client: Client, tiny_control: Control, version: tuple[int, int] | None) -> None:
-    gc.collect()
-    buffers = tiny_control.live("buffer")  # of other tests, which share the library
-    capsule = client.buffer_from_host(np.arange(3)).__dlpack__(max_version=version)
-    name = "dltensor" if version is None else "dltensor_versioned"
-    assert f'"{name}"' in repr(capsule)
-    assert tiny_control.live("buffer") == buffers + 1
-    del capsule
-    gc.collect()
-    assert tiny_control.live("buffer") == buffers
+def test_a_capsule_that_nobody_takes(tiny_copy: Callable[..., Control], version: tuple[int, int] | None) -> None:
+    control = tiny_copy()
+    with pjrt.load_plugin(control.path).client() as client:
+        before = control.live()
+        capsule = client.buffer_from_host(np.arange(3)).__dlpack__(max_version=version)
+        name = "dltensor" if version is None else "dltensor_versioned"
+        assert f'"{name}"' in repr(capsule)
+        assert control.live("buffer") == 1
+        del capsule
+        assert control.left_over(before) == {}
 
 
 def test_the_source_lives_while_the_buffer_does(client: Client) -> None:

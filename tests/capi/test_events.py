@@ -132,7 +132,7 @@ def test_nothing_is_left_of_events_that_nobody_asked(
             future.done()
         del future
         gc.collect()
-        assert tiny_control.live("event") == before
+        assert tiny_control.live("event") <= before  # those of tests before this one may end meanwhile
     for _ in range(50):
         pending().ready().result(60)
     assert tiny_control.left_over(everything) == {}

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from tiny import TinyProgram
 from tiny.control import Control
+from waiting import wait_until
 
 import pjrt
 from pjrt.api.client import Client
@@ -169,7 +170,7 @@ def test_a_function_that_fails(
     fails_with(tiny_control, things, function, code)
     del things
     gc.collect()
-    assert tiny_control.live("error") == 0
+    wait_until(lambda: tiny_control.live("error") == 0, "the end of all errors")
 
 
 @pytest.mark.parametrize("code", CODES, ids=[code.name for code in CODES])
@@ -267,7 +268,7 @@ def test_a_destroy_that_fails_is_reported_and_raises_nothing(
     tiny_control.fault("Buffer_Destroy", 13, "stuck", count=1)
     del buffer
     assert [str(entry.exc_value) for entry in lost] == ["INTERNAL: stuck"]
-    assert tiny_control.live("buffer") == buffers
+    wait_until(lambda: tiny_control.live("buffer") <= buffers, "the end of the buffer")
 
 
 def test_an_alias_that_cannot_be_fulfilled_is_not_tried_twice(tiny_copy: Callable[..., Control]) -> None:

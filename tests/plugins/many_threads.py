@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable
 
 THREADS = 8
-TIMEOUT = 60.0
+TIMEOUT = 120.0
 """The seconds after which a thread counts as hanging."""
 
 

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from waiting import wait_until
 
 import pjrt
 from pjrt import plugins, system
@@ -386,7 +387,7 @@ def test_of_many_threads_one_gets_it(chip: Callable[..., None]) -> None:
     together = threading.Barrier(8)
 
     def work() -> None:
-        together.wait(30)
+        together.wait(60)
         try:
             made.append(pjrt.client("lock-chip"))
         except pjrt.FailedPreconditionError as error:
@@ -428,7 +429,12 @@ def test_the_tiny_plugin_is_locked_by_its_library(tiny_library: Path, folder: Pa
         with pytest.raises(pjrt.FailedPreconditionError, match="one client"):
             pjrt.client("tiny-chip")
         del buffer
-        gc.collect()
+
+        def is_free() -> bool:  # the plugin's thread may still be at the end of the transfer
+            gc.collect()
+            return device_lock.busy(plugins.declaration("tiny-chip")) == ""
+
+        wait_until(is_free)
         pjrt.client("tiny-chip").close()
     finally:
         plugins.unregister("tiny-chip")

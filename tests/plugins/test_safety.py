@@ -193,7 +193,6 @@ def test_links_that_lead_back_to_themselves(say: Say, tmp_path: Path) -> None:
     assert "cpu" in plugins.names()
 
 
-@pytest.mark.timeout(20)
 @pytest.mark.parametrize("suffix", [".so", ".json"])
 def test_a_pipe_in_a_search_folder_is_not_waited_for(
     suffix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -203,7 +202,6 @@ def test_a_pipe_in_a_search_folder_is_not_waited_for(
     assert "expected a regular file" in only_one().problem
 
 
-@pytest.mark.timeout(20)
 def test_a_pipe_as_configuration_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     os.mkfifo(tmp_path / "config.toml")
     monkeypatch.setenv("PJRT_CONFIG", str(tmp_path / "config.toml"))
