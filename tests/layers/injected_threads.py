@@ -14,7 +14,7 @@ from tiny.program import TinyProgram
 import pjrt
 from pjrt.layers import findings, inject, injections, wrap
 
-faulthandler.dump_traceback_later(100, exit=True)
+faulthandler.dump_traceback_later(250, exit=True)
 X = np.arange(4, dtype=np.float32)
 RULES = [
     {"call": "Client_BufferFromHostBuffer", "chance": 0.2, "seed": 1, "ready": "never"},
@@ -50,7 +50,11 @@ for thread in threads:
 for thread in threads:
     thread.join()
 faults = [rule.faults for rule in injections(plugin)]
+inject(plugin, [{"call": "Client_BufferFromHostBuffer", "ready": "never"}])  # whatever has happened by chance
+futures += [client.buffer_from_host(X).to_host() for client in clients]
 inject(plugin, "")
+futures.append(clients[0].buffer_from_host(X).to_host())
+futures[-1].exception(60)
 for client in clients:
     client.close()
 codes = set()
