@@ -46,6 +46,43 @@ def test_bytes_in_use_follow_the_buffers(client: pjrt.Client) -> None:
     assert device.memory_stats().bytes_in_use == before
 
 
+def test_memory_of_several_buffers_is_in_use_once(client: pjrt.Client) -> None:
+    device = client.devices[2]
+    before = device.memory_stats().bytes_in_use
+    buffer = client.buffer_from_host(np.zeros(1000, np.float32), device=device)
+    view = client.buffer_from_dlpack(buffer)
+    assert device.memory_stats().bytes_in_use == before + 4000
+    whole = buffer.bitcast(pjrt.ElementType.S8, (4000,))
+    whole.ready().result()
+    part = client.buffer_from_host(
+        np.asarray(whole)[2000:], device=device, semantics=pjrt.HostBufferSemantics.IMMUTABLE_ZERO_COPY
+    )
+    assert device.memory_stats().bytes_in_use in (before + 4000, before + 6000)  # XLA copies what is not aligned
+    del part
+    copied = view.copy_to(device.memory_space("pinned_host"))
+    copied.ready().result()
+    assert device.memory_stats().bytes_in_use == before + 8000
+    del buffer, view, copied
+    assert device.memory_stats().bytes_in_use == before + 4000
+
+
+@pytest.mark.parametrize("is_read", [False, True])
+def test_a_device_has_its_own_shard_in_use(is_read: bool) -> None:
+    text = """func.func @main(%x: tensor<1000xf32>) -> tensor<1000xf32> {
+      %0 = stablehlo.add %x, %x : tensor<1000xf32>
+      return %0 : tensor<1000xf32> }"""
+    with pjrt.client("cpu", num_devices=4) as four:
+        executable = four.compile(text, pjrt.CompileOptions(num_replicas=4))
+        rows = [[four.buffer_from_host(np.ones(1000, np.float32), device=device)] for device in four.devices]
+        results = executable.execute(rows)
+        for (result,) in results:
+            result.ready().result()
+            if is_read:
+                np.asarray(result)
+        del rows
+        assert [device.memory_stats().bytes_in_use for device in four.devices] == [4000] * 4
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

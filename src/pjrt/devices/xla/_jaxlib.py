@@ -11,6 +11,7 @@ Two habits of jaxlib need a workaround.
 from __future__ import annotations
 
 import functools
+import importlib.util
 import itertools
 import math
 import os
@@ -302,13 +303,34 @@ def pointer(array: Array) -> int:
     return address
 
 
-def size_on_device(array: Array) -> int:
-    """Return the bytes of an array of one device."""
+def size_on_device(array: Array, count: int = 1) -> int:
+    """Return the bytes that an array of a number of devices has on each of them."""
     try:
-        size: int = array.on_device_size_in_bytes()
+        size: int = array.on_device_size_in_bytes() // count
     except AttributeError:  # jaxlib 0.9 asks jax's shardings, and these are none; it packs no elements
         size = array.aval.dtype.itemsize * math.prod(array.aval.shape)
     return size
+
+
+def address_on(device: Any, array: Array, devices: Any) -> int | None:
+    """Return the address of an array's memory on one of its devices.
+
+    ``None`` stands for an array that failed, and for one of several devices that was not taken apart: to take it apart
+    would import ``jax``, if that is installed.
+    """
+    try:
+        if len(devices) == 1:
+            return pointer(array)
+        if "jax" in sys.modules or not _may_import_jax():
+            return next(pointer(shard) for shard in shards(array) if device in shard._sharding._internal_device_list)
+    except jax.JaxRuntimeError:
+        pass
+    return None
+
+
+@functools.cache
+def _may_import_jax() -> bool:
+    return importlib.util.find_spec("jax") is not None
 
 
 # Other processes.

@@ -151,12 +151,28 @@ class Runtime:
         return DeviceAssignment.in_order(ids, num_replicas, num_partitions)
 
     def bytes_in_use(self, jaxlib_device: Any) -> int:
-        """Return the bytes of the live buffers of one of jaxlib's devices."""
-        return sum(
-            _jaxlib.size_on_device(array)
-            for array in self.jaxlib_client.live_arrays()
-            if jaxlib_device in array._sharding._internal_device_list and not array.is_deleted()
-        )
+        """Return the bytes of memory behind the live buffers of one of jaxlib's devices.
+
+        Memory of several arrays counts once: that of views, and of the shards of an array beside the array itself.
+        """
+        in_use, spans = 0, []
+        for _ in range(2):  # a view that was released releases the array that it was a view of
+            _jaxlib.collect_released()
+        for array in self.jaxlib_client.live_arrays():
+            devices = array._sharding._internal_device_list
+            if jaxlib_device not in devices or array.is_deleted():
+                continue
+            size = _jaxlib.size_on_device(array, len(devices))
+            begin = _jaxlib.address_on(jaxlib_device, array, devices) if size else None
+            if begin is None:
+                in_use += size
+            else:
+                spans.append((begin, begin + size))
+        end = 0
+        for begin, after in sorted(spans):
+            in_use += max(after - max(begin, end), 0)
+            end = max(end, after)
+        return in_use
 
     # Types.
 
