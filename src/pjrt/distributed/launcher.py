@@ -19,6 +19,7 @@ from typing import IO
 from pjrt import system
 from pjrt.distributed.environments.launch import ADDRESS, COUNT, INDEX
 from pjrt.distributed.process_end import FAILURES
+from pjrt.system.reserved_port import reserved_port
 
 _LONGEST_LINE = 1 << 16
 _TICK_SECONDS = 0.2
@@ -92,7 +93,7 @@ class Launcher:
         count = len(self._environments)
         with (
             tempfile.TemporaryDirectory(prefix="pjrt-launch-") as folder,
-            system.reserved_port() as port,
+            reserved_port() as port,
             self._handling_signals(),
         ):
             try:

@@ -33,14 +33,11 @@ from pjrt.system.processes import (
     process_command,
     succeeds_in_fork,
 )
-from pjrt.system.reserved_port import reserved_port
 from pjrt.system.resident_memory import peak_resident_bytes, reset_peak_resident_bytes
-from pjrt.system.starvation import Starvation
 from pjrt.system.xla_log import limit_xla_log
 
 __all__ = [
     "FileStamp",
-    "Starvation",
     "after_fork_in_child",
     "any_file",
     "cache_folder",
@@ -65,7 +62,6 @@ __all__ = [
     "python_library",
     "readable_by_everyone",
     "release_freed_memory",
-    "reserved_port",
     "reset_peak_resident_bytes",
     "shared_folder",
     "sign_library",

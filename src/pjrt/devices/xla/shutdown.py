@@ -21,7 +21,8 @@ from typing import Any, Protocol
 
 from pjrt.api.errors import CancelledError, FailedPreconditionError
 from pjrt.api.future import Future
-from pjrt.system import Starvation, after_fork_in_child
+from pjrt.system import after_fork_in_child
+from pjrt.system.starvation import Starvation
 
 _log = logging.getLogger("pjrt")
 
