@@ -14,15 +14,24 @@ from pjrt.api.errors import DataLossError
 # message: {field: (number, type)}; a type in brackets is repeated. Enums are written as int64.
 _MESSAGES: dict[str, dict[str, tuple[int, str]]] = {
     "LayoutProto": {"minor_to_major": (1, "[int64]")},
-    "ShapeProto": {"element_type": (2, "int64"), "dimensions": (3, "[int64]"), "layout": (5, "LayoutProto")},
+    "ShapeProto": {
+        "element_type": (2, "int64"),
+        "dimensions": (3, "[int64]"),
+        "tuple_shapes": (4, "[ShapeProto]"),
+        "layout": (5, "LayoutProto"),
+        "is_dynamic_dimension": (6, "[bool]"),
+    },
     "SliceDimensions": {"start": (1, "int64"), "limit": (2, "int64"), "stride": (3, "int64")},
     "HloInstructionProto": {
         "name": (1, "bytes"),
         "opcode": (2, "bytes"),
         "shape": (3, "ShapeProto"),
         "slice_dimensions": (17, "[SliceDimensions]"),
+        "custom_call_target": (28, "bytes"),
         "id": (35, "int64"),
         "operand_ids": (36, "[int64]"),
+        "backend_config": (43, "bytes"),
+        "custom_call_api_version": (77, "int64"),
     },
     "HloComputationProto": {"instructions": (2, "[HloInstructionProto]"), "id": (5, "int64")},
     "ProgramShapeProto": {"parameters": (1, "[ShapeProto]"), "result": (2, "ShapeProto")},

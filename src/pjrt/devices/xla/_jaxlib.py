@@ -10,6 +10,7 @@ Two habits of jaxlib need a workaround.
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import importlib.util
 import itertools
@@ -201,6 +202,21 @@ class Placement:
 
 # Custom calls.
 
+def register_handler(name: str, address: int, traits: int = 0) -> None:
+    """Register the FFI handler at an address with XLA."""
+    capsule = _new_capsule(address, None, None)
+    jax.register_custom_call_target(name, capsule, FFI_PLATFORM, api_version=_TYPED_API, traits=traits)
+
+
+_TYPED_API = 1
+"""The version of custom calls whose handlers are those of XLA's foreign function interface (FFI)."""
+
+# A prototype of our own: all packages of the process share the function object in ``ctypes.pythonapi``.
+_new_capsule = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)(
+    ("PyCapsule_New", ctypes.pythonapi)
+)
+
+
 
 @functools.cache
 def register_own_handlers() -> None:
@@ -219,6 +235,18 @@ def register_own_handlers() -> None:
 def lapack_targets() -> frozenset[str]:
     """Return the targets that call LAPACK."""
     return frozenset(name for name, *_ in load("lapack", _PURPOSE).registrations()[FFI_PLATFORM])
+
+@functools.cache
+def own_targets() -> frozenset[str]:
+    """Return the targets of all handlers that jaxlib has for the CPU."""
+    return lapack_targets() | csr_targets().keys()
+
+
+@functools.cache
+def csr_targets() -> dict[str, Any]:
+    """Return jaxlib's handlers for sparse matrices, as capsules, by their targets."""
+    return {name: handler for name, handler, *_ in load("cpu_sparse", _PURPOSE).registrations()[FFI_PLATFORM]}
+
 
 
 @functools.cache

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -11,8 +11,9 @@ from pjrt.api.compile_options import CompileOptions, DeviceAssignment
 from pjrt.api.errors import InvalidArgumentError, PjrtError, StatusCode
 from pjrt.api.partitioning import Partitioning
 from pjrt.api.program import Program, ProgramFormat
-from pjrt.devices.xla import _jaxlib, custom_calls, value_shape
+from pjrt.devices.xla import _jaxlib, csr_product, custom_calls, value_shape
 from pjrt.devices.xla._jaxlib import converted, status_of
+from pjrt.devices.xla.call_signatures import CSR_PRODUCT
 from pjrt.devices.xla.debug_options import with_debug_options
 from pjrt.devices.xla.executable import SERIALIZED, XlaExecutable
 from pjrt.devices.xla.random_bits import with_unsigned_random_bits
@@ -28,7 +29,7 @@ def compile_program(
     runtime: Runtime,
     program: Program,
     options: CompileOptions | None,
-    inspect: Callable[[Any, CompileOptions], None] | None = None,
+    inspect: Callable[[Any, CompileOptions], Collection[str]] | None = None,
 ) -> XlaExecutable:
     """Compile a program for the devices that the options name.
 
@@ -39,8 +40,8 @@ def compile_program(
         runtime: the runtime to compile with.
         program: the program.
         options: the options. What they leave to the program is read from it.
-        inspect: looks at the program as the MLIR module that jaxlib compiles, and at the complete options; it may
-            raise.
+        inspect: looks at the program as the MLIR module that jaxlib compiles, and at the complete options. It returns
+            the targets of the program's custom calls, and may raise.
 
     Raises:
         InvalidArgumentError: the bytes are no program, or the compiler rejects it.
@@ -53,8 +54,9 @@ def compile_program(
         if code is not program.code:
             module = _module(Program(code))
     custom_calls.register_handlers(program.code)
-    if inspect is not None:
-        inspect(module, options)
+    called = () if inspect is None else inspect(module, options)
+    if CSR_PRODUCT in called:
+        csr_product.guard(module)
     jaxlib_options = _jaxlib_options(options, assignment)
     try:
         with module as mlir:
@@ -63,7 +65,7 @@ def compile_program(
     except Exception as error:
         raise _explained(error) from error
     del mlir, module  # as large as the program's constants, and the next step needs as much memory
-    return _executable(compiled, assignment, options, result_shapes)
+    return _executable(compiled, assignment, options, result_shapes, called=called)
 
 
 def deserialize(runtime: Runtime, serialized: bytes, options: CompileOptions | None) -> XlaExecutable:
@@ -122,8 +124,10 @@ def _executable(
     options: CompileOptions,
     result_shapes: Sequence[tuple[int, ...]] | None = None,
     code: bytes | None = None,
+    called: Collection[str] = (),
 ) -> XlaExecutable:
-    custom_calls.prepare(compiled.hlo_modules()[0].as_serialized_hlo_module_proto())
+    for module in compiled.hlo_modules():
+        custom_calls.prepare(module.as_serialized_hlo_module_proto(), called)
     return XlaExecutable(compiled, assignment, options, result_shapes, code)
 
 

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import ctypes
 import re
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 from pjrt.api.checks import expect, expect_int
-from pjrt.api.errors import InvalidArgumentError, UnimplementedError
-from pjrt.devices.xla import _jaxlib
+from pjrt.api.errors import InvalidArgumentError, PermissionDeniedError, UnimplementedError
+from pjrt.api.strangers import is_for_stranger
+from pjrt.devices.xla import _jaxlib, call_signatures, csr_product
 from pjrt.devices.xla._jaxlib import converted
+from pjrt.stablehlo.hlo_custom_calls import HloCustomCall, custom_calls
 
 JAX_ONLY = frozenset(
     {
@@ -33,19 +34,14 @@ _OF_STABLEHLO = r"mhlo\.(?!topk$)\w+"
 
 _TOP_K = r"\{k = \d+ : i64, largest = (true|false)\}"
 
-_CALLS = re.compile(rb"custom[-_]call")  # the spellings of StableHLO and HLO
-_TARGET = re.compile(rb"\xe2\x01(.)", re.DOTALL)
-"""The tag of ``HloInstructionProto.custom_call_target``, and the name's length. No string contains such bytes."""
+_IDLE = frozenset({"dce_sink"})
+"""The targets whose handlers do nothing."""
 
-_TYPED_API = 1
-"""The version of custom calls whose handlers are those of XLA's foreign function interface (FFI)."""
+_CALLS = re.compile(rb"custom[-_]call")  # the spellings of StableHLO and HLO
 
 _lock = threading.Lock()
-
-# A prototype of our own: all packages of the process share the function object in ``ctypes.pythonapi``.
-_new_capsule = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)(
-    ("PyCapsule_New", ctypes.pythonapi)
-)
+_registered: set[str] = set()
+"""The targets that were registered by ``register_handler``, for programs of strangers too."""
 
 
 def register_handler(name: str, handler: Callable[..., Any] | int, traits: int) -> None:
@@ -65,13 +61,11 @@ def register_handler(name: str, handler: Callable[..., Any] | int, traits: int) 
         address = handler
     else:
         raise InvalidArgumentError(f"expected the address of an FFI handler or a Python function, found {handler!r}")
-    capsule = _new_capsule(address, None, None)
     try:
-        _jaxlib.jax.register_custom_call_target(
-            name, capsule, _jaxlib.FFI_PLATFORM, api_version=_TYPED_API, traits=traits
-        )
+        _jaxlib.register_handler(name, address, traits)
     except Exception as error:
         raise converted(error) from error
+    _registered.add(name)
 
 
 def register_handlers(code: bytes) -> None:
@@ -85,6 +79,7 @@ def register_handlers(code: bytes) -> None:
     with _lock:
         try:
             _jaxlib.register_own_handlers()
+            csr_product.register()
             _jaxlib.register_handlers_of_jax()
         except Exception as error:
             raise converted(error) from error
@@ -104,27 +99,54 @@ def is_ordinary(target: str, attributes: str) -> bool:
     return target in _jaxlib.jax.custom_call_targets(_jaxlib.FFI_PLATFORM)
 
 
-def prepare(module: bytes) -> None:
-    """Prepare the handlers that a compiled program calls when it runs.
+def prepare(module: bytes, given: Collection[str]) -> None:
+    """Check the calls that a compiled program makes when it runs, and prepare their handlers.
 
     Args:
         module: the compiled program, a serialized ``HloModuleProto``.
+        given: the targets that the program called before it was compiled. XLA has made the calls of others itself.
 
     Raises:
-        UnimplementedError: the program calls a target that only JAX can serve.
+        InvalidArgumentError: a handler in C would leave the memory of its operands and results.
+        UnimplementedError: the program calls a target that only JAX can serve, or one whose calls nobody can check.
+        PermissionDeniedError: the program is a stranger's, and calls what is for this process alone.
         PjrtError: LAPACK cannot be loaded.
     """
-    called = {module[tag.end() : tag.end() + tag[1][0]].decode("latin-1") for tag in _TARGET.finditer(module)}
-    if not called:
-        return
-    if refused := sorted(called & JAX_ONLY):
-        raise UnimplementedError(
-            f"the program calls {refused[0]!r}, a Python function that only JAX's own CPU backend can find; register "
-            "the function with client.register_ffi_handler(name, function) and call it by that name"
-        )
-    if not called.isdisjoint(_jaxlib.lapack_targets()):
+    calls = custom_calls(module)
+    for call in calls:
+        _check(call, call.target in given)
+    if calls and not _jaxlib.lapack_targets().isdisjoint(call.target for call in calls):
         with _lock:
             try:
                 _jaxlib.load_lapack()
             except Exception as error:
                 raise converted(error) from error
+
+
+def _check(call: HloCustomCall, is_given: bool) -> None:
+    """Raise an error unless a call can do no harm, or is one that the user of this process answers for."""
+    target = call.target
+    if target in JAX_ONLY:
+        raise UnimplementedError(
+            f"the program calls {target!r}, a Python function that only JAX's own CPU backend can find; register "
+            "the function with client.register_ffi_handler(name, function) and call it by that name"
+        )
+    if target in call_signatures.SIGNATURES:
+        call_signatures.check(call)
+    elif target in _jaxlib.own_targets():
+        raise UnimplementedError(
+            f"the program calls {target!r}, whose operands this version of pjrt cannot check; compile the program "
+            "again if it was saved by another one, otherwise upgrade pjrt"
+        )
+    elif not is_given or target in _IDLE or target in _registered or target in _MARKERS:
+        return  # XLA's own calls fit; a registered handler is the user's matter
+    elif target not in _jaxlib.jax.custom_call_targets(_jaxlib.FFI_PLATFORM):
+        raise UnimplementedError(
+            f"the program calls {target!r}, which has no handler here; register one with "
+            "client.register_ffi_handler(name, function)"
+        )
+    elif is_for_stranger():
+        raise PermissionDeniedError(
+            f"the program calls {target!r}, a handler in the server's process that is not for its clients; the "
+            "server's owner may offer it with client.register_ffi_handler"
+        )

@@ -170,6 +170,37 @@ def handler_of(function: Callable[..., Any], traits: int, *, on_device: bool = F
         return _addresses[key]
 
 
+def checked_handler(address: int, check: Callable[..., Any]) -> int:
+    """Return the address of an FFI handler that calls another one in C, if a check lets it.
+
+    Args:
+        address: the address of the other handler.
+        check: is given the operands and results of each call as numpy arrays, and raises the error of the execution.
+    """
+    inner = _Handler(address)
+
+    def handle(frame_pointer: Any) -> int | None:
+        frame = frame_pointer.contents
+        try:
+            if frame.stage == _EXECUTE and _metadata_extension(frame) is None:
+                arrays = [
+                    _view(values, number, False)
+                    for values in (frame.arguments, frame.results)
+                    for number in range(values.size)
+                ]
+                check(*arrays)
+        except BaseException as error:  # no exception may escape into XLA's thread
+            return _failure(frame, from_author(error))
+        result: int | None = inner(frame_pointer)
+        return result
+
+    with _lock:
+        handler = _Handler(handle)
+        own = ctypes.cast(handler, ctypes.c_void_p).value or 0
+        _handlers[own] = handler, check
+        return own
+
+
 def function_at(address: int) -> Callable[..., Any] | None:
     """Return the Python function behind a handler of ``handler_of``; None for the address of any other handler."""
     entry = _handlers.get(address)
@@ -230,16 +261,24 @@ def _on_device(buffer: Any, stream: int, writable: bool) -> DeviceArray:
 
 def _describe(frame: Any, traits: int) -> bool:
     """Describe the handler if the call frame only asks for that, and return whether it does."""
+    extension = _metadata_extension(frame)
+    if extension is None:
+        return False
+    metadata = extension.metadata.contents
+    metadata.version.major, metadata.version.minor = _API_VERSION
+    metadata.traits = traits
+    return True
+
+
+def _metadata_extension(frame: Any) -> Any:
+    """Return the extension of a call frame that asks for a description of the handler; ``None`` without one."""
     address = frame.extension_start
     while address:
         extension = _Extension.from_address(address)
         if extension.type == _METADATA_EXTENSION:
-            metadata = extension.metadata.contents
-            metadata.version.major, metadata.version.minor = _API_VERSION
-            metadata.traits = traits
-            return True
+            return extension
         address = extension.next
-    return False
+    return None
 
 
 def _result(frame: Any, number: int) -> np.ndarray[Any, Any]:

@@ -12,6 +12,7 @@ cpu``.)
 from __future__ import annotations
 
 import sys
+from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
 from pjrt.api.compile_options import CompileOptions
@@ -63,7 +64,7 @@ def compile_safely(runtime: Runtime, program: Program, options: CompileOptions |
         DeadlineExceededError: the trial took too long.
     """
 
-    def inspect(module: Any, options: CompileOptions) -> None:
+    def inspect(module: Any, options: CompileOptions) -> Collection[str]:
         outline = Outline.of(module)
         outline.check()
         num_devices = len(runtime.all_devices)
@@ -71,6 +72,7 @@ def compile_safely(runtime: Runtime, program: Program, options: CompileOptions |
             _attempt_grid(program, options, num_devices)
         elif not is_ordinary(outline):
             attempt(program, options, num_devices)
+        return {target for target, _ in outline.custom_calls}
 
     try:
         return compile_program(runtime, program, options, inspect)
@@ -93,7 +95,13 @@ def is_ordinary(outline: Outline) -> bool:
         and all(map(_is_ordinary_type, outline.types))
         and functions.depth() <= _DEEPEST_CALLS
         and all(custom_calls.is_ordinary(*call) for call in outline.custom_calls)
+        # A custom call may ask for an empty array in another layout, and XLA divides by its size.
+        and not (outline.custom_calls and any(map(_is_empty, outline.types)))
     )
+
+
+def _is_empty(type_: ValueType) -> bool:
+    return isinstance(type_, TensorType) and 0 in type_.sizes
 
 
 def _is_ordinary_type(type_: ValueType) -> bool:
