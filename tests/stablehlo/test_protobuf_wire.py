@@ -5,22 +5,23 @@ from hypothesis import strategies as st
 from protobuf_fields import bytes_field, varint_field
 
 from pjrt import DataLossError
-from pjrt.stablehlo.protobuf_wire import BYTES, VARINT, fields
+from pjrt.stablehlo.protobuf_wire import BYTES, VARINT, fields, message
 
 
 @given(st.integers(1, 2**20), st.integers(0, 2**63), st.binary(max_size=200))
 def test_fields_of_a_proto_are_read_back(number: int, value: int, content: bytes) -> None:
-    message = varint_field(number, value) + bytes_field(number + 1, content)
-    first, second = fields(message)
+    proto = varint_field(number, value) + bytes_field(number + 1, content)
+    first, second = fields(proto)
     assert first == (number, VARINT, value, 0)
     assert second[:2] == (number + 1, BYTES)
-    assert message[second[2] : second[3]] == content
+    assert proto[second[2] : second[3]] == content
+    assert message(number + 1, content) == bytes_field(number + 1, content)
 
 
 @given(st.binary(max_size=60))
-def test_any_bytes_are_fields_or_an_error(message: bytes) -> None:
+def test_any_bytes_are_fields_or_an_error(proto: bytes) -> None:
     try:
-        found = list(fields(message))
+        found = list(fields(proto))
     except DataLossError:
         return
-    assert all(end <= len(message) for _, kind, _, end in found if kind != VARINT)
+    assert all(end <= len(proto) for _, kind, _, end in found if kind != VARINT)

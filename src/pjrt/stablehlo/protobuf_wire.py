@@ -1,4 +1,4 @@
-"""Protobuf's wire format, read without copying.
+"""Protobuf's wire format, read without copying, and written.
 
 The protobuf library copies what it parses, weights and all, and takes 13 ms to import. A scan of the fields of a
 message costs neither, and only the fields of interest are then given to the library (see ``_xla_protos``).
@@ -66,3 +66,16 @@ def varint(data: bytes, position: int, end: int) -> tuple[int, int]:
         if shift > 63:
             raise DataLossError(f"not a protocol buffer: a number of more than ten bytes before byte {position}")
     raise DataLossError(f"truncated protocol buffer: a number ends at byte {end}, before it is complete")
+
+
+def message(number: int, content: bytes) -> bytes:
+    """Return a field with a message, a string or bytes as its content."""
+    return _encoded(number << 3 | BYTES) + _encoded(len(content)) + content
+
+
+def _encoded(value: int) -> bytes:
+    encoded = bytearray()
+    while value > 0x7F:
+        encoded.append(value & 0x7F | 0x80)
+        value >>= 7
+    return bytes((*encoded, value))

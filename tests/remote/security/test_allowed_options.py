@@ -17,9 +17,10 @@ import pjrt
 from pjrt import remote
 from pjrt.remote.protocol.messages import wire
 from pjrt.remote.security._gen_debug_options import DEFAULTS, NAMES
-from pjrt.remote.security.allowed_options import ALLOWED_OPTIONS, check_options
+from pjrt.remote.security.allowed_options import ALLOWED_OPTIONS, taken_options
 from pjrt.stablehlo import serialize
 from pjrt.stablehlo.jaxlib import load
+from pjrt.stablehlo.protobuf_wire import fields
 
 PAGE = Path(__file__).parents[3] / "docs" / "remote.md"
 ADD = """func.func @main(%x: tensor<4xf32>) -> tensor<4xf32> {
@@ -157,25 +158,52 @@ def test_allowed_options_pass(server: remote.Server) -> None:
 def test_what_jax_sends_passes() -> None:
     """JAX sends all its debug options; here those of the jaxlib that is installed, and recorded ones of others."""
     sent = load("_jax", "see what JAX sends").CompileOptions().SerializeAsString()
-    check_options(pjrt.CompileOptions.from_proto(sent))
+    taken_options(pjrt.CompileOptions.from_proto(sent))
     recorded = b"".join(
         field(number, value) for number, values in DEFAULTS.items() for value in values if number != 225
     )
-    check_options(pjrt.CompileOptions.from_proto(field(3, field(3, recorded))))
+    taken_options(pjrt.CompileOptions.from_proto(field(3, field(3, recorded))))
+
+
+@pytest.mark.parametrize(
+    "name", ["xla_gpu_cuda_data_dir", "xla_gpu_kernel_cache_file", "xla_gpu_per_fusion_autotune_cache_dir"]
+)
+def test_paths_that_jax_sets_by_itself_are_left_out(name: str) -> None:
+    """JAX does so where it has CUDA, and with a compilation cache."""
+    given = pjrt.CompileOptions.from_proto(debug("xla_cpu_enable_fast_math", 1) + debug(name, HERE))
+    taken = taken_options(given).to_proto()
+    values = [
+        taken[first:last]
+        for build, _, begin, end in fields(taken)
+        if build == 3
+        for options, _, start, stop in fields(taken, begin, end)
+        if options == 3
+        for number, _, first, last in fields(taken, start, stop)
+        if number == NUMBERS[name]
+    ]
+    assert values[-1] in (b"", b"./cuda_sdk_lib")
+    assert taken_options(given, [name]) == given
+    with pytest.raises(pjrt.PermissionDeniedError, match=name):
+        taken_options(pjrt.CompileOptions(option_overrides={name: "/nowhere"}))
+
+
+def test_settings_of_jax() -> None:
+    taken_options(pjrt.CompileOptions.from_proto(debug("xla_disable_hlo_passes", b"rematerialization")))
+    taken_options(pjrt.CompileOptions.from_proto(debug("xla_gpu_experimental_autotune_cache_mode", 2)))
 
 
 def test_zeros_and_empty_texts_state_nothing() -> None:
     for name in ("xla_dump_hlo_as_text", "xla_gpu_autotune_gemm_rtol"):
-        check_options(pjrt.CompileOptions.from_proto(debug(name, 0)))
-    check_options(pjrt.CompileOptions.from_proto(debug("xla_dump_to", b"")))
+        taken_options(pjrt.CompileOptions.from_proto(debug(name, 0)))
+    taken_options(pjrt.CompileOptions.from_proto(debug("xla_dump_to", b"")))
 
 
 def test_further_options_by_their_names() -> None:
-    check_options(pjrt.CompileOptions(option_overrides={"my_option": 1}), ["my_option"])
-    check_options(pjrt.CompileOptions(run_backend_only=True), ["run_backend_only"])
-    check_options(pjrt.CompileOptions.from_proto(field(3, field(3, field(9999, 1)))), ["debug_options.9999"])
+    taken_options(pjrt.CompileOptions(option_overrides={"my_option": 1}), ["my_option"])
+    taken_options(pjrt.CompileOptions(run_backend_only=True), ["run_backend_only"])
+    taken_options(pjrt.CompileOptions.from_proto(field(3, field(3, field(9999, 1)))), ["debug_options.9999"])
     with pytest.raises(pjrt.PermissionDeniedError, match="'my_option', 'run_backend_only' from"):
-        check_options(pjrt.CompileOptions(option_overrides={"my_option": 1}, run_backend_only=True), ["other"])
+        taken_options(pjrt.CompileOptions(option_overrides={"my_option": 1}, run_backend_only=True), ["other"])
 
 
 @pytest.mark.parametrize("wrong", ["xla_dump_to", [3]])

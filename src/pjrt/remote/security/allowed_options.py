@@ -5,17 +5,18 @@ a program inside of its own memory. So the harmless ones are named here, and all
 come: by name in ``env_option_overrides``, as fields of ``debug_options``, or as other fields of the compile options.
 
 JAX sends all of its debug options with each program. Those that have the default of some version of JAX are no wish of
-the client, and pass.
+the client, and pass. So do those that JAX sets by itself to paths on the client's machine; the server leaves them out.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
+from dataclasses import replace
 
 from pjrt.api.compile_options import CompileOptions
 from pjrt.api.errors import PermissionDeniedError
 from pjrt.remote.security._gen_debug_options import DEFAULTS, NAMES
-from pjrt.stablehlo.protobuf_wire import BYTES, FIXED32, FIXED64, VARINT, fields
+from pjrt.stablehlo.protobuf_wire import BYTES, FIXED32, FIXED64, VARINT, fields, message
 
 ALLOWED_OPTIONS = frozenset(
     (
@@ -51,6 +52,20 @@ ALLOWED_OPTIONS = frozenset(
     )
 )
 """The options that every client may set, by their names in XLA."""
+
+_SET_BY_JAX = {
+    "xla_disable_hlo_passes": b"rematerialization",  # by jax_compiler_enable_remat_pass
+    "xla_gpu_enable_llvm_module_compilation_parallelism": 1,  # with jax_compilation_cache_dir
+    "xla_gpu_experimental_autotune_cache_mode": 2,
+}
+"""Values that JAX's own settings give to options which clients may not set to others."""
+
+_LEFT_OUT = {
+    61: b"./cuda_sdk_lib",  # xla_gpu_cuda_data_dir, where JAX has CUDA
+    306: b"",  # xla_gpu_kernel_cache_file, in jax_compilation_cache_dir
+    310: b"",  # xla_gpu_per_fusion_autotune_cache_dir, in the same folder
+}
+"""The numbers of the paths that JAX sets by itself, and XLA's defaults for them."""
 
 _BUILD_OPTIONS, _OVERRIDES = 3, 7
 _DEBUG_OPTIONS = 3
@@ -96,8 +111,8 @@ _OTHER_TOP_FIELDS = {6: "serialized_multi_slice_config", 8: "target_config", 11:
 _OTHER_BUILD_FIELDS = {11: "run_backend_only", 13: "comp_envs", 27: "gpu_topology"}
 
 
-def check_options(options: CompileOptions, more: Collection[str] = ()) -> None:
-    """Raise an error if a client may not set some of its compile options.
+def taken_options(options: CompileOptions, more: Collection[str] = ()) -> CompileOptions:
+    """Return compile options of a client without the paths that JAX sets by itself.
 
     Args:
         options: the options.
@@ -106,13 +121,19 @@ def check_options(options: CompileOptions, more: Collection[str] = ()) -> None:
     Raises:
         PermissionDeniedError: the server does not take an option from clients.
     """
-    refused = sorted(set(_stated(options)) - ALLOWED_OPTIONS - set(more))
-    if refused:
+    stated = set(_stated(options)) - ALLOWED_OPTIONS - set(more)
+    left_out = [number for number in _LEFT_OUT if NAMES[number] in stated - options.option_overrides.keys()]
+    if refused := sorted(stated - {NAMES[number] for number in left_out}):
         raise PermissionDeniedError(
             f"this server takes no compile option {', '.join(map(repr, refused))} from its clients: expected options "
             "that concern the program alone, as the page on remote devices lists them; leave it out (JAX also sends "
             f"what XLA_FLAGS has), or start the server with --allow-option {refused[0]} if you trust all of its clients"
         )
+    if not left_out:
+        return options
+    # Of several messages one behind the other, the last value of a field counts.
+    defaults = b"".join(message(number, _LEFT_OUT[number]) for number in left_out)
+    return replace(options, base=options.base + message(_BUILD_OPTIONS, message(_DEBUG_OPTIONS, defaults)))
 
 
 def _stated(options: CompileOptions) -> Iterator[str]:
@@ -139,8 +160,9 @@ def _stated_debug_options(proto: bytes, begin: int, end: int) -> Iterator[str]:
         value: int | bytes = first if kind == VARINT else proto[first:last]
         if kind in (FIXED32, FIXED64) and not any(proto[first:last]):
             continue
-        if value and value not in DEFAULTS.get(number, ()):
-            yield NAMES.get(number, f"debug_options.{number}")
+        name = NAMES.get(number, f"debug_options.{number}")
+        if value and value not in DEFAULTS.get(number, ()) and value != _SET_BY_JAX.get(name):
+            yield name
 
 
 def _is_stated(kind: int, begin: int, end: int) -> bool:

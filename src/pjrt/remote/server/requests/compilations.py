@@ -13,7 +13,7 @@ from pjrt.ifrt.loaded_executable import LoadedExecutable
 from pjrt.remote.protocol.messages import wire
 from pjrt.remote.protocol.programs import callback_signature_of, compile_options_of, program_of
 from pjrt.remote.protocol.values import status_proto
-from pjrt.remote.security.allowed_options import check_options
+from pjrt.remote.security.allowed_options import taken_options
 from pjrt.remote.server.executables import SessionExecutable
 from pjrt.remote.server.host_callbacks import HostCallback
 from pjrt.remote.server.requests.table import handles
@@ -41,7 +41,7 @@ def received(session: Session, request: Any) -> tuple[Program, CompileOptions]:
     """
     program, options = program_of(request.program), compile_options_of(request.compile_options)
     if session.allow_options is not None:
-        check_options(options, session.allow_options)
+        options = taken_options(options, session.allow_options)
     if session.vet_programs:
         vet(program)
     return program, options
