@@ -11,7 +11,7 @@ from pathlib import Path
 HERE = Path(__file__).parent
 
 
-def run_python(source: str, *, timeout: float = 60) -> subprocess.CompletedProcess[str]:
+def run_python(source: str, *, timeout: float = 200) -> subprocess.CompletedProcess[str]:
     """Run a script that can import the toys, in a subprocess."""
     return subprocess.run(
         [sys.executable, "-X", "faulthandler", "-W", "error", "-c", textwrap.dedent(source)],

@@ -14,6 +14,7 @@ import pytest
 from anydevice.simulated_memory import SimulatedMemory
 from scripts import run_python
 from test_device_memory import SPEC, Device, X, doubled, in_place
+from waiting import wait_until
 
 import pjrt
 from pjrt.api.future import Promise
@@ -59,7 +60,7 @@ def test_a_handle_with_another_type_has_one_owner(same: Any) -> None:
         del y
         np.testing.assert_array_equal(np.asarray(z), X)
         del z
-        assert (memory.allocated, memory.freed) == (1, 1)
+        wait_until(lambda: (memory.allocated, memory.freed) == (1, 1))
 
 
 def test_no_program_writes_to_memory_that_has_two_types() -> None:
@@ -282,6 +283,8 @@ import pjrt
 from test_device_memory import X, doubled
 from test_device_memory_life import AddressMemory, Device
 from pjrt.host import Enqueued
+from pjrt.api import interpreter_end
+interpreter_end.PATIENCE_SECONDS = 100
 memory = AddressMemory()
 pool = concurrent.futures.ThreadPoolExecutor(1)
 """

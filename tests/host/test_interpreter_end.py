@@ -9,6 +9,8 @@ def test_the_end_of_the_interpreter_waits_for_work_in_flight() -> None:
     done = run_python(
         """
         import threading, toys
+        from pjrt.api import interpreter_end
+        interpreter_end.PATIENCE_SECONDS = 100
 
         def run(x):
             begun.set()
@@ -31,6 +33,8 @@ def test_the_end_of_the_interpreter_waits_for_what_the_work_sets_going() -> None
     done = run_python(
         """
         import threading, toys, pjrt
+        from pjrt.api import interpreter_end
+        interpreter_end.PATIENCE_SECONDS = 100
 
         def run(x):
             begun.set()
@@ -54,6 +58,8 @@ def test_an_error_during_the_end_of_the_interpreter_is_not_lost() -> None:
     done = run_python(
         """
         import threading, toys
+        from pjrt.api import interpreter_end
+        interpreter_end.PATIENCE_SECONDS = 100
 
         def run(x):
             begun.set()
@@ -61,7 +67,9 @@ def test_an_error_during_the_end_of_the_interpreter_is_not_lost() -> None:
                 threading.Event().wait(0.01)
             raise ValueError("too late to be seen")
 
+        from pjrt.api import interpreter_end
         from pjrt.host import shutdown
+        interpreter_end.PATIENCE_SECONDS = 100
         begun = threading.Event()
         client = toys.client(run)
         out = client.compile("program")(toys.floats())
@@ -82,8 +90,7 @@ def test_the_end_of_the_interpreter_gives_up_on_a_device_that_hangs() -> None:
         (out,) = client.compile("program")(toys.floats())
         out.ready().add_done_callback(lambda future: print(future.exception(), flush=True))
         gate.wait_entered()
-        """,
-        timeout=120,
+        """
     )
     assert done.returncode == 0
     assert "CANCELLED: the interpreter ended before the work was done" in done.stdout
@@ -156,8 +163,7 @@ def test_a_function_that_asks_is_told_that_the_interpreter_ends() -> None:
         client = toys.client(run, facts={"takes_context": True})
         (out,) = client.compile("program")(toys.floats())
         begun.wait()
-        """,
-        timeout=60,
+        """
     )
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout == "the launch was given up: CANCELLED: the interpreter is ending\n"

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import gc
 import threading
-import time
 import weakref
 
 import numpy as np
 import pytest
 import toys
 from scripts import run_python
+from waiting import wait_until_freed
 
 import pjrt
 
@@ -66,7 +66,7 @@ def test_everything_of_a_closed_client_says_that_it_is_closed() -> None:
 
 def test_a_hundred_clients_leave_nothing_behind() -> None:
     gc.collect()
-    before = len(pjrt_threads())
+    before = set(pjrt_threads())
     references = []
     for _ in range(100):
         with toys.negate(num_devices=2) as client:
@@ -76,11 +76,10 @@ def test_a_hundred_clients_leave_nothing_behind() -> None:
             np.testing.assert_array_equal(np.asarray(outs[1][0]), -toys.floats())
         references.append(weakref.ref(client))
     del client, outs
-    gc.collect()
-    assert [r() for r in references] == [None] * 100
-    for thread in pjrt_threads()[before:]:
+    wait_until_freed(*references)
+    for thread in set(pjrt_threads()) - before:
         thread.join(toys.TIMEOUT)
-    assert len(pjrt_threads()) <= before
+        assert not thread.is_alive()
 
 
 def test_a_client_that_is_dropped_finishes_its_work_and_ends_its_threads() -> None:
@@ -98,12 +97,7 @@ def test_a_client_that_is_dropped_finishes_its_work_and_ends_its_threads() -> No
     gate.open()
     ready.result(toys.TIMEOUT)
     del gate
-    deadline = time.monotonic() + toys.TIMEOUT
-    gc.collect()
-    while reference() is not None and time.monotonic() < deadline:  # the thread may still be letting go of what it did
-        thread.join(0.05)
-        gc.collect()
-    assert reference() is None
+    wait_until_freed(reference)  # the thread may still be letting go of what it did
     thread.join(toys.TIMEOUT)
     assert not thread.is_alive()
 
@@ -120,8 +114,7 @@ def test_buffers_and_executables_keep_their_client_alive() -> None:
     gc.collect()
     assert reference() is out.client
     del out
-    gc.collect()
-    assert reference() is None
+    wait_until_freed(reference)
 
 
 def test_a_client_that_never_ran_has_no_threads() -> None:

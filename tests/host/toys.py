@@ -16,7 +16,7 @@ import numpy as np
 import pjrt
 from pjrt.host import Compiled, HostClient, RunContext
 
-TIMEOUT = 60.0
+TIMEOUT = 120.0
 """The longest wait of a test for something that should come at once, in seconds."""
 
 
