@@ -41,6 +41,7 @@ from pjrt.stablehlo import (
     Version,
     cost,
     current_version,
+    fingerprint,
     minimum_version,
     partitioning_of,
     read,
@@ -52,6 +53,7 @@ from pjrt.stablehlo.compilation_advice import with_advice
 from pjrt.stablehlo.entry import donations, memory_kinds, shape_spec, with_asked_layouts
 from pjrt.stablehlo.outline import Outline
 from pjrt.stablehlo.parser import parse_module
+from pjrt.stablehlo.shardings.module_shardings import with_notes
 from pjrt.stablehlo.shardings.partitioner import partition
 
 _log = logging.getLogger("pjrt")
@@ -211,6 +213,7 @@ class StableHloClient(HostClient):
             static_check=static_check,
             partitioning=partitioning_of,
             refine=refine,
+            fingerprint=lambda program: fingerprint(program, trusted=True),  # it was compiled
             **{"collectives": xla_collectives, **options},
         )
 
@@ -302,16 +305,18 @@ def _compile(
     try:
         compiled = Compiled.of(compile(parsed, options))
     except PjrtError as error:
-        raise with_advice(error, program) from error
+        raise with_advice(error, program, options) from error
     if gathers:
         return on_gathered_arguments(parsed, compiled, options.partitioning.num_partitions)
     entry = parsed.entry
     aliases, donated = donations(entry.argument_attributes)
     if partitioned is not None:
+        notes = partitioned.notes
         compiled = dataclasses.replace(
             compiled,
             parameter_shardings=partitioned.parameter_shardings,
             output_shardings=partitioned.result_shardings,
+            optimized=compiled.optimized or (lambda: with_notes(program, *notes)),
         )
     return dataclasses.replace(
         compiled,

@@ -6,6 +6,8 @@ with the configuration it is compiled under, ``HloProto`` what XLA dumps to disk
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from pjrt.api.errors import DataLossError
@@ -15,6 +17,10 @@ from pjrt.stablehlo.protobuf_wire import BYTES, VARINT, fields
 # HloModuleProto and HloComputationProto
 _COMPUTATIONS, _PROGRAM_SHAPE, _ENTRY_ID = 3, 4, 6
 _COMPUTATION_ID = 5
+# HloInstructionProto and OpSharding
+_INSTRUCTIONS, _SHARDING, _TUPLE_SHARDINGS, _NAMED_SHARDING = 2, 40, 5, 14
+_MAY_BE_NAMED = re.compile(rb"\xc2\x02[\x00-\xff]{1,5}?(?:\x72|\x08\x02\x2a)")
+"""The beginning of a sharding of an instruction that may be over the axes of a mesh."""
 # HloModuleProtoWithConfig and HloProto both have the module first.
 _MODULE, _CONFIG, _BUFFER_ASSIGNMENT = 1, 2, 3
 
@@ -62,6 +68,36 @@ def device_counts(code: bytes) -> tuple[int, int]:
             config = _xla_protos.parse("HloModuleConfigProto", code[begin:end])
             return max(config.replica_count, 1), max(config.num_partitions, 1)
     return 1, 1
+
+
+def has_mesh_shardings(code: bytes) -> bool:
+    """Whether an instruction of a module has a sharding over the axes of a mesh: XLA's third kind of shardings.
+
+    Raises:
+        DataLossError: as ``screen``.
+    """
+    if _MAY_BE_NAMED.search(code) is None:
+        return False
+    module = screen(code)
+    return any(
+        _is_over_mesh(code, *sharding)
+        for computation in _inner(code, module.begin, module.end, _COMPUTATIONS)
+        for instruction in _inner(code, *computation, _INSTRUCTIONS)
+        for sharding in _inner(code, *instruction, _SHARDING)
+    )
+
+
+def _is_over_mesh(code: bytes, begin: int, end: int) -> bool:
+    return any(True for _ in _inner(code, begin, end, _NAMED_SHARDING)) or any(
+        _is_over_mesh(code, *element) for element in _inner(code, begin, end, _TUPLE_SHARDINGS)
+    )
+
+
+def _inner(code: bytes, begin: int, end: int, wanted: int) -> Iterator[tuple[int, int]]:
+    """Yield where each message in a field of another one begins and ends."""
+    for number, kind, first, last in fields(code, begin, end):
+        if number == wanted and kind == BYTES:
+            yield first, last
 
 
 def looks_like_hlo(code: bytes) -> bool:

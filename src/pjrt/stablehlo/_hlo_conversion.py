@@ -7,6 +7,7 @@ from typing import Any
 
 from pjrt.api.errors import InvalidArgumentError
 from pjrt.stablehlo import _hlo, _mlir, jaxlib
+from pjrt.stablehlo._device_groups import with_listed_groups
 from pjrt.stablehlo._diagnostics import shortened
 from pjrt.stablehlo._mlir import MlirModule
 from pjrt.stablehlo._older_hlo import modernized
@@ -27,7 +28,7 @@ def from_hlo_proto(code: bytes, *, legalized: bool) -> MlirModule:
     place = _hlo.screen(code)
     xla = jaxlib.load("_jax", "convert HLO protos")
     try:
-        converted = xla.mlir.hlo_to_stablehlo(modernized(code[place.begin : place.end]))
+        converted = xla.mlir.hlo_to_stablehlo(with_listed_groups(modernized(code[place.begin : place.end])))
     except (RuntimeError, ValueError) as error:
         raise InvalidArgumentError(shortened(str(error))) from error
     module = _mlir.parse(converted)
@@ -60,7 +61,7 @@ def _legalize(module: MlirModule) -> None:
     with module as mlir:
         for operation in reversed(list(walk(mlir.operation))):  # the inner ones before those that hold them
             if operation.name == "stablehlo.custom_call":
-                _take_tuple_apart(operation)
+                take_tuple_apart(operation)
             else:
                 _replace_mhlo(operation)
     try:
@@ -100,14 +101,14 @@ def _replace(operation: Any, name: str, attributes: dict[str, Any]) -> None:
     operation.erase()
 
 
-def _take_tuple_apart(operation: Any) -> None:
-    """Give a custom call several results in place of one tuple: HLO has only the tuple."""
+def take_tuple_apart(operation: Any) -> Any:
+    """Give a custom call several results in place of one tuple, which is all that HLO has; return the call."""
     ir = jaxlib.load("mlir.ir", "convert HLO protos")
     if len(operation.results) != 1 or not isinstance(operation.results[0].type, ir.TupleType):
-        return
+        return operation
     readers = [use.owner.operation for use in operation.results[0].uses]
     if any(reader.name != "stablehlo.get_tuple_element" for reader in readers):
-        return
+        return operation
     tuple_, attributes = operation.results[0].type, operation.attributes
     types = [tuple_.get_type(number) for number in range(tuple_.num_types)]
     named = {attributes[number].name: attributes[number].attr for number in range(len(attributes))}
@@ -116,6 +117,7 @@ def _take_tuple_apart(operation: Any) -> None:
         reader.results[0].replace_all_uses_with(replacement.results[reader.attributes["index"].value])
         reader.erase()
     operation.erase()
+    return replacement
 
 
 def _create(like: Any, name: str, types: list[Any], attributes: dict[str, Any]) -> Any:

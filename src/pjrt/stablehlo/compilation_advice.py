@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from pjrt.api.compile_options import CompileOptions
 from pjrt.api.errors import FailedPreconditionError, InvalidArgumentError, PjrtError, ResourceExhaustedError
 from pjrt.api.program import Program
 from pjrt.stablehlo._diagnostics import shortened
@@ -16,16 +17,22 @@ from pjrt.stablehlo.operation import ParsedProgram
 from pjrt.stablehlo.parser import parse_module
 from pjrt.stablehlo.reader import read
 from pjrt.stablehlo.shapes.argument_shapes import is_dynamic, spelled_shape, symbols_in_shape
+from pjrt.stablehlo.shardings.stated_partitioning import with_partitioning
 from pjrt.stablehlo.shardings.stated_sharding import StatedSharding
 
 _SHAPES = "compile(program, shapes="
 _SHARDINGS = "expected shardings over the devices of the program"
 
 
-def with_advice(error: PjrtError, program: Program) -> PjrtError:
+def with_advice(error: PjrtError, program: Program, options: CompileOptions | None = None) -> PjrtError:
     """Return the error of a compilation, or a clearer one if the reason is in the arguments of the program.
 
     Reasons are arguments of dynamic shapes, and shardings over another number of devices than the program is for.
+
+    Args:
+        error: the error.
+        program: the program.
+        options: the options of the compilation; ``None`` where they leave everything to the program.
     """
     if isinstance(error, FailedPreconditionError | ResourceExhaustedError):  # of the client, not of the program
         return error
@@ -35,7 +42,8 @@ def with_advice(error: PjrtError, program: Program) -> PjrtError:
         module = to_module(read(program), trusted=True)
         parsed = parse_module(module, bodies=False)
         arguments = signature_of(parsed, module).arguments
-        advice = _on_shapes(arguments) or _on_shardings(arguments, parsed)
+        count = with_partitioning(program, options, module).partitioning.num_partitions
+        advice = _on_shapes(arguments) or _on_shardings(arguments, parsed, count)
     except PjrtError:
         return error
     return error if advice is None else InvalidArgumentError(f"{advice}: {shortened(error.message)}")
@@ -58,8 +66,8 @@ def _on_shapes(arguments: tuple[ArgumentInfo, ...]) -> str | None:
     )
 
 
-def _on_shardings(arguments: tuple[ArgumentInfo, ...], parsed: ParsedProgram) -> str | None:
-    meshes, count = parsed.meshes, parsed.num_partitions
+def _on_shardings(arguments: tuple[ArgumentInfo, ...], parsed: ParsedProgram, count: int) -> str | None:
+    meshes = parsed.meshes
     for index, argument in enumerate(arguments):
         sharding = StatedSharding.of(argument.sharding, len(argument.symbolic_shape), meshes)
         if sharding.tiling is None or sharding.tiling.is_replicated or len(sharding.tiling.places) == count:

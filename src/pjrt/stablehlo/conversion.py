@@ -12,6 +12,7 @@ from pjrt.stablehlo import _hlo, _mlir, jaxlib, safe_parse
 from pjrt.stablehlo._mlir import MlirModule
 from pjrt.stablehlo.format import HLO_ENCODINGS, Encoding, artifact_version, encoding_of
 from pjrt.stablehlo.reader import as_program
+from pjrt.stablehlo.shardings.stated_partitioning import has_mesh_shardings
 from pjrt.stablehlo.version import Version
 
 
@@ -53,6 +54,10 @@ def parse_here(program: Program, *, legalized: bool = True) -> MlirModule:
             module = from_hlo_proto(program.code, legalized=legalized)
         else:
             module = _mlir.parse(program.code)
+        if has_mesh_shardings(program):
+            from pjrt.stablehlo.shardings.shardy_form import to_shardy
+
+            to_shardy(module)
     except InvalidArgumentError as error:
         raise InvalidArgumentError(f"cannot read the {encoding}: {error.message}{_reason(program)}") from error
     _mlir.check(module)

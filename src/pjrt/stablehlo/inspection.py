@@ -16,7 +16,7 @@ from pjrt.stablehlo.location import Location
 from pjrt.stablehlo.operation import Operation, ParsedProgram
 from pjrt.stablehlo.parser import parse_module
 from pjrt.stablehlo.reader import as_program
-from pjrt.stablehlo.shardings.sharding_parser import Mesh
+from pjrt.stablehlo.shardings.mesh_sharding import Mesh
 from pjrt.stablehlo.types import FutureType, OpaqueType, TensorType, TupleType, ValueType
 from pjrt.stablehlo.version import Version
 

@@ -51,6 +51,16 @@ def load(name: str, purpose: str) -> Any:
         raise _broken(purpose, error) from error
 
 
+def load_hlo(purpose: str) -> Any:
+    """Import the module of jaxlib with the classes of HLO. Before 0.10 they were in ``_jax``.
+
+    Raises:
+        FailedPreconditionError: as ``load``.
+    """
+    module = load("_jax", purpose)
+    return module if hasattr(module, "HloModule") else load("_hlo", purpose)
+
+
 def dialect(name: str) -> Any:
     """Import the bindings of one of MLIR's dialects, such as ``stablehlo``.
 

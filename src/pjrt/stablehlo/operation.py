@@ -12,8 +12,9 @@ from typing import Any
 from pjrt.api.errors import InvalidArgumentError, NotFoundError
 from pjrt.api.program import Program
 from pjrt.stablehlo.location import Location
+from pjrt.stablehlo.shardings.mesh_sharding import Mesh
 from pjrt.stablehlo.shardings.sharding import Sharding
-from pjrt.stablehlo.shardings.sharding_parser import Mesh, parse_mesh, shardings_of
+from pjrt.stablehlo.shardings.sharding_parser import parse_mesh, parse_mesh_axes, shardings_of
 from pjrt.stablehlo.types import FunctionType, ValueType
 
 _REQUIRED = object()
@@ -166,6 +167,20 @@ class ParsedProgram:
             for operation in self.declarations
             if operation.name == "sdy.mesh"
         }
+
+    def device_groups(self, operation: Operation) -> list[list[int]] | None:
+        """Return the groups of a collective operation that are stated as axes of a mesh, device by device.
+
+        Returns:
+            None where the operation lists its groups, or has none.
+
+        Raises:
+            InvalidArgumentError: the program lacks the mesh, or the mesh the axes.
+        """
+        text = getattr(operation.attributes.get("replica_groups"), "text", None)
+        if text is None:
+            return None
+        return parse_mesh_axes(text, lambda name: parse_mesh(self._symbol(name)["mesh"].text))
 
     def argument_shardings(self, function: Function | None = None) -> list[Sharding | None]:
         """Return the sharding of each argument of a function; None where the program states none.

@@ -7,6 +7,8 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from pjrt.api.errors import PjrtError
 from pjrt.devices.reference.core.block import run_fast
 from pjrt.devices.reference.core.context import Context
@@ -66,16 +68,14 @@ def on_gathered_arguments(program: ParsedProgram, compiled: Compiled, num_partit
 
 
 def participants_of(program: ParsedProgram) -> ParticipantsFunction | None:
-    """Return the function that tells who takes part in the collectives of a program; ``None`` if it has none.
-
-    Groups that are written as axes of a mesh are not looked at: they are known when the program runs.
-    """
+    """Return the function that tells who takes part in the collectives of a program; ``None`` if it has none."""
     finders = []
     for operation in program.walk():
         if operation.name in MEETINGS:
-            view = OpView(operation.name, (), (), operation.attributes)
             with contextlib.suppress(PjrtError):
-                finders.append(finder_of(view))
+                along = program.device_groups(operation)
+                listed = {} if along is None else {"replica_groups": np.array(along)}
+                finders.append(finder_of(OpView(operation.name, (), (), {**operation.attributes, **listed})))
     if not finders:
         return None
     return lambda place, replicas, partitions: participants(finders, Context(run_fast, *place, replicas, partitions))

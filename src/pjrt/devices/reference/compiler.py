@@ -22,6 +22,7 @@ from pjrt.devices.reference.spmd.replica_groups import all_partitions, participa
 from pjrt.host import Compiled, RunContext
 from pjrt.stablehlo.entry import donations, memory_kinds, shape_spec, with_asked_layouts
 from pjrt.stablehlo.outline import Outline
+from pjrt.stablehlo.shardings.module_shardings import with_notes
 from pjrt.stablehlo.types import ValueType
 
 if TYPE_CHECKING:
@@ -72,9 +73,9 @@ def compile_program(
     parameter_specs, result_specs = _specs(parameters), _specs(results)
     execute: Execute = evaluator.run
     shardings: tuple[Sequence[bytes], Sequence[bytes]] | None = None
-    gathered = None
+    gathered = notes = None
     if partitioned is not None:
-        shardings = partitioned.parameter_shardings, partitioned.result_shardings
+        shardings, notes = (partitioned.parameter_shardings, partitioned.result_shardings), partitioned.notes
     elif spmd and parameter_specs is not None and result_specs is not None:
         gathered = GatheredProgram(evaluator, options.partitioning.num_partitions)
         execute, parameter_specs, result_specs = gathered.run, gathered.parameters, gathered.results
@@ -113,6 +114,7 @@ def compile_program(
         output_memory_kinds=memory_kinds(evaluator.result_attributes),
         cost=lambda: costs(evaluator),
         memory=None if gathered is not None else lambda: memory_stats(evaluator, aliases),
+        optimized=None if notes is None else lambda: with_notes(program, *notes),
     )
 
 

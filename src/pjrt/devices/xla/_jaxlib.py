@@ -26,12 +26,11 @@ import numpy as np
 from pjrt.api.element_type import AnyDType
 from pjrt.api.errors import InternalError, PjrtError, StatusCode, UnimplementedError
 from pjrt.devices.xla.collective_errors import explained
-from pjrt.stablehlo.jaxlib import load, version
+from pjrt.stablehlo.jaxlib import load, load_hlo, version
 
 _PURPOSE = "run programs on XLA's CPU device"
 jax: Any = load("_jax", _PURPOSE)
-# jaxlib 0.10 moved the classes of HLO into a module of their own.
-hlo: Any = jax if hasattr(jax, "HloSharding") else load("_hlo", _PURPOSE)
+hlo: Any = load_hlo(_PURPOSE)
 FFI_PLATFORM = "cpu"
 HAS_SIX_BITS = hasattr(jax.PrimitiveType if hasattr(jax, "PrimitiveType") else hlo.PrimitiveType, "F6E2M3FN")
 """Whether arrays can have elements of six bits."""

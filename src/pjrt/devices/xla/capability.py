@@ -54,7 +54,7 @@ def capabilities(num_devices: int) -> Capabilities:
         num_devices=num_devices,
         element_types=_ELEMENT_TYPES,
         memory_kinds=tuple(KINDS),
-        program_formats=(ProgramFormat.MLIR.value, ProgramFormat.HLO.value),
+        program_formats=tuple(each.value for each in ProgramFormat),
         stablehlo_minimum_version=(oldest.major, oldest.minor, oldest.patch),
         stablehlo_current_version=(newest.major, newest.minor, newest.patch),
         features=_FEATURES,

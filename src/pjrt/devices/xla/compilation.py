@@ -14,10 +14,11 @@ from pjrt.api.program import Program, ProgramFormat
 from pjrt.devices.xla import _jaxlib, csr_product, custom_calls, value_shape
 from pjrt.devices.xla._jaxlib import converted, status_of
 from pjrt.devices.xla.call_signatures import CSR_PRODUCT
-from pjrt.devices.xla.debug_options import with_debug_options
 from pjrt.devices.xla.executable import SERIALIZED, XlaExecutable
 from pjrt.devices.xla.random_bits import with_unsigned_random_bits
 from pjrt.stablehlo import read, to_module, with_partitioning
+from pjrt.stablehlo.debug_options import with_debug_options
+from pjrt.stablehlo.shardings.stated_partitioning import with_fitting_partitioner
 
 if TYPE_CHECKING:
     from pjrt.devices.xla.runtime import Runtime
@@ -53,6 +54,7 @@ def compile_program(
         code = with_unsigned_random_bits(program.code)
         if code is not program.code:
             module = _module(Program(code))
+    options = with_fitting_partitioner(module, options)
     custom_calls.register_handlers(program.code)
     called = () if inspect is None else inspect(module, options)
     if CSR_PRODUCT in called:
@@ -144,9 +146,9 @@ def _explained(error: Exception) -> PjrtError:
 
 def _module(program: Program) -> Any:
     """Return the program as the MLIR module that jaxlib compiles."""
-    if program.format not in (ProgramFormat.MLIR, ProgramFormat.HLO):
+    if program.format not in tuple(ProgramFormat):
         raise InvalidArgumentError(
-            f"the device 'cpu' compiles programs in the formats 'mlir' and 'hlo', found '{program.format}'"
+            f"the device 'cpu' compiles programs in the formats {', '.join(ProgramFormat)}, found '{program.format}'"
         )
     # XLA compiles its own operations too, so they may stay.
     return to_module(read(program), trusted=True, legalized=False)

@@ -79,7 +79,7 @@ def compile_safely(runtime: Runtime, program: Program, options: CompileOptions |
     except PjrtError as error:
         from pjrt.stablehlo.compilation_advice import with_advice  # here: it looks into programs, and imports much
 
-        raise with_advice(error, program) from error
+        raise with_advice(error, program, options) from error
 
 
 def is_ordinary(outline: Outline) -> bool:

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import math
-import re
+import contextlib
 from typing import NamedTuple
 
 import numpy as np
 
+from pjrt.api.errors import PjrtError
 from pjrt.stablehlo.analysis._work import nbytes
 from pjrt.stablehlo.attributes import Opaque
 from pjrt.stablehlo.operation import Operation, ParsedProgram
-from pjrt.stablehlo.shardings.sharding_parser import parse_mesh
 
 
 class Traffic(NamedTuple):
@@ -57,19 +56,14 @@ def traffic_of(operation: Operation, program: ParsedProgram) -> Traffic:
     return Traffic(size_or_none, operands, results, sent)
 
 
-# A part of an axis has its size behind the name, and does not match.
-_MESH_AXES = re.compile(
-    r'#stablehlo\.replica_group_mesh_axes<mesh = @"?(?P<mesh>[^",]+)"?, '
-    r'axes = \[(?P<axes>(?:#stablehlo\.axis_ref<name = "[^"]*">(?:, )?)*)\]>$'
-)
-_AXIS_NAME = re.compile(r'name = "([^"]*)"')
-
-
 def _group_size(operation: Operation, program: ParsedProgram) -> int | None:
     replicas, partitions = program.num_replicas, program.num_partitions
     groups = operation.attribute("replica_groups", None)
     if isinstance(groups, Opaque):
-        return _size_along_axes(groups.text, program)
+        with contextlib.suppress(PjrtError):  # a mesh or an axis that there is not
+            along = program.device_groups(operation)
+            return len(along[0]) if along else None
+        return None
     row = np.reshape(groups, (len(groups), -1))[0] if groups is not None and np.size(groups) else None
     listed = None if row is None else int((row >= 0).sum())
     channel = operation.attribute("channel_handle", None)
@@ -80,13 +74,3 @@ def _group_size(operation: Operation, program: ParsedProgram) -> int | None:
     if operation.name.endswith((".all_gather", ".all_reduce", ".reduce_scatter")):
         return (listed or replicas) * partitions
     return listed or partitions
-
-
-def _size_along_axes(text: str, program: ParsedProgram) -> int | None:
-    match = _MESH_AXES.match(text)
-    meshes = (each for each in program.declarations if match and each.attributes.get("sym_name") == match["mesh"])
-    mesh = next(meshes, None)
-    if match is None or mesh is None:
-        return None
-    axes = parse_mesh(mesh.attribute("mesh").text).axes
-    return math.prod(axes[name] for name in _AXIS_NAME.findall(match["axes"]))

@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 import sys
 import warnings
-from typing import Any
 
 from pjrt.api.errors import DataLossError, InvalidArgumentError
 from pjrt.api.program import Program, ProgramFormat
@@ -78,18 +77,13 @@ def to_hlo_text(program: Program) -> str:
         FailedPreconditionError: jaxlib is missing.
     """
     place = _hlo.screen(program.code)
+    hlo = jaxlib.load_hlo(_PURPOSE)
     try:
-        module = _xla().HloModule.from_serialized_hlo_module_proto(program.code[place.begin : place.end])
+        module = hlo.HloModule.from_serialized_hlo_module_proto(program.code[place.begin : place.end])
     except (RuntimeError, ValueError) as error:
         raise InvalidArgumentError(f"expected an HLO proto, and XLA refuses it: {error}") from error
     text: str = module.to_string()
     return text
-
-
-def _xla() -> Any:
-    """Return the module of jaxlib with the classes of HLO."""
-    module = jaxlib.load("_jax", _PURPOSE)  # before 0.10 they were in a module of their own
-    return module if hasattr(module, "HloModule") else jaxlib.load("_hlo", _PURPOSE)
 
 
 def _header(code: bytes) -> bytes:
@@ -120,7 +114,7 @@ def parse_here(code: bytes) -> bytes:
     """
     text = code.decode()
     try:
-        proto: bytes = _xla().hlo_module_from_text(text).as_serialized_hlo_module_proto()
+        proto: bytes = jaxlib.load_hlo(_PURPOSE).hlo_module_from_text(text).as_serialized_hlo_module_proto()
     except (RuntimeError, ValueError) as error:
         raise InvalidArgumentError(_explained(str(error), text)) from error
     return proto

@@ -5,15 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pjrt.api.program import Program, ProgramFormat
-from pjrt.stablehlo import _hlo, _xla_protos
-from pjrt.stablehlo.conversion import to_hlo
+from pjrt.stablehlo import _hlo, _mlir, _xla_protos, jaxlib
+from pjrt.stablehlo.conversion import to_hlo, to_module
 from pjrt.stablehlo.primitive_type import TUPLE
 from pjrt.stablehlo.protobuf_wire import fields
+from pjrt.stablehlo.reader import read
+from pjrt.stablehlo.shardings.sharding import Sharding
 
 # HloModuleProto; OpSharding.Type
 _PROGRAM_SHAPE, _OUTPUT_SHARDING, _PARAMETER_SHARDINGS = 4, 12, 14
 _READ = (_PROGRAM_SHAPE, _OUTPUT_SHARDING, _PARAMETER_SHARDINGS)
 _TUPLE_SHARDING = 2
+_PURPOSE = "note the shardings of a program"
 
 
 def with_shardings(
@@ -50,6 +53,40 @@ def with_shardings(
     whole = _xla_protos.parse("HloModuleProtoWithConfig", program.code)
     whole.hlo_module = module + notes.SerializeToString()
     return Program(whole.SerializeToString(), ProgramFormat.HLO_WITH_CONFIG)
+
+
+def with_notes(program: Program, parameter_notes: Sequence[bytes], result_notes: Sequence[bytes]) -> Program:
+    """Return a program of whole values with XLA's notes of its shardings, as ``partition`` returns them.
+
+    A program of StableHLO stays one, with the attributes for notes that XLA's converters know.
+    """
+    if program.format != ProgramFormat.MLIR:
+        return with_shardings(program, parameter_notes, result_notes)
+    ir = jaxlib.load("mlir.ir", _PURPOSE)
+    module = to_module(read(program), trusted=True)
+    with module as mlir:
+        texts = [ir.StringAttr.get(note) for note in parameter_notes]
+        result = result_notes[0] if len(result_notes) == 1 else _of_tuple(result_notes)
+        attributes = mlir.operation.attributes
+        attributes["mhlo.spmd_parameters_shardings"] = ir.ArrayAttr.get(texts)
+        attributes["mhlo.spmd_output_sharding"] = ir.StringAttr.get(result)
+    return Program(_mlir.write_bytecode(module))
+
+
+def as_tiles(sharding: bytes) -> bytes:
+    """Return a serialized ``xla.OpSharding`` over the axes of a mesh as one of tiles, as XLA's executables report it.
+
+    Shardings of other kinds stay as they are.
+    """
+    if not _xla_protos.parse("OpSharding", sharding).HasField("named_sharding"):
+        return sharding
+    hlo = jaxlib.load_hlo(_PURPOSE)
+    if not hasattr(hlo.HloSharding, "v3_to_v2_sharding"):  # jaxlib 0.9
+        return Sharding.from_proto(sharding).to_proto()
+    proto = hlo.OpSharding()
+    proto.ParseFromString(sharding)
+    tiles: bytes = hlo.HloSharding.v3_to_v2_sharding(hlo.HloSharding.from_proto(proto)).to_proto().SerializeToString()
+    return tiles
 
 
 def _of_tuple(shardings: Sequence[bytes]) -> bytes:

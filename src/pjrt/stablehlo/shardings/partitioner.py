@@ -23,9 +23,11 @@ from pjrt.stablehlo import _mlir, jaxlib
 from pjrt.stablehlo._mlir import MlirModule
 from pjrt.stablehlo.compilation_advice import with_advice
 from pjrt.stablehlo.conversion import to_module
+from pjrt.stablehlo.debug_options import with_debug_options
 from pjrt.stablehlo.mlir_walk import walk
 from pjrt.stablehlo.reader import read
-from pjrt.stablehlo.shardings.stated_partitioning import with_partitioning
+from pjrt.stablehlo.shardings.module_shardings import as_tiles
+from pjrt.stablehlo.shardings.stated_partitioning import with_fitting_partitioner, with_partitioning
 
 _PURPOSE = "partition a program"
 _STOP = "pjrt_no_code_after_partitioning"
@@ -41,11 +43,14 @@ class Partitioned:
             tells the partition, and collectives name the partitions that take part.
         parameter_shardings: how each whole argument is spread over the partitions, as a serialized ``xla.OpSharding``.
         result_shardings: how each whole result is spread over them.
+        notes: the same shardings, of the arguments and of the results, as XLA notes them in its module. Since jaxlib
+            0.12 Shardy's are over the axes of a mesh there, while executables report tiles.
     """
 
     module: MlirModule
     parameter_shardings: tuple[bytes, ...]
     result_shardings: tuple[bytes, ...]
+    notes: tuple[tuple[bytes, ...], tuple[bytes, ...]]
 
     @property
     def program(self) -> Program:
@@ -69,8 +74,9 @@ def partition(program: AnyProgram, options: CompileOptions | None = None) -> Par
     """
     program = Program.of(program)
     options = with_partitioning(program, options)
-    shardy = options.partitioning.use_shardy_partitioner
     module = to_module(read(program), trusted=True, legalized=False)
+    options = with_fitting_partitioner(module, options)
+    shardy = options.partitioning.use_shardy_partitioner
     with module as mlir:
         main = _main(mlir)
         num_results = len(_type(main).results)
@@ -80,16 +86,18 @@ def partition(program: AnyProgram, options: CompileOptions | None = None) -> Par
     try:
         dumped = _compile_and_dump(_mlir.write_bytecode(module), _options(options))
     except InvalidArgumentError as error:
-        raise with_advice(error, program) from error
+        raise with_advice(error, program, options) from error
     hlo = read(Program(dumped, ProgramFormat.HLO))
-    parameter_shardings, result_shardings = _shardings(hlo)
+    parameters, results = _shardings(hlo)
+    results = results[:num_results]
     partitioned = to_module(hlo, trusted=True)
     with partitioned as mlir:
         main = _main(mlir)
         _remove_stop(main, num_results)
-        _check_groups(mlir)
         _state(mlir, main, stated, options)
-    return Partitioned(partitioned, parameter_shardings, result_shardings[:num_results])
+    return Partitioned(
+        partitioned, tuple(map(as_tiles, parameters)), tuple(map(as_tiles, results)), (parameters, results)
+    )
 
 
 def _options(options: CompileOptions) -> CompileOptions:
@@ -120,20 +128,17 @@ def _compile_and_dump(code: bytes, options: CompileOptions) -> bytes:
     client = jax.get_tfrt_cpu_client(asynchronous=False, num_devices=count)
     devices = jax.DeviceList(tuple(client.local_devices()))
     message = "the compiler ended without a message"
-    for overrides in ({**_OVERRIDES, **_PLAIN_GROUPS}, _OVERRIDES):
-        with tempfile.TemporaryDirectory(prefix="pjrt-partition-") as folder:
-            asked = replace(options, option_overrides={**overrides, "xla_dump_to": folder})
-            try:
-                client.compile_and_load(code, devices, jax.CompileOptions.ParseFromString(asked.to_proto()))
-            except (RuntimeError, ValueError) as error:  # the stop at least
-                message = str(error)
-            dumped = sorted(Path(folder).rglob(_DUMP))
-            if dumped:
-                return dumped[-1].read_bytes()
-        if _STOP in message:
-            message = "the compiler of this jaxlib has no pass 'spmd-partitioning'"
-        if "No such compile option" not in message:
-            break
+    with tempfile.TemporaryDirectory(prefix="pjrt-partition-") as folder:
+        asked = with_debug_options(replace(options, option_overrides={**_OVERRIDES, "xla_dump_to": folder}).to_proto())
+        try:
+            client.compile_and_load(code, devices, jax.CompileOptions.ParseFromString(asked))
+        except (RuntimeError, ValueError) as error:  # the stop at least
+            message = str(error)
+        dumped = sorted(Path(folder).rglob(_DUMP))
+        if dumped:
+            return dumped[-1].read_bytes()
+    if _STOP in message:
+        message = "the compiler of this jaxlib has no pass 'spmd-partitioning'"
     if message.startswith("INVALID_ARGUMENT"):
         raise InvalidArgumentError(f"XLA cannot partition this program: {message}")
     raise UnimplementedError(f"XLA does not partition this program: {message}")
@@ -145,20 +150,6 @@ _OVERRIDES: dict[str, OptionValue] = {
     "xla_dump_hlo_as_text": False,
     "xla_backend_optimization_level": 0,
 }
-_PLAIN_GROUPS: dict[str, OptionValue] = {"xla_enable_rgv3_materialization": False}
-"""Lists of devices as replica groups. XLA writes axes of a mesh otherwise, and loses the mesh's order of devices when
-it converts them to StableHLO. The versions of XLA before these axes do not know the option."""
-
-
-def _check_groups(mlir: Any) -> None:
-    """Refuse axes of a mesh as replica groups: the mesh's order of devices is lost, and results would be wrong."""
-    for operation in walk(mlir.operation):
-        if "replica_groups" in operation.attributes:
-            groups = str(operation.attributes["replica_groups"])
-            if "mesh_axes" in groups:
-                raise UnimplementedError(
-                    f"XLA partitions this program for groups of devices that this jaxlib does not list: {groups}"
-                )
 
 
 @functools.cache
@@ -171,9 +162,7 @@ def _register_batch_partitionable() -> None:
 
 def _shardings(hlo: Program) -> tuple[tuple[bytes, ...], tuple[bytes, ...]]:
     """Return the shardings of parameters and of results, the stop's included, that XLA notes in the module."""
-    jax = jaxlib.load("_jax", _PURPOSE)  # before 0.10 it had the classes of HLO, too
-    classes = jax if hasattr(jax, "HloModule") else jaxlib.load("_hlo", _PURPOSE)
-    module = classes.HloModule.from_serialized_hlo_module_proto(hlo.code)
+    module = jaxlib.load_hlo(_PURPOSE).HloModule.from_serialized_hlo_module_proto(hlo.code)
     results = module.spmd_output_sharding
     return (
         tuple(sharding.SerializeToString() for sharding in module.spmd_parameters_shardings),

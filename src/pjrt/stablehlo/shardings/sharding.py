@@ -1,7 +1,7 @@
 """Shardings: how a value is spread over the partitions of a program.
 
 The value is cut into tiles along its dimensions, and each partition holds one of them. A value that is unreduced is a
-sum besides: each partition holds a tile of one of its terms.
+sum besides, or a maximum or minimum: each partition holds a tile of one of its terms.
 """
 
 from __future__ import annotations
@@ -9,22 +9,23 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from pjrt.api.errors import DataLossError, UnimplementedError
+from pjrt.api.errors import DataLossError, InvalidArgumentError, UnimplementedError
 from pjrt.stablehlo import _xla_protos
-from pjrt.stablehlo.shardings import named_sharding
+from pjrt.stablehlo.shardings.mesh_sharding import MOST_PARTITIONS, REDUCTIONS, MeshSharding
 
 Array = Any
 Shape = tuple[int, ...]
 
 # xla.OpSharding.Type, as far as it is known here.
-_REPLICATED, _MAXIMAL, _OTHER, _UNREDUCED = 0, 1, 3, 6
+_REPLICATED, _MAXIMAL, _OTHER, _MANUAL, _UNREDUCED = 0, 1, 3, 4, 6
 
-_MOST_PARTITIONS = 1 << 17
+_REDUCTION = b"sdy::reduction_op"
+"""The ``op_type`` in the metadata by which XLA of 2026 tells that terms make a maximum or a minimum, and not a sum."""
 
 
 @dataclass(frozen=True)
@@ -35,11 +36,15 @@ class Sharding:
         tiles: the number of tiles along each dimension; () for a value that every partition has whole.
         places: for each partition the position of its tile, dimension by dimension.
         terms: for each partition the number of the term that it has a tile of; () for a value that is no sum.
+        reduction: how the terms make the value, one of ``REDUCTIONS``.
+
+    Dimensions at the end that it does not name are not cut.
     """
 
     tiles: Shape = ()
     places: tuple[Shape, ...] = ()
     terms: Shape = ()
+    reduction: str = "sum"
 
     @property
     def is_replicated(self) -> bool:
@@ -50,16 +55,37 @@ class Sharding:
         """Return the shape of a tile; the last one of a dimension that does not divide evenly is padded."""
         if self.is_replicated:
             return shape
-        return tuple(-(-size // count) for size, count in zip(shape, self.tiles, strict=True))
+        tiles = self.of_rank(len(shape)).tiles
+        return tuple(-(-size // count) for size, count in zip(shape, tiles, strict=True))
+
+    def of_rank(self, rank: int) -> Sharding:
+        """Return the sharding of values of a rank, with a number of tiles for each dimension.
+
+        Raises:
+            InvalidArgumentError: it cuts more dimensions than there are.
+        """
+        more = rank - len(self.tiles)
+        if self.is_replicated or not more:
+            return self
+        if more < 0:
+            raise InvalidArgumentError(
+                f"expected values of {len(self.tiles)} dimensions or more for a sharding of {self.tiles} tiles, found "
+                f"one of {rank}"
+            )
+        places = tuple((*place, *(0,) * more) for place in self.places)
+        return replace(self, tiles=(*self.tiles, *(1,) * more), places=places)
 
     def cut(self, value: Array, partition: int) -> Array:
-        """Return the tile of a partition. Of a sum the first term is the value, and the others are zero."""
+        """Return the tile of a partition.
+
+        Of a sum the first term is the value, and the others are zero; of a maximum or minimum each is the value.
+        """
         if self.is_replicated:
             return value
         sizes = self.shard_shape(value.shape)
-        if self.terms and self.terms[partition]:
+        if self.terms and self.terms[partition] and self.reduction == "sum":
             return np.zeros(sizes, value.dtype)
-        place = self.places[partition]
+        place = self.of_rank(value.ndim).places[partition]
         tile = value[tuple(slice(i * size, (i + 1) * size) for i, size in zip(place, sizes, strict=True))]
         if tile.shape == sizes:
             return tile
@@ -69,15 +95,15 @@ class Sharding:
 
     def put_together(self, shards: Sequence[Array], shape: Shape) -> Array:
         """Return the whole value, of this shape, from the tiles of all partitions."""
-        sizes = self.shard_shape(shape)
-        whole = tuple(size * count for size, count in zip(sizes, self.tiles, strict=True))
+        sizes, ranked = self.shard_shape(shape), self.of_rank(len(shape))
+        whole = tuple(size * count for size, count in zip(sizes, ranked.tiles, strict=True))
         terms = self.terms or (0,) * len(self.places)
         sums: dict[int, Array] = {}
-        for term, place, shard in zip(terms, self.places, shards, strict=True):
+        for term, place, shard in zip(terms, ranked.places, shards, strict=True):
             if term not in sums:
                 sums[term] = np.empty(whole, shard.dtype)
             sums[term][tuple(slice(i * size, (i + 1) * size) for i, size in zip(place, sizes, strict=True))] = shard
-        total = functools.reduce(np.add, (sums[term] for term in sorted(sums)))
+        total = functools.reduce(_REDUCE[self.reduction], (sums[term] for term in sorted(sums)))
         return total[tuple(slice(0, size) for size in shape)]
 
     def to_proto(self) -> bytes:
@@ -85,12 +111,14 @@ class Sharding:
         if self.is_replicated:
             return b"\x08\x00"  # XLA writes the type also where it is 0
         count = max(self.terms, default=0) + 1
+        kind = {"op_type": _REDUCTION, "op_name": self.reduction.upper().encode()}
+        noted = {} if self.reduction == "sum" else {"metadata": [kind]}  # XLA before 2026 knows only sums
         if count == len(self.places):
-            return _serialized(type=_UNREDUCED)
+            return _serialized(type=_UNREDUCED, **noted)
         copies = len(self.places) // (math.prod(self.tiles) * count)
         terms = self.terms or (0,) * len(self.places)
         order = sorted(range(len(self.places)), key=lambda partition: (self.places[partition], terms[partition]))
-        tiled = {"type": _OTHER, "tile_assignment_devices": order}
+        tiled = {"type": _OTHER, "tile_assignment_devices": order, **noted}
         last = () if copies == 1 else (copies,)
         if count == 1:
             tiled["tile_assignment_dimensions"] = (*self.tiles, *last)
@@ -121,31 +149,38 @@ class Sharding:
         The others have an array of the same shape without the value. Such are the results of a call that one device of
         a program makes for all.
         """
-        return bool(_xla_protos.parse("OpSharding", serialized).type == _MAXIMAL)
+        proto = _xla_protos.parse("OpSharding", serialized)
+        if proto.HasField("named_sharding"):
+            return bool(proto.named_sharding.mesh.device_ids) and not proto.named_sharding.mesh.axes
+        return bool(proto.type == _MAXIMAL)
 
     @staticmethod
-    def from_proto(serialized: bytes) -> Sharding:
+    def from_proto(serialized: bytes, num_partitions: int | None = None) -> Sharding:
         """Return the sharding that a serialized ``xla.OpSharding`` holds.
+
+        Args:
+            serialized: the message.
+            num_partitions: the number of partitions, which some messages do not state.
 
         Raises:
             DataLossError: the bytes are no such message, or its numbers contradict each other.
             UnimplementedError: the sharding is of a kind that does not cut a value into tiles.
         """
         proto = _xla_protos.parse("OpSharding", serialized)
-        if proto.HasField("named_sharding"):  # since XLA of 2026, in place of all other fields
-            try:
-                named = Sharding(*named_sharding.tiles_of(proto.named_sharding, _MOST_PARTITIONS))
-                return REPLICATED if named.is_replicated else named
-            except ValueError as error:
-                raise DataLossError(f"corrupt sharding: {error}") from error
-        if proto.type == _REPLICATED:
-            return REPLICATED
-        if proto.type != _OTHER:
-            raise UnimplementedError(
-                f"expected a sharding that replicates or tiles a value, found one of kind {proto.type}"
-            )
-        dimensions, last = tuple(proto.tile_assignment_dimensions), proto.last_tile_dims
         try:
+            if proto.HasField("named_sharding"):  # since XLA of 2026, in place of all other fields
+                return _of_named(MeshSharding.of_proto(proto.named_sharding), proto.named_sharding.reduction_op)
+            if proto.type == _REPLICATED:
+                return REPLICATED
+            reduction = _reduction(proto.metadata)
+            if proto.type == _UNREDUCED and num_partitions is not None:
+                return Sharding.of_terms(num_partitions, reduction)
+            last, dimensions = list(proto.last_tile_dims), tuple(proto.tile_assignment_dimensions)
+            if proto.type != _OTHER or _MANUAL in last:
+                raise UnimplementedError(
+                    f"expected a sharding that replicates or tiles a value, found one of kind "
+                    f"{proto.type}{' with manual parts' * (proto.type == _OTHER)}"
+                )
             grid = _grid(proto, dimensions)
         except ValueError as error:
             raise DataLossError(f"corrupt sharding: {error}") from error
@@ -153,16 +188,37 @@ class Sharding:
         summed = [rank + i for i, each in enumerate(last) if each == _UNREDUCED]
         if rank < 0:
             raise DataLossError(f"corrupt sharding: {len(dimensions)} dimensions, {len(last)} of which are no tiles")
-        return Sharding.of_grid(grid, rank, summed)
+        return Sharding.of_grid(grid, rank, summed, reduction)
 
     @staticmethod
-    def of_grid(devices: Array, rank: int, summed: Sequence[int] = ()) -> Sharding:
+    def of_axes(named: MeshSharding) -> Sharding:
+        """Return the sharding over the axes of a mesh. Manual axes count as axes along which the value is repeated."""
+        mesh = named.mesh
+        spread = [mesh.along(axes) for axes in named.dimensions]
+        numbers = np.array([places for _, places in spread], np.int64).reshape(len(spread), len(mesh.devices))
+        terms = mesh.along(named.unreduced)[1]
+        return Sharding(
+            tuple(count for count, _ in spread),
+            tuple(map(tuple, numbers.T.tolist())),
+            *((tuple(terms.tolist()), named.reduction) if terms.any() else ()),
+        )
+
+    @staticmethod
+    def of_terms(num_partitions: int, reduction: str = "sum") -> Sharding:
+        """Return the sharding of a value of which each partition has a whole term."""
+        if num_partitions == 1:
+            return REPLICATED
+        return Sharding((), ((),) * num_partitions, tuple(range(num_partitions)), reduction)
+
+    @staticmethod
+    def of_grid(devices: Array, rank: int, summed: Sequence[int] = (), reduction: str = "sum") -> Sharding:
         """Return the sharding that places the partitions in a grid of tiles.
 
         Args:
             devices: the partition at each place of the grid.
             rank: how many of its dimensions, the first ones, are those of the value.
             summed: those of the others along which the terms of a sum lie; along the rest the value is repeated.
+            reduction: how the terms make the value.
         """
         places: list[Shape] = [()] * devices.size
         terms = [0] * devices.size
@@ -170,7 +226,29 @@ class Sharding:
         for place, device in np.ndenumerate(devices):
             places[int(device)] = tuple(int(i) for i in place[:rank])
             terms[int(device)] = int(np.ravel_multi_index([place[d] for d in summed], sizes)) if summed else 0
-        return Sharding(tuple(devices.shape[:rank]), tuple(places), tuple(terms) if any(terms) else ())
+        return Sharding(tuple(devices.shape[:rank]), tuple(places), *((tuple(terms), reduction) if any(terms) else ()))
+
+
+def _of_named(named: MeshSharding, reduction: int) -> Sharding:
+    if named.manual or named.device is not None or (reduction and not named.unreduced):
+        raise UnimplementedError(f"expected a sharding that replicates or tiles a value, or adds, found {named}")
+    sharding = Sharding.of_axes(named)
+    return REPLICATED if sharding.is_replicated else sharding
+
+
+def _reduction(metadata: Any) -> str:
+    """Return the reduction that XLA notes in the metadata of a sharding.
+
+    Raises:
+        ValueError: it is none of ``REDUCTIONS``.
+    """
+    names = [each.op_name.decode(errors="replace").lower() for each in metadata if each.op_type == _REDUCTION]
+    if any(name not in REDUCTIONS or name != names[0] for name in names):
+        raise ValueError(f"a reduction by {', '.join(names)}")
+    return names[0] if names else "sum"
+
+
+_REDUCE: dict[str, Any] = {"sum": np.add, "max": np.maximum, "min": np.minimum}
 
 
 def _grid(proto: Any, dimensions: Shape) -> Array:
@@ -180,7 +258,7 @@ def _grid(proto: Any, dimensions: Shape) -> Array:
         ValueError: the numbers in the message make no grid.
     """
     iota = tuple(proto.iota_reshape_dims) or (len(proto.tile_assignment_devices),)
-    if not 0 < math.prod(iota) == math.prod(dimensions) <= _MOST_PARTITIONS or min(*iota, *dimensions) < 1:
+    if not 0 < math.prod(iota) == math.prod(dimensions) <= MOST_PARTITIONS or min(*iota, *dimensions) < 1:
         raise ValueError(f"a grid of {dimensions} tiles for partitions in a grid of {iota}")
     devices = np.array(proto.tile_assignment_devices or range(math.prod(iota)))
     if sorted(devices.tolist()) != list(range(devices.size)):

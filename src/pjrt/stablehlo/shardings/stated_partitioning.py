@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from pjrt.api.compile_options import CompileOptions
-from pjrt.api.errors import PjrtError
+from pjrt.api.errors import InvalidArgumentError, PjrtError
 from pjrt.api.partitioning import Partitioning
 from pjrt.api.program import AnyProgram, Program, ProgramFormat
 from pjrt.stablehlo import _hlo, _mlir
+from pjrt.stablehlo.debug_options import mesh_shardings_enabled
 from pjrt.stablehlo.mlir_walk import top_level
 
 if TYPE_CHECKING:
@@ -17,6 +19,12 @@ if TYPE_CHECKING:
 
 # As MLIR spells them, in text and among the strings of bytecode.
 _NAMES = (b"mhlo.num_replicas", b"mhlo.num_partitions")
+_OVER_MESH = re.compile(rb"\{\s*(?:mesh|maximal_mesh|single_device)\s*\[")
+"""The beginning of a sharding over the axes of a mesh, as XLA spells it."""
+
+_TILED = re.compile(r"\{devices=[^\"]*")
+"""A sharding of GSPMD's that cuts a value."""
+
 _ONE = re.compile(rb"mhlo\.num_(?:replicas|partitions)\s*=\s*1\s*:")
 
 
@@ -33,8 +41,8 @@ def partitioning_of(program: Program, module: MlirModule | None = None) -> Parti
     Raises:
         InvalidArgumentError: the program states a count that is not a number from 1 up.
     """
-    if program.format == ProgramFormat.HLO_WITH_CONFIG:
-        return _of_hlo(program.code)
+    if program.format in (ProgramFormat.HLO, ProgramFormat.HLO_WITH_CONFIG):
+        return _of_hlo(program)
     if not _may_state_something(program.code):
         return Partitioning()
     if module is None:
@@ -46,7 +54,8 @@ def partitioning_of(program: Program, module: MlirModule | None = None) -> Parti
         except PjrtError:  # the compiler reports the reason, and better
             return Partitioning()
     with module as mlir:
-        return Partitioning(*_mlir.device_counts(mlir.operation.attributes), _has_shardy(mlir))
+        shardy = _over_mesh(program.code) or _has_shardy(mlir)
+        return Partitioning(*_mlir.device_counts(mlir.operation.attributes), shardy)
 
 
 def with_partitioning(
@@ -63,18 +72,57 @@ def with_partitioning(
     return chosen if chosen.states_partitioning else chosen.completed(partitioning_of(Program.of(program), module))
 
 
+def with_fitting_partitioner(module: MlirModule, options: CompileOptions) -> CompileOptions:
+    """Return compile options by which XLA does not have Shardy partition a program whose shardings are GSPMD's.
+
+    Where it takes shardings over the axes of a mesh, as since jaxlib 0.12, XLA ends the process over such a program.
+
+    Args:
+        module: the program.
+        options: the options; nothing is left to the program.
+
+    Raises:
+        InvalidArgumentError: the program has shardings of both kinds.
+    """
+    if not options.partitioning.use_shardy_partitioner:
+        return options
+    with module as mlir:
+        functions = [each for each in top_level(mlir) if each.name == "func.func"]
+        tiled = next((m for each in functions for m in _TILED.finditer(_spelled(each, "arg_attrs"))), None)
+        if tiled is None or _SHARDY_IN_XLA in _spelled(mlir.operation, "mhlo.frontend_attributes"):
+            return options
+        if not mesh_shardings_enabled(options.to_proto()):
+            return options
+        if _has_shardy(mlir):
+            raise InvalidArgumentError(f"expected shardings of one kind, found {tiled[0]} of GSPMD's beside Shardy's")
+    return replace(options, use_shardy_partitioner=False)
+
+
 def _may_state_something(code: bytes) -> bool:
     """Whether a program may be for several devices or have shardings of Shardy's: it would contain their names."""
     stated = sum(code.count(name) for name in _NAMES)
-    return stated != len(_ONE.findall(code)) or b"sdy" in code
+    return stated != len(_ONE.findall(code)) or b"sdy" in code or _over_mesh(code)
 
 
-def _of_hlo(code: bytes) -> Partitioning:
+def _of_hlo(program: Program) -> Partitioning:
     try:
-        replicas, partitions = _hlo.device_counts(code)
-    except PjrtError:
+        with_config = program.format == ProgramFormat.HLO_WITH_CONFIG
+        counts = _hlo.device_counts(program.code) if with_config else (1, 1)
+        return Partitioning(*counts, _SHARDY_IN_XLA.encode() in program.code or _hlo.has_mesh_shardings(program.code))
+    except PjrtError:  # the compiler reports the reason, and better
         return Partitioning()
-    return Partitioning(replicas, partitions, _SHARDY_IN_XLA.encode() in code)
+
+
+def has_mesh_shardings(program: Program) -> bool:
+    """Whether a program may have shardings over the axes of a mesh in XLA's spelling."""
+    if program.format in (ProgramFormat.HLO, ProgramFormat.HLO_WITH_CONFIG):
+        return _hlo.has_mesh_shardings(program.code)
+    return _over_mesh(program.code)
+
+
+def _over_mesh(code: bytes) -> bool:
+    """Whether MLIR may hold shardings of XLA's over the axes of a mesh, which are Shardy's in XLA's spelling."""
+    return _OVER_MESH.search(code) is not None
 
 
 def _has_shardy(mlir: Any) -> bool:

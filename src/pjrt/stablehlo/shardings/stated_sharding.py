@@ -9,8 +9,9 @@ from dataclasses import dataclass
 
 from pjrt.api.errors import InvalidArgumentError, PjrtError
 from pjrt.stablehlo.shapes.argument_shapes import StatedShape
+from pjrt.stablehlo.shardings.mesh_sharding import Mesh
 from pjrt.stablehlo.shardings.sharding import Sharding
-from pjrt.stablehlo.shardings.sharding_parser import Mesh, parse_gspmd, parse_sdy
+from pjrt.stablehlo.shardings.sharding_parser import parse_gspmd, parse_sdy
 
 _DIMENSIONS = re.compile(r"\[(.*?)\](?:,|>|$)")
 _DIMENSION = re.compile(r"\{([^}]*)\}")

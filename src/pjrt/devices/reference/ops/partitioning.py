@@ -6,6 +6,7 @@ collectives exchange values.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from pjrt.devices.reference.core.block import Environment, Kernel, context_of, one_or_all
@@ -15,8 +16,9 @@ from pjrt.devices.reference.core.op_view import OpView
 from pjrt.devices.reference.core.registry import op
 from pjrt.devices.reference.spmd.replica_groups import Rendezvous, all_partitions
 from pjrt.stablehlo.attributes import Opaque
+from pjrt.stablehlo.shardings.mesh_sharding import Mesh
 from pjrt.stablehlo.shardings.sharding import REPLICATED, Sharding
-from pjrt.stablehlo.shardings.sharding_parser import Mesh, parse_gspmd, parse_mesh, parse_sdy
+from pjrt.stablehlo.shardings.sharding_parser import parse_gspmd, parse_mesh, parse_sdy
 
 Array = Any
 
@@ -153,8 +155,8 @@ def _restricted(view: OpView, sharding: Sharding, whole: tuple[int, ...], shard:
         raise view.invalid(
             f"expected a sharding (mhlo.sharding) that cuts {list(whole)} to shards of {list(shard)}, found none"
         )
-    return Sharding(
-        tuple(count if c else 1 for count, c in zip(sharding.tiles, cut, strict=True)),
-        tuple(tuple(i if c else 0 for i, c in zip(place, cut, strict=True)) for place in sharding.places),
-        sharding.terms,
+    return replace(
+        sharding,
+        tiles=tuple(count if c else 1 for count, c in zip(sharding.tiles, cut, strict=True)),
+        places=tuple(tuple(i if c else 0 for i, c in zip(place, cut, strict=True)) for place in sharding.places),
     )

@@ -5,7 +5,6 @@ A process is a pair of replica and partition.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -16,7 +15,7 @@ from pjrt.devices.reference.core.context import Context
 from pjrt.devices.reference.core.op_view import OpView
 from pjrt.host.collective import Collective, LaunchCollective
 from pjrt.stablehlo.attributes import Opaque
-from pjrt.stablehlo.shardings.sharding_parser import Mesh, parse_mesh
+from pjrt.stablehlo.shardings.sharding_parser import parse_mesh, parse_mesh_axes
 
 Process = tuple[int, int]
 Group = tuple[Process, ...]
@@ -29,30 +28,15 @@ def group_table(view: OpView, name: str = "replica_groups") -> list[list[int]]:
     table = view.attr(name, None)
     if table is None:
         return []
-    if isinstance(table, Opaque) and (match := _MESH_AXES.match(table.text)) is not None:
-        return _rows_along(parse_mesh(view.symbol(match["mesh"])["mesh"].text), _AXIS_NAME.findall(match["axes"]))
+    if isinstance(table, Opaque):
+        along = parse_mesh_axes(table.text, lambda mesh: parse_mesh(view.symbol(mesh)["mesh"].text))
+        if along is not None:
+            return along
     if not isinstance(table, np.ndarray):
         raise view.unimplemented(f"expected a table of numbers as {name}, found {table}")
     if table.size == 0:
         return []
     return [[int(n) for n in row if n >= 0] for row in np.reshape(table, (len(table), -1) if table.ndim else (1, 1))]
-
-
-# A part of an axis has its size behind the name, and does not match: it is unsupported.
-_MESH_AXES = re.compile(
-    r'#stablehlo\.replica_group_mesh_axes<mesh = @"?(?P<mesh>[^",]+)"?, '
-    r'axes = \[(?P<axes>(?:#stablehlo\.axis_ref<name = "[^"]*">(?:, )?)*)\]>$'
-)
-_AXIS_NAME = re.compile(r'name = "([^"]*)"')
-
-
-def _rows_along(mesh: Mesh, axes: Sequence[str]) -> list[list[int]]:
-    """Return the devices of a mesh in groups that differ along some axes only, the first of these being the slowest."""
-    groups: dict[tuple[int, ...], list[tuple[tuple[int, ...], int]]] = {}
-    for device, place in enumerate(mesh.coordinates()):
-        others = tuple(place[axis] for axis in mesh.axes if axis not in axes)
-        groups.setdefault(others, []).append((tuple(place[axis] for axis in axes), device))
-    return [[device for _, device in sorted(group)] for group in groups.values()]
 
 
 def channel_of(view: OpView) -> int:
