@@ -36,7 +36,7 @@ def _print_values(executable: SavedExecutable, kind: str, values: Sequence[_Valu
     is_cut = executable.num_partitions > 1
     rows = []
     for value, position, notes in values:
-        sharding = _sharding(value, position, shardings)
+        sharding = _sharding(value, position, shardings, executable.num_partitions)
         cells = ["", ""] if sharding is None else tiling_cells(sharding, value.shape)
         rows.append([value.index, value.name, _type(value), *(cells if is_cut else []), notes])
     titles = [kind, "name", "type", *(["sharding", "of each device"] if is_cut else []), "notes"]
@@ -61,13 +61,15 @@ def as_dict(executable: SavedExecutable) -> dict[str, Any]:
     if signature is not None:
         facts["arguments"] = [
             {
-                **_as_dict(each, each.argument, executable.parameter_shardings),
+                **_as_dict(executable, each, each.argument, executable.parameter_shardings),
                 "donated": each.donated,
                 "needed": each.argument is not None,
             }
             for each in signature.parameters
         ]
-        facts["results"] = [_as_dict(each, each.index, executable.output_shardings) for each in signature.results]
+        facts["results"] = [
+            _as_dict(executable, each, each.index, executable.output_shardings) for each in signature.results
+        ]
     return facts
 
 
@@ -116,8 +118,8 @@ def _notes(parameter: Parameter) -> str:
     return ", ".join(note for note, is_true in notes if is_true)
 
 
-def _as_dict(value: Result, position: int | None, shardings: Shardings) -> dict[str, Any]:
-    sharding = _sharding(value, position, shardings)
+def _as_dict(executable: SavedExecutable, value: Result, position: int | None, shardings: Shardings) -> dict[str, Any]:
+    sharding = _sharding(value, position, shardings, executable.num_partitions)
     return {
         "name": value.name,
         "element_type": value.element_type.name,
@@ -130,8 +132,8 @@ def _as_dict(value: Result, position: int | None, shardings: Shardings) -> dict[
     }
 
 
-def _sharding(value: Result, position: int | None, shardings: Shardings) -> StatedSharding | None:
+def _sharding(value: Result, position: int | None, shardings: Shardings, num_partitions: int) -> StatedSharding | None:
     """Return the sharding that the compiler chose, which has no axes: the meshes are not saved."""
     if shardings is None or position is None:
         return None
-    return StatedSharding(value.sharding, Sharding.from_proto(shardings[position]))
+    return StatedSharding(value.sharding, Sharding.from_proto(shardings[position], num_partitions))

@@ -20,6 +20,7 @@ from pjrt.api.shape_spec import expect_shape, format_shape
 from pjrt.ifrt.hlo_sharding import HloSharding
 from pjrt.ifrt.index_domain import IndexDomain
 from pjrt.ifrt.sharding import Shape, Sharding, SingleDeviceSharding, SingleDeviceShardSemantics
+from pjrt.stablehlo.shardings.sharding import REDUCE
 
 if TYPE_CHECKING:
     from pjrt.ifrt.client import Client
@@ -178,7 +179,8 @@ class Array(ArrayValue):
         """
         self._check_alive()
         sharding, shards = self.sharding, self.shards
-        whole = next((s for s in shards if s.domain.shape == self.shape and not is_sum(sharding)), None)
+        reduction = reduction_of(sharding)
+        whole = next((s for s in shards if s.domain.shape == self.shape and reduction is None), None)
         if whole is not None and whole.buffer.shape == self.shape:
             return whole.buffer.to_host()
         parts_of_devices = contents(self.spec)
@@ -194,13 +196,13 @@ class Array(ArrayValue):
         shape, dtype = self.shape, self.dtype
 
         def assemble(_: None) -> np.ndarray[Any, Any]:
-            array = np.zeros(shape, dtype) if is_sum(sharding) else np.empty(shape, dtype)
+            array, begun = np.empty(shape, dtype), set()
             for shard, part in zip(distinct, parts, strict=True):
                 tile = part.result()[tuple(slice(0, size) for size in shard.domain.shape)]
-                if is_sum(sharding):
-                    array[shard.domain.slices] += tile
-                else:
-                    array[shard.domain.slices] = tile
+                if shard.domain in begun:
+                    tile = REDUCE[reduction](array[shard.domain.slices], tile)
+                array[shard.domain.slices] = tile
+                begun.add(shard.domain)
             return array
 
         return Future.all(parts).then(assemble)
@@ -305,9 +307,9 @@ Value = Array | Tuple
 """A value of IFRT's operations (``xla::ifrt::Value``)."""
 
 
-def is_sum(sharding: Sharding) -> bool:
-    """Whether the shards are terms of a sum (``unreduced``)."""
-    return isinstance(sharding, HloSharding) and bool(sharding.tiling.terms)
+def reduction_of(sharding: Sharding) -> str | None:
+    """Return how the shards make the array if they are terms (``unreduced``): ``sum``, ``max`` or ``min``."""
+    return sharding.tiling.reduction if isinstance(sharding, HloSharding) and sharding.tiling.terms else None
 
 
 def reshaped(buffer: Buffer, shape: Sequence[int]) -> Buffer:

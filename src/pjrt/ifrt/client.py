@@ -24,7 +24,7 @@ from pjrt.ifrt.array import Array, ArrayCopySemantics, ArraySpec, Tuple, Value, 
 from pjrt.ifrt.array_copy import copied
 from pjrt.ifrt.assembly import assembled
 from pjrt.ifrt.device_list import DeviceList
-from pjrt.ifrt.from_host import buffer_shapes, parts_of, put
+from pjrt.ifrt.from_host import buffer_shapes, parts_of, parts_of_whole, put
 from pjrt.ifrt.loaded_executable import LoadedExecutable
 from pjrt.ifrt.process_transfers import ProcessTransfers
 from pjrt.ifrt.reshard import Resharder
@@ -132,8 +132,7 @@ class Client:
             expect(sharding, Sharding, "a sharding of pjrt.ifrt")
         sharding = sharding or SingleDeviceSharding(self.pjrt_client.addressable_devices[0])
         spec = ArraySpec(array.shape, ElementType.of(array.dtype), sharding)
-        domains = spec.sharding.index_domains(array.shape)
-        parts = [array[domain.slices] for domain in domains]
+        parts = parts_of_whole(spec, array)
         self._check_devices(spec.sharding.devices)
         return Array(self, spec, put(self.pjrt_client, spec, parts, semantics, on_done_with_host_buffer))
 

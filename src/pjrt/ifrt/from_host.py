@@ -13,7 +13,7 @@ from pjrt.api.client import Client
 from pjrt.api.element_type import ElementType
 from pjrt.api.errors import InvalidArgumentError
 from pjrt.api.host_buffer_semantics import HostBufferSemantics
-from pjrt.ifrt.array import ArraySpec, padded
+from pjrt.ifrt.array import ArraySpec, contents, padded, reduction_of
 from pjrt.ifrt.hlo_sharding import HloSharding
 
 
@@ -46,6 +46,23 @@ def put(
         )
         for part, shape, device, space in zip(parts, buffer_shapes(spec), devices, spaces, strict=True)
     ]
+
+
+def parts_of_whole(spec: ArraySpec, array: np.ndarray[Any, Any]) -> list[np.ndarray[Any, Any]]:
+    """Return the part of a whole array for each addressable device, in the sharding's order.
+
+    Of a sum the first term is the array, and the others are zero; of a maximum or minimum each term is the array.
+
+    Raises:
+        InvalidArgumentError: the sharding is not for arrays of this shape.
+        UnimplementedError: the sharding does not know the places of its shards.
+    """
+    domains = spec.sharding.index_domains(spec.shape)
+    parts = [array[domain.slices] for domain in domains]
+    if reduction_of(spec.sharding) != "sum":
+        return parts
+    here = (part for part, at in zip(contents(spec), spec.sharding.devices, strict=True) if at.is_addressable)
+    return [np.zeros_like(part) if of.term else part for part, of in zip(parts, here, strict=True)]
 
 
 def parts_of(spec: ArraySpec, shards: Sequence[Any]) -> list[np.ndarray[Any, Any]]:

@@ -58,13 +58,16 @@ class HloSharding(Sharding):
             DataLossError: the bytes are damaged.
             UnimplementedError: the sharding does not tile or replicate.
         """
-        return HloSharding(devices, Tiling.from_proto(serialized), memory_kind)
+        devices = DeviceList.of(devices)
+        return HloSharding(devices, Tiling.from_proto(serialized, len(devices)), memory_kind)
 
     @staticmethod
     def from_gspmd(
         devices: DeviceList | Iterable[Device], text: str, rank: int, memory_kind: str | None = None
     ) -> HloSharding:
-        """Return the sharding that GSPMD writes as ``{devices=[4,2]<=[8]}``, as in ``mhlo.sharding``.
+        """Return the sharding that XLA writes as ``{devices=[4,2]<=[8]}``, as in ``mhlo.sharding``.
+
+        Its spelling over the axes of a mesh is read, too: ``{mesh['x'=4,'y'=2], [{'x'}, {'y'}]}``.
 
         Args:
             devices: the devices.
@@ -133,15 +136,11 @@ class HloSharding(Sharding):
         Raises:
             InvalidArgumentError: the tiling cuts more dimensions than there are.
         """
-        more = rank - len(self.tiling.tiles)
-        if self.tiling.is_replicated or not more:
-            return self.tiling
-        if more < 0:
+        if not self.tiling.is_replicated and len(self.tiling.tiles) > rank:
             raise InvalidArgumentError(
                 f"{self} is for arrays of {len(self.tiling.tiles)} dimensions or more, found one of {rank}"
             )
-        places = tuple((*place, *(0,) * more) for place in self.tiling.places)
-        return Tiling((*self.tiling.tiles, *(1,) * more), places, self.tiling.terms)
+        return self.tiling.of_rank(rank)
 
     def _partitioning(self) -> Any:
         return self._cut
@@ -151,7 +150,8 @@ class HloSharding(Sharding):
         """The tiling without the dimensions at its end that are not cut: they say nothing."""
         tiles = self.tiling.tiles
         rank = max((number + 1 for number, count in enumerate(tiles) if count > 1), default=0)
-        return tiles[:rank], tuple(place[:rank] for place in self.tiling.places), self.tiling.terms
+        tiling = self.tiling
+        return tiles[:rank], tuple(place[:rank] for place in tiling.places), tiling.terms, tiling.reduction
 
     def __repr__(self) -> str:
         if self.tiling.is_replicated:
@@ -160,6 +160,8 @@ class HloSharding(Sharding):
         order = sorted(range(len(self.tiling.places)), key=self.tiling.places.__getitem__)
         if order != list(range(len(order))):  # without it, tilings that differ would look alike
             tiles += f" in the order {','.join(map(str, order))}"
+        if self.tiling.terms:
+            tiles += f", {max(self.tiling.terms) + 1} terms of a {self.tiling.reduction}"
         return f"HloSharding({tiles} on {self.devices}, {self.memory_kind})"
 
 

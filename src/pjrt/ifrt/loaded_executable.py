@@ -14,7 +14,7 @@ from pjrt.api.executable import CompiledMemoryStats
 from pjrt.api.execute_options import ExecuteOptions
 from pjrt.api.future import Future
 from pjrt.api.shape_spec import stands_for_token
-from pjrt.ifrt.array import Array, ArraySpec, is_sum
+from pjrt.ifrt.array import Array, ArraySpec, reduction_of
 from pjrt.ifrt.concrete_sharding import ConcreteEvenSharding
 from pjrt.ifrt.device_list import DeviceList
 from pjrt.ifrt.hlo_sharding import HloSharding
@@ -110,7 +110,8 @@ class LoadedExecutable:
         if self._executable.num_replicas == 1 and proto is not None:
             return HloSharding.from_proto(self.devices, proto, memory_kind)
         # Each replica has data of its own: the program states the shape of one replica's, and its partitions' shares.
-        shard_shape = shape if proto is None else Tiling.from_proto(proto).shard_shape(shape)
+        partitions = self._executable.num_partitions
+        shard_shape = shape if proto is None else Tiling.from_proto(proto, partitions).shard_shape(shape)
         return ConcreteEvenSharding(self.devices, shape, shard_shape, memory_kind)
 
     @property
@@ -266,7 +267,7 @@ def _is_cut_alike(array: ArraySpec, parameter: ArraySpec) -> bool:
         return False
     # The kinds may differ: JAX describes an array on one device of a server as one that is replicated there.
     if ours.is_fully_replicated and theirs.is_fully_replicated:
-        return not is_sum(ours) and not is_sum(theirs)
+        return reduction_of(ours) is None is reduction_of(theirs)
     # A sharding that does not know the places of its shards does not contradict the program: shards of the same shapes
     # on the same devices are taken as they are, as other implementations of IFRT do.
     return isinstance(ours, ConcreteEvenSharding) and (

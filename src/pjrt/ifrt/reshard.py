@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,8 +20,8 @@ from pjrt.api.errors import PjrtError, UnimplementedError
 from pjrt.api.future import Future
 from pjrt.api.loaded_executable import LoadedExecutable
 from pjrt.api.shape_spec import ShapeSpec
-from pjrt.ifrt.array import Array, ArraySpec, contents, is_sum, padded
-from pjrt.ifrt.from_host import buffer_shapes
+from pjrt.ifrt.array import Array, ArraySpec, contents, padded, reduction_of
+from pjrt.ifrt.from_host import buffer_shapes, parts_of_whole
 from pjrt.ifrt.hlo_sharding import HloSharding, Mesh
 from pjrt.ifrt.process_transfers import ProcessTransfers
 from pjrt.ifrt.sharding import Sharding
@@ -93,7 +94,7 @@ class Resharder:
         cut = source.tiling_of_rank(rank)
         goal = target.tiling_of_rank(rank)
         if goal.places:
-            goal = Tiling(goal.tiles, tuple(goal.places[number] for number in order), goal.terms)
+            goal = replace(goal, places=tuple(goal.places[number] for number in order))
         key = (array.shape, array.element_type, devices.ids, cut, goal)
         if cut.terms or goal.terms:  # a sum, which no program can take or return: the host does it
             return None
@@ -157,7 +158,6 @@ class Resharder:
         """Return the target's shards, which get their values when the host has the whole array."""
         client = self._client.pjrt_client
         spaces, shapes = spec.sharding.memory_spaces, buffer_shapes(spec)
-        domains = spec.sharding.index_domains(spec.shape)
         try:
             managers = [
                 client.create_buffers_for_async_host_to_device(
@@ -170,10 +170,10 @@ class Resharder:
         buffers = [manager.retrieve_buffer(0) for manager in managers]
 
         def fill(done: Future[Any]) -> None:
-            for manager, domain, shape in zip(managers, domains, shapes, strict=True):
+            for number, (manager, shape) in enumerate(zip(managers, shapes, strict=True)):
                 with manager:
                     try:
-                        manager.transfer_literal(0, padded(done.result()[domain.slices], shape))
+                        manager.transfer_literal(0, padded(parts_of_whole(spec, done.result())[number], shape))
                     except PjrtError as error:
                         manager.set_buffer_error(0, error)
 
@@ -184,7 +184,7 @@ class Resharder:
 def _by_copies(array: Array, spec: ArraySpec) -> list[Buffer] | None:
     """Return copies of shards where every shard of the target is a shard of the source; ``None`` otherwise."""
     source, target = array.sharding, spec.sharding
-    if is_sum(source) or is_sum(target):
+    if reduction_of(source) or reduction_of(target):
         return None
     if not source.devices.is_fully_addressable or not target.devices.is_fully_addressable:
         return None

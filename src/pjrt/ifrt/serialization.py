@@ -25,6 +25,7 @@ from pjrt.ifrt.index_domain import IndexDomain
 from pjrt.ifrt.remap_plan import Interval, Mapping, RemapPlan
 from pjrt.ifrt.sharding import OpaqueSharding, Shape, Sharding, SingleDeviceSharding
 from pjrt.ifrt.sharding_param import ShardingParam, ShardingParamSharding
+from pjrt.stablehlo.shardings.mesh_sharding import REDUCTIONS
 from pjrt.stablehlo.shardings.sharding import Sharding as Tiling
 
 _MARK = b"IFRT"
@@ -55,6 +56,7 @@ _MESSAGES: dict[str, dict[str, tuple[int, str]]] = {
         "tiles": (2, "[int64]"),
         "places": (3, "[Numbers]"),
         "terms": (4, "[int64]"),
+        "reduction": (5, "string"),
     },
     "ShardingParamSharding": {
         "placement": (1, "Placement"),
@@ -257,6 +259,7 @@ def _write_hlo(sharding: HloSharding) -> dict[str, Any]:
         "tiles": tiling.tiles,
         "places": _numbers(tiling.places),
         "terms": tiling.terms,
+        "reduction": "" if tiling.reduction == "sum" else tiling.reduction,
     }
 
 
@@ -267,12 +270,13 @@ def _read_hlo(client: Client, message: Any) -> HloSharding:
         len(place) == len(tiles) and all(0 <= i < count for i, count in zip(place, tiles, strict=True))
         for place in places
     )
-    if not fits or len(terms) not in (0, len(places)) or bool(tiles) > bool(places):
+    reduction = message.reduction or "sum"
+    if not fits or len(terms) not in (0, len(places)) or bool(tiles) > bool(places) or reduction not in REDUCTIONS:
         raise DataLossError(
             f"expected the places of {len(devices)} partitions among {tiles} tiles in a serialized HloSharding, found "
-            f"{places} with the terms {terms}"
+            f"{places} with the terms {terms} of a {reduction}"
         )
-    return HloSharding(devices, Tiling(tiles, places, terms), kind)
+    return HloSharding(devices, Tiling(tiles, places, terms, reduction), kind)
 
 
 def _write_sharding_param(sharding: ShardingParamSharding) -> dict[str, Any]:

@@ -34,7 +34,7 @@ def put_each(executable: pjrt.ifrt.LoadedExecutable, index: int, values: Sequenc
     """
     if executable.pjrt_executable.num_replicas == 1:
         return executable.client.make_array(values[0], executable.parameter_specs[index].sharding)
-    tiling = _tiling(executable.pjrt_executable.parameter_shardings, index)
+    tiling = _tiling(executable.pjrt_executable, "parameter_shardings", index)
     ids = executable.pjrt_executable.addressable_device_logical_ids
     shape = tiling.shard_shape(values[0].shape)
     shards = [np.ascontiguousarray(tiling.cut(values[row], partition)).reshape(shape) for row, partition in ids]
@@ -52,7 +52,7 @@ def values_of_replicas(executable: pjrt.ifrt.LoadedExecutable, index: int, resul
     lower = executable.pjrt_executable
     if lower.num_replicas == 1:
         return [np.asarray(result)]
-    tiling = _tiling(lower.output_shardings, index)
+    tiling = _tiling(lower, "output_shardings", index)
     at = dict(zip(lower.addressable_device_logical_ids, result.buffers, strict=True))
     if tiling.is_replicated:
         return [np.asarray(at[replica, 0]) for replica in range(lower.num_replicas)]
@@ -78,5 +78,6 @@ def named_by_replica(names: Sequence[str], columns: Sequence[Sequence[Array]]) -
     }
 
 
-def _tiling(shardings: Any, index: int) -> Sharding:
-    return REPLICATED if shardings is None else Sharding.from_proto(shardings[index])
+def _tiling(executable: Any, name: str, index: int) -> Sharding:
+    shardings = getattr(executable, name)
+    return REPLICATED if shardings is None else Sharding.from_proto(shardings[index], executable.num_partitions)

@@ -6,7 +6,7 @@ Nothing of MLIR is alive behind them, so any thread may use them, and they may b
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from pjrt.api.errors import InvalidArgumentError, NotFoundError
@@ -14,10 +14,13 @@ from pjrt.api.program import Program
 from pjrt.stablehlo.location import Location
 from pjrt.stablehlo.shardings.mesh_sharding import Mesh
 from pjrt.stablehlo.shardings.sharding import Sharding
-from pjrt.stablehlo.shardings.sharding_parser import parse_mesh, parse_mesh_axes, shardings_of
+from pjrt.stablehlo.shardings.sharding_parser import parse_mesh, parse_mesh_axes, sharding_of, shardings_of
 from pjrt.stablehlo.types import FunctionType, ValueType
 
 _REQUIRED = object()
+
+_WHOLE_VALUES = frozenset(("Sharding", "SPMDShardToFullShape"))
+"""The custom calls whose sharding is that of a whole value."""
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -191,14 +194,39 @@ class ParsedProgram:
         function = function or self.entry
         return shardings_of(function.argument_attributes, function.type.arguments, self._symbol)
 
-    def result_shardings(self, function: Function | None = None) -> list[Sharding | None]:
+    def result_shardings(self, function: Function | None = None, *, settled: bool = False) -> list[Sharding | None]:
         """Return the sharding of each result of a function; None where the program states none.
 
         Args:
             function: the function; by default the entry.
+            settled: whether a result without a sharding has that of the value which is returned, once its terms are
+                added, where the value has one.
         """
         function = function or self.entry
-        return shardings_of(function.result_attributes, function.type.results, self._symbol)
+        stated = shardings_of(function.result_attributes, function.type.results, self._symbol)
+        if not settled or function.body is None:
+            return stated
+        values = zip(stated, function.body.outputs, strict=True)
+        return [self._settled(value, function) if sharding is None else sharding for sharding, value in values]
+
+    def _settled(self, value: Value, function: Function) -> Sharding | None:
+        """Return the sharding of a value in a function that its operation states, with all terms added."""
+        owner = value.owner
+        if owner is function.body:
+            return self.argument_shardings(function)[value.index]
+        if not isinstance(owner, Operation):
+            return None
+        if owner.name == "func.call" and owner.attribute("callee") in self.functions:
+            callee = self.functions[owner.attribute("callee")]
+            return None if callee.body is None else self._settled(callee.body.outputs[value.index], callee)
+        stated = owner.attributes
+        if owner.name.startswith("sdy."):
+            found = [stated[name] for name in ("out_shardings", "out_sharding", "sharding") if name in stated]
+            stated = {"sdy.sharding": found[0]} if found else stated
+        elif owner.name == "stablehlo.custom_call" and stated.get("call_target_name") not in _WHOLE_VALUES:
+            return None
+        sharding = sharding_of(stated, value.type, self._symbol, value.index)
+        return None if sharding is None else replace(sharding, terms=(), reduction="sum")
 
     @property
     def entry(self) -> Function:

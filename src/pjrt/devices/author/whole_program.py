@@ -27,7 +27,7 @@ class WholeProgram:
         self.arguments = program.entry.type.arguments
         self.results = program.entry.type.results
         self.argument_shardings = program.argument_shardings()
-        self.result_shardings = program.result_shardings()
+        self.result_shardings = program.result_shardings(settled=True)
         self.ops = frozenset(operation.name for operation in program.walk())
         self._compiled = compiled
 

@@ -22,6 +22,7 @@ from pjrt.devices.reference.spmd.replica_groups import all_partitions, participa
 from pjrt.host import Compiled, RunContext
 from pjrt.stablehlo.entry import donations, memory_kinds, shape_spec, with_asked_layouts
 from pjrt.stablehlo.outline import Outline
+from pjrt.stablehlo.parser import parse_module
 from pjrt.stablehlo.shardings.module_shardings import with_notes
 from pjrt.stablehlo.types import ValueType
 
@@ -77,6 +78,7 @@ def compile_program(
     if partitioned is not None:
         shardings, notes = (partitioned.parameter_shardings, partitioned.result_shardings), partitioned.notes
     elif spmd and parameter_specs is not None and result_specs is not None:
+        evaluator.result_shardings = parse_module(parsed, largest_constant=0).result_shardings(settled=True)
         gathered = GatheredProgram(evaluator, options.partitioning.num_partitions)
         execute, parameter_specs, result_specs = gathered.run, gathered.parameters, gathered.results
         shardings = (

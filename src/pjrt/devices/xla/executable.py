@@ -13,7 +13,7 @@ from pjrt.api.executable import CompiledMemoryStats, Executable
 from pjrt.api.layout import Layout, TiledLayout
 from pjrt.api.program import Program, ProgramFormat
 from pjrt.api.shape_spec import ShapeSpec
-from pjrt.devices.xla import shutdown, value_shape
+from pjrt.devices.xla import _jaxlib, shutdown, value_shape
 from pjrt.devices.xla._jaxlib import converted
 from pjrt.devices.xla.input_output_alias import donated_parameters
 from pjrt.devices.xla.memory_space import DEVICE, PINNED_HOST
@@ -214,10 +214,11 @@ class XlaExecutable(Executable):
         """Refuse results whose shards differ in size: XLA ends the process when it serializes such an executable."""
         if self._result_shapes is None:
             return
-        shardings = self.jaxlib_executable.get_output_shardings() or ()
-        for number, (shape, sharding) in enumerate(zip(self._result_shapes, shardings, strict=False)):
+        for number, (shape, sharding) in enumerate(zip(self._result_shapes, self.output_shardings or (), strict=False)):
+            proto = _jaxlib.hlo.OpSharding()
+            proto.ParseFromString(sharding)
             # Behind the dimensions of the value, the tiles may have one along which it is repeated.
-            tiles = list(sharding.tile_assignment_dimensions)[: len(shape)]
+            tiles = list(proto.tile_assignment_dimensions)[: len(shape)]
             if any(size % count for size, count in zip(shape, tiles, strict=False)):
                 raise UnimplementedError(
                     f"XLA cannot serialize this executable of the device 'cpu': result {number} of shape {shape} is "
@@ -251,7 +252,12 @@ def memory_kind_of(value: ValueShape) -> str:
 
 
 def _serialized(shardings: Sequence[Any] | None) -> Sequence[bytes] | None:
-    return None if shardings is None else [sharding.SerializeToString() for sharding in shardings]
+    """Return shardings, all of tiles: XLA before jaxlib 0.12 does not report those over a mesh so."""
+    if shardings is None:
+        return None
+    from pjrt.stablehlo.shardings.module_shardings import as_tiles  # most executables have none
+
+    return [as_tiles(sharding.SerializeToString()) for sharding in shardings]
 
 
 def _answer(question: Callable[[], T]) -> T:

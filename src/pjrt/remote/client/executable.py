@@ -66,7 +66,10 @@ class CompiledProgram:
         # Asked of the server once; frameworks read it several times for each program.
         self.optimized: Program | None = None
         self.types: ProgramTypes = program_types(
-            program, self.shardings("parameter_shardings"), self.shardings("output_shardings")
+            program,
+            self.shardings("parameter_shardings"),
+            self.shardings("output_shardings"),
+            options.partitioning.num_partitions,
         )
         self.donated = frozenset(metadata.donated_input_indices.donated_input_indices)
 

@@ -44,11 +44,17 @@ class ProgramTypes:
 
 
 def program_types(
-    program: Program, parameter_shardings: Sequence[bytes] | None, output_shardings: Sequence[bytes] | None
+    program: Program,
+    parameter_shardings: Sequence[bytes] | None,
+    output_shardings: Sequence[bytes] | None,
+    num_partitions: int,
 ) -> ProgramTypes:
     """Return the types of a program that a server has compiled, with the shardings that it reports."""
     signature = _signatures.of(program)
-    return ProgramTypes(_values(signature.arguments, parameter_shardings), _values(signature.results, output_shardings))
+    return ProgramTypes(
+        _values(signature.arguments, parameter_shardings, num_partitions),
+        _values(signature.results, output_shardings, num_partitions),
+    )
 
 
 class _Signatures:
@@ -68,12 +74,14 @@ class _Signatures:
 _signatures = _Signatures()
 
 
-def _values(infos: Sequence[ArgumentInfo | ResultInfo], shardings: Sequence[bytes] | None) -> tuple[ValueType, ...]:
+def _values(
+    infos: Sequence[ArgumentInfo | ResultInfo], shardings: Sequence[bytes] | None, num_partitions: int
+) -> tuple[ValueType, ...]:
     protos: Sequence[bytes | None] = [None] * len(infos) if shardings is None else shardings
-    return tuple(_value(info, proto) for info, proto in zip(infos, protos, strict=True))
+    return tuple(_value(info, proto, num_partitions) for info, proto in zip(infos, protos, strict=True))
 
 
-def _value(info: ArgumentInfo | ResultInfo, proto: bytes | None) -> ValueType:
+def _value(info: ArgumentInfo | ResultInfo, proto: bytes | None, num_partitions: int) -> ValueType:
     whole = shape_spec(info.type)
     local = whole
     # Each device has a token, and an array of the shape of a value that one device has.
@@ -81,7 +89,8 @@ def _value(info: ArgumentInfo | ResultInfo, proto: bytes | None) -> ValueType:
     if proto is not None and (is_token or Sharding.is_maximal(proto)):
         proto = None
     if whole is not None and proto is not None:
-        local = ShapeSpec(Sharding.from_proto(proto).shard_shape(whole.shape), whole.element_type)
+        sharding = Sharding.from_proto(proto, num_partitions)
+        local = ShapeSpec(sharding.shard_shape(whole.shape), whole.element_type)
     return ValueType(info.name, info.memory_kind, whole, local, proto)
 
 

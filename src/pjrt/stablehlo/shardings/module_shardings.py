@@ -16,6 +16,9 @@ from pjrt.stablehlo.shardings.sharding import Sharding
 _PROGRAM_SHAPE, _OUTPUT_SHARDING, _PARAMETER_SHARDINGS = 4, 12, 14
 _READ = (_PROGRAM_SHAPE, _OUTPUT_SHARDING, _PARAMETER_SHARDINGS)
 _TUPLE_SHARDING = 2
+_NAMED_SHARDING = b"\x72"
+"""How the field ``named_sharding`` of an ``OpSharding`` begins."""
+
 _PURPOSE = "note the shardings of a program"
 
 
@@ -78,7 +81,7 @@ def as_tiles(sharding: bytes) -> bytes:
 
     Shardings of other kinds stay as they are.
     """
-    if not _xla_protos.parse("OpSharding", sharding).HasField("named_sharding"):
+    if _NAMED_SHARDING not in sharding or not _xla_protos.parse("OpSharding", sharding).HasField("named_sharding"):
         return sharding
     hlo = jaxlib.load_hlo(_PURPOSE)
     if not hasattr(hlo.HloSharding, "v3_to_v2_sharding"):  # jaxlib 0.9

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -103,7 +103,7 @@ class Sharding:
             if term not in sums:
                 sums[term] = np.empty(whole, shard.dtype)
             sums[term][tuple(slice(i * size, (i + 1) * size) for i, size in zip(place, sizes, strict=True))] = shard
-        total = functools.reduce(_REDUCE[self.reduction], (sums[term] for term in sorted(sums)))
+        total = functools.reduce(REDUCE[self.reduction], (sums[term] for term in sorted(sums)))
         return total[tuple(slice(0, size) for size in shape)]
 
     def to_proto(self) -> bytes:
@@ -248,7 +248,8 @@ def _reduction(metadata: Any) -> str:
     return names[0] if names else "sum"
 
 
-_REDUCE: dict[str, Any] = {"sum": np.add, "max": np.maximum, "min": np.minimum}
+REDUCE: Mapping[Any, Any] = {"sum": np.add, "max": np.maximum, "min": np.minimum}
+"""The function of two terms for each of ``REDUCTIONS``."""
 
 
 def _grid(proto: Any, dimensions: Shape) -> Array:

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from pjrt.api.errors import InvalidArgumentError
 from pjrt.api.shape_spec import ShapeSpec
 from pjrt.devices.reference.core.context import Context
 from pjrt.devices.reference.spmd.replica_groups import MEETINGS, Rendezvous, all_partitions
@@ -65,6 +66,9 @@ class GatheredProgram:
 
     ``parameters`` and ``results`` are the types of one device's shards, ``argument_shardings`` and ``result_shardings``
     the shardings; values without one in the program are replicated.
+
+    Raises:
+        InvalidArgumentError: a sharding is over another number of partitions.
     """
 
     def __init__(self, evaluator: WholeProgram, num_partitions: int) -> None:
@@ -106,13 +110,22 @@ class GatheredProgram:
 
 
 def _checked(shardings: Sequence[Sharding | None], types: Sequence[ValueType], num_partitions: int) -> list[Sharding]:
-    """Return the shardings; replicated in place of one for another number of partitions."""
-    return [
-        sharding
-        if sharding is not None and isinstance(type_, TensorType) and len(sharding.places) == num_partitions
-        else REPLICATED
-        for sharding, type_ in zip(shardings, types, strict=True)
-    ]
+    """Return the shardings; replicated where the program states none.
+
+    Raises:
+        InvalidArgumentError: one is over another number of partitions.
+    """
+    checked = []
+    for sharding, type_ in zip(shardings, types, strict=True):
+        if sharding is None or sharding.is_replicated or not isinstance(type_, TensorType):
+            sharding = REPLICATED
+        elif len(sharding.places) != num_partitions:
+            raise InvalidArgumentError(
+                f"expected shardings over the {num_partitions} partitions of the program, found one over "
+                f"{len(sharding.places)} for a value of type {type_}"
+            )
+        checked.append(sharding)
+    return checked
 
 
 def _sizes(type_: ValueType) -> tuple[int, ...]:
