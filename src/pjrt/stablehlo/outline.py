@@ -10,10 +10,13 @@ import math
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any, NamedTuple
 
+from pjrt.api.element_type import ElementType
 from pjrt.api.errors import InvalidArgumentError
+from pjrt.stablehlo import constant_division
 from pjrt.stablehlo._call_graph import CALLING, CallGraph
 from pjrt.stablehlo._diagnostics import senseless_refused
 from pjrt.stablehlo._mlir import MlirModule
+from pjrt.stablehlo.constant_division import ConstantDivisions
 from pjrt.stablehlo.mlir_types import decode_type
 from pjrt.stablehlo.mlir_walk import symbols, walk, walk_with_depths
 from pjrt.stablehlo.types import FutureType, TensorType, TupleType, ValueType
@@ -32,6 +35,9 @@ class Outline(NamedTuple):
         chain: the length of the longest chain of operations that compute element by element or move elements, and
             depend one on the other; counted only where there are many operations, 0 otherwise.
         custom_calls: the target of each custom call, with the text of its ``mhlo.attributes`` ("" if it has none).
+        may_trap: whether a compiler that computes constants may divide an integer by zero; see ``ConstantDivisions``.
+        choices: the name of each operation that a compiler may not have for all types (divisions, comparisons and
+            chlo.top_k), with the element type, and with the texts of the attributes that say how it compares.
     """
 
     operations: Mapping[str, int]
@@ -40,6 +46,8 @@ class Outline(NamedTuple):
     depth: int
     chain: int
     custom_calls: Collection[tuple[str, str]]
+    may_trap: bool
+    choices: Collection[tuple[str, ElementType, str]]
 
     @staticmethod
     def of(module: MlirModule) -> Outline:
@@ -101,6 +109,10 @@ class _Walk:
         self._function: set[str] = set()
         self._depth = 0
         self._custom_calls: set[tuple[str, str]] = set()
+        self._choices: set[tuple[str, Any, Any, Any]] = set()
+        self._divisions: list[Any] = []
+        self._bodies: dict[str, Any] = {}
+        self._call_sites: dict[str, list[Any] | None] = {}
         self._module = module
 
     def outline(self) -> Outline:
@@ -109,9 +121,15 @@ class _Walk:
                 self._look(operation, depth)
             types = frozenset(map(decode_type, self._types))
             chain = _longest_chain(mlir) if sum(self._operations.values()) > MANY else 0
-        entry = "main" if "main" in self._calls or len(self._public) != 1 else self._public[0]
+            entry = "main" if "main" in self._calls or len(self._public) != 1 else self._public[0]
+            may_trap = any(map(ConstantDivisions(entry, self._bodies, self._call_sites).may_trap, self._divisions))
+            choices = {
+                (name, decoded.element, " ".join("" if each is None else str(each) for each in texts))
+                for name, type_, *texts in self._choices
+                if isinstance(decoded := decode_type(type_), TensorType)
+            }
         functions = CallGraph(entry, self._calls, self._bodiless)
-        return Outline(self._operations, types, functions, self._depth, chain, self._custom_calls)
+        return Outline(self._operations, types, functions, self._depth, chain, self._custom_calls, may_trap, choices)
 
     def _look(self, operation: Any, depth: int) -> None:
         name = operation.name
@@ -123,6 +141,15 @@ class _Walk:
             self._enter(operation, name)
         if name in _MAY_CALL:
             self._call(operation)
+        elif name in constant_division.NAMES:
+            self._divisions.append(operation)
+            self._choices.add((name, operation.results[0].type, None, None))
+        elif name == "chlo.top_k":
+            self._choices.add((name, operation.results[0].type, None, None))
+        elif name in _COMPARISONS:
+            attributes = operation.attributes
+            kind = attributes["compare_type"] if "compare_type" in attributes else None  # noqa: SIM401  # MLIR has no get
+            self._choices.add((name, operation.operands[0].type, attributes["comparison_direction"], kind))
 
     def _enter(self, operation: Any, name: str) -> None:
         for region in operation.regions:
@@ -133,6 +160,7 @@ class _Walk:
             attributes["sym_name"].value  # noqa: B018  # raises if the name is not UTF-8
         if name == "func.func":
             own = attributes["sym_name"].value
+            self._bodies[own] = operation
             self._function = self._calls.setdefault(own, set())
             kind = attributes["function_type"].value
             self._types.update(kind.inputs)
@@ -149,7 +177,14 @@ class _Walk:
             self._custom_calls.add((attributes["call_target_name"].value, more))
         for key in CALLING:
             if key in attributes:
-                self._function.update(symbols(attributes[key]))
+                names = list(symbols(attributes[key]))
+                self._function.update(names)
+                for name in names:
+                    sites = self._call_sites.setdefault(name, [])
+                    if operation.name != "func.call":
+                        self._call_sites[name] = None
+                    elif sites is not None:
+                        sites.append(operation.operands)
 
 
 def _longest_chain(module: Any) -> int:
@@ -172,5 +207,7 @@ _NOT_FUSED = frozenset(
         *("sort", "while", "if", "case", "cholesky", "triangular_solve", "rng_bit_generator", "all_reduce"),
     )
 )
+
+_COMPARISONS = frozenset({"stablehlo.compare", "chlo.broadcast_compare"})
 
 _MAY_CALL = frozenset({"func.call", "stablehlo.composite", "stablehlo.custom_call", "call"})

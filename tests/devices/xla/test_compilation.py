@@ -210,3 +210,30 @@ def test_dynamic_dimensions(client: pjrt.Client) -> None:
     (result,) = executable(X, np.int32(2))
     assert (result.shape, result.dynamic_dimensions, result.unpadded_shape) == ((4,), (0,), (2,))
     assert np.asarray(result).tolist() == [0, 1]
+
+
+FEEDS = {
+    "infeed": '%r:2 = "stablehlo.infeed"(%t) : (!stablehlo.token) -> (tensor<2xf32>, !stablehlo.token)',
+    "outfeed": '%r = "stablehlo.outfeed"(%x, %t) : (tensor<2xf32>, !stablehlo.token) -> !stablehlo.token',
+    "send": '%r = "stablehlo.send"(%x, %t) {channel_handle = #stablehlo.channel_handle<handle = 5, type = 2>, '
+    "is_host_transfer = true} : (tensor<2xf32>, !stablehlo.token) -> !stablehlo.token",
+    "recv": '%r:2 = "stablehlo.recv"(%t) {channel_handle = #stablehlo.channel_handle<handle = 5, type = 3>, '
+    "is_host_transfer = true} : (!stablehlo.token) -> (tensor<2xf32>, !stablehlo.token)",
+}
+
+
+@pytest.mark.parametrize("name", list(FEEDS))
+def test_programs_that_would_wait_for_the_host_are_refused_as_a_check_refuses_them(
+    client: pjrt.Client, name: str
+) -> None:
+    body = f"(%x: tensor<2xf32>) -> tensor<2xf32> {{ %t = stablehlo.create_token : !stablehlo.token\n{FEEDS[name]}\n"
+    body += "return %x : tensor<2xf32> }\n"
+    text = f"func.func @main{body}"
+    message = client.supports(text).reasons[0].message
+    for compile_ in (client.compile, client.topology.compile):
+        with pytest.raises(pjrt.UnimplementedError, match=f"does not run this program: {message}"):
+            compile_(text)
+    unused = (
+        f"func.func private @unused{body} func.func @main(%x: tensor<f32>) -> tensor<f32> {{ return %x : tensor<f32> }}"
+    )
+    assert float(np.asarray(client.compile(unused)(np.float32(3))[0])) == 3

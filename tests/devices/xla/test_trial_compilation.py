@@ -105,6 +105,79 @@ def test_usual_custom_calls_are_ordinary(client: pjrt.Client, text: str) -> None
     assert trial_compilation.is_ordinary(Outline.of(to_module(read(text))))
 
 
+def constants(operation: str, element: str, values: tuple[str, str], result: str = "") -> str:
+    given, made = f"tensor<2x{element}>", f"tensor<2x{result or element}>"
+    return f"""func.func @main() -> {made} {{
+      %x = stablehlo.constant dense<{values[0]}> : {given}
+      %y = stablehlo.constant dense<{values[1]}> : {given}
+      %r = {operation} : ({given}, {given}) -> {made}
+      return %r : {made} }}"""
+
+
+def compare(direction: str, kind: str = "") -> str:
+    more = f", compare_type = #stablehlo<comparison_type {kind}>" if kind else ""
+    return f'"stablehlo.compare"(%x, %y) {{comparison_direction = #stablehlo<comparison_direction {direction}>{more}}}'
+
+
+NUMBERS = ("[1, 2]", "[2, 2]")
+COMPLEX = ("[(1.0,2.0),(3.0,4.0)]", "[(1.0,3.0),(7.0,8.0)]")
+ENDING = {
+    "divide": constants('"stablehlo.divide"(%x, %y)', "i32", ("[1, -2147483648]", "[0, -1]")),
+    "remainder": constants('"stablehlo.remainder"(%x, %y)', "ui8", ("[1, 2]", "[0, 3]")),
+    "complex remainder": constants('"stablehlo.remainder"(%x, %y)', "complex<f32>", COMPLEX),
+    "complex order": constants(compare("LT"), "complex<f64>", COMPLEX, "i1"),
+    "floats for integers": constants(compare("EQ", "FLOAT"), "i32", NUMBERS, "i1"),
+    "total order of integers": constants(compare("GE", "TOTALORDER"), "ui8", NUMBERS, "i1"),
+    "top_k": """func.func @main() -> tensor<1xcomplex<f32>> {
+      %x = stablehlo.constant dense<[(1.0,2.0),(3.0,4.0)]> : tensor<2xcomplex<f32>>
+      %0:2 = chlo.top_k(%x, k = 1) : tensor<2xcomplex<f32>> -> (tensor<1xcomplex<f32>>, tensor<1xi32>)
+      return %0#0 : tensor<1xcomplex<f32>> }""",
+    "sort": """func.func @main(%x: tensor<2xcomplex<f32>>) -> tensor<2xcomplex<f32>> {
+      %0 = "stablehlo.sort"(%x) ({ ^bb0(%a: tensor<complex<f32>>, %b: tensor<complex<f32>>):
+        %1 = stablehlo.compare GT, %a, %b : (tensor<complex<f32>>, tensor<complex<f32>>) -> tensor<i1>
+        stablehlo.return %1 : tensor<i1>
+      }) {dimension = 0 : i64} : (tensor<2xcomplex<f32>>) -> tensor<2xcomplex<f32>>
+      return %0 : tensor<2xcomplex<f32>> }""",
+}
+
+
+@pytest.mark.parametrize("name", list(ENDING))
+def test_operations_on_constants_that_may_end_the_compiler_are_tried_first(name: str) -> None:
+    """Some versions of XLA end the process; others refuse the program, or give a result."""
+    script = f"""
+import numpy as np, pjrt
+try:
+    results = pjrt.client("cpu").compile({ENDING[name]!r})(*[np.ones(2, np.complex64)] * {int(name == "sort")})
+    print("ran", np.asarray(results[0]).tolist())
+except pjrt.PjrtError as error:
+    print("refused", error)
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False, timeout=200)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith(("ran", "refused"))
+    assert not trial_compilation.is_ordinary(Outline.of(to_module(read(ENDING[name]))))
+
+
+@pytest.mark.parametrize(
+    ("operation", "element", "values", "result"),
+    [
+        ('"stablehlo.divide"(%x, %y)', "i32", NUMBERS, ""),
+        ('"stablehlo.divide"(%x, %y)', "complex<f32>", COMPLEX, ""),
+        ('"stablehlo.divide"(%x, %y)', "f32", ("[1.0, 2.0]", "[0.0, 0.0]"), ""),
+        (compare("LT", "SIGNED"), "i32", NUMBERS, "i1"),
+        (compare("LT", "UNSIGNED"), "ui8", NUMBERS, "i1"),
+        (compare("LT", "UNSIGNED"), "i1", ("[true, false]", "[true, true]"), "i1"),
+        (compare("LT", "TOTALORDER"), "f32", ("[1.0, 2.0]", "[0.0, 0.0]"), "i1"),
+        (compare("EQ", "FLOAT"), "complex<f32>", COMPLEX, "i1"),
+    ],
+)
+def test_operations_that_xla_has_for_constants_are_ordinary(
+    operation: str, element: str, values: tuple[str, str], result: str
+) -> None:
+    text = constants(operation, element, values, result)
+    assert trial_compilation.is_ordinary(Outline.of(to_module(read(text))))
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [

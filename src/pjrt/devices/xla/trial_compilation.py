@@ -11,10 +11,13 @@ cpu``.)
 
 from __future__ import annotations
 
+import itertools
+import re
 import sys
 from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
+from pjrt.api.compatibility import Effort, ReasonKind, Verdict
 from pjrt.api.compile_options import CompileOptions
 from pjrt.api.element_type import ElementType
 from pjrt.api.errors import DeadlineExceededError, PjrtError, UnimplementedError
@@ -22,6 +25,7 @@ from pjrt.api.program import Program
 from pjrt.devices.xla import custom_calls
 from pjrt.devices.xla.compilation import compile_program
 from pjrt.devices.xla.runtime import Runtime
+from pjrt.stablehlo import supports
 from pjrt.stablehlo.outline import Outline
 from pjrt.stablehlo.safe_parse import check_once, run_module
 from pjrt.stablehlo.types import TensorType, TokenType, TupleType, ValueType
@@ -60,7 +64,8 @@ def compile_safely(runtime: Runtime, program: Program, options: CompileOptions |
 
     Raises:
         InvalidArgumentError: the bytes are no program, or the compiler rejects it.
-        UnimplementedError: the compiler ends its process over the program.
+        UnimplementedError: the compiler ends its process over the program, or the program would wait for ever for
+            values of the host.
         DeadlineExceededError: the trial took too long.
     """
 
@@ -68,6 +73,8 @@ def compile_safely(runtime: Runtime, program: Program, options: CompileOptions |
         outline = Outline.of(module)
         outline.check()
         num_devices = len(runtime.all_devices)
+        if not _FED.isdisjoint(outline.operations):
+            _check_feeds(program, options, num_devices)
         if min(options.partitioning.num_replicas, options.partitioning.num_partitions) > 1:
             _attempt_grid(program, options, num_devices)
         elif not is_ordinary(outline):
@@ -80,6 +87,23 @@ def compile_safely(runtime: Runtime, program: Program, options: CompileOptions |
         from pjrt.stablehlo.compilation_advice import with_advice  # here: it looks into programs, and imports much
 
         raise with_advice(error, program, options) from error
+
+
+_FED = frozenset(f"stablehlo.{name}" for name in ("infeed", "outfeed", "send", "recv"))
+
+
+def _check_feeds(program: Program, options: CompileOptions, num_devices: int) -> None:
+    """Refuse a program that exchanges values with the host while it runs: XLA compiles it, and it waits for ever.
+
+    Raises:
+        UnimplementedError: it does so in a function that is used.
+    """
+    from pjrt.devices.xla.capability import capabilities  # here: few programs need it
+
+    support = supports(program, options, capabilities(num_devices), effort=Effort.TYPES)
+    reasons = [str(r) for r in support.reasons if r.verdict is Verdict.NO and r.kind is ReasonKind.FEATURE]
+    if reasons:
+        raise UnimplementedError(f"the device 'cpu' does not run this program: {'; '.join(reasons)}")
 
 
 def is_ordinary(outline: Outline) -> bool:
@@ -97,7 +121,26 @@ def is_ordinary(outline: Outline) -> bool:
         and all(custom_calls.is_ordinary(*call) for call in outline.custom_calls)
         # A custom call may ask for an empty array in another layout, and XLA divides by its size.
         and not (outline.custom_calls and any(map(_is_empty, outline.types)))
+        and not outline.may_trap
+        and all(itertools.starmap(_is_ordinary_choice, outline.choices))
     )
+
+
+def _is_ordinary_choice(name: str, element: ElementType, attributes: str) -> bool:
+    """Whether XLA has an operation of ``Outline.choices`` for the element type.
+
+    XLA checks comparisons only after it has computed those of constants, which ends the process if it has none such.
+    And it calls a remainder of complex numbers that it does not have.
+    """
+    words = set(_WORD.findall(attributes))
+    if element.is_complex:
+        return name.endswith("divide") or (name.endswith("compare") and words <= {"EQ", "NE", "FLOAT", "NOTYPE"})
+    if element.is_floating:
+        return words.isdisjoint({"SIGNED", "UNSIGNED"})
+    return words.isdisjoint({"FLOAT", "TOTALORDER", "UNSIGNED" if element.name.startswith("S") else "SIGNED"})
+
+
+_WORD = re.compile("[A-Z]+")
 
 
 def _is_empty(type_: ValueType) -> bool:
