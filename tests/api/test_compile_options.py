@@ -222,3 +222,29 @@ def test_we_read_what_jaxlib_writes() -> None:
     back = xla_client.CompileOptions.ParseFromString(dataclasses.replace(ours, profile_version=3).to_proto())
     assert back.profile_version == 3
     assert back.executable_build_options.debug_options.xla_cpu_enable_fast_math
+
+
+def test_a_fingerprint_has_what_processes_state_alike() -> None:
+    def fingerprint(code: bytes = b"code", **options: Any) -> str:
+        return pjrt.CompileOptions(**options).fingerprint(code)
+
+    own = [
+        {},
+        {"device_ordinal": 1},
+        {"profile_version": 1},
+        {"option_overrides": {"xla_dump_to": "here"}},
+        {"option_overrides": {"xla_gpu_cuda_data_dir": "/usr/local/cuda"}},
+        {"base": pjrt.CompileOptions(run_backend_only=True).to_proto()},
+    ]
+    assert len({fingerprint(**options) for options in own}) == 1
+    alike = [
+        {"num_replicas": 2},
+        {"num_partitions": 2},
+        {"device_assignment": [[0, 1]]},
+        {"device_assignment": [[1, 0]]},
+        {"option_overrides": {"xla_cpu_enable_fast_math": True}},
+        {"code": b"other"},
+    ]
+    assert len({fingerprint(**options) for options in (*alike, {})}) == len(alike) + 1
+    two = {"a": 1, "b": 2}
+    assert fingerprint(option_overrides=two) == fingerprint(option_overrides=dict(reversed(two.items())))

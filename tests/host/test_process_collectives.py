@@ -64,6 +64,7 @@ class Processes:
 
     def __init__(self, **options: Any) -> None:
         self.function: Run = lambda context, x: x
+        self.programs: Sequence[bytes | str] = ("any", "any")
         store, exchange = pjrt.InMemoryKeyValueStore(), Exchange()
         own = {"collectives": lambda *arguments: ThreadCollectives(exchange), **options}
 
@@ -93,7 +94,7 @@ class Processes:
         self.function = function
         assignment = pjrt.DeviceAssignment(tuple((n,) for n in devices))
         options = pjrt.CompileOptions(num_replicas=len(devices), device_assignment=assignment)
-        executable = client.compile("any", options)
+        executable = client.compile(self.programs[client.process_index], options)
         rows = [[client.buffer_from_host(np.float32(0), device=d)] for d in executable.addressable_devices]
         try:
             return [np.asarray(row[0]) for row in executable.execute(rows)]
@@ -175,6 +176,33 @@ def test_a_failure_reaches_the_other_process(processes: Processes) -> None:
     (first,), (second,) = processes.run(function)
     assert "a defect" in first.message
     assert "a defect" in second.message
+
+
+@pytest.mark.parametrize(
+    ("programs", "are_told"), [(("one", "other"), True), ((b"ML\xefR one", b"ML\xefR other"), False)]
+)
+def test_processes_with_other_programs_are_told_so(
+    processes: Processes, programs: Sequence[bytes | str], are_told: bool
+) -> None:
+    """Bytecode has source locations, so its bytes may differ in the processes."""
+    processes.programs = programs
+    for result, *_ in processes.run(lambda context, x: len(context.rendezvous("here"))):
+        if are_told:
+            assert "the processes do not run the same program" in result.message
+            assert "with the fingerprint" in result.message
+        else:
+            assert result == 3
+
+
+def test_a_client_may_say_what_makes_programs_equal() -> None:
+    processes = Processes(fingerprint=lambda program: program.code.lower())
+    try:
+        for programs, are_told in ((("one", "ONE"), False), (("one", "other"), True)):
+            processes.programs = programs
+            for result, *_ in processes.run(lambda context, x: len(context.rendezvous("here"))):
+                assert (result == 3) is not are_told
+    finally:
+        processes.close()
 
 
 def test_processes_with_other_keys_are_told_so(processes: Processes) -> None:

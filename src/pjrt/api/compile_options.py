@@ -257,6 +257,25 @@ class CompileOptions:
         several = self.partitioning.num_partitions > 1
         return several if self.use_spmd_partitioning is None else self.use_spmd_partitioning
 
+    def fingerprint(self, code: bytes) -> str:
+        """Return 16 digits that differ for other code, or for other options.
+
+        What processes that run one program together may lawfully state in different ways does not count: a device of
+        one process, a profile, what is dumped, paths of files, and ``base``.
+
+        Args:
+            code: the program, or a fingerprint of it.
+        """
+        import hashlib  # programs of one process do without it
+
+        overrides = {
+            name: value
+            for name, value in sorted(self.option_overrides.items())
+            if "dump" not in name and not (isinstance(value, str) and "/" in value)
+        }
+        alike = replace(self, device_ordinal=-1, profile_version=0, base=b"", option_overrides=overrides)
+        return hashlib.sha256(repr(alike).encode() + code).hexdigest()[:16]
+
     def to_proto(self) -> bytes:
         """Return the options as a serialized ``CompileOptionsProto``, as ``PJRT_Client_Compile`` takes them."""
         from pjrt.api import _protos

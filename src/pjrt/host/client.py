@@ -31,7 +31,13 @@ from pjrt.host.alias_buffer import HostAliasFulfillment, alias_buffer
 from pjrt.host.buffer import HostBuffer
 from pjrt.host.collectives import CollectivesFactory
 from pjrt.host.compiled import CompileFunction
-from pjrt.host.compiler import HostCompiler, PartitioningFunction, RefineFunction, StaticCheckFunction
+from pjrt.host.compiler import (
+    FingerprintFunction,
+    HostCompiler,
+    PartitioningFunction,
+    RefineFunction,
+    StaticCheckFunction,
+)
 from pjrt.host.device import HostDevice
 from pjrt.host.device_memory import from_host as device_memory
 from pjrt.host.device_memory.buffer import DeviceBuffer
@@ -93,6 +99,9 @@ class HostClient(Client):
             gets leave nothing to the program.
         refine: ``refine(program, shapes)`` returns a program with dynamic shapes as one for these shapes of its
             arguments, such as ``pjrt.stablehlo.refine``; by default ``compile`` takes no shapes.
+        fingerprint: ``fingerprint(program)`` returns bytes that are equal for equal programs, such as
+            ``pjrt.stablehlo.fingerprint``; processes that run different programs together notice it. By default these
+            are the program's own bytes, and MLIR bytecode is told apart by the names of programs alone.
     """
 
     __slots__ = (
@@ -131,6 +140,7 @@ class HostClient(Client):
         static_check: StaticCheckFunction | None = None,
         partitioning: PartitioningFunction | None = None,
         refine: RefineFunction | None = None,
+        fingerprint: FingerprintFunction | None = None,
     ) -> None:
         self._closed = False
         self._generation = generation()
@@ -165,6 +175,7 @@ class HostClient(Client):
             static_check=static_check,
             partitioning=partitioning,
             refine=refine,
+            fingerprint_function=fingerprint,
         )
         descriptions = self._platform.describe()
         self.devices = tuple(HostDevice(self, d, self._platform) for d in descriptions)
@@ -222,6 +233,10 @@ class HostClient(Client):
     ) -> HostLoadedExecutable:
         self.check_open()
         return HostLoadedExecutable(self, self._compiler.compile(program, options, shapes))
+
+    def fingerprint_of(self, executable: HostExecutable) -> str:
+        """Return a number, in digits, that differs between processes if they run different programs."""
+        return self._compiler.fingerprint(executable.origin.program, executable.origin.options)
 
     def supports(
         self,

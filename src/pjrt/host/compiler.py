@@ -30,6 +30,11 @@ PartitioningFunction = Callable[[Program], Partitioning]
 RefineFunction = Callable[[Program, Shapes], Program]
 """An author's ``refine(program, shapes)``, such as ``pjrt.stablehlo.refine``."""
 
+FingerprintFunction = Callable[[Program], bytes]
+"""An author's ``fingerprint(program)``, such as ``pjrt.stablehlo.fingerprint``."""
+
+_BYTECODE = b"ML\xefR"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostCompiler:
@@ -46,6 +51,7 @@ class HostCompiler:
     static_check: StaticCheckFunction | None
     partitioning: PartitioningFunction | None
     refine: RefineFunction | None
+    fingerprint_function: FingerprintFunction | None
 
     def compile(
         self, program: AnyProgram, options: CompileOptions | None, shapes: Shapes | None = None
@@ -115,6 +121,18 @@ class HostCompiler:
         if payload is None or function is None:
             return self.compile(program, options)
         return self._executable(lambda: function(payload, program, options), program, options)
+
+    def fingerprint(self, program: Program, options: CompileOptions) -> str:
+        """Return a number, in digits, that differs between processes if they run different programs; empty if that
+        cannot be told: bytecode holds source locations, and those of one program may differ.
+        """
+        if self.fingerprint_function is not None:
+            code = self.fingerprint_function(program)
+        elif program.code.startswith(_BYTECODE):
+            return ""
+        else:
+            code = program.code
+        return options.fingerprint(code)
 
     def _completed(self, program: Program, options: CompileOptions | None) -> CompileOptions:
         """Return options in which nothing is left to the program."""

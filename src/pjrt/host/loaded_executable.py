@@ -39,6 +39,7 @@ class HostLoadedExecutable(HostExecutable, LoadedExecutable):
 
     __slots__ = (
         "_arguments",
+        "_fingerprint",
         "_launches",
         "_processes",
         "_runs",
@@ -67,6 +68,7 @@ class HostLoadedExecutable(HostExecutable, LoadedExecutable):
         devices = () if portable else client.addressable_devices
         self._runs = device_runs(executable.compiled, assignment, devices)
         self._processes = client.processes if client.processes.spans(assignment) else None
+        self._fingerprint: str | None = None  # computed when it is first needed
         self._check_participants()
         self._short_path = ShortPath.of(executable.compiled, tuple(self._runs.values()), client.memory)
         self._value_path = HostValuePath.of(executable.compiled, tuple(self._runs.values()))
@@ -210,9 +212,17 @@ class HostLoadedExecutable(HostExecutable, LoadedExecutable):
     ) -> Execution:
         context = None
         if self.compiled.takes_context and launch is not None:
-            context = RunContext(run, self.device_assignment, options, launch, place, self.name)
+            context = RunContext(
+                run, self.device_assignment, options, launch, place, self.name, self._fingerprint_in_job()
+            )
         execution = Execution if self.client.memory is None else DeviceExecution
         return execution(self.compiled, run, inputs, donated, launch, context)
+
+    def _fingerprint_in_job(self) -> str:
+        """Return the program's fingerprint if it runs on devices of several processes; empty if not."""
+        if self._fingerprint is None:
+            self._fingerprint = self.client.fingerprint_of(self.executable) if self._processes is not None else ""
+        return self._fingerprint
 
     def _join_launch(self, device: Device, launch_id: int) -> Launch:
         """Return the launch of a run that is started alone: the n-th runs of all devices are one launch."""

@@ -88,7 +88,7 @@ class ProcessCollective:
         launch: the launch.
         who: the replica and the partition that this device runs.
         key: the name of the meeting; the same for all participants.
-        program: the program's name, for messages.
+        program: the program's name and its fingerprint.
         roster: the participants.
         processes: the way to the other processes.
         timeout: the longest time to wait for the others, in seconds.
@@ -99,7 +99,7 @@ class ProcessCollective:
         launch: Launch,
         who: Place,
         key: Hashable,
-        program: str,
+        program: tuple[str, str],
         roster: Roster,
         processes: ProcessExchange,
         timeout: float,
@@ -296,7 +296,7 @@ class ProcessCollective:
         Raises:
             FailedPreconditionError: another process has come to another collective.
         """
-        label = json.dumps([self._program, operation, repr(self._key), types, self._roster.count])
+        label = json.dumps([*self._program, operation, repr(self._key), types, self._roster.count])
         packed = message.pack((label, value))
         messages = self._collectives.gather(self._roster.group, packed)
         rows = [message.unpack(each) for each in messages]
@@ -314,9 +314,10 @@ class ProcessCollective:
 
 
 def _description(label: str) -> str:
-    program, operation, key, types, count = json.loads(label)
+    program, fingerprint, operation, key, types, count = json.loads(label)
     values = f" of {types}" if types else ""
-    return f"{operation}{values} with {count} participants ({key}) in the program {program!r}"
+    code = f" with the fingerprint {fingerprint}" if fingerprint else ""
+    return f"{operation}{values} with {count} participants ({key}) in the program {program!r}{code}"
 
 
 def _turns(pairs: Sequence[tuple[int, int]], member_of: dict[int, int]) -> list[list[tuple[int, int]]]:

@@ -34,9 +34,20 @@ class RunContext:
         launch: what the devices of the launch have in common.
         place: the position of this run among those that the caller started, by which host callbacks are listed.
         program: the name of the program.
+        fingerprint: tells the program from others of this name, if it runs on devices of several processes.
     """
 
-    __slots__ = ("device", "device_assignment", "launch", "options", "partition_id", "place", "program", "replica_id")
+    __slots__ = (
+        "device",
+        "device_assignment",
+        "fingerprint",
+        "launch",
+        "options",
+        "partition_id",
+        "place",
+        "program",
+        "replica_id",
+    )
 
     def __init__(
         self,
@@ -46,6 +57,7 @@ class RunContext:
         launch: Launch,
         place: int,
         program: str = "main",
+        fingerprint: str = "",
     ) -> None:
         self.device = run.device
         self.replica_id = run.replica
@@ -55,6 +67,7 @@ class RunContext:
         self.launch = launch
         self.place = place
         self.program = program
+        self.fingerprint = fingerprint
 
     @property
     def run_id(self) -> int:
@@ -132,7 +145,8 @@ class RunContext:
         )
         if roster is not None:
             wait = processes.timeout if timeout is None else timeout
-            return ProcessCollective(self.launch, self.logical_id, key, self.program, roster, processes, wait)
+            program = (self.program, self.fingerprint)
+            return ProcessCollective(self.launch, self.logical_id, key, program, roster, processes, wait)
         wait = client.collective_timeout if timeout is None else timeout
         launch, me, places = self.launch, self.logical_id, participants
         return LaunchCollective(

@@ -58,6 +58,7 @@ if TYPE_CHECKING:
         is_torch_folder,
         read_torch_folder,
     )
+    from pjrt.stablehlo.fingerprint import fingerprint
     from pjrt.stablehlo.format import Encoding, artifact_version, encoding_of
     from pjrt.stablehlo.inspection import OperationInfo, ProgramInfo, inspect
     from pjrt.stablehlo.location import Location
@@ -143,6 +144,7 @@ __all__ = [
     "current_version",
     "cut",
     "encoding_of",
+    "fingerprint",
     "from_hlo",
     "inspect",
     "is_saved_model",
@@ -184,6 +186,7 @@ _HOMES = {
     ".cuts.cutting": "Cut Cutter cut",
     ".analysis.cost_analysis": "CollectiveCost CollectiveTotal Cost OperationCost cost parse_for_one_device",
     ".entry_signature": "ArgumentInfo ResultInfo Signature signature",
+    ".fingerprint": "fingerprint",
     ".format": "Encoding artifact_version encoding_of",
     ".files.hlo_text": "parse_hlo_text",
     ".inspection": "OperationInfo ProgramInfo inspect",

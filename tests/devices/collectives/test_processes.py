@@ -95,6 +95,54 @@ distributed.shutdown()
     assert said(first, "alone") == "[3.0, 3.0]"
 
 
+def test_programs_of_one_name_that_differ_are_an_error(start_job: StartJob) -> None:
+    """Each case has its own client."""
+    source = (
+        SUM
+        + """
+import contextlib
+initialize()
+
+def scaled(factor):
+    return program(4).replace("return %0", f"%c = stablehlo.constant dense<{factor}.0> : tensor<4xf32>\\n"
+        "%1 = stablehlo.multiply %0, %c : tensor<4xf32> return %1")
+
+def run(word, *texts, overrides={}, make=lambda: pjrt.client("reference", num_devices=2)):
+    with contextlib.closing(make()) as client:
+        assignment = pjrt.DeviceAssignment(tuple((d.id,) for d in client.devices))
+        options = pjrt.CompileOptions(num_replicas=4, device_assignment=assignment, option_overrides=overrides)
+        for text in texts:
+            executable = client.compile(text, options)
+            say(word, outcome(executable.execute(buffers(client, executable))))
+        distributed.barrier(word)  # the other one may still read its results
+
+class Own(pjrt.StableHloClient):
+    def __init__(self):
+        def kernel(operation, x, y):
+            return x * y
+        super().__init__("own", kernels={"stablehlo.multiply": kernel}, fallback="reference", num_devices=2)
+
+run("alike", program(4), scaled(2))
+run("constant", scaled(2 + rank))
+run("operation", program(4, operation="maximum" if rank else "add"))
+run("order", *[scaled(2), scaled(3)][:: 1 - 2 * rank])
+run("options", program(4), overrides={"xla_cpu_enable_fast_math": bool(rank)})
+run("dump", program(4), overrides={"xla_dump_to": f"/tmp/{rank}"})
+run("author", scaled(2 + rank), make=Own)
+distributed.shutdown()
+"""
+    )
+    for lines in start_job(2, source).succeed():
+        said = [line.partition(" ")[::2] for line in lines if " " in line]
+        for word, outcome in said:
+            if word in ("constant", "operation", "order", "options", "author"):
+                assert "the processes do not run the same program in the same order" in outcome, word
+                assert outcome.count("in the program 'sum' with the fingerprint") == 2, word
+        assert [outcome for word, outcome in said if word == "alike"] == ["[10.0, 10.0]", "[20.0, 20.0]"]
+        assert [outcome for word, outcome in said if word == "dump"] == ["[10.0, 10.0]"]
+        assert {"constant", "operation", "order", "options", "author"} < {word for word, _ in said}
+
+
 def test_a_process_that_is_killed_in_a_collective_is_named_by_all_others(start_job: StartJob) -> None:
     job = start_job(
         3,

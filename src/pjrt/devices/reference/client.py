@@ -78,6 +78,7 @@ class ReferenceClient(HostClient):
             static_check=static_check,
             partitioning=partitioning_of,
             refine=lambda program, shapes: stablehlo.refine(program, shapes),  # imported for dynamic shapes alone
+            fingerprint=lambda program: stablehlo.fingerprint(program, trusted=True),  # it was compiled
             memory_limit=memory_limit,
             collective_timeout=collective_timeout,
             process_index=process_index,
