@@ -103,6 +103,7 @@ def test_a_program_that_exchanges_no_data_holds_nobody_up(start_job: StartJob) -
 apart = sum_over(0, 1, program=DOUBLE)
 attempt(first, apart.execute([[failed]] if rank == 1 else put(client)))
 say(run(sum_over(0, 1)), run(apart))
+distributed.barrier("done")
 distributed.shutdown()
 """,
     )

@@ -134,7 +134,7 @@ class XlaClient(Client):
 
         program = Program.of(program) if shapes is None else stablehlo.refine(program, shapes)
         executable = compile_safely(self._runtime, program, options)
-        return self._loaded(executable, executable.compile_options(), program.code)
+        return self._loaded(executable, executable.compile_options(), program.code, program)
 
     def supports(
         self,
@@ -167,7 +167,9 @@ class XlaClient(Client):
         executable = deserialize(self._runtime, serialized, None if options is None else CompileOptions.of(options))
         return self._loaded(executable, executable.compile_options(), serialized)
 
-    def _loaded(self, executable: XlaExecutable, options: CompileOptions, code: bytes) -> LoadedExecutable:
+    def _loaded(
+        self, executable: XlaExecutable, options: CompileOptions, code: bytes, program: Program | None = None
+    ) -> LoadedExecutable:
         if options.compile_portable_executable:
             from pjrt.devices.xla.portable_executable import XlaPortableExecutable
 
@@ -176,9 +178,12 @@ class XlaClient(Client):
         devices = [self._local[number] for number in ids if number in self._local]
         if len(ids) == 1:
             return XlaLoadedExecutable(executable, devices)
+        fingerprint = ""
         if self._runtime.peers is not None and len(devices) < len(ids):
             # A process may have been lost while the program was compiled.
             self._runtime.peers.check([self._runtime.jaxlib_device(number).process_index for number in ids])
+            if program is not None:
+                fingerprint = options.fingerprint(stablehlo.fingerprint(program, trusted=True))  # it was compiled
         import hashlib
 
         # Executables of the same program have one rendezvous, so that threads that each compile it meet in a launch.
@@ -186,7 +191,7 @@ class XlaClient(Client):
         new_rendezvous = Rendezvous(len(devices))
         with self._lock:
             rendezvous = self._rendezvous.setdefault(key, new_rendezvous)
-        return XlaLoadedExecutable(executable, devices, rendezvous)
+        return XlaLoadedExecutable(executable, devices, rendezvous, fingerprint)
 
     def register_ffi_handler(self, name: str, handler: Callable[..., Any] | int, *, traits: int = 0) -> None:
         from pjrt.devices.xla import custom_calls

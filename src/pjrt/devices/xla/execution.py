@@ -45,6 +45,7 @@ class Executor:
         executable: the program.
         devices: those of its devices that are of this process.
         rendezvous: the place where the devices' contributions to a launch meet.
+        fingerprint: that of the program, which other processes run, too; empty if it is unknown.
 
     Attributes:
         donated: the numbers of the parameters whose memory the program takes.
@@ -55,6 +56,7 @@ class Executor:
     __slots__ = (
         "_device_ids",
         "_executable",
+        "_fingerprint",
         "_handlers",
         "_has_run",
         "_parameter_shardings",
@@ -69,10 +71,13 @@ class Executor:
         "result_types",
     )
 
-    def __init__(self, executable: XlaExecutable, devices: Sequence[XlaDevice], rendezvous: Rendezvous) -> None:
+    def __init__(
+        self, executable: XlaExecutable, devices: Sequence[XlaDevice], rendezvous: Rendezvous, fingerprint: str
+    ) -> None:
         shape = executable.program_shape
         runtime = devices[0].runtime
         self._executable = executable
+        self._fingerprint = fingerprint
         self._watcher = runtime.watcher
         self._rendezvous = rendezvous
         # The devices of all processes: the arrays of a launch are spread over them, and only their shards are here.
@@ -229,6 +234,8 @@ class Executor:
         Raises:
             PjrtError: the program could not be started, or its execution failed at once.
         """
+        if self._partners is not None and not self._has_run and self._exchanges_data():
+            self._partners.check_program(self._device_ids, self._executable.name, self._fingerprint)
         columns = [list(column) for column in zip(*rows, strict=True)]
         for number in non_donatable & self.donated:  # a copy is donated instead
             columns[number] = self._copies(number, columns[number])

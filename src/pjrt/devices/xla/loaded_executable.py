@@ -94,13 +94,18 @@ class XlaLoadedExecutable(ShortCall, XlaLoaded):
     __slots__ = ("_devices", "_executor", "_first", "_has_results", "_short_path", "_value_path")
 
     def __init__(
-        self, executable: XlaExecutable, devices: Sequence[XlaDevice], rendezvous: Rendezvous | None = None
+        self,
+        executable: XlaExecutable,
+        devices: Sequence[XlaDevice],
+        rendezvous: Rendezvous | None = None,
+        fingerprint: str = "",
     ) -> None:
         super().__init__(devices[0].client, devices[0].runtime, executable)
         self.__dict__["program_shape"] = executable.program_shape  # computed once for both
         self._devices = tuple(devices)
         self._first = self._devices[0]
-        self._executor = Executor(executable, self._devices, rendezvous or Rendezvous(len(self._devices)))
+        rendezvous = rendezvous or Rendezvous(len(self._devices))
+        self._executor = Executor(executable, self._devices, rendezvous, fingerprint)
         self._has_results = bool(executable.program_shape.results)
         self._short_path = self._executor.short_path()
         self._value_path = self._executor.value_path()

@@ -26,6 +26,7 @@ from pjrt.devices.xla._jaxlib import converted
 from pjrt.devices.xla.collective_connections import CollectiveConnections
 from pjrt.devices.xla.collective_sockets import Address
 from pjrt.devices.xla.device import IDS_OF_A_PROCESS
+from pjrt.devices.xla.first_runs import FirstRuns
 
 _MEETING_SECONDS = 300.0
 """The longest time to wait until all processes make the client."""
@@ -80,6 +81,7 @@ class Peers:
         with _numbers_lock:
             number = _numbers[job] = _numbers.get(job, -1) + 1
         self._name = f"pjrt/cpu/{number}"
+        self._programs = FirstRuns(job.store, f"{self._name}/programs", self.process_index)
         if number:
             # XLA's keys in the store are the same for each client, so each further client has a store of its own.
             self._job = distributed.join(job.store, job.process_index, job.process_count, name=self._name)
@@ -169,6 +171,14 @@ class Peers:
             )
         if len(set(processes)) > 1:
             self.check(processes)
+
+    def check_program(self, device_ids: Sequence[int], name: str, fingerprint: str) -> None:
+        """Return if the other processes run the same program as the next new one on these devices, as far as is known.
+
+        Raises:
+            FailedPreconditionError: another process runs another program.
+        """
+        self._programs.check(device_ids, name, fingerprint)
 
     def begin_first_run(self, processes: Collection[int]) -> Callable[[], None]:
         """Note that a program is about to run for the first time; return the function that notes the end of this run.
