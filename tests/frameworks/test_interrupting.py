@@ -6,8 +6,10 @@ import os
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+from waiting import wait_until
 
 pytest.importorskip("jax")
 
@@ -43,20 +45,35 @@ def environment() -> dict[str, str]:
 
 
 def interrupt(source: str, after: str = "hanging") -> tuple[list[str], str]:
-    """Run a script, press Ctrl-C when it has printed a line, and return what it prints later and its errors."""
+    """Run a script, press Ctrl-C when it has printed a line and waits; return what it prints later, and its errors."""
     command = [sys.executable, "-c", source]
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment()
     ) as process:
         assert process.stdout is not None
         assert after + "\n" in iter(process.stdout.readline, "")
-        process.send_signal(signal.SIGINT)
         try:
+            wait_until_asleep(process.pid)
+            process.send_signal(signal.SIGINT)
             out, err = process.communicate(timeout=120)
         finally:
             process.kill()
     assert process.returncode == 0, err
     return out.splitlines(), err
+
+
+def wait_until_asleep(pid: int) -> None:
+    """Return when the main thread of a process waits: whenever it is looked at, it neither runs nor is to run."""
+    looks = 0
+
+    def is_asleep() -> bool:
+        nonlocal looks
+        state = Path(f"/proc/{pid}/task/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+        looks = looks + 1 if state == "S" else 0
+        return looks == 60
+
+    if sys.platform == "linux":
+        wait_until(is_asleep, "the wait of the process")
 
 
 @pytest.mark.parametrize(
@@ -183,10 +200,10 @@ print("the next", float(x * 2))
 
 def test_a_function_that_asks_is_told_that_the_interpreter_ends() -> None:
     done = subprocess.run(
-        [sys.executable, "-c", ASKS + "import pjrt.api.interpreter_end as end\nend.PATIENCE_SECONDS = 60\ny = x + 1"],
+        [sys.executable, "-c", ASKS + "import pjrt.api.interpreter_end as end\nend.PATIENCE_SECONDS = 600\ny = x + 1"],
         capture_output=True,
         text=True,
-        timeout=45,  # less than it would be waited for
+        timeout=250,  # less than it would be waited for
         env=environment(),
     )
     assert done.returncode == 0, done.stderr

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import json
 import os
-import socket
 import subprocess
 import sys
 import tempfile
@@ -14,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from pjrt.layers import read_findings
+from pjrt.system.reserved_port import reserved_port
 
 pytest.importorskip("jax")
 
@@ -499,15 +499,15 @@ jax.devices(platform)
 
 def of_two_processes(code: str) -> list[list[str]]:
     """Return what each of two processes of one job prints; they are given their number and the job's address."""
-    with socket.socket() as free:
-        free.bind(("localhost", 0))
-        address = f"localhost:{free.getsockname()[1]}"
     command = [sys.executable, "-X", "faulthandler", "-c", code]
-    started = [
-        subprocess.Popen([*command, str(rank), address], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-        for rank in range(2)
-    ]
-    answers = [process.communicate(timeout=120) for process in started]
+    with reserved_port() as port:
+        started = [
+            subprocess.Popen(
+                [*command, str(rank), f"localhost:{port}"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+            )
+            for rank in range(2)
+        ]
+        answers = [process.communicate(timeout=200) for process in started]
     for process, (_, complained) in zip(started, answers, strict=True):
         assert process.returncode == 0, complained[-3000:]
     return [said.splitlines() for said, _ in answers]
