@@ -367,6 +367,56 @@ def test_the_memory_limit_holds() -> None:
         assert client.devices[0].memory_stats().bytes_in_use == 0
 
 
+class TiledMemory(SimulatedMemory):
+    """Memory in which each array takes whole tiles of 1 KiB."""
+
+    def size_of(self, spec: pjrt.ShapeSpec, space: pjrt.MemorySpace) -> int:
+        return -(-spec.size_in_bytes // 1024) * 1024
+
+
+def test_the_bytes_that_the_memory_says_count() -> None:
+    with Device(doubled, TiledMemory()) as device:
+        stats = device.client.devices[0].memory_stats
+        x = device.client.buffer_from_host(X)
+        assert stats().bytes_in_use == 1024
+        (y,) = device.executable(x)
+        y.ready().result(60)
+        assert stats().bytes_in_use == 2048
+        z = y.copy_to(device.client.devices[0])
+        z.ready().result(60)
+        assert stats().bytes_in_use == 3072
+        z = z.bitcast(pjrt.ElementType.U8, (16,))
+        z.ready().result(60)
+        u = device.client.create_uninitialized_buffer(pjrt.ShapeSpec((300,), pjrt.ElementType.F32))
+        assert stats().bytes_in_use == 5120
+        del x, y, z, u
+        assert stats().bytes_in_use == 0
+
+
+def test_the_memory_limit_is_one_of_the_bytes_that_the_memory_says() -> None:
+    with HostClient(
+        "tiled",
+        compile=lambda program, options: None,  # type: ignore[arg-type,return-value]
+        memory=TiledMemory(),
+        memory_limit=2048,
+    ) as client:
+        held = [client.buffer_from_host(X) for _ in range(2)]
+        with pytest.raises(pjrt.ResourceExhaustedError, match="1024 bytes were asked for"):
+            client.buffer_from_host(X)
+        del held
+
+
+def test_a_copy_of_memory_that_the_host_can_see_has_no_array_in_between() -> None:
+    class Reading(VisibleMemory):
+        def copy_out(self, handle: int, array: Any) -> None:
+            raise AssertionError("the host sees the memory")
+
+    with HostClient("two", compile=lambda program, options: None, memory=Reading(), num_devices=2) as client:  # type: ignore[arg-type,return-value]
+        copied = client.buffer_from_host(X).copy_to(client.devices[1])
+        copied.ready().result(60)
+        np.testing.assert_array_equal(np.asarray(copied), X)
+
+
 class HostTensor:
     """A handle of memory that the host sees."""
 

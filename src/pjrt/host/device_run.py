@@ -56,7 +56,8 @@ class DeviceRun(NamedTuple):
         spaces = tuple(default if kind is None else device.memory_space(kind) for kind in kinds or (None,))
         specs = compiled.outputs
         outputs = None if specs is None else _outputs(spaces, specs)
-        sizes = tuple(spec.size_in_bytes for spec in specs or ())
+        last = len(spaces) - 1
+        sizes = tuple(spaces[min(n, last)].size_of(spec) for n, spec in enumerate(specs or ()))
         return DeviceRun(device, replica, partition, spaces, outputs, sizes)
 
     def buffers(self, execution: Execution) -> list[Buffer]:

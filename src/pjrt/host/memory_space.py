@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from pjrt.api.checks import expect_int
+from pjrt.api.element_type import ElementType
 from pjrt.api.memory_space import MemorySpace
 from pjrt.host.accounting import MemoryAccount
 
 if TYPE_CHECKING:
+    from pjrt.api.shape_spec import ShapeSpec
     from pjrt.host.client import HostClient
     from pjrt.host.device import HostDevice
 
@@ -32,6 +35,13 @@ class HostMemorySpace(MemorySpace):
     @property
     def client(self) -> HostClient:
         return self.devices[0].client
+
+    def size_of(self, spec: ShapeSpec) -> int:
+        """Return the bytes that an array takes in this memory."""
+        memory = self.client.memory
+        if memory is None or spec.element_type is ElementType.TOKEN:
+            return spec.size_in_bytes
+        return expect_int(memory.size_of(spec, self), f"a number of bytes from {type(memory).__name__}.size_of")
 
     def __str__(self) -> str:
         return f"{self.kind}(id={self.id}) of {self.devices[0]}"

@@ -103,7 +103,7 @@ class _Filling:
         self._space = space
         self._definition: Future[None] = Future()
         storage = Storage(self._definition)
-        storage.charge(space.account, self.size)
+        storage.charge(space.account, space.size_of(spec))
         # Dropped when the value is there, so that the buffer alone has the memory then.
         self._storage: Storage | None = storage
         self._array: HostArray | None = aligned_empty(spec.shape, array_dtype(spec.element_type), order)

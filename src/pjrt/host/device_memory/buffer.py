@@ -71,7 +71,7 @@ class DeviceBuffer(HostBuffer):
         home: HostDevice = space.devices[0]  # type: ignore[assignment]  # its client has this memory
         home.client.check_open()
         target = Storage(source.definition)
-        target.charge(space.account, self.on_device_size)  # type: ignore[attr-defined]
+        target.charge(space.account, space.size_of(ShapeSpec(self.shape, self.element_type)))  # type: ignore[attr-defined]
 
         def copy(value: Any) -> None:
             copied: Any = value if value is TOKEN else value.copied(space)
@@ -84,7 +84,7 @@ class DeviceBuffer(HostBuffer):
         source = self.use()
         spec = self._bitcast_spec(element_type, shape, layout)
         target = Storage(source.definition)
-        target.charge(self.memory_space.account, self.on_device_size)
+        target.charge(self.memory_space.account, self.memory_space.size_of(spec))
 
         def copy(value: Any) -> None:
             array = value.view().reshape(-1).view(np.uint8).view(array_dtype(spec.element_type)).reshape(spec.shape)

@@ -177,7 +177,8 @@ class DeviceExecution(Execution):
                 "Compiled.outputs, or give the memory a method spec_of"
             )
         storage = Storage(self.definition)
-        storage.charge(self._space(number).account, spec.size_in_bytes)
+        space = self._space(number)
+        storage.charge(space.account, space.size_of(spec))
         storage.array = value
         return storage
 

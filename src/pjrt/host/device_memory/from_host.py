@@ -51,7 +51,7 @@ def buffer_from_host(
         if buffer is not None:
             return buffer
     storage = Storage(READY)
-    storage.charge(space.account, spec.size_in_bytes)
+    storage.charge(space.account, space.size_of(spec))
     only_during_call = semantics is HostBufferSemantics.IMMUTABLE_ONLY_DURING_CALL
     at_once = source.nbytes <= INLINE_BYTES or (only_during_call and memory.is_on_host)
     at_once = at_once and may_wait_here(device)
@@ -121,7 +121,7 @@ def _shared(handle: Any, spec: ShapeSpec, device: HostDevice, space: HostMemoryS
 def _buffer(value: Any, spec: ShapeSpec, device: HostDevice, space: HostMemorySpace) -> DeviceBuffer:
     value.is_shared = True
     storage = Storage(READY, mutable=False)
-    storage.charge(space.account, spec.size_in_bytes)
+    storage.charge(space.account, space.size_of(spec))
     storage.array = value
     return DeviceBuffer(device, space, spec.shape, spec.element_type, storage)
 
@@ -165,7 +165,7 @@ def uninitialized(spec: ShapeSpec, device: HostDevice, space: HostMemorySpace) -
     expect_spec(spec)
     expect_row_major(spec, device)
     storage = Storage(READY)
-    storage.charge(space.account, spec.size_in_bytes)
+    storage.charge(space.account, space.size_of(spec))
     value: Any = TOKEN
     if spec.element_type is not ElementType.TOKEN:
         value = Allocation.new(memory_of(device), spec, space)

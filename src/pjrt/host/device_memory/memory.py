@@ -68,17 +68,33 @@ class Memory(abc.ABC):
         """Copy the memory into a host array, row-major, of the handle's shape and dtype."""
 
     def copy(self, source: Any, target: Any, spec: ShapeSpec) -> Any:
-        """Copy one handle's memory into that of another, perhaps of another device. By default it goes through the
-        host.
+        """Copy one handle's memory into that of another, perhaps of another device.
+
+        By default it goes through the host: by an array in between, or straight from what ``host_view`` shows.
 
         Args:
             source: the handle to read.
             target: the handle to write, of the same shape and element type.
             spec: the shape and the element type of both.
         """
-        staging = np.empty(spec.shape, array_dtype(spec.element_type))
-        wait_for(self.copy_out(source, staging))
-        wait_for(self.copy_in(target, staging))
+        dtype = array_dtype(spec.element_type)
+        visible = self.host_view(source)
+        if visible is None:
+            visible = np.empty(spec.shape, dtype)
+            wait_for(self.copy_out(source, visible))
+        wait_for(self.copy_in(target, visible.reshape(-1).view(np.uint8).view(dtype).reshape(spec.shape)))
+
+    def size_of(self, spec: ShapeSpec, space: MemorySpace) -> int:
+        """Return the bytes that an array takes in the memory: by default those of its elements.
+
+        A memory that stores arrays in tiles, or aligns them, takes more. The limit of the memory and its statistics
+        count these bytes.
+
+        Args:
+            spec: the shape and the element type.
+            space: the memory space.
+        """
+        return spec.size_in_bytes
 
     def host_view(self, handle: Any) -> HostArray | None:
         """Return a numpy array over the memory itself, or ``None``, the default, if the host cannot see it.

@@ -34,7 +34,7 @@ class ShortPath:
         self._memory = memory
         self._run = run
         self._outputs = [
-            (spec, spec.size_in_bytes, *output)
+            (spec, output[0].size_of(spec), *output)
             for spec, output in zip(compiled.outputs or (), run.outputs or (), strict=True)
         ]
         self._count = len(self._outputs)
