@@ -17,7 +17,7 @@ from pjrt.conformance.plugin.subject import Subject
 STATS = "PJRT_Device_MemoryStats"
 _CALLS = (STATS,)
 _SIZE = 1 << 22
-_PATIENCE = 5.0
+_PATIENCE = 20.0
 """The seconds in which a plugin frees the memory of a buffer that nothing uses any more."""
 
 
