@@ -115,6 +115,22 @@ def test_converting_leaves_the_module_as_it_was() -> None:
         assert str(mlir) == before
 
 
+def test_an_operation_of_a_newer_version_is_explained_in_a_program_of_many_calls() -> None:
+    calls = " at ".join(f'callsite("call_{n}"("program.py":{n}:1)' for n in range(1, 40))
+    here = f'loc("tanh"({calls} at "main"("program.py":40:1){")" * 40})'
+    text = f"""func.func @main(%a: tensor<4xf32>) -> tensor<4xf32> {{
+  %0 = stablehlo.tanh %a : tensor<4xf32> {here}
+  return %0 : tensor<4xf32> }}"""
+    newer = serialize(text, minimum_version()).code.replace(b"tanh_v1", b"tanh_v9")
+    with pytest.raises(
+        InvalidArgumentError, match=r"the operation is of a newer StableHLO, .* or upgrade jaxlib"
+    ) as caught:
+        to_module(Program(newer))
+    assert "'vhlo.tanh_v9'" in caught.value.message
+    assert '"tanh"("call_1"("program.py":1:1))' in caught.value.message
+    assert "call_2" not in caught.value.message
+
+
 def test_an_artifact_that_is_too_new_is_refused_with_both_versions(artifact: Program) -> None:
     newer = artifact.code.replace(b"v1.0.0", b"v9.7.5")
     assert to_text(Program(newer))  # nothing in it is unknown, so it can be read

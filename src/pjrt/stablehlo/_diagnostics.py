@@ -42,8 +42,14 @@ def senseless_refused() -> Iterator[None]:
 
 
 def _place(location: str) -> str:
-    """Return a diagnostic's location as a prefix; positions in text without a name are ``line:column``."""
-    inside = location.removeprefix("loc(").removesuffix(")")
+    """Return a diagnostic's location as a prefix; positions in text without a name are ``line:column``.
+
+    Of a chain of calls, which may fill the whole message, the innermost is left.
+    """
+    inside, *callers = location.removeprefix("loc(").removesuffix(")").split(" at callsite(")
+    if callers:
+        inside = inside.replace("callsite(", "")
+        inside += ")" * (inside.count("(") - inside.count(")"))
     if inside == "unknown" or inside.endswith(":0:0"):
         return ""
     return inside.removeprefix('"-":') + ": "

@@ -6,6 +6,8 @@ already is returned as it is.
 
 from __future__ import annotations
 
+import re
+
 from pjrt.api.errors import InvalidArgumentError
 from pjrt.api.program import AnyProgram, Program, ProgramFormat
 from pjrt.stablehlo import _hlo, _mlir, jaxlib, safe_parse
@@ -59,7 +61,9 @@ def parse_here(program: Program, *, legalized: bool = True) -> MlirModule:
 
             to_shardy(module)
     except InvalidArgumentError as error:
-        raise InvalidArgumentError(f"cannot read the {encoding}: {error.message}{_reason(program)}") from error
+        raise InvalidArgumentError(
+            f"cannot read the {encoding}: {error.message}{_reason(program, error.message)}"
+        ) from error
     _mlir.check(module)
     return module
 
@@ -181,7 +185,7 @@ def needed_version(program: AnyProgram, *, trusted: bool = False) -> Version:
     return _artifact.needed_version(to_module(program, trusted=trusted))
 
 
-def _reason(program: Program) -> str:
+def _reason(program: Program, message: str) -> str:
     """Return why an artifact may not be readable: it is newer or older than this jaxlib reads."""
     version = artifact_version(program)
     if version is None:
@@ -196,4 +200,9 @@ def _reason(program: Program) -> str:
         )
     if version < oldest:
         return f" (it is too old: written at StableHLO {version}, and {reads})"
+    if re.search(r"(unregistered operation|failed to legalize operation) 'vhlo\.", message):
+        return (
+            f" (the operation is of a newer StableHLO, or damaged, and {reads}; write the program at an older version, "
+            "or upgrade jaxlib)"
+        )
     return ""
