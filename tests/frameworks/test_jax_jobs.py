@@ -107,3 +107,25 @@ def test_a_transformer_trains_on_four_processes_with_the_losses_of_one(start_job
 
 def losses(lines: list[str]) -> list[float]:
     return [float(line.split()[1]) for line in lines if line.startswith("loss ")]
+
+
+def test_jax_says_that_it_takes_no_part_in_a_job_of_this_package(start_job: StartJob) -> None:
+    """Only if the job has several processes, and JAX is in no job of its own."""
+    source = """
+import logging
+logging.getLogger("pjrt").addHandler(logging.StreamHandler(sys.stdout))
+initialize()
+import jax
+from pjrt.frameworks import jax_plugin
+say("processes", jax.process_count())
+distributed.shutdown()
+jax_plugin.initialize()
+say("left")
+"""
+    for rank, lines in enumerate(start_job(2, source).succeed()):
+        (warning,) = (line for line in lines if "JAX" in line)
+        assert warning.startswith(
+            f"process {rank} of 2 is in a job of pjrt.distributed.initialize, and JAX takes no part"
+        )
+        assert f"call jax.distributed.initialize(address, 2, {rank}) in its place" in warning
+        assert lines[-2:] == ["processes 1", "left"]

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 import os
+import sys
 
 VARIABLE = "PJRT_JAX_DEVICES"
 
@@ -20,6 +21,7 @@ def initialize() -> None:
     """Register the devices; JAX calls it when it looks for plugins."""
     from pjrt.plugins import registry
 
+    _warn_of_a_job_without_jax()
     named = [name.strip() for name in os.environ.get(VARIABLE, "").split(",") if name.strip()]
     declared = [
         plugin.name
@@ -28,6 +30,25 @@ def initialize() -> None:
     ]
     for name in dict.fromkeys((*named, *declared)):
         _register(name, quietly=name not in named)
+
+
+def _warn_of_a_job_without_jax() -> None:
+    """Warn if this process is in a job of ours that JAX knows nothing of: a program would train a model per process."""
+    home = sys.modules.get("pjrt.distributed.initialization")
+    job = None if home is None else home.current()
+    if job is None or job.process_count == 1:
+        return
+    import jax
+
+    if not jax.distributed.is_initialized():
+        _log.warning(
+            "process %d of %d is in a job of pjrt.distributed.initialize, and JAX takes no part in it: JAX sees the "
+            "devices of this process alone; call jax.distributed.initialize(address, %d, %d) in its place",
+            job.process_index,
+            job.process_count,
+            job.process_count,
+            job.process_index,
+        )
 
 
 def _register(name: str, *, quietly: bool) -> None:
