@@ -97,6 +97,6 @@ def test_it_may_arrive_late(client: Client, tiny_control: Control) -> None:
     with pytest.raises(pjrt.ResourceExhaustedError, match="no room after all") as caught:
         future.result()
     check(caught.value)
-    told = arrived.get(timeout=60)
+    told = arrived.get(timeout=120)
     assert isinstance(told, pjrt.ResourceExhaustedError)
     check(told)

@@ -42,7 +42,7 @@ def test_no_module_turns_the_gil_on() -> None:
         [sys.executable, "-W", "error", "-c", IMPORT_ALL, sources],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=120,
         check=False,
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, "False\n", "")

@@ -109,7 +109,7 @@ def test_null_slots_that_can_be_done_without(
         seen: queue.SimpleQueue[object] = queue.SimpleQueue()
         buffer.ready().add_done_callback(seen.put)
         assert buffer.ready().result() is None
-        seen.get(timeout=60)
+        seen.get(timeout=120)
         control.fault("Buffer_Delete", 4, "slow")
         with pytest.raises(pjrt.DeadlineExceededError, match="slow"):
             buffer.delete()

@@ -53,7 +53,7 @@ def start(*arguments: str, folder: Path | None = None) -> subprocess.Popen[str]:
 
 def launch(*arguments: str, folder: Path | None = None, content: str = "") -> tuple[int, list[str], list[str]]:
     process = start(*arguments, folder=folder)
-    output, errors = process.communicate(content, timeout=60)
+    output, errors = process.communicate(content, timeout=120)
     return process.returncode, sorted(output.splitlines()), sorted(errors.splitlines())
 
 
@@ -96,7 +96,7 @@ def test_stubborn_processes_are_killed(program: str) -> None:
         running = pids(process, 2)
         assert process.stdin is not None
         process.stdin.close()  # process 0 fails
-        assert process.wait(30) == 7
+        assert process.wait(120) == 7
         assert_ended(running)
 
 
@@ -105,7 +105,7 @@ def test_signals_end_all(program: str, number: signal.Signals) -> None:
     with start("-n", "2", program, "wait") as process:
         running = pids(process, 2)
         process.send_signal(number)
-        assert process.wait(30) == 128 + number
+        assert process.wait(120) == 128 + number
         assert_ended(running)
 
 
@@ -114,7 +114,7 @@ def test_no_process_outlives_a_killed_launcher(program: str) -> None:
     with start("-n", "2", program, "wait", "stubborn", "0") as process:
         running = pids(process, 2)
         process.kill()
-        process.wait(30)
+        process.wait(120)
         assert_ended(running)
 
 
@@ -128,7 +128,7 @@ def assert_ended(running: list[int]) -> None:
             signal.pidfd_send_signal(descriptor, 0)
             import select
 
-            assert select.select([descriptor], [], [], 10)[0], f"process {pid} still runs"
+            assert select.select([descriptor], [], [], 120)[0], f"process {pid} still runs"
         except ProcessLookupError:
             pass
         finally:

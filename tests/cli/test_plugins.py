@@ -145,7 +145,7 @@ class TestBusy:
             assert holder.stdout
             assert holder.stdout.readline() == "ready\n"
             yield {**said, "HOLDER": str(holder.pid)}
-            holder.communicate("\n", timeout=60)
+            holder.communicate("\n", timeout=120)
 
     def test_who_has_it_is_said(self, site: Path, busy: dict[str, str]) -> None:
         reason = f"'sandglass' allows one client at a time, and process {busy['HOLDER']} ("
@@ -254,7 +254,7 @@ def test_the_environment_says_what_runs_without_a_name(site: Path) -> None:
         "PJRT_DEVICE": "ABACUS",
         "PJRT_OPTIONS_ABACUS": "num_devices=4",
     }
-    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=120)
     assert done.stdout.strip() == "4", done.stderr
 
 
@@ -266,7 +266,7 @@ def test_a_plugin_lists_its_topologies(tmp_path: Path, monkeypatch: pytest.Monke
     )
     monkeypatch.setenv("PJRT_CONFIG", str(config))
     done = subprocess.run(
-        [sys.executable, "-m", "pjrt", "plugins", "abacus", "--no-load"], capture_output=True, text=True, timeout=60
+        [sys.executable, "-m", "pjrt", "plugins", "abacus", "--no-load"], capture_output=True, text=True, timeout=120
     )
     lines = [line.split(maxsplit=1)[1] for line in done.stdout.splitlines() if line.startswith("topologies ")]
     assert lines == ["wood, oak: 2, 4", "bone: 1"]

@@ -25,6 +25,6 @@ print("ended")
 @pytest.mark.parametrize("number", ["SIGINT", "SIGTERM"])
 def test_a_signal_may_come_in_the_middle_of_the_wait(number: str) -> None:
     done = subprocess.run(
-        [sys.executable, "-c", SIGNALLED.format(number=number)], capture_output=True, text=True, timeout=60
+        [sys.executable, "-c", SIGNALLED.format(number=number)], capture_output=True, text=True, timeout=120
     )
     assert done.stdout == "ended\n", done.stderr

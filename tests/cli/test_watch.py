@@ -63,7 +63,7 @@ class Watching:
         said: list[str] = []
         while not said or words not in said[-1]:
             try:
-                said.append(self._lines.get(timeout=60))
+                said.append(self._lines.get(timeout=120))
             except queue.Empty:
                 raise AssertionError(f"expected {words!r}, found {said}") from None
         return said

@@ -55,7 +55,7 @@ def _donated(client: Client, programs: Any) -> object:
     executable = client.compile(programs.double((4,), donate=True))
     buffer = client.buffer_from_host(np.ones(4, np.float32))
     (result,) = executable(buffer)
-    result.ready().result(30)
+    result.ready().result(60)
     assert buffer.is_deleted
     return result
 

@@ -208,7 +208,7 @@ def test_a_thousand_pending_futures_need_no_thousand_threads(backend: Backend, c
         for future in futures:
             future.add_done_callback(lambda _: left.release())
         assert threading.active_count() < before + 10
-    assert all(left.acquire(timeout=60) for _ in futures)
+    assert all(left.acquire(timeout=120) for _ in futures)
 
 
 def test_futures_may_be_dropped_while_they_are_pending(backend: Backend, client: Client) -> None:

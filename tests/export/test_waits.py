@@ -34,7 +34,7 @@ def run(*arguments: str) -> list[str]:
         [sys.executable, "-X", "faulthandler", str(HERE / "waiting.py"), *arguments],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=120,
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr

@@ -124,7 +124,7 @@ def test_results_that_nobody_keeps_are_freed_when_the_device_is_done(kind: str) 
     with Device(lambda m, h: Enqueued(doubled(m, h), queue.fence()), memory) as device:
         x = device.client.buffer_from_host(X)
         (y,) = device.executable(x)
-        assert queue.called.acquire(timeout=60)
+        assert queue.called.acquire(timeout=120)
         device.client.devices[0].compute.drain()
         x.delete()
         y.delete()
@@ -139,7 +139,7 @@ def test_donated_memory_that_is_no_result_is_freed_when_the_device_is_done(kind:
     memory, queue = AddressMemory(), Queue(kind)
     with Device(lambda m, h: Enqueued(doubled(m, h), queue.fence()), memory, donated=[0]) as device:
         (y,) = device.executable(device.client.buffer_from_host(X))
-        assert queue.called.acquire(timeout=60)
+        assert queue.called.acquire(timeout=120)
         device.client.devices[0].compute.drain()
         assert memory.freed == 0
         queue.reach()
@@ -167,7 +167,7 @@ def test_poisoned_work_keeps_its_memory_until_the_device_is_done(kind: str) -> N
     with Device(lambda m, h: Enqueued(doubled(m, h), queue.fence()), memory) as device:
         (place, _) = device.client.devices
         ((y,),) = device.executable.execute([[device.client.buffer_from_host(X)]], options)
-        assert queue.called.acquire(timeout=60)
+        assert queue.called.acquire(timeout=120)
         place.compute.drain()
         assert not place.poison_execution(8, pjrt.AbortedError("another"))
         assert place.poison_execution(7, pjrt.AbortedError("stop"))
@@ -182,7 +182,7 @@ def test_giving_up_work_fails_what_is_enqueued() -> None:
     memory, queue = AddressMemory(), Queue("wait")
     with Device(lambda m, h: Enqueued(doubled(m, h), queue.fence()), memory) as device:
         (y,) = device.executable(device.client.buffer_from_host(X))
-        assert queue.called.acquire(timeout=60)
+        assert queue.called.acquire(timeout=120)
         device.client.devices[0].compute.drain()
         device.client.give_up_work(pjrt.CancelledError("enough"))
         with pytest.raises(pjrt.CancelledError, match="enough"):
@@ -204,7 +204,7 @@ def test_copies_of_arguments_wait_for_the_work_that_makes_them(kind: str) -> Non
         double = Device(in_place, memory, aliases={0: 0})
         double.client, double.executable = device.client, device.executable
         (y,) = device.executable(device.client.buffer_from_host(X))
-        assert queue.called.acquire(timeout=60)
+        assert queue.called.acquire(timeout=120)
         device.client.devices[0].compute.drain()
         y_allocation = y.use().array  # type: ignore[attr-defined]
         copying = concurrent.futures.ThreadPoolExecutor(1).submit(y_allocation.copied, y.memory_space)
@@ -221,7 +221,7 @@ def test_closing_lets_work_end_that_waits_for_a_fence(kind: str) -> None:
     with Device(lambda m, h: Enqueued(doubled(m, h), queue.fence()), memory) as device:
         (y,) = device.executable(device.client.buffer_from_host(X))
         z = y.copy_to(device.client.devices[1])
-        assert queue.called.acquire(timeout=60)
+        assert queue.called.acquire(timeout=120)
         assert not z.ready().done()
         threading.Timer(0.05, queue.reach).start()
         ready = z.ready()
@@ -233,7 +233,7 @@ def test_a_cancelled_fence_fails_the_results_and_closing_goes_on() -> None:
     queue = Queue("concurrent")
     with Device(lambda m, h: Enqueued(doubled(m, h), queue.fence()), AddressMemory()) as device:
         (y,) = device.executable(device.client.buffer_from_host(X))
-        assert queue.called.acquire(timeout=60)
+        assert queue.called.acquire(timeout=120)
         threading.Timer(0.05, queue.fences[0].cancel).start()
         ready = y.ready()
     with pytest.raises(pjrt.PjrtError, match="Cancelled"):

@@ -24,7 +24,7 @@ def test_putting_tasks_while_threads_start(monkeypatch: pytest.MonkeyPatch) -> N
             for queue, call in zip(queues, inner, strict=True):
                 others.append(threading.Thread(target=queue.put, args=(call,), daemon=True))
                 start(others[-1])
-                others[-1].join(20)
+                others[-1].join(toys.TIMEOUT)
         start(thread)
 
     monkeypatch.setattr(threading.Thread, "start", start_amid_others)

@@ -121,7 +121,7 @@ def test_an_array_without_shards_here(client: ifrt.Client, here: ifrt.Mesh, ther
     assert array.shards == array.buffers == sharding.memory_spaces == ()
     assert array.disassemble() == []
     assert array.layout == client.make_array(X, here.sharding("x")).layout
-    array.ready().result(10)
+    array.ready().result(60)
     with pytest.raises(pjrt.InvalidArgumentError, match="only in others"):
         np.asarray(array)
     with pytest.raises(pjrt.InvalidArgumentError, match="expected a shard in this process"):

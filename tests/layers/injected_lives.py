@@ -35,7 +35,7 @@ def raw_buffers(client: Client) -> None:
     raw = buffer.raw()
     assert (raw.on_device_size, raw.memory_space) == (16, buffer.memory_space)
     assert raw.host_pointer()
-    raw.copy_from_host(X.tobytes(), 0).result(30)
+    raw.copy_from_host(X.tobytes(), 0).result(60)
     raw.release()
     assert client.devices[0].description.memory_space_descriptions[0].kind == "device"
 
@@ -74,8 +74,8 @@ def transfers(client: Client) -> None:
     """Send an array to another device by its key."""
     buffers = client.cross_host_receive_buffers([SPEC], client.devices[1], [0], [70])
     for future in client.cross_host_send_buffers([client.buffer_from_host(X)], [1], [70]):
-        future.result(30)
-    assert buffers[0].to_host().result(30)[1] == 1
+        future.result(60)
+    assert buffers[0].to_host().result(60)[1] == 1
 
 
 def user_data(client: Client) -> None:

@@ -58,5 +58,5 @@ def run_case(case: str, cache: Path, tiny: Path, folder: Path, options: str) -> 
     file = folder / "findings.jsonl"
     text = f"{options},file={file}"
     command = [str(compiled(cache)), str(library_path()), str(tiny), text, case]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     return BrokenRule(done.returncode, done.stdout, done.stderr, read_findings(file) if file.exists() else [])

@@ -172,7 +172,7 @@ def test_events_end_with_an_error(plugin: LoadedPlugin, client: Client) -> None:
     inject(plugin, "call=LoadedExecutable_Execute,nth=1,ready=DATA_LOSS,message=lost")
     loaded = compiled(client)
     (result,) = loaded(X)
-    error = result.ready().exception(30)
+    error = result.ready().exception(60)
     assert isinstance(error, pjrt.DataLossError)
     assert "lost" in str(error)
     with pytest.raises(pjrt.DataLossError, match="lost"):
@@ -198,7 +198,7 @@ def test_what_is_never_ready_ends_with_its_client(name: str, request: pytest.Fix
         futures[1].result(0.05)
     assert [future.done() for future in futures] == [False, False]
     client.close()
-    errors = [future.exception(30) for future in futures]
+    errors = [future.exception(60) for future in futures]
     assert all(isinstance(error, pjrt.PjrtError) and error.code == pjrt.StatusCode.CANCELLED for error in errors)
     assert "ended with its client" in str(errors[1])
     assert len(called) == 1
@@ -212,7 +212,7 @@ def test_a_thread_that_awaits_ends_with_the_client(tiny_copy: Callable[..., Cont
     with pytest.raises(pjrt.DeadlineExceededError):
         future.result(0.05)
     client.close()
-    error = future.exception(30)
+    error = future.exception(60)
     assert isinstance(error, pjrt.PjrtError)
     assert error.code == pjrt.StatusCode.CANCELLED
 
@@ -224,8 +224,8 @@ def test_a_read_is_wrong_by_a_bit(reference: LoadedPlugin, size: int, bit: int) 
     inject(reference, {"call": TO_HOST, "nth": 1, "flip": bit})
     with reference.client() as client:
         buffer = client.buffer_from_host(data)
-        wrong = buffer.to_host().result(30) ^ data
-        np.testing.assert_array_equal(buffer.to_host().result(30), data)
+        wrong = buffer.to_host().result(60) ^ data
+        np.testing.assert_array_equal(buffer.to_host().result(60), data)
     assert np.flatnonzero(wrong).tolist() == [bit // 8 % size]
     assert wrong.sum() == 1 << bit % 8
 

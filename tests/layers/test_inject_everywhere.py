@@ -102,7 +102,7 @@ def test_rules_of_the_environment(tiny_library: Path) -> None:
         [sys.executable, "-c", READS, str(tiny_library)],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=120,
         check=True,
         env={**os.environ, "PJRT_LAYERS": "inject", "PJRT_INJECT": rules},
     )

@@ -37,9 +37,9 @@ def test_a_library_behind_which_is_a_plugin(tiny_copy: Callable[..., Control], t
 def test_it_needs_no_python(tiny_cache: Path, tiny_copy: Callable[..., Control], tmp_path: Path) -> None:
     program = build.build([SEARCHES], tiny_cache, "searches", ["-fPIE", "-pie", "-ldl"])
     library = layers.write_library(tmp_path / "liblayered.so", tiny_copy().path, ["pass"]).path
-    done = subprocess.run([program, library], capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run([program, library], capture_output=True, text=True, timeout=120, check=True)
     assert done.stdout.startswith("table yes\nagain same\n")
-    needed = subprocess.run(["readelf", "-d", library], capture_output=True, text=True, timeout=60, check=True).stdout
+    needed = subprocess.run(["readelf", "-d", library], capture_output=True, text=True, timeout=120, check=True).stdout
     assert "libpython" not in needed
 
 
@@ -137,5 +137,5 @@ def test_two_threads_of_which_one_has_the_gil(tmp_path: Path) -> None:
     write_library(device, f"{tmp_path}/slow_device.py:make_client", "slow")
     layers.write_library(library, device, ["pass"])
     command = [sys.executable, "-c", TWO_THREADS, str(library)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert (done.stdout, done.stderr) == ("1 False\n", "")

@@ -62,7 +62,7 @@ def test_the_driver_of_the_tiny_plugin(tiny_library: Path, tiny_cache: Path) -> 
 def test_layers_of_the_environment_that_do_not_exist(searches: Path, tiny_copy: Callable[..., Control]) -> None:
     path = tiny_copy().path
     environment = {**os.environ, "LD_PRELOAD": str(library_path()), "PJRT_LAYERS": "trac"}
-    done = subprocess.run([searches, path], env=environment, capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run([searches, path], env=environment, capture_output=True, text=True, timeout=120, check=True)
     assert done.stdout.startswith("table no\n")
     assert done.stderr.startswith(f"pjrt: the plugin {path} gets no layers, and so no table: there is no layer 'trac'")
 

@@ -176,7 +176,7 @@ def test_arrays_of_any_strides(
 
 def run(script: str) -> subprocess.CompletedProcess[str]:
     text = f"import sys; sys.path[:] = {sys.path!r}\n{script}"
-    return subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, timeout=120, check=False)
 
 
 def test_a_process_that_dies_leaves_its_last_call(tiny_library: Path, tmp_path: Path) -> None:

@@ -152,7 +152,7 @@ print(inner.buffer_from_host([1.0]).tolist())
 def test_the_environment(tiny_copy: Callable[..., Control], tmp_path: Path) -> None:
     """Each table gets the layers once: also one of an exported library, which asks for them itself."""
     library = tmp_path / "libreference.so"
-    subprocess.run([sys.executable, "-m", "pjrt", "export", "reference", "-o", str(library)], check=True, timeout=60)
+    subprocess.run([sys.executable, "-m", "pjrt", "export", "reference", "-o", str(library)], check=True, timeout=120)
     printed = run(WHAT_HAS_LAYERS, str(tiny_copy().path), str(library), PJRT_LAYERS="pass,pass")
     assert printed.splitlines() == [
         "pass,pass ",
@@ -191,7 +191,7 @@ print(written != device, stack.layers_of(plugin.address), stack.layers_of(stack.
 def test_libraries_that_frameworks_load_themselves(tmp_path: Path) -> None:
     """JAX is given the table with layers, PyTorch/XLA a library; the exported device behind it has them already."""
     library = tmp_path / "libreference.so"
-    subprocess.run([sys.executable, "-m", "pjrt", "export", "reference", "-o", str(library)], check=True, timeout=60)
+    subprocess.run([sys.executable, "-m", "pjrt", "export", "reference", "-o", str(library)], check=True, timeout=120)
     assert run(FRAMEWORKS, str(library), PJRT_LAYERS="pass").splitlines() == ["[0.0, 1.0, 2.0]", "True ('pass',) ()"]
     assert run(FRAMEWORKS, str(library)).splitlines() == ["[0.0, 1.0, 2.0]", "False () ()"]
 

@@ -99,7 +99,7 @@ class Browser:
                 self._request("DELETE", self._session, None)
         finally:
             self._driver.terminate()
-            self._driver.wait(timeout=30)
+            self._driver.wait(timeout=60)
             assert self._driver.stdout is not None
             self._driver.stdout.close()
 

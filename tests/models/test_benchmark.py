@@ -45,7 +45,7 @@ class Recorder:
 
         def run(*arrays: np.ndarray[Any, Any]) -> list[np.ndarray[Any, Any]]:
             np.sort(np.arange(work, 0, -1))
-            self.may_end.wait(timeout=5)
+            self.may_end.wait(timeout=60)
             self.ended += 1
             return [arrays[0] + arrays[1]]
 

@@ -476,5 +476,5 @@ def test_the_end_of_the_process_is_not_told() -> None:
         client = pjrt.client("reference")
         client.add_close_callback(lambda: print("told"))
     """)
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=True)
     assert (done.stdout, done.stderr) == ("", "")

@@ -44,7 +44,7 @@ def test_processes_share_the_devices_between_them() -> None:
         )
         for rank in range(2)
     ]
-    answers = [json.loads(process.communicate(timeout=60)[0]) for process in started]
+    answers = [json.loads(process.communicate(timeout=120)[0]) for process in started]
     assert answers == [[[0, 1, 2, 3], [0, 1]], [[0, 1, 2, 3], [2, 3]]]
 
 
@@ -167,4 +167,4 @@ if child == 0:
     os._exit(0)
 assert os.waitpid(child, 0)[1] == 0
 """
-    subprocess.run([sys.executable, "-c", code], timeout=60, check=True)
+    subprocess.run([sys.executable, "-c", code], timeout=120, check=True)

@@ -25,7 +25,7 @@ def run(code: str, path: Path, **environment: str) -> str:
         env=cleared | {"PYTHONPATH": str(path), "XDG_CONFIG_HOME": str(path / "no settings")} | environment,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=120,
         check=False,
     )
     assert done.returncode == 0, done.stderr

@@ -455,7 +455,7 @@ def test_the_end_of_a_session_ends_programs_that_wait_for_the_client(
                 executable = speaker.wait(compiling(speaker, SENDS, (callback(),))).loaded_executable_handle
                 array = speaker.put(np.float32([1, 2, 3]))
                 handle = execute(speaker, executable, array).outputs[0].array_handle
-            calls.get(timeout=60)
+            calls.get(timeout=120)
             ready = speaker.session.arrays.get(handle).ready()
         with pytest.raises(pjrt.CancelledError, match="the session has ended"):
             ready.result(60)

@@ -208,7 +208,7 @@ if child == 0:
     os._exit(0)
 assert os.waitpid(child, 0)[1] == 0
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=60, check=True)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=120, check=True)
     assert done.stdout == b"in the child"
 
 
@@ -225,7 +225,7 @@ if child == 0:
 assert os.waitpid(child, 0)[1] == 0
 gate.set()
 """
-    done = subprocess.run([sys.executable, "-W", "always", "-c", code], capture_output=True, timeout=60, check=True)
+    done = subprocess.run([sys.executable, "-W", "always", "-c", code], capture_output=True, timeout=120, check=True)
     assert not done.stderr
 
 
@@ -246,5 +246,5 @@ try:
 except ChildProcessError:
     print("no child is left")
 """
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=120)
     assert (done.stdout, done.stderr) == (f"before {succeeds}\nno child is left\n", "")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import sys
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from pjrt.clusters.launchers.ssh import SshLauncher
 from pjrt.clusters.workers.control_server import ControlServer
 from pjrt.clusters.workers.place import Place
 from pjrt.distributed.coordinator import Coordinator
+from pjrt.system.reserved_port import reserved_port
 
 PROC = Path("/proc/net")
 
@@ -39,11 +39,6 @@ def addresses_of(port: int) -> set[str]:
     return found
 
 
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        return int(probe.getsockname()[1])
-
-
 LOOPBACK = "0100007F" if sys.byteorder == "little" else "7F000001"
 
 
@@ -52,8 +47,9 @@ LOOPBACK = "0100007F" if sys.byteorder == "little" else "7F000001"
 def test_a_controller_listens_at_its_address_alone(tmp_path: Path, launcher: ExternalLauncher, host: str) -> None:
     folder = tmp_path / "folder"
     folder.mkdir()
-    place = Place.of(launcher, f"{host}:{free_port()}", folder)
-    server = ControlServer("a-token-of-many-letters", place, lambda facts: (0, {}), lambda index, message: None)
+    with reserved_port() as port:
+        place = Place.of(launcher, f"{host}:{port}", folder)
+        server = ControlServer("a-token-of-many-letters", place, lambda facts: (0, {}), lambda index, message: None)
     coordinator = Coordinator(1, place.hosts, bind_host=place.bind_host)
     try:
         settings = coordinator.settings_of(0, initialization_timeout=1, shutdown_timeout=1)

@@ -184,7 +184,7 @@ def _waiting_program(programs: Programs, client: Client, device: Device) -> Iter
     asked: queue.SimpleQueue[CopyToDeviceStream] = queue.SimpleQueue()
     callbacks = ExecuteOptions(recv_callbacks=[[RecvCallback(99, asked.put)]])
     (result,) = executable.execute_sharded([], device, callbacks)
-    stream = asked.get(timeout=60)
+    stream = asked.get(timeout=120)
     try:
         yield
     finally:

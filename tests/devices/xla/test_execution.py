@@ -44,7 +44,7 @@ def test_no_arguments_and_no_results(client: pjrt.Client) -> None:
     futures: list[pjrt.Future[None]] = []
     assert nothing(x) == ()
     assert nothing.execute([[x]], returned_futures=futures) == [[]]
-    assert futures[0].result(timeout=60) is None
+    assert futures[0].result(timeout=120) is None
 
 
 @pytest.mark.parametrize(
@@ -156,7 +156,7 @@ def test_a_donation_does_not_disturb_those_who_wait(
     assert given.is_deleted, doubled.ready().exception()
     assert read_first or not ready.done()
     held.let_go()
-    assert ready.result(timeout=60) is None
+    assert ready.result(timeout=120) is None
     assert np.asarray(doubled)[3, 3] == 2
     if read is not None:
         assert read.result()[3, 3] == 1

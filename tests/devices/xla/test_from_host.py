@@ -145,7 +145,7 @@ def test_the_owner_is_told_exactly_once(
     if end == "delete":
         buffer.delete()
     del buffer
-    done.future.result(timeout=60)
+    done.future.result(timeout=120)
     gc.collect()
     assert told == [1]
 
@@ -165,7 +165,7 @@ def test_the_owner_is_told_only_when_nobody_reads(client: pjrt.Client, hold: Cal
     gc.collect()
     assert not done.future.done()
     held.let_go()
-    done.future.result(timeout=60)
+    done.future.result(timeout=120)
     assert np.asarray(held.result)[7, 7] == 1
 
 
@@ -183,7 +183,7 @@ def test_a_view_on_the_host_keeps_lent_memory_in_use(client: pjrt.Client) -> Non
     assert told == []
     assert view[0] == 0
     del view, buffer
-    done.future.result(timeout=60)
+    done.future.result(timeout=120)
 
 
 def test_a_release_callback_that_raises_goes_no_further(client: pjrt.Client, caplog: pytest.LogCaptureFixture) -> None:

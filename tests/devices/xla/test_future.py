@@ -39,7 +39,7 @@ def test_a_limit(hold: Callable[[], Any]) -> None:
     with pytest.raises(TimeoutError):
         ready.exception(timeout=0.01)
     held.let_go()
-    assert ready.result(timeout=60) is None
+    assert ready.result(timeout=120) is None
 
 
 def test_callbacks_come_on_their_own_and_in_the_order_of_completion(hold: Callable[[], Any]) -> None:
@@ -84,7 +84,7 @@ def test_many_threads_wait_for_one(hold: Callable[[], Any]) -> None:
     held = hold()
     ready = held.result.ready()
     seen: list[object] = []
-    threads = [threading.Thread(target=lambda: seen.append(ready.result(timeout=60))) for _ in range(4)]
+    threads = [threading.Thread(target=lambda: seen.append(ready.result(timeout=120))) for _ in range(4)]
     threads += [threading.Thread(target=lambda: seen.append(ready.result())) for _ in range(4)]
     for thread in threads:
         thread.start()
@@ -156,7 +156,7 @@ def test_a_thread_that_waited_takes_what_comes_next(monkeypatch: pytest.MonkeyPa
         noticer.watch(promise.future, settle)
         promise.set_result(None)
         assert told.wait(60)
-        assert rests.acquire(timeout=60)
+        assert rests.acquire(timeout=120)
     assert len(threads) == 1
     noticer.stop()
     assert not any(thread.is_alive() for thread in threads)
@@ -233,7 +233,7 @@ def test_a_notifying_thread_whose_start_fails_is_made_up_for(
     with monkeypatch.context() as patch:
         patch.setattr(threading.Thread, "start", fail)
         with pytest.raises(error, match="start"):
-            ready.result(timeout=60)
+            ready.result(timeout=120)
     ready.add_done_callback(lambda _: told.set())
     with pytest.raises(TimeoutError):
         ready.result(timeout=0.01)

@@ -136,7 +136,7 @@ def test_shares_wait_for_each_other(client: pjrt.Client, all_reduce: pjrt.Loaded
     results.append(all_reduce.execute_sharded(rows[0], client.devices[0], returned_futures=futures))
     assert [np.asarray(total).tolist() for total, _ in results] == [[6.0] * 4] * 4
     assert [int(np.asarray(number)) for _, number in results] == [3, 2, 1, 0]
-    assert [f.result(timeout=60) for f in futures] == [None] * 4
+    assert [f.result(timeout=120) for f in futures] == [None] * 4
 
 
 def test_shares_of_two_launches_are_told_apart(client: pjrt.Client, all_reduce: pjrt.LoadedExecutable) -> None:
@@ -157,7 +157,7 @@ def test_a_share_whose_launch_never_comes_fails_with_the_executable(client: pjrt
     total, _ = executable.execute_sharded(column(client)[1], client.devices[1])
     executable.delete()
     with pytest.raises(pjrt.CancelledError, match="before all of its devices had been given their arguments"):
-        total.to_host().result(timeout=60)
+        total.to_host().result(timeout=120)
 
 
 def test_an_error_at_one_device_arrives_at_all(client: pjrt.Client, all_reduce: pjrt.LoadedExecutable) -> None:
@@ -230,6 +230,6 @@ def test_waiting_for_a_part_survives_the_donation_of_the_whole(client: pjrt.Clie
         rows = executable.execute(rows, returned_futures=futures)
         futures.append(rows[1][0].ready())
         reads.append(rows[2][0].to_host())
-    assert [f.result(timeout=60) for f in futures] == [None] * 50
+    assert [f.result(timeout=120) for f in futures] == [None] * 50
     assert all(read.result()[5, 5] == 1 for read in reads)
     assert np.asarray(rows[3][0]).tolist() == eye.tolist()

@@ -264,7 +264,7 @@ def work():
     refused(lambda: client.compile(ADD))
     refused(lambda: x.to_host())
     refused(lambda: ready.result())
-    refused(lambda: told.result(timeout=60))
+    refused(lambda: told.result(timeout=120))
     refused(lambda: add.cost_analysis())
     late = threading.Event()
     slow.add_done_callback(lambda _: late.set())

@@ -78,7 +78,7 @@ def test_an_alias_that_nobody_fulfils_fails(client: pjrt.Client) -> None:
     alias, fulfillment = client.create_alias_buffer(F32_4)
     del fulfillment
     with pytest.raises(pjrt.InternalError, match="dropped"):
-        alias.ready().result(timeout=60)
+        alias.ready().result(timeout=120)
 
 
 def test_an_alias_of_an_alias(client: pjrt.Client) -> None:
@@ -116,7 +116,7 @@ def test_views_of_foreign_memory(client: pjrt.Client, add: pjrt.LoadedExecutable
     assert np.asarray(add(view, view)[0]).tolist() == [0, 2, 4, 6]
     assert told == []
     view.delete()
-    done.future.result(timeout=60)
+    done.future.result(timeout=120)
     with pytest.raises(pjrt.InvalidArgumentError, match="aligned to 64 bytes"):
         client.create_view_of_device_buffer(memory.ctypes.data + 4, F32_4)
     with pytest.raises(pjrt.UnimplementedError, match="with a stream"):

@@ -134,32 +134,32 @@ def _buffers(life: Life) -> None:
     assert buffer.on_device_size == 16
     assert buffer.is_on_cpu
     assert (buffer.device, buffer.memory_space) == (client.devices[0], client.memory_spaces[0])
-    buffer.ready().result(30)
+    buffer.ready().result(60)
     assert buffer.unsafe_pointer()
     with buffer.external_reference() as reference:
         assert reference.pointer
-    np.testing.assert_array_equal(buffer.to_host().result(30), X)
-    buffer.copy_raw_to_host(bytearray(16)).result(30)
-    buffer.copy_raw_to_host_future(pjrt.Future.completed(bytearray(16))).result(30)
+    np.testing.assert_array_equal(buffer.to_host().result(60), X)
+    buffer.copy_raw_to_host(bytearray(16)).result(60)
+    buffer.copy_raw_to_host_future(pjrt.Future.completed(bytearray(16))).result(60)
     assert np.asarray(buffer.copy_to(client.devices[1]))[1] == 1
     assert np.asarray(buffer.copy_to(client.memory_spaces[1]))[1] == 1
     cast = buffer.bitcast(pjrt.ElementType.S32, (4,))
     donated = cast.donate_with_control_dependency(pjrt.Future.completed(None))
-    donated.ready().result(30)
+    donated.ready().result(60)
     donated.delete()
     assert donated.is_deleted
 
 
 def _special_buffers(life: Life) -> None:
     client = life.client
-    client.create_uninitialized_buffer(SPEC).ready().result(30)
-    failed = client.create_error_buffer(pjrt.DataLossError("on purpose"), SPEC).ready().exception(30)
+    client.create_uninitialized_buffer(SPEC).ready().result(60)
+    failed = client.create_error_buffer(pjrt.DataLossError("on purpose"), SPEC).ready().exception(60)
     assert isinstance(failed, pjrt.PjrtError)
     memory = X.copy()
-    client.create_view_of_device_buffer(memory.ctypes.data, SPEC).ready().result(30)
+    client.create_view_of_device_buffer(memory.ctypes.data, SPEC).ready().result(60)
     alias, fulfillment = client.create_alias_buffer(SPEC)
     fulfillment.fulfill(client.buffer_from_host(X))
-    alias.ready().result(30)
+    alias.ready().result(60)
 
 
 def _transfers(life: Life) -> None:
@@ -169,11 +169,11 @@ def _transfers(life: Life) -> None:
         assert manager.device == life.client.devices[0]
         manager.add_metadata({"a": 1})
         buffers = [manager.retrieve_buffer(index) for index in range(3)]
-        manager.transfer_data(0, X).result(30)
-        manager.transfer_literal(1, X).result(30)
+        manager.transfer_data(0, X).result(60)
+        manager.transfer_literal(1, X).result(60)
         manager.set_buffer_error(2, pjrt.AbortedError("on purpose"))
-        np.testing.assert_array_equal(buffers[0].to_host().result(30), X)
-        buffers[1].ready().result(30)
+        np.testing.assert_array_equal(buffers[0].to_host().result(60), X)
+        buffers[1].ready().result(60)
 
 
 def _executable(life: Life) -> None:
@@ -211,15 +211,15 @@ def _execution(life: Life) -> None:
         options = pjrt.ExecuteOptions(context=context, launch_id=3)
         buffer = client.buffer_from_host(X)
         (out,) = in_place.execute_sharded([buffer], device, options, returned_futures=futures)
-        futures[0].result(30)
-        np.testing.assert_array_equal(out.to_host().result(30), 2 * X)
+        futures[0].result(60)
+        np.testing.assert_array_equal(out.to_host().result(60), 2 * X)
 
 
 def _give(stream: pjrt.CopyToDeviceStream) -> None:
     assert stream.total_bytes == 16
     assert stream.granule_size == 4
     assert stream.current_bytes == 0
-    stream.add_chunk(X).result(30)
+    stream.add_chunk(X).result(60)
 
 
 def _callbacks(life: Life) -> None:
@@ -230,16 +230,16 @@ def _callbacks(life: Life) -> None:
     )
     executable = client.compile(_program("send"))
     (out,) = executable.execute_sharded([client.buffer_from_host(X)], client.devices[0], options)
-    np.testing.assert_array_equal(out.to_host().result(30), X)
+    np.testing.assert_array_equal(out.to_host().result(60), X)
 
 
 def _cross_host(life: Life) -> None:
     client = life.client
     here, there = client.devices
     receive = client.make_cross_host_receive_buffers([SPEC], there)
-    (descriptor,) = receive.descriptors.result(30)
-    client.buffer_from_host(X, device=here).copy_to_remote_device(pjrt.Future.completed(descriptor)).result(30)
-    np.testing.assert_array_equal(receive.buffers[0].to_host().result(30), X)
+    (descriptor,) = receive.descriptors.result(60)
+    client.buffer_from_host(X, device=here).copy_to_remote_device(pjrt.Future.completed(descriptor)).result(60)
+    np.testing.assert_array_equal(receive.buffers[0].to_host().result(60), X)
 
 
 def _extensions(life: Life) -> None:
@@ -252,11 +252,11 @@ def _extensions(life: Life) -> None:
     assert executable.metadata()
     client.runtime_abi_version().check_compatible_with(executable.abi_version())
     raw = buffer.raw()
-    raw.copy_to_host(bytearray(16)).result(30)
+    raw.copy_to_host(bytearray(16)).result(60)
     raw.release()
     buffer.wait_until_ready_on_stream(client.devices[1].stream_for_external_ready_events())
     with life.plugin.profiler() as profiler:
-        client.compile(_program("double"))(X)[0].ready().result(30)
+        client.compile(_program("double"))(X)[0].ready().result(60)
     assert b"executions=1" in profiler.collect()
 
 

@@ -187,7 +187,7 @@ def test_a_server_is_lost_by_its_silence_and_not_by_long_calls() -> None:
 def test_requests_that_a_server_does_not_take_have_a_limit(serving: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(service, "_MOST_REQUESTS", 100)
     slow = serving("reference")
-    with pjrt.client("remote", address=slow.address, heartbeat_timeout=60) as client:
+    with pjrt.client("remote", address=slow.address, heartbeat_timeout=120) as client:
         double = client.compile(DOUBLE)
         x = client.buffer_from_host(np.ones(4, np.float32))
         x.ready().result(SECONDS)
@@ -217,7 +217,7 @@ def test_requests_that_a_server_does_not_take_have_a_limit(serving: Serve, monke
 def test_bytes_that_a_server_does_not_take_have_a_limit(serving: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(service, "_MOST_BYTES", 1 << 20)
     slow = serving("reference")
-    client = pjrt.client("remote", address=slow.address, heartbeat_timeout=60)
+    client = pjrt.client("remote", address=slow.address, heartbeat_timeout=120)
     thread = threading.Thread(target=lambda: [sent.append(client.buffer_from_host(array)) for _ in range(20)])
     array, sent = np.ones(1 << 17), []  # type: ignore[var-annotated]
     slow.process.send_signal(signal.SIGSTOP)

@@ -77,9 +77,9 @@ def test_the_health_service(client: pjrt.Client, tmp_path) -> None:
         channel = Channel(server.address.partition("://")[2])
         for service in (b"", b"xla.ifrt.proxy.GrpcIfrtService"):
             request = b"\x0a" + bytes([len(service)]) + service if service else b""
-            assert channel.unary(CHECK, request, timeout=60) == b"\x08\x01"  # SERVING
+            assert channel.unary(CHECK, request, timeout=120) == b"\x08\x01"  # SERVING
         with pytest.raises(pjrt.NotFoundError):
-            channel.unary(CHECK, b"\x0a\x01x", timeout=60)
+            channel.unary(CHECK, b"\x0a\x01x", timeout=120)
         with pytest.raises(pjrt.InvalidArgumentError):
-            channel.unary(CHECK, b"\xff", timeout=60)
+            channel.unary(CHECK, b"\xff", timeout=120)
         channel.close()

@@ -432,7 +432,7 @@ def context_of_slowly(event, method):
 grpc_server.context_of = context_of_slowly
 server.start()
 try:
-    Channel(server.address).unary("/test/Same", b"x", timeout=60)
+    Channel(server.address).unary("/test/Same", b"x", timeout=120)
 except PjrtError as error:
     print(type(error).__name__)
 stop.join(60)
