@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -34,6 +35,66 @@ def test_findings_of_a_wrapped_plugin(tiny_library: Path) -> None:
     assert finding.handle.ended is not None
     assert any(frame.endswith(" in misuse") for frame in finding.handle.made.stack)
     assert any(frame.endswith(" in misuse") for frame in finding.handle.ended.stack)
+
+
+LINES = """
+import sys
+import numpy as np
+from pjrt import PjrtError
+from pjrt.layers import findings, wrap
+
+plugin = wrap(sys.argv[1], ["validate"])
+buffer = plugin.client().buffer_from_host(np.arange(3.0))
+buffer.delete()
+
+class Größe:
+    def lesen(self):
+        for each in self.schritte():
+            pass
+
+    def schritte(self):
+        try:
+            yield sorted([1], key=lambda 値: self.ende())
+        except PjrtError:
+            pass
+
+    def ende(self):
+        def 終わり_𠮷():
+            np.asarray(buffer)
+        終わり_𠮷()
+
+Größe().lesen()
+(finding,) = findings(plugin)
+lines = [frame for frame in finding.stack if ".py:" in frame and "array_value.py" not in frame]
+print(*(line.rpartition("/")[2] for line in lines), sep="\\n")
+"""
+
+
+def unescaped(line: str) -> str:
+    """Return a line as all versions of Python write it: 3.11 and 3.12 escape letters, and leave out the class."""
+    letters = re.sub(
+        r"\\(?:x(\w\w)|u(\w{4})|U(\w{8}))", lambda found: chr(int("".join(filter(None, found.groups())), 16)), line
+    )
+    place, _, function = letters.partition(" in ")
+    return f"{place} in {function.rpartition('.')[2]}"
+
+
+def test_the_lines_of_python_are_there_while_the_gil_is_released(tiny_library: Path, tmp_path: Path) -> None:
+    """Through generators, functions of C and names in any script."""
+    file = tmp_path / "prüfung_λ.py"
+    file.write_text(LINES, encoding="utf-8")
+    done = subprocess.run(
+        [sys.executable, "-X", "utf8", str(file), str(tiny_library)], capture_output=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert [unescaped(line) for line in done.stdout.decode().splitlines()] == [
+        "prüfung_λ.py:24 in 終わり_𠮷",
+        "prüfung_λ.py:25 in ende",
+        "prüfung_λ.py:18 in <lambda>",
+        "prüfung_λ.py:18 in schritte",
+        "prüfung_λ.py:13 in lesen",
+        "prüfung_λ.py:27 in <module>",
+    ]
 
 
 def test_a_finding_is_the_error_of_the_call(tiny_library: Path) -> None:

@@ -1,14 +1,15 @@
-/* Call stacks of C and Python. Python is not linked: its functions are looked for in the process. */
+/* Call stacks of C and Python. */
 #include "pjrt_support/inspection.h" /* first: it asks the system's headers for everything */
 
 #include "backtraces.h"
 
-#include <stdatomic.h>
 #include <string.h>
+
+#include "python_frames.h"
 
 #include "pjrt_support/system.h"
 
-enum { MOST_C_FRAMES = 48, MOST_PYTHON_FRAMES = 32, OWN_FRAMES = 1, BUCKETS = 4096, MOST_BACKTRACES = 1 << 20 };
+enum { MOST_C_FRAMES = 48, OWN_FRAMES = 1, BUCKETS = 4096, MOST_BACKTRACES = 1 << 20 };
 
 typedef struct backtrace_entry {
   struct backtrace_entry *next; /* of the bucket */
@@ -23,130 +24,6 @@ static pjrt_mutex mutex = PJRT_MUTEX_INITIALIZER;
 static backtrace_entry *buckets[BUCKETS];
 static backtrace_entry **by_number; /* grows; index 0 is not used */
 static uint32_t num_backtraces, capacity;
-
-/* ---- Python -------------------------------------------------------------------------------------------------------*/
-typedef struct python_functions {
-  int (*is_initialized)(void);
-  void *(*unchecked_get)(void);
-  void *(*this_thread_state)(void);
-  void *(*get_frame)(void *state);
-  void *(*get_back)(void *frame);
-  void *(*get_code)(void *frame);
-  int (*get_line)(void *frame);
-  void *(*get_attribute)(void *object, const char *name);
-  const char *(*as_utf8)(void *text);
-  void (*dec_ref)(void *object);
-  void (*dump)(int descriptor, void *state); /* Python 3.11 and 3.12: reads the frames without the GIL */
-} python_functions;
-
-static python_functions python;
-static _Atomic int python_state; /* 0: not looked for, 1: there, -1: none */
-
-static bool find_python(void) {
-  const struct {
-    void *target;
-    const char *name;
-    bool optional;
-  } functions[] = {
-      {&python.is_initialized, "Py_IsInitialized", false},
-      {&python.this_thread_state, "PyGILState_GetThisThreadState", false},
-      {&python.get_frame, "PyThreadState_GetFrame", false},
-      {&python.get_back, "PyFrame_GetBack", false},
-      {&python.get_code, "PyFrame_GetCode", false},
-      {&python.get_line, "PyFrame_GetLineNumber", false},
-      {&python.get_attribute, "PyObject_GetAttrString", false},
-      {&python.as_utf8, "PyUnicode_AsUTF8", false},
-      {&python.dec_ref, "Py_DecRef", false},
-      {&python.dump, "_Py_DumpTraceback", true},
-  };
-  bool complete = true;
-  for (size_t i = 0; i < sizeof functions / sizeof *functions; i++) {
-    void *function = pjrt_find_function(NULL, functions[i].name);
-    memcpy(functions[i].target, &function, sizeof function);
-    complete &= function != NULL || functions[i].optional;
-  }
-  void *get = pjrt_find_function(NULL, "PyThreadState_GetUnchecked");
-  if (get == NULL) get = pjrt_find_function(NULL, "_PyThreadState_UncheckedGet");
-  memcpy(&python.unchecked_get, &get, sizeof get);
-  return complete && get != NULL;
-}
-
-/* Looked for once; again while there is none, because Python may be started later. */
-static bool has_python(void) {
-  if (atomic_load_explicit(&python_state, memory_order_acquire) != 1) {
-    pjrt_mutex_lock(&mutex);
-    if (python_state != 1) atomic_store_explicit(&python_state, find_python() ? 1 : -1, memory_order_release);
-    pjrt_mutex_unlock(&mutex);
-  }
-  return python_state == 1 && python.is_initialized();
-}
-
-static void add_attribute(pjrt_json *text, void *code, const char *name) {
-  void *value = python.get_attribute(code, name);
-  const char *utf8 = value != NULL ? python.as_utf8(value) : NULL;
-  pjrt_json_write(text, utf8 != NULL ? utf8 : "?");
-  if (value != NULL) python.dec_ref(value);
-}
-
-/* The thread holds the GIL. An exception that is on its way stays as it is: attributes of code objects raise nothing. */
-static void walk_frames(pjrt_json *text, void *state) {
-  void *frame = python.get_frame(state);
-  for (int i = 0; frame != NULL && i < MOST_PYTHON_FRAMES; i++) {
-    void *code = python.get_code(frame);
-    add_attribute(text, code, "co_filename");
-    pjrt_json_print(text, ":%d in ", python.get_line(frame));
-    add_attribute(text, code, "co_qualname");
-    pjrt_json_write(text, "\n");
-    python.dec_ref(code);
-    void *back = python.get_back(frame);
-    python.dec_ref(frame);
-    frame = back;
-  }
-  if (frame != NULL) python.dec_ref(frame);
-}
-
-#ifndef _WIN32
-/* The thread has released the GIL, as frameworks do around their calls. Its frames stand still meanwhile, because it is
- * here, and Python can write them down without counting references. The lines look like '  File "x.py", line 3 in f'. */
-static void dump_frames(pjrt_json *text, void *state) {
-  char dumped[8192];
-  size_t size = 0;
-  int ends[2];
-  if (pipe(ends) != 0) return;
-  fcntl(ends[1], F_SETFL, O_NONBLOCK); /* more than the pipe holds is lost, and nothing waits */
-  fcntl(ends[0], F_SETFL, O_NONBLOCK);
-  python.dump(ends[1], state);
-  close(ends[1]);
-  ssize_t count;
-  while (size < sizeof dumped - 1 && (count = read(ends[0], dumped + size, sizeof dumped - 1 - size)) > 0)
-    size += (size_t)count;
-  close(ends[0]);
-  dumped[size] = 0;
-  char *rest = dumped, *line;
-  for (int i = 0; i < MOST_PYTHON_FRAMES && (line = strsep(&rest, "\n")) != NULL; i++) {
-    char *file = strstr(line, "File \""), *number = strstr(line, "\", line ");
-    char *function = number ? strstr(number, " in ") : NULL;
-    if (file == NULL || function == NULL) continue;
-    *number = *function = 0;
-    pjrt_json_print(text, "%s:%s in %s\n", file + 6, number + 8, function + 4);
-  }
-}
-#endif
-
-static char *take_python(void) {
-  if (!has_python()) return NULL;
-  pjrt_json text = {0};
-  void *own = python.this_thread_state();
-  if (own == NULL) return NULL;
-  if (python.unchecked_get() == own) {
-    walk_frames(&text, own);
-  } else {
-#ifndef _WIN32
-    if (python.dump != NULL) dump_frames(&text, own);
-#endif
-  }
-  return text.text;
-}
 
 /* ---- keeping ------------------------------------------------------------------------------------------------------*/
 static uint64_t hash_bytes(uint64_t hash, const void *data, size_t size) {
@@ -187,7 +64,7 @@ uint32_t pjrt_backtrace_take(void) {
   size_t count = pjrt_call_stack(addresses, MOST_C_FRAMES + OWN_FRAMES);
   void *const *c = addresses + (count > OWN_FRAMES ? OWN_FRAMES : count);
   count = count > OWN_FRAMES ? count - OWN_FRAMES : 0;
-  char *lines = take_python();
+  char *lines = pjrt_python_frames();
   if (count == 0 && lines == NULL) return 0;
   uint64_t hash = hash_bytes(UINT64_C(0xCBF29CE484222325), c, count * sizeof *c);
   if (lines != NULL) hash = hash_bytes(hash, lines, strlen(lines));
