@@ -20,6 +20,7 @@ from traced import TracedRun
 import pjrt
 from pjrt.layers import read_findings
 from pjrt.layers.recording import Recording, lines_of
+from pjrt.layers.recording.recorded_value import Blob
 from pjrt.layers.recording.recording import MAGIC
 from pjrt.layers.trace import log_lines, read_trace, summarize, write_chrome_trace
 
@@ -87,6 +88,11 @@ def test_traces(known_run: TracedRun, tmp_path: Path) -> None:
 
 def test_recordings(recording: bytes, tmp_path: Path) -> None:
     check(recording, read_whole_recording, tmp_path / "a.rec")
+
+
+def test_a_blob_that_is_not_in_the_file(recording: bytes) -> None:
+    with pytest.raises(pjrt.DataLossError, match="has no blob 123456"):
+        Recording.parse(recording, "a.rec").data(Blob(123456, 70))
 
 
 def test_recordings_with_right_checksums(recording: bytes, tmp_path: Path) -> None:

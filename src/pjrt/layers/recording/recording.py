@@ -168,8 +168,14 @@ class Recording:
         return recording
 
     def data(self, value: Any) -> bytes | memoryview | None:
-        """Return the bytes of a text, of a blob or of host data; ``None`` of data that was left out, and of null."""
+        """Return the bytes of a text, of a blob or of host data; ``None`` of data that was left out, and of null.
+
+        Raises:
+            DataLossError: the blob is not in the file.
+        """
         if isinstance(value, Blob):
+            if value.number not in self._blobs:
+                raise DataLossError(f"the recording is damaged: it has no blob {value.number}, which a call refers to")
             begin, size = self._blobs[value.number]
             return memoryview(self._file)[begin : begin + size]
         return value if isinstance(value, bytes) else None
