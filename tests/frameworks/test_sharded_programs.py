@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -34,8 +35,7 @@ def results(way: str, device: str) -> dict[str, str | None]:
 
 
 def programs() -> list[str]:
-    lines = SCRIPT.read_text().splitlines()
-    return [lines[i + 1].split("(")[0].removeprefix("def ") for i, line in enumerate(lines) if line == "@program"]
+    return re.findall(r"^ *@program\n *def (\w+)", SCRIPT.read_text(), re.MULTILINE)
 
 
 @pytest.mark.parametrize(
@@ -44,4 +44,7 @@ def programs() -> list[str]:
 )
 @pytest.mark.parametrize("name", programs())
 def test_a_sharded_program(name: str, way: str, device: str) -> None:
-    assert results(way, device)[name] is None
+    differences = results(way, device)
+    if name not in differences:
+        pytest.skip("this JAX has no such program")
+    assert differences[name] is None

@@ -164,9 +164,10 @@ def _shardings(hlo: Program) -> tuple[tuple[bytes, ...], tuple[bytes, ...]]:
     """Return the shardings of parameters and of results, the stop's included, that XLA notes in the module."""
     module = jaxlib.load_hlo(_PURPOSE).HloModule.from_serialized_hlo_module_proto(hlo.code)
     results = module.spmd_output_sharding
+    elements = () if results is None else results.tuple_shardings or [results]
     return (
-        tuple(sharding.SerializeToString() for sharding in module.spmd_parameters_shardings),
-        tuple(sharding.SerializeToString() for sharding in results.tuple_shardings or [results]),
+        tuple(sharding.SerializeToString() for sharding in module.spmd_parameters_shardings or ()),
+        tuple(sharding.SerializeToString() for sharding in elements),
     )
 
 
