@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections.abc import Callable
 
 import pytest
 import toys
+from waiting import wait_until
 
 import pjrt
 from pjrt.host.work_queue import Call, WorkQueue
@@ -81,4 +83,27 @@ def test_a_thread_that_cannot_start(monkeypatch: pytest.MonkeyPatch) -> None:
     queue.put(after)
     assert after.future.result(toys.TIMEOUT) == 3
     assert ran == []
+    queue.close()
+
+
+def test_a_queue_that_was_drained_is_not_busy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not even when its thread is put off right after whoever drains it was told; closing a client would ask again."""
+    queue, gate, seen = WorkQueue("drained"), threading.Event(), threading.Event()
+    complete, completions, found = pjrt.Future._complete, itertools.count(), []
+
+    def put_off(future: pjrt.Future[object], *arguments: object) -> bool:
+        completed = complete(future, *arguments)
+        if queue.is_current_thread and next(completions) == 1:  # the first is that of the call
+            seen.wait(toys.TIMEOUT)
+        return completed
+
+    monkeypatch.setattr(pjrt.Future, "_complete", put_off)
+    queue.put(Call(gate.wait))
+    drains = threading.Thread(target=lambda: found.append((queue.drain(toys.TIMEOUT), queue.is_busy)))
+    drains.start()
+    wait_until(lambda: len(queue.tasks()) == 2)
+    gate.set()
+    drains.join(toys.TIMEOUT)
+    seen.set()
+    assert found == [(True, False)]
     queue.close()

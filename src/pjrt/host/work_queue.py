@@ -138,7 +138,7 @@ class WorkQueue:
             while self._pending and time.monotonic() < deadline:
                 time.sleep(0.001)
             return not self._pending
-        fence = _Fence()
+        fence = _Fence(self._pending)
         self.put(fence)
         if self._unserved:
             self._items.put(None)
@@ -217,12 +217,14 @@ class _Visit:
 class _Fence:
     """A task that only reports that it was reached."""
 
-    __slots__ = ("passed",)
+    __slots__ = ("_pending", "passed")
 
-    def __init__(self) -> None:
+    def __init__(self, pending: set[Task]) -> None:
+        self._pending = pending
         self.passed: Promise[None] = Promise()
 
     def run(self) -> None:
+        self._pending.discard(self)  # before whoever waits goes on, for whom the queue would still be busy with it
         self.passed.future._complete(None)
 
     def fail(self, error: PjrtError) -> None:
