@@ -6,11 +6,10 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-from google.protobuf.message import DecodeError
-
-from pjrt.api.errors import InvalidArgumentError, NotFoundError
+from pjrt.api.errors import NotFoundError
 from pjrt.api.protobuf import message_classes
-from pjrt.remote.transport.calls import CallContext, Method, Unary
+from pjrt.remote.protocol.messages import parsed
+from pjrt.remote.transport.calls import SHORT, CallContext, Method, Unary
 
 _SERVICES = ("", "xla.ifrt.proxy.GrpcIfrtService")
 _SERVING, _NOT_SERVING = 1, 2
@@ -28,10 +27,7 @@ def health_methods(is_healthy: Callable[[], bool]) -> dict[str, Method]:
 
     def check(request: bytes, context: CallContext) -> bytes:
         messages = _messages()
-        try:
-            service = messages["HealthCheckRequest"].FromString(request).service
-        except DecodeError as error:
-            raise InvalidArgumentError(f"expected a HealthCheckRequest, found {error}") from None
+        service = parsed(messages["HealthCheckRequest"], request).service
         if service not in _SERVICES:
             raise NotFoundError(f"expected no service or {_SERVICES[1]}, found another one")
         response: bytes = messages["HealthCheckResponse"](
@@ -39,7 +35,7 @@ def health_methods(is_healthy: Callable[[], bool]) -> dict[str, Method]:
         ).SerializeToString()
         return response
 
-    return {"/grpc.health.v1.Health/Check": Unary(check)}
+    return {"/grpc.health.v1.Health/Check": Unary(check, SHORT)}
 
 
 @functools.cache

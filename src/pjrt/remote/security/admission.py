@@ -35,14 +35,20 @@ class Admission:
     def __init__(self, tokens: AccessTokens | None) -> None:
         self._tokens = tokens
 
-    def check_call(self, metadata: Metadata) -> None:
-        """Raise an error if a call that does not open a session has a token that is not valid.
+    def check_call(self, metadata: Metadata) -> bool:
+        """Return whether a call has a token, where clients need one; it may be a stranger's otherwise.
 
         Raises:
             UnauthenticatedError: the token is not valid.
         """
-        if self._tokens is not None and (token := _header_token(metadata)) is not None:
-            self._name_of(token)
+        if self._tokens is None:
+            return True
+        token = _header_token(metadata)
+        return token is not None and bool(self._name_of(token))
+
+    def asks_later(self, metadata: Metadata) -> bool:
+        """Return whether a session has its token in ``initialization_data``: its client's other calls have none."""
+        return self._tokens is not None and _header_token(metadata) is None
 
     def check_session(self, metadata: Metadata, session_token: str | None) -> str:
         """Return the name of the token with which a session is opened; empty if clients need none.

@@ -38,15 +38,19 @@ class Reception:
         self._numbers = itertools.count(1)
         self._lock = threading.Lock()
         self._open: set[int] = set()
+        self._hosts: dict[int, str] = {}  # by session: the host of a client that shows its token there alone
 
-    def authorize(self, context: CallContext) -> None:
-        """Raise an error if a call has an access token that is not valid; a session's token is checked as it opens.
+    def authorize(self, context: CallContext) -> bool:
+        """Return whether a call has shown who makes it; a session's own token is checked as it opens.
+
+        The client of a stock jaxlib does not show it with its calls beside the session. They come from the host of the
+        session.
 
         Raises:
-            UnauthenticatedError: the token is not valid.
+            UnauthenticatedError: the access token of the call is not valid.
         """
         try:
-            self._admission.check_call(context.metadata)
+            return self._admission.check_call(context.metadata) or self._has_session_from(_host_of(context.peer))
         except PjrtError as error:
             self._refuse(context, error)
             raise
@@ -76,6 +80,9 @@ class Reception:
         except PjrtError as error:
             self._refuse(context, error)
             raise
+        if self._admission.asks_later(context.metadata):
+            with self._lock:
+                self._hosts[number] = _host_of(context.peer)
         if self._metrics is not None:
             self._metrics.session_opened()
         client = name or certificate_name(context.identity.get("x509_common_name"))
@@ -88,9 +95,19 @@ class Reception:
             if session.number not in self._open:
                 return
             self._open.remove(session.number)
+            self._hosts.pop(session.number, None)
         self._log.ended(session.number, reason, time.monotonic() - session.opened, session.requests)
+
+    def _has_session_from(self, host: str) -> bool:
+        with self._lock:
+            return host in self._hosts.values()
 
     def _refuse(self, context: CallContext, error: PjrtError) -> None:
         if self._metrics is not None:
             self._metrics.session_refused(error.code.name)
         self._log.refused(context.peer, error.code.name, error.message)
+
+
+def _host_of(peer: str) -> str:
+    """Return the host in a client's address as gRPC spells it, such as ``ipv4:127.0.0.1:4321``."""
+    return peer.rpartition(":")[0] if peer.startswith("ip") else peer

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 _NO_FILES = ServerSecurity()
 _DEFAULT_LIMITS = Limits()
-_MOST_REFUSED = 16
+_MOST_REFUSED = 8
 
 
 class Server:

@@ -13,10 +13,15 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from pjrt.api.errors import InvalidArgumentError, PjrtError, StatusCode
-from pjrt.remote.transport.grpc_core import NO_FLAGS, cygrpc
+from pjrt.api.errors import DeadlineExceededError, InvalidArgumentError, PjrtError, ResourceExhaustedError, StatusCode
+from pjrt.remote.transport.first_messages import FirstMessages
+from pjrt.remote.transport.grpc_core import NO_FLAGS, NO_LIMIT, cygrpc
 
 _log = logging.getLogger("pjrt.remote")
+
+
+SHORT = 1 << 16
+"""The length of a request that only names things."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,11 +70,28 @@ class Receiver(Protocol):
         """End: no more messages come, and none can be sent."""
 
 
+class Refusal(Exception):  # noqa: N818  # what is refused is no error of the server
+    """The refusal of a bidirectional call, which its caller learns from an answer too.
+
+    Args:
+        error: the reason.
+        answer: answers the first message of the caller, if that is short and comes at once.
+        forget: called when the call has ended.
+    """
+
+    def __init__(self, error: PjrtError, answer: Callable[[bytes], object], forget: Callable[[], object]) -> None:
+        super().__init__(error)
+        self.error = error
+        self.answer = answer
+        self.forget = forget
+
+
 @dataclass(frozen=True)
 class Unary:
-    """A method of one request and one response."""
+    """A method of one request, of at most so many bytes, and one response."""
 
     function: Callable[[bytes, CallContext], bytes]
+    longest: int = NO_LIMIT
 
 
 @dataclass(frozen=True)
@@ -81,14 +103,18 @@ class ClientStreaming:
 
 @dataclass(frozen=True)
 class ServerStreaming:
-    """A method of one request and many responses."""
+    """A method of one request, of at most so many bytes, and many responses."""
 
     function: Callable[[bytes, CallContext], Iterable[bytes]]
+    longest: int = NO_LIMIT
 
 
 @dataclass(frozen=True)
 class Bidirectional:
-    """A method of many requests and many responses. The function gets a sender of messages, for any thread."""
+    """A method of many requests and many responses. The function gets a sender of messages, for any thread.
+
+    It may raise a ``Refusal``, or any other error.
+    """
 
     open: Callable[[CallContext, Callable[[bytes], None]], Receiver]
 
@@ -129,31 +155,74 @@ class ServedCall:
         context: the facts about the call.
         method: its method; ``None`` where there is none.
         on_end: called when no operation of the call is left.
+        first_messages: the turns of callers that have not shown who they are.
     """
 
-    def __init__(self, call: Any, context: CallContext, method: Method | None, on_end: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        call: Any,
+        context: CallContext,
+        method: Method | None,
+        on_end: Callable[[], None],
+        first_messages: FirstMessages,
+    ) -> None:
         self._call = call
+        self._first_messages = first_messages
         self._context = context
         self._method = method
         self._on_end = on_end
         self._lock = threading.Lock()
         self._due = 1  # the beginning: in another thread the notice of the end may come before it
         self._cancelled = False
+        self._is_stranger = False
+        self._awaits_first = False
         self._sink: Sink | None = None
         self._responses: Iterator[bytes] = iter(())
         self._start(self._on_close, cygrpc.ReceiveCloseOnServerOperation(NO_FLAGS))
 
-    def begin(self) -> None:
-        """Start the call."""
+    def begin(self, *, is_known: bool = True) -> None:
+        """Start the call.
+
+        Args:
+            is_known: whether the caller has shown who it is. The message of another one is received in its turn.
+        """
         try:
             if isinstance(self._method, ClientStreaming):
                 self._sink = self._method.open(self._context)
         except Exception as error:
             self._fail(error)
         else:
-            self._receive()
+            self._is_stranger = not is_known and self._sink is None  # a sink is of a session, whose number is a secret
+            if self._is_stranger:
+                self._await_turn()
+            else:
+                self._receive()
         finally:
             self._done()
+
+    def _await_turn(self) -> None:
+        with self._lock:
+            self._due += 1  # until its turn
+            self._awaits_first = True
+        if not self._first_messages.request(self):
+            self._done()
+            self._fail(ResourceExhaustedError("too many calls of clients without an access token wait; try it later"))
+
+    def receive_first(self) -> None:
+        """Ask for the message of a caller that has not shown who it is: it has its turn."""
+        self._receive()
+        self._done()
+
+    def give_up(self) -> None:
+        """End the call of such a caller, whose message has not come in time."""
+        if self._stop_waiting():
+            self._fail(DeadlineExceededError("expected a short message at once from a client without an access token"))
+
+    def _stop_waiting(self) -> bool:
+        """Return whether the first message of such a caller was awaited until now."""
+        with self._lock:
+            awaited, self._awaits_first = self._awaits_first, False
+        return awaited
 
     def refuse(self, error: BaseException) -> None:
         """End the call with an error in place of ``begin``."""
@@ -190,8 +259,14 @@ class ServedCall:
 
     def _on_close(self, event: Any) -> None:
         self._cancelled = event.batch_operations[0].cancelled()
+        if self._awaits_first and self._first_messages.leave(self):
+            self._done()
 
     def _on_message(self, event: Any) -> None:
+        if self._is_stranger:
+            self._first_messages.leave(self)
+            if not self._stop_waiting():
+                return
         message = event.batch_operations[0].message()
         method, sink = self._method, self._sink
         try:
@@ -205,6 +280,10 @@ class ServedCall:
                     self._finish_with(sink.finish())
             elif message is None:
                 raise InvalidArgumentError("expected a request, found none")
+            elif isinstance(method, (Unary, ServerStreaming)) and len(message) > method.longest != NO_LIMIT:
+                raise ResourceExhaustedError(
+                    f"expected a request of at most {method.longest} bytes, found {len(message)}"
+                )
             elif isinstance(method, Unary):
                 self._finish_with(method.function(message, self._context))
             elif isinstance(method, ServerStreaming):

@@ -4,17 +4,24 @@ from __future__ import annotations
 
 import dataclasses
 import threading
+import time
 from typing import Any
 
 from pjrt.api.errors import PjrtError, StatusCode
-from pjrt.remote.transport.calls import Bidirectional, CallContext, Receiver, status_of
+from pjrt.remote.transport import first_messages
+from pjrt.remote.transport.calls import Bidirectional, CallContext, Receiver, Refusal, status_of
 from pjrt.remote.transport.grpc_core import NO_FLAGS, Outbox, cygrpc
 
 _NOW = 0.0
 """The deadline of a poll that does not wait: it is in the past."""
 
+_PATIENCE = 1.0
+"""The seconds that the first message of a refused caller may take to come; the core holds some MiB of it."""
+
 _MAX_HELD = 64
 """The responses that may wait while more requests are there to be handled."""
+
+_REFUSING = threading.Semaphore(first_messages.AT_ONCE)
 
 _RECEIVED, _SENT, _CLOSED, _STARTED, _ENDED = "received", "sent", "closed", "started", "ended"
 
@@ -58,6 +65,9 @@ class Conversation:
         code, details = int(StatusCode.OK), b""
         try:
             receiver = self._method.open(self._context, self._send)
+        except Refusal as refusal:
+            code, details = status_of(refusal.error, self._context.method)
+            self._refuse(refusal)
         except Exception as error:
             code, details = status_of(error, self._context.method)
         else:
@@ -75,6 +85,28 @@ class Conversation:
             self._outbox.hold(message)
         else:
             self._outbox.send(message)
+
+    def _refuse(self, refusal: Refusal) -> None:
+        """Answer the first message of a caller that is refused, if it has come and is short."""
+        try:
+            self._poll_until(time.time() + _PATIENCE)
+            with _REFUSING:
+                self._call.start_server_batch((cygrpc.ReceiveMessageOperation(NO_FLAGS),), _RECEIVED)
+                message = self._poll_until(time.time() + first_messages.SECONDS)
+            if message is not None:
+                refusal.answer(message)
+        except PjrtError:  # what it sent is no request
+            pass
+        finally:
+            refusal.forget()
+
+    def _poll_until(self, deadline: float) -> bytes | None:
+        """Return the message that comes before a time; ``None`` if there is none, or the caller has gone."""
+        while (event := self._queue.poll(deadline)).tag is not None:
+            if event.tag is _RECEIVED:
+                message: bytes | None = event.batch_operations[0].message()
+                return message
+        return None
 
     def _converse(self, receiver: Receiver) -> None:
         call, poll, outbox, receive = self._call, self._queue.poll, self._outbox, receiver.receive

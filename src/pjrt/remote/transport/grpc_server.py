@@ -13,6 +13,7 @@ from typing import Any
 from pjrt.api.errors import InvalidArgumentError, UnavailableError, UnimplementedError
 from pjrt.remote.transport.calls import Bidirectional, CallContext, Method, ServedCall, context_of
 from pjrt.remote.transport.conversation import Conversation
+from pjrt.remote.transport.first_messages import FirstMessages
 from pjrt.remote.transport.grpc_core import NO_LIMIT, arguments, cygrpc, raw_credentials
 
 _log = logging.getLogger("pjrt.remote")
@@ -28,8 +29,14 @@ at once would lose its session: jaxlib's client does not send an array again. A 
 does not help, because gRPC refuses those that come before the client knows the limit.
 """
 
-Authorize = Callable[[CallContext], None]
-"""A function that checks a call before its method; an exception refuses the call."""
+_UNCOMPRESSED = ("grpc.compression_enabled_algorithms_bitset", 1)
+"""Only messages that are not compressed: gRPC would take a gigabyte of memory for a message of a megabyte."""
+
+Authorize = Callable[[CallContext], bool | None]
+"""A function that checks a call before its method; an exception refuses the call.
+
+It returns false for a caller that has not shown who it is: its method decides, but no long message of it is taken in.
+"""
 
 
 class GrpcServer:
@@ -67,9 +74,10 @@ class GrpcServer:
         self._active = 0
         self._stopped = threading.Event()
         self._conversations: set[threading.Thread] = set()
+        self._first_messages = FirstMessages()
         self._queue = cygrpc.CompletionQueue()
         # Without this option a second server could share the port, and clients would reach the one or the other.
-        options = (("grpc.so_reuseport", 0), *_WAITING_CALLS, *options)
+        options = (("grpc.so_reuseport", 0), _UNCOMPRESSED, *_WAITING_CALLS, *options)
         self._server = cygrpc.Server(arguments(max_message_bytes, options), False)
         self._server.register_completion_queue(self._queue)
         self._bidirectional = [path for path, method in self._methods.items() if isinstance(method, Bidirectional)]
@@ -138,11 +146,15 @@ class GrpcServer:
     def _serve(self) -> None:
         """Handle the events of all calls, until the queue is shut down."""
         while True:
-            event = self._queue.poll()
+            # A message that has come is handled before its time is looked at.
+            event = self._queue.poll(self._first_messages.deadline())
             if event.completion_type == cygrpc.CompletionType.queue_shutdown:
                 return
             try:
-                self._handle(event)
+                if event.completion_type == cygrpc.CompletionType.queue_timeout:
+                    self._first_messages.expire()
+                else:
+                    self._handle(event)
             except Exception:  # one call's trouble must not end the service of the others
                 _log.exception("a call failed in an unexpected way")
             del event  # it may hold the last reference to a call, which the server's end waits for
@@ -197,16 +209,15 @@ class GrpcServer:
             path = event.call_details.method.decode()
             context = context_of(event, path)
             method = self._methods.get(path)
-            call = ServedCall(event.call, context, method, lambda: self._count(-1))
+            call = ServedCall(event.call, context, method, lambda: self._count(-1), self._first_messages)
         try:
             if method is None:
                 raise UnimplementedError(f"this server has no method {path}")
-            if self._authorize is not None:
-                self._authorize(context)
+            is_known = self._authorize is None or self._authorize(context) is not False
         except Exception as error:
             call.refuse(error)
         else:
-            call.begin()
+            call.begin(is_known=is_known)
 
     def _count(self, change: int) -> None:
         """Count the calls; after the last one of a stopped server, free their resources."""

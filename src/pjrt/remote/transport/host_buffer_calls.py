@@ -9,7 +9,7 @@ import numpy as np
 
 from pjrt.api.errors import DataLossError, FailedPreconditionError, InvalidArgumentError
 from pjrt.host_memory.aligned import aligned_empty
-from pjrt.remote.protocol.messages import wire
+from pjrt.remote.protocol.messages import parsed, wire
 from pjrt.remote.transport.calls import CallContext
 from pjrt.remote.transport.pieces import piece_data, pieces
 
@@ -27,7 +27,7 @@ class HostBufferCalls:
 
     def store(self, context: CallContext) -> StoredHostBuffer:
         """Take in a host buffer (``HostBufferStore``)."""
-        metadata = wire.GrpcHostBufferStoreMetadata.FromString(context.metadata.get(_STORE_METADATA, b""))
+        metadata = parsed(wire.GrpcHostBufferStoreMetadata, context.metadata.get(_STORE_METADATA, b""))
         return StoredHostBuffer(self._server, metadata.session_id, metadata.handle, metadata.buffer_size)
 
     def read_from_disk(self, request: bytes, context: CallContext) -> bytes:
@@ -38,7 +38,7 @@ class HostBufferCalls:
                 "this server has no directory for transfers: start it with --transfer-directory, or unset "
                 "IFRT_PROXY_GRPC_LARGE_TRANSFER_OPTIMIZATION_THRESHOLD_BYTES for the client"
             )
-        metadata = wire.GrpcHostBufferReadFromDiskRequest.FromString(request).metadata
+        metadata = parsed(wire.GrpcHostBufferReadFromDiskRequest, request).metadata
         session, handle, size = self._server.session(metadata.session_id), metadata.handle, metadata.buffer_size
         if size < 0:
             raise InvalidArgumentError(f"expected a host buffer of at least 0 bytes, found {size}")
@@ -55,7 +55,7 @@ class HostBufferCalls:
 
     def lookup(self, request: bytes, context: CallContext) -> Iterator[bytes]:
         """Send a host buffer in pieces (``HostBufferLookup``); an empty one is an empty piece."""
-        message = wire.GrpcHostBufferLookupRequest.FromString(request)
+        message = parsed(wire.GrpcHostBufferLookupRequest, request)
         data = memoryview(self._server.session(message.session_id).host_buffers.lookup(message.handle)).cast("B")
         if self._server.metrics is not None:
             self._server.metrics.sent(data.nbytes)
@@ -63,7 +63,7 @@ class HostBufferCalls:
 
     def delete(self, request: bytes, context: CallContext) -> bytes:
         """Forget a host buffer (``HostBufferDelete``)."""
-        message = wire.GrpcHostBufferDeleteRequest.FromString(request)
+        message = parsed(wire.GrpcHostBufferDeleteRequest, request)
         self._server.session(message.session_id).host_buffers.delete(message.handle)
         return b""
 

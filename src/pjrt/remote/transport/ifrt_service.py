@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from google.protobuf.message import DecodeError
-
-from pjrt.api.errors import InvalidArgumentError, PjrtError
+from pjrt.api.errors import PjrtError
 from pjrt.remote.protocol.batches import requests_in
-from pjrt.remote.protocol.messages import wire
+from pjrt.remote.protocol.messages import parsed, wire
 from pjrt.remote.protocol.values import status_proto
 from pjrt.remote.protocol.versions import Version, agreed
 from pjrt.remote.transport.calls import (
+    SHORT,
     Bidirectional,
     CallContext,
     ClientStreaming,
     Method,
     Receiver,
+    Refusal,
     ServerStreaming,
     Unary,
 )
@@ -35,7 +35,7 @@ def ifrt_methods(server: Server) -> dict[str, Method]:
     host_buffers = HostBufferCalls(server)
 
     def get_version(request: bytes, context: CallContext) -> bytes:
-        message = wire.GrpcGetVersionRequest.FromString(request)
+        message = parsed(wire.GrpcGetVersionRequest, request)
         oldest, newest = Version.from_proto(message.min_version), Version.from_proto(message.max_version)
         version = agreed(oldest, newest, server.newest)
         return _serialized(wire.GrpcGetVersionResponse(version=version.to_proto()))
@@ -46,15 +46,15 @@ def ifrt_methods(server: Server) -> dict[str, Method]:
         except PjrtError as error:
             if not server.await_refused(context):
                 raise
-            return _Refusal(server, context, error, send)
+            raise _refusal(server, context, error, send) from error
 
     return {
-        f"{SERVICE}GetVersion": Unary(get_version),
+        f"{SERVICE}GetVersion": Unary(get_version, SHORT),
         f"{SERVICE}IfrtSession": Bidirectional(open_session),
         f"{SERVICE}HostBufferStore": ClientStreaming(host_buffers.store),
-        f"{SERVICE}HostBufferLookup": ServerStreaming(host_buffers.lookup),
-        f"{SERVICE}HostBufferDelete": Unary(host_buffers.delete),
-        f"{SERVICE}HostBufferReadFromDisk": Unary(host_buffers.read_from_disk),
+        f"{SERVICE}HostBufferLookup": ServerStreaming(host_buffers.lookup, SHORT),
+        f"{SERVICE}HostBufferDelete": Unary(host_buffers.delete, SHORT),
+        f"{SERVICE}HostBufferReadFromDisk": Unary(host_buffers.read_from_disk, SHORT),
     }
 
 
@@ -77,47 +77,29 @@ class _Connection:
         if self._counter is not None:
             self._counter.received(len(message))
         for request in requests_in(message):
-            self._session.receive(_request(request))
+            self._session.receive(parsed(wire.IfrtRequest, request))
 
     def close(self, reason: str) -> None:
         self._server.close_session(self._session, reason)
 
 
-class _Refusal:
-    """The connection of a client that gets no session: its first request fails, and then the connection ends.
+def _refusal(server: Server, context: CallContext, error: PjrtError, send: Callable[[bytes], None]) -> Refusal:
+    """Return the refusal of a client that gets no session: its first request fails, and then the connection ends.
 
     The client of jaxlib does not show why a connection ended, but it shows the error of its first request.
     """
 
-    def __init__(self, server: Server, context: CallContext, error: PjrtError, send: Callable[[bytes], None]) -> None:
-        self._server = server
-        self._context = context
-        self._error = error
-        self._send = send
-
-    def receive(self, message: bytes) -> None:
+    def answer(message: bytes) -> None:
         response = wire.IfrtResponse()
-        response.response_metadata.op_id = _request(message).request_metadata.op_id
-        response.response_metadata.status.CopyFrom(status_proto(self._error))
-        self._send(_serialized(response))
-        raise self._error
+        response.response_metadata.op_id = parsed(wire.IfrtRequest, message).request_metadata.op_id
+        response.response_metadata.status.CopyFrom(status_proto(error))
+        send(_serialized(response))
 
-    def close(self, reason: str) -> None:
-        self._server.forget_refused(self._context)
-
-
-def _request(message: bytes) -> Any:
-    try:
-        return wire.IfrtRequest.FromString(message)
-    except DecodeError as error:
-        raise InvalidArgumentError(f"expected a request of the IFRT proxy protocol, found {error}") from None
+    return Refusal(error, answer, lambda: server.forget_refused(context))
 
 
 def _session_metadata(context: CallContext) -> Any:
-    try:
-        return wire.GrpcIfrtSessionMetadata.FromString(context.metadata.get(SESSION_METADATA, b""))
-    except (DecodeError, TypeError) as error:
-        raise InvalidArgumentError(f"expected the metadata of a session in {SESSION_METADATA}, found {error}") from None
+    return parsed(wire.GrpcIfrtSessionMetadata, context.metadata.get(SESSION_METADATA, b""))
 
 
 def _serialized(message: Any) -> bytes:

@@ -9,6 +9,9 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
+from google.protobuf.message import DecodeError
+
+from pjrt.api.errors import InvalidArgumentError
 from pjrt.api.protobuf import message_classes
 from pjrt.remote.protocol.messages.arrays import ARRAYS
 from pjrt.remote.protocol.messages.executables import EXECUTABLES
@@ -24,3 +27,15 @@ wire: Any = SimpleNamespace(
     **{name.replace(".", "_"): kind for name, kind in message_classes("pjrt.remote", TABLE).items()}
 )
 """The class of each message by its name; ``InitResponse.Device`` is ``wire.InitResponse_Device``."""
+
+
+def parsed(kind: Any, serialized: Any) -> Any:
+    """Return the message of a kind in bytes that somebody has sent.
+
+    Raises:
+        InvalidArgumentError: the bytes are not such a message.
+    """
+    try:
+        return kind.FromString(serialized)
+    except (DecodeError, TypeError) as error:
+        raise InvalidArgumentError(f"expected a message of the kind {kind.DESCRIPTOR.name}, found {error}") from None
