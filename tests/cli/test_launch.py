@@ -42,7 +42,7 @@ def program(tmp_path: Path) -> str:
 
 def start(*arguments: str, folder: Path | None = None) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, "-m", "pjrt", "launch", *arguments],
+        [sys.executable, "-W", "error", "-m", "pjrt", "launch", *arguments],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

@@ -101,8 +101,8 @@ class Launcher:
                 return self._follow(Path(folder))
             finally:
                 for process in self._processes:
-                    process.send(signal.SIGKILL)
-                    process.popen.wait()
+                    with process.popen:  # closes its streams, and waits for it
+                        process.send(signal.SIGKILL)
 
     def _start_all(self, count: int, port: int, folder: str) -> None:
         shared = {
