@@ -221,6 +221,9 @@ def test_costs_and_text(speaker: ProtocolClient) -> None:
     assert numbers["flops"] == 3
     text = speaker.ask("loaded_executable_human_readable_program_text", loaded_executable_handle=executable)
     assert "add" in text.human_readable_program_text
+    response = speaker.ask("optimized_program", loaded_executable_handle=executable)
+    assert b"add" in response.code
+    assert response.format in tuple(pjrt.ProgramFormat)
 
 
 @pytest.mark.parametrize("kind", ["loaded_executable_cost_analysis", "loaded_executable_human_readable_program_text"])

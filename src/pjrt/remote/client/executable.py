@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -17,7 +18,7 @@ from pjrt.api.program import Program, ProgramFormat
 from pjrt.api.shape_spec import ShapeSpec
 from pjrt.remote.client.connection import Connection
 from pjrt.remote.client.program_types import ProgramTypes, ValueType, program_types
-from pjrt.remote.protocol import saved_executables
+from pjrt.remote.protocol import batches, saved_executables
 from pjrt.remote.protocol.layouts import layout_of_xla_proto
 from pjrt.remote.protocol.messages import wire
 from pjrt.remote.protocol.programs import portable
@@ -193,13 +194,7 @@ class RemoteExecutable(Executable):
         compiled = self.compiled
         if compiled.optimized is None:
             compiled.connection.check()
-            compiled.connection.require_version(PROGRAM_TEXT, "Executable.optimized_program")
-            request = wire.LoadedExecutableHumanReadableProgramTextRequest(loaded_executable_handle=compiled.handle)
-            response = compiled.connection.call("loaded_executable_human_readable_program_text", request).result()
-            _check(response.status)
-            code = response.human_readable_program_text.encode()
-            is_hlo = looks_like_hlo_text(code)
-            compiled.optimized = parse_hlo_text(code, trusted=True) if is_hlo else Program(code, ProgramFormat.MLIR)
+            compiled.optimized = _optimized(compiled.connection, compiled.handle)
         return compiled.optimized
 
     def serialize(self) -> bytes:
@@ -237,6 +232,21 @@ class RemoteExecutable(Executable):
         if error is not None and not isinstance(error, UnimplementedError):
             raise error
         return [TiledLayout.row_major(len(spec.shape)) for spec in self._specs(values, title)]
+
+
+def _optimized(connection: Connection, handle: int) -> Program:
+    """Return the program after the compiler's optimizations."""
+    if connection.attributes.get(batches.ATTRIBUTE) is True:  # a server of this package, perhaps an older one
+        with contextlib.suppress(UnimplementedError):
+            request = wire.OptimizedProgramRequest(loaded_executable_handle=handle)
+            response = connection.call("optimized_program", request).result()
+            return Program(response.code, response.format)
+    connection.require_version(PROGRAM_TEXT, "Executable.optimized_program")
+    request = wire.LoadedExecutableHumanReadableProgramTextRequest(loaded_executable_handle=handle)
+    response = connection.call("loaded_executable_human_readable_program_text", request).result()
+    _check(response.status)
+    code = response.human_readable_program_text.encode()
+    return parse_hlo_text(code, trusted=True) if looks_like_hlo_text(code) else Program(code, ProgramFormat.MLIR)
 
 
 def _check(status: Any) -> None:

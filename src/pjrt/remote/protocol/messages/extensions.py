@@ -1,10 +1,15 @@
-"""The messages that are this package's own: calls of functions on the server, and saved executables."""
+"""The messages that are this package's own: calls of functions on the server, saved executables, and programs."""
 
 from __future__ import annotations
 
 from pjrt.api.protobuf import MessageTable
 
-OWN_KINDS = {"call_function": 1000, "serialize_executable": 1001, "load_executable": 1002}
+OWN_KINDS = {
+    "call_function": 1000,
+    "serialize_executable": 1001,
+    "load_executable": 1002,
+    "optimized_program": 1003,
+}
 """The kinds of requests that the IFRT proxy protocol lacks, with the numbers of their fields."""
 
 # message: {field: (number, type) or (number, type, oneof)}; a type in brackets is repeated.
@@ -26,4 +31,7 @@ EXTENSIONS: MessageTable = {
         "serialized_executable": (3, "bytes"),
     },
     "LoadExecutableResponse": {"compiled": (1, "CompileResponse")},
+    # The protocol has the program as text, without what HLO text leaves out, such as the shardings that XLA notes.
+    "OptimizedProgramRequest": {"loaded_executable_handle": (1, "fixed64")},
+    "OptimizedProgramResponse": {"format": (1, "string"), "code": (2, "bytes")},
 }

@@ -89,6 +89,15 @@ def program_text(session: Session, request: Any) -> Any:
     return _or_status(text, wire.LoadedExecutableHumanReadableProgramTextResponse)
 
 
+@handles("optimized_program")
+def optimized_program(session: Session, request: Any) -> Any:
+    """Return the program after the compiler's optimizations; one in MLIR as text, which clients of any jaxlib read."""
+    executable = session.executables.get(request.loaded_executable_handle).executable
+    program = executable.pjrt_executable.optimized_program()
+    code = to_text(program, trusted=True).encode() if program.format == ProgramFormat.MLIR else program.code
+    return wire.OptimizedProgramResponse(format=program.format, code=code)
+
+
 def _or_status(respond: Callable[[], Any], response: Any) -> Any:
     """Return the response, or one with the status of the error."""
     try:
