@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -52,9 +51,11 @@ def tiling_dict(sharding: StatedSharding, shape: StatedShape) -> dict[str, Any]:
     facts: dict[str, Any] = {"sharding": sharding.text}
     if sharding.tiling is not None:
         tiles = sharding.tiling.tiles or (1,) * len(shape)
-        copies = 1 if sharding.tiling.is_replicated else len(sharding.tiling.places) // math.prod(tiles)
+        copies = 1 if sharding.tiling.is_replicated else sharding.tiling.copies
         facts |= {"shard_shape": list(sharding.shard_shape(shape)), "parts": list(tiles)}
         facts |= {"axes": [list(axes) for axes in sharding.axes] or None, "copies": copies}
+        if sharding.tiling.terms:
+            facts |= {"terms": sharding.tiling.num_terms, "reduction": sharding.tiling.reduction}
     return facts
 
 

@@ -161,7 +161,7 @@ class HloSharding(Sharding):
         if order != list(range(len(order))):  # without it, tilings that differ would look alike
             tiles += f" in the order {','.join(map(str, order))}"
         if self.tiling.terms:
-            tiles += f", {max(self.tiling.terms) + 1} terms of a {self.tiling.reduction}"
+            tiles += f", {self.tiling.num_terms} terms of a {self.tiling.reduction}"
         return f"HloSharding({tiles} on {self.devices}, {self.memory_kind})"
 
 

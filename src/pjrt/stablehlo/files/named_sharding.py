@@ -5,12 +5,9 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-import numpy as np
-
 from pjrt.api.errors import DataLossError
+from pjrt.stablehlo.shardings.mesh_sharding import MOST_PARTITIONS, Axis, Mesh, MeshSharding
 from pjrt.stablehlo.shardings.sharding import Sharding
-
-_MOST_DEVICES = 1 << 17
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +33,8 @@ class NamedSharding:
     def __post_init__(self) -> None:
         sizes = dict(self.mesh)
         cut = [axis for axes in self.spec for axis in axes]
-        if len(sizes) != len(self.mesh) or not 1 <= self.num_devices <= _MOST_DEVICES:
-            raise DataLossError(f"expected a mesh of named axes with 1 to {_MOST_DEVICES} devices, found {self.mesh}")
+        if len(sizes) != len(self.mesh) or not 1 <= self.num_devices <= MOST_PARTITIONS:
+            raise DataLossError(f"expected a mesh of named axes with 1 to {MOST_PARTITIONS} devices, found {self.mesh}")
         used = [*cut, *self.unreduced]
         unknown = [axis for axis in (*used, *self.reduced) if axis not in sizes]
         if unknown or len(set(used)) != len(used):
@@ -56,15 +53,9 @@ class NamedSharding:
         """
         if len(self.spec) > rank:
             raise DataLossError(f"expected a sharding of {rank} dimensions, found {self}")
-        cuts = [*self.spec, *[()] * (rank - len(self.spec)), self.unreduced]
-        used = [axis for axes in cuts for axis in axes]
-        cuts.append(tuple(axis for axis, _ in self.mesh if axis not in used))
-        sizes = dict(self.mesh)
-        numbers = {axis: number for number, axis in enumerate(sizes)}
-        devices = np.arange(self.num_devices).reshape(tuple(sizes.values()))
-        devices = devices.transpose([numbers[axis] for axes in cuts for axis in axes])
-        grid = devices.reshape([math.prod(sizes[axis] for axis in axes) for axes in cuts])
-        return Sharding.of_grid(grid, rank, [rank] if self.unreduced else [])
+        cuts = tuple(tuple(map(Axis, axes)) for axes in (*self.spec, *[()] * (rank - len(self.spec))))
+        mesh = Mesh.of(dict(self.mesh))
+        return Sharding.of_axes(MeshSharding(mesh, cuts, unreduced=tuple(map(Axis, self.unreduced))))
 
     def __str__(self) -> str:
         names = ["None" if not axes else repr(axes[0] if len(axes) == 1 else axes) for axes in self.spec]

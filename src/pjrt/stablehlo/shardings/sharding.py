@@ -51,6 +51,16 @@ class Sharding:
         """Whether every partition has the whole value."""
         return math.prod(self.tiles) == 1 and not self.terms
 
+    @property
+    def num_terms(self) -> int:
+        """The number of terms of a sum; 1 for a value that is none."""
+        return max(self.terms, default=0) + 1
+
+    @property
+    def copies(self) -> int:
+        """The number of partitions that have the same tile."""
+        return max(len(self.places) // (math.prod(self.tiles) * self.num_terms), 1)
+
     def shard_shape(self, shape: Shape) -> Shape:
         """Return the shape of a tile; the last one of a dimension that does not divide evenly is padded."""
         if self.is_replicated:
@@ -110,12 +120,12 @@ class Sharding:
         """Return the sharding as a serialized ``xla.OpSharding``."""
         if self.is_replicated:
             return b"\x08\x00"  # XLA writes the type also where it is 0
-        count = max(self.terms, default=0) + 1
+        count = self.num_terms
         kind = {"op_type": _REDUCTION, "op_name": self.reduction.upper().encode()}
         noted = {} if self.reduction == "sum" else {"metadata": [kind]}  # XLA before 2026 knows only sums
         if count == len(self.places):
             return _serialized(type=_UNREDUCED, **noted)
-        copies = len(self.places) // (math.prod(self.tiles) * count)
+        copies = self.copies
         terms = self.terms or (0,) * len(self.places)
         order = sorted(range(len(self.places)), key=lambda partition: (self.places[partition], terms[partition]))
         tiled = {"type": _OTHER, "tile_assignment_devices": order, **noted}
@@ -136,7 +146,7 @@ class Sharding:
             return "{replicated}"
         if self.terms:
             raise UnimplementedError("a sharding with terms of a sum has no spelling that all of XLA's versions read")
-        copies = len(self.places) // math.prod(self.tiles)
+        copies = self.copies
         order = sorted(range(len(self.places)), key=self.places.__getitem__)
         dimensions = ",".join(map(str, self.tiles if copies == 1 else (*self.tiles, copies)))
         last = "" if copies == 1 else " last_tile_dim_replicate"

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -11,11 +9,7 @@ from pjrt.api.errors import InvalidArgumentError, PjrtError
 from pjrt.stablehlo.shapes.argument_shapes import StatedShape
 from pjrt.stablehlo.shardings.mesh_sharding import Mesh
 from pjrt.stablehlo.shardings.sharding import Sharding
-from pjrt.stablehlo.shardings.sharding_parser import parse_gspmd, parse_sdy
-
-_DIMENSIONS = re.compile(r"\[(.*?)\](?:,|>|$)")
-_DIMENSION = re.compile(r"\{([^}]*)\}")
-_AXIS = re.compile(r'"([^"]*)"(?::\((\d+)\)(\d+))?')
+from pjrt.stablehlo.shardings.sharding_parser import is_over_mesh, parse_gspmd, parse_mesh_sharding, parse_shardy
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,11 +37,15 @@ class StatedSharding:
         """
         try:
             if "sdy" not in text:
-                return StatedSharding(text, parse_gspmd(text, rank))
-            (tiling, *_) = parse_sdy(text, lambda name: _mesh(meshes, name))
-            return StatedSharding(text, tiling, _axes(text, rank))
-        except (PjrtError, KeyError, ValueError):
+                named = parse_mesh_sharding(text) if is_over_mesh(text) else None
+                tiling = parse_gspmd(text, rank)
+            else:
+                (named, *_) = parse_shardy(text, lambda name: _mesh(meshes, name))
+                tiling = Sharding.of_axes(named)
+        except PjrtError:
             return StatedSharding(text)
+        axes = () if named is None or named.device is not None else named.spelled_axes
+        return StatedSharding(text, tiling, axes if len(axes) == rank else ())
 
     def shard_shape(self, shape: StatedShape) -> StatedShape:
         """Return the shape of the part that a device has. A symbolic size that is cut by 4 is ``b/4``.
@@ -69,28 +67,17 @@ class StatedSharding:
             return self.text
         if self.tiling.is_replicated:
             return "replicated"
+        terms = f"; {self.tiling.num_terms} terms of a {self.tiling.reduction}" if self.tiling.terms else ""
         if self.axes:
-            return ", ".join("+".join(axes) or "-" for axes in self.axes)
-        copies = len(self.tiling.places) // math.prod(self.tiling.tiles)
+            return ", ".join("+".join(axes) or "-" for axes in self.axes) + terms
         parts = " × ".join(map(str, self.tiling.tiles)) + " parts"
-        return parts if copies == 1 else f"{parts}, {copies} copies"
+        return (parts if self.tiling.copies == 1 else f"{parts}, {self.tiling.copies} copies") + terms
 
 
 def _mesh(meshes: Mapping[str, Mesh], name: str) -> Mesh:
     if name not in meshes:
         raise InvalidArgumentError(f"expected a mesh of the program ({', '.join(meshes)}), found {name}")
     return meshes[name]
-
-
-def _axes(text: str, rank: int) -> tuple[tuple[str, ...], ...]:
-    """Return the axes of each dimension in Shardy's spelling; ``x:(2)4`` is a part of the axis ``x``."""
-    match = _DIMENSIONS.search(text)
-    dimensions = _DIMENSION.findall(match[1]) if match else []
-    axes = tuple(
-        tuple(name + (f":({before}){size}" if size else "") for name, before, size in _AXIS.findall(dimension))
-        for dimension in dimensions
-    )
-    return axes if len(axes) == rank else ()
 
 
 def _part(size: int | str | None, count: int) -> int | str | None:
