@@ -143,7 +143,7 @@ ALL_TO_ALL = """func.func @main(%%x: tensor<4x4xf32>) {
 )
 def test_text_that_crashes_a_parser_is_an_error_however_trusted(text: str) -> None:
     # Newer parsers survive some of it, and refuse it themselves.
-    with pytest.raises(PjrtError, match="make the native parser crash|group size of replica_groups must be 2"):
+    with pytest.raises(PjrtError, match=r"make the native parser crash|group size of replica_groups must be 2"):
         to_module(read(text), trusted=True)
 
 

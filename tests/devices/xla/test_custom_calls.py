@@ -322,7 +322,9 @@ WRONG = {
     "one status for a batch": ("lapack_spotrf_ffi", [(3, 4, 4)], [(3, 4, 4), ()], {"uplo": letter("L")}),
     "short pivots": ("lapack_sgetrf_ffi", [(8, 8)], [(8, 8), (2,), ()], {}),
     "short scales": ("lapack_sgeqrf_ffi", [(8, 8)], [(8, 8), (1,)], {}),
-    "short eigenvalues": ("lapack_ssyevd_ffi", [(8, 8)], [(8, 8), (1,), ()], {"mode": letter("V"), "uplo": letter("L")}),
+    "short eigenvalues": (
+        "lapack_ssyevd_ffi", [(8, 8)], [(8, 8), (1,), ()], {"mode": letter("V"), "uplo": letter("L")},
+    ),
     "a short diagonal": ("lapack_sgtsv_ffi", [(2,), (8,), (8,), (8, 2)], [(2,), (8,), (8,), (8, 2), ()], {}),
     "a small triangle": (
         "lapack_strsm_ffi", [(2, 2), (8, 8)], [(8, 8)],
@@ -360,8 +362,10 @@ def test_a_call_that_would_leave_its_memory_is_refused(client: pjrt.Client, case
 @pytest.mark.parametrize("where", ["a function", "a loop", "a branch"])
 def test_it_is_found_wherever_it_is(client: pjrt.Client, where: str) -> None:
     kind = "(tensor<8x8xf32>) -> (tensor<4x4xf32>, tensor<i32>)"
-    call = f"stablehlo.custom_call @lapack_spotrf_ffi(%y) {{api_version = 4 : i32, backend_config = {{uplo = 76 : ui8}}}} : {kind}"
-    body = f"%r:2 = {call}\n%p = stablehlo.pad %r#0, %z, low = [0, 0], high = [4, 4], interior = [0, 0] : (tensor<4x4xf32>, tensor<f32>) -> tensor<8x8xf32>"
+    config = "{api_version = 4 : i32, backend_config = {uplo = 76 : ui8}}"
+    body = f"""%r:2 = stablehlo.custom_call @lapack_spotrf_ffi(%y) {config} : {kind}
+            %p = stablehlo.pad %r#0, %z, low = [0, 0], high = [4, 4], interior = [0, 0]
+              : (tensor<4x4xf32>, tensor<f32>) -> tensor<8x8xf32>"""
     text = {
         "a function": f"""
           func.func public @main(%x: tensor<8x8xf32>) -> tensor<8x8xf32> {{
@@ -463,8 +467,8 @@ def csr(index: str, count: int, rows: int, dense: str) -> str:
     types = f"tensor<{count}xf32>, tensor<{rows + 1}x{index}>, tensor<{count}x{index}>, {kind}"
     return f"""func.func public @main(
         %v: tensor<{count}xf32>, %r: tensor<{rows + 1}x{index}>, %c: tensor<{count}x{index}>, %d: {kind}) -> {result} {{
-      %0 = stablehlo.custom_call @cpu_csr_sparse_dense_ffi(%v, %r, %c, %d) {{api_version = 4 : i32, backend_config = {{}}}}
-        : ({types}) -> {result}
+      %0 = stablehlo.custom_call @cpu_csr_sparse_dense_ffi(%v, %r, %c, %d)
+        {{api_version = 4 : i32, backend_config = {{}}}} : ({types}) -> {result}
       return %0 : {result} }}"""
 
 
@@ -553,10 +557,11 @@ for name, handler, version in cpu_sparse.registrations()["cpu"]:
 own = _jax.get_tfrt_cpu_client(asynchronous=True, num_devices=1)
 with to_module(read({csr("i32", 2, 2, "3")!r}), trusted=True) as module:
     made = own.compile_and_load(module, _jax.DeviceList(tuple(own.local_devices())), _jax.CompileOptions())
-open({str(tmp_path / "saved")!r}, "wb").write(own.serialize_executable(made) if hasattr(own, "serialize_executable") else made.serialize())
+saved = own.serialize_executable(made) if hasattr(own, "serialize_executable") else made.serialize()
+open({str(tmp_path / "saved")!r}, "wb").write(saved)
 """)
     assert done.returncode == 0, done.stderr
     with pytest.raises(
-        pjrt.UnimplementedError, match="'cpu_csr_sparse_dense_ffi', whose operands .* compile the program"
+        pjrt.UnimplementedError, match=r"'cpu_csr_sparse_dense_ffi', whose operands .* compile the program"
     ):
         client.deserialize((tmp_path / "saved").read_bytes())

@@ -1,4 +1,4 @@
-"""Programs of clients: their custom calls reach neither other memory of the server nor handlers that are not for them."""
+"""Programs of clients: their custom calls reach no other memory of the server, and no handlers of others."""
 
 from __future__ import annotations
 

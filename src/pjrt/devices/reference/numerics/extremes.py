@@ -44,7 +44,8 @@ class Extreme:
         zeros = np.equal(total, 0)
         if not zeros.any():
             return total
-        won = np.logical_or.reduce(self._wins(x), axis, keepdims=keepdims) | self._wins(initial)
+        wins: Any = np.any(self._wins(x), axis, keepdims=keepdims)
+        won = wins | self._wins(initial)
         zero = total.dtype.type(self._zero)
         return np.where(zeros, np.where(won, zero, -zero), total)
 
