@@ -20,10 +20,24 @@ elif mode == "read":
     print(sys.stdin.read().strip() or "nothing")
 elif mode == "job":
     from pjrt import distributed
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # it prints its error, although the launcher ends it
     job = distributed.initialize()
     if rank == 1:
         raise ValueError("spoilt")
     job.store.get("never", 300)
+elif mode == "slow end":
+    from pathlib import Path
+    failures = Path(os.environ["PJRT_LAUNCH_FAILURES"])
+    if rank == 1:
+        (failures / "1").touch()
+        while not (failures / "0 has ended").exists():
+            signal.sigtimedwait([], 0.01)
+        signal.sigtimedwait([], 2)
+        sys.exit(7)
+    while not (failures / "1").exists():
+        signal.sigtimedwait([], 0.01)
+    (failures / "0 has ended").touch()
+    sys.exit(1)
 elif mode == "wait":
     if len(sys.argv) > 2:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -78,12 +92,20 @@ def test_a_module_and_the_standard_input(program: str) -> None:
 
 
 def test_the_first_failure_is_shown_and_all_are_ended(program: str) -> None:
-    status, _, errors = launch("-n", "2", program, "job")
+    status, _, errors = launch("-n", "2", "--grace", "100", program, "job")
     assert status == 1
     assert "[1] ValueError: spoilt" in errors
     assert any(line.startswith("[0] pjrt.api.errors.UnavailableError") and "spoilt" in line for line in errors)
     (own,) = (line for line in errors if line.startswith("pjrt launch"))
     assert own.startswith("pjrt launch: process 1 failed: exit code 1")
+
+
+def test_the_process_that_failed_first_may_end_last(program: str) -> None:
+    """The others learn of its error before it ends, and fail by it."""
+    status, _, errors = launch("-n", "2", program, "slow end")
+    assert status == 7
+    (own,) = (line for line in errors if line.startswith("pjrt launch"))
+    assert own.startswith("pjrt launch: process 1 failed: exit code 7")
 
 
 def pids(process: subprocess.Popen[str], count: int) -> list[int]:

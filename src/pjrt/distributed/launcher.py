@@ -24,6 +24,8 @@ from pjrt.system.reserved_port import reserved_port
 _LONGEST_LINE = 1 << 16
 _TICK_SECONDS = 0.2
 _SETTLING_SECONDS = 0.5
+_END_SECONDS = 10.0
+"""The longest time from a process's note that it fails to its end: it still tells the others, and prints its error."""
 _DRAIN_SECONDS = 1.0
 
 Show = Callable[[int, str, bool], object]
@@ -194,8 +196,9 @@ class Launcher:
         while time.monotonic() < deadline:
             for process in self._processes:
                 if (folder / str(process.rank)).exists():
-                    with contextlib.suppress(subprocess.TimeoutExpired):
-                        process.popen.wait(_SETTLING_SECONDS)
+                    end = time.monotonic() + _END_SECONDS
+                    while process.popen.poll() is None and time.monotonic() < end:
+                        self._read(0.05)
                     if process.popen.returncode:
                         return process
             killed = [p for p in self._processes if (p.popen.poll() or 0) < 0]
