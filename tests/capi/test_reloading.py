@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import os
 import shutil
+import stat
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
 import pytest
 from tiny import build
 from tiny.control import Control
+from waiting import wait_until
 
 import pjrt
 from pjrt import capi
+from pjrt.capi import _dlopen
 
 
 @pytest.fixture
@@ -55,6 +59,26 @@ def test_new_code_runs_beside_the_old(library: Path, tiny_cache: Path, adder: pj
         assert list(library.parent.iterdir()) == [library], "no copy is left behind"
         (result,) = executable(buffer, buffer)
         assert np.asarray(result).tolist() == (x + x).tolist()
+
+
+@pytest.mark.skipif(os.name != "posix", reason="rights are looked at where there are modes")
+def test_nobody_else_opens_the_copy_that_is_loaded(tmp_path: Path) -> None:
+    """Its code is run. It is looked at while it is written, in a process that lets others do everything."""
+    pipe = tmp_path / "library.so"
+    os.mkfifo(pipe)
+    before = os.umask(0)
+    try:
+        with ThreadPoolExecutor(1) as pool:
+            copying = pool.submit(_dlopen._copy_beside, str(pipe))
+            with pipe.open("r+b", buffering=0) as source:  # waits for no reader
+                wait_until(lambda: copying.done() or len(list(tmp_path.iterdir())) == 2)
+                modes = [path.stat().st_mode for path in tmp_path.iterdir() if path != pipe]
+                source.write(b"code")
+        copy = Path(copying.result())
+    finally:
+        os.umask(before)
+    assert [stat.S_IMODE(mode) for mode in modes] == [0o700]
+    assert copy.read_bytes() == b"code"
 
 
 def test_the_file_of_before_is_the_plugin_of_before(library: Path, tiny_cache: Path) -> None:

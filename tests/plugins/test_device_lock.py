@@ -22,6 +22,7 @@ from waiting import wait_until
 import pjrt
 from pjrt import plugins, system
 from pjrt.plugins import Sharing, device_lock
+from pjrt.plugins.declaration import Declaration
 from pjrt.plugins.device_lock import FOLDER_VARIABLE, HOLDER_PAYLOAD
 
 posix_only = pytest.mark.skipif(sys.platform == "win32", reason="needs fork or kill")
@@ -165,6 +166,14 @@ def test_the_error_carries_the_holder(chip: Callable[..., None], other: Callable
     assert holder["place"].endswith("<string>:1")
     assert child(CLOSE) == "ok"
     pjrt.client("lock-chip").close()
+
+
+def test_other_users_do_not_read_the_texts_of_options() -> None:
+    """They may be secrets; the file of the lock is for all users."""
+    declaration = Declaration("lock-chip", "test")
+    options = {"token": "s3cret", "num_devices": 2, "nested": {"key": "s3cret"}, "keys": ["s3cret"], "wait": True}
+    holder = device_lock._this_process(declaration, (), options)
+    assert holder.options == "token=…, num_devices=2, nested=…, keys=…, wait=True"
 
 
 def test_several_clients_of_one_process(chip: Callable[..., None], other: Callable[..., Other]) -> None:

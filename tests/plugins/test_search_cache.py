@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 import subprocess
 import sys
 from pathlib import Path
@@ -38,6 +39,17 @@ class TestNote:
     def test_it_is_found(self, site: Path) -> None:
         search_cache.note(BUILTIN)
         assert search_cache.has_only_builtin()
+
+    def test_it_is_not_for_others_to_change(self, site: Path, tmp_path: Path) -> None:
+        before = os.umask(0)
+        try:
+            search_cache.note(BUILTIN)
+        finally:
+            os.umask(before)
+        assert search_cache.has_only_builtin()
+        made = [tmp_path / "cache", *(tmp_path / "cache").rglob("*")]
+        assert len(made) == 4
+        assert [path.name for path in made if path.stat().st_mode & stat.S_IWOTH] == []
 
     def test_a_new_file_in_a_folder_makes_it_void(self, site: Path) -> None:
         search_cache.note(BUILTIN)

@@ -4,6 +4,7 @@ that runs the tests.
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import sysconfig
@@ -133,6 +134,20 @@ def test_a_file_that_everyone_may_write_is_named(tmp_path: Path) -> None:
     file.touch()
     file.chmod(0o666)
     assert system.writable_by_everyone(file) == f"everyone may write to {file}"
+
+
+@posix
+def test_what_is_made_is_safe_whatever_the_process_lets_others_do(tmp_path: Path) -> None:
+    folder = tmp_path / "a" / "b"
+    before = os.umask(0)
+    try:
+        system.make_protected_folder(folder)
+        system.write_whole(folder / "x", b"data")
+    finally:
+        os.umask(before)
+    assert system.writable_by_everyone(folder / "x") == ""
+    assert [path.name for path in folder.iterdir()] == ["x"]
+    assert system.read_plain_file(folder / "x") == b"data"
 
 
 def test_nothing_at_a_path_is_said(tmp_path: Path) -> None:

@@ -30,8 +30,7 @@ from pjrt.api.shape_spec import Shapes
 from pjrt.api.topology import TopologyDescription
 from pjrt.artifacts.file_format import FORMAT_VERSION
 from pjrt.artifacts.saved_executable import SavedExecutable
-from pjrt.artifacts.whole_file import PARTIAL, write_whole
-from pjrt.system import processor_features, writable_by_everyone
+from pjrt.system import PARTIAL, make_protected_folder, processor_features, writable_by_everyone, write_whole
 
 _SUFFIX = ".executable"
 _PARTIAL_LIFETIME_SECONDS = 3600.0
@@ -71,9 +70,7 @@ class CompilationCache:
         self.hits = 0
         self.misses = 0
         try:
-            for folder in (*reversed(self.folder.parents), self.folder):
-                if not folder.is_dir():
-                    folder.mkdir(mode=0o775, exist_ok=True)  # not writable by others, whatever the umask
+            make_protected_folder(self.folder)
             danger = writable_by_everyone(self.folder)
         except OSError as error:
             raise InvalidArgumentError(f"{self.folder}: cannot be a cache's folder: {error.strerror}") from error

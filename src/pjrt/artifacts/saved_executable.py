@@ -28,8 +28,8 @@ from pjrt.api.topology import TopologyDescription
 from pjrt.artifacts import file_format, saved_weights
 from pjrt.artifacts.saved_facts import SavedAbiVersion, facts_of
 from pjrt.artifacts.saved_weights import Weights
-from pjrt.artifacts.whole_file import read_plain_file, write_whole
 from pjrt.stablehlo.types import TensorType
+from pjrt.system import read_plain_file, write_whole
 
 if TYPE_CHECKING:
     from pjrt.stablehlo.call_signature import CallSignature, Parameter, Result

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import secrets
 import shutil
@@ -76,8 +77,9 @@ def _copy_beside(path: str) -> str:
     for folder in (Path(path).parent, Path(tempfile.gettempdir())):
         copy = folder / f".{secrets.token_hex(8)}.{name}"
         try:
-            shutil.copyfile(path, copy)
-            copy.chmod(0o700)
+            # Nobody else may open it, not for a moment: what it holds is run.
+            with open(path, "rb") as source, open(copy, "xb", opener=functools.partial(os.open, mode=0o700)) as target:
+                shutil.copyfileobj(source, target)
         except OSError:
             _remove(str(copy))
             continue

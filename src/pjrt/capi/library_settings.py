@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import sysconfig
 from pathlib import Path
@@ -59,7 +60,9 @@ def write_with_settings(path: str | os.PathLike[str], template: Path, mark: byte
     try:
         # A new file replaces the old one, and is not written over it: a process may have the old one loaded.
         scratch = target.with_name(f".{target.name}.{os.getpid()}")
-        scratch.write_bytes(content)
+        scratch.unlink(missing_ok=True)
+        with open(scratch, "xb", opener=functools.partial(os.open, mode=0o755)) as file:  # others never write to it
+            file.write(content)
         scratch.chmod(0o755)
         sign_library(scratch)
         scratch.replace(target)

@@ -60,7 +60,7 @@ class Holder:
         since: when it got the device, in the time of the machine.
         place: the line of the program that made the client.
         devices: the devices that it has, if not all.
-        options: the options of the client.
+        options: the options of the client; texts are left out, which may be secrets.
     """
 
     pid: int = 0
@@ -230,8 +230,13 @@ def _this_process(declaration: Declaration, parts: Sequence[str], options: Mappi
         since=datetime.datetime.now().astimezone().isoformat(sep=" ", timespec="seconds"),
         place=_caller(),
         devices=f"{declaration.name}'s devices {', '.join(parts)}" if parts else "",
-        options=", ".join(f"{name}={value!r}" for name, value in options.items())[:1000],
+        options=", ".join(map(_shown, options, options.values()))[:1000],
     )
+
+
+def _shown(name: str, value: Any) -> str:
+    """Return an option as all users of the machine may see it: its text may be a secret."""
+    return f"{name}={value!r}" if isinstance(value, (bool, int, float)) else f"{name}=…"
 
 
 def _caller() -> str:

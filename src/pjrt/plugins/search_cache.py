@@ -62,13 +62,11 @@ def note(plugins: Iterable[Declaration]) -> None:
         return
     path = _note(folders)
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        system.make_protected_folder(path.parent)
         notes = list(path.parent.iterdir())
         for old in notes if len(notes) > _MOST_NOTES else ():
             old.unlink(missing_ok=True)
-        part = path.with_suffix(f".{os.getpid()}")
-        part.write_text("\n".join([repr(state), *patterns]), encoding="utf-8")
-        part.replace(path)
+        system.write_whole(path, "\n".join([repr(state), *patterns]).encode())
     except OSError:
         pass  # Without a folder for caches, each process searches.
 

@@ -21,7 +21,7 @@ from pjrt.system.file_stamp import FileStamp, file_stamp
 from pjrt.system.folders import cache_folder, config_folder, shared_folder
 from pjrt.system.hardware import any_file, count_files, processor_features
 from pjrt.system.heap import keep_freed_memory, release_freed_memory
-from pjrt.system.permissions import readable_by_everyone, writable_by_everyone
+from pjrt.system.permissions import make_protected_folder, readable_by_everyone, writable_by_everyone
 from pjrt.system.preloading import with_preloaded
 from pjrt.system.processes import (
     after_fork_in_child,
@@ -34,9 +34,11 @@ from pjrt.system.processes import (
     succeeds_in_fork,
 )
 from pjrt.system.resident_memory import peak_resident_bytes, reset_peak_resident_bytes
+from pjrt.system.whole_file import PARTIAL, read_plain_file, write_whole
 from pjrt.system.xla_log import limit_xla_log
 
 __all__ = [
+    "PARTIAL",
     "FileStamp",
     "after_fork_in_child",
     "any_file",
@@ -55,11 +57,13 @@ __all__ = [
     "library_suffixes",
     "library_symbol",
     "limit_xla_log",
+    "make_protected_folder",
     "open_library",
     "peak_resident_bytes",
     "process_command",
     "processor_features",
     "python_library",
+    "read_plain_file",
     "readable_by_everyone",
     "release_freed_memory",
     "reset_peak_resident_bytes",
@@ -68,4 +72,5 @@ __all__ = [
     "succeeds_in_fork",
     "with_preloaded",
     "writable_by_everyone",
+    "write_whole",
 ]

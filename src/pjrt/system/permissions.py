@@ -36,6 +36,19 @@ def writable_by_everyone(path: str | os.PathLike[str]) -> str:
     return ""
 
 
+def make_protected_folder(folder: Path) -> None:
+    """Make a folder, and those above it that are missing, if it is not there; users of other groups may not write.
+
+    The mode does not depend on the process: some have a umask of 0.
+
+    Raises:
+        OSError: the folder cannot be made.
+    """
+    for each in (*reversed(folder.parents), folder):
+        if not each.is_dir():
+            each.mkdir(mode=0o775, exist_ok=True)
+
+
 def readable_by_everyone(path: str | os.PathLike[str]) -> str:
     """Return why every user of this machine could read the file at a path; empty if they cannot.
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import os
+import stat
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -134,6 +136,25 @@ def test_modules_are_kept(new_client: NewClient, tmp_path: Path, monkeypatch: py
     file.write_bytes(file.read_bytes()[:-1])
     with pytest.raises(Exception, match="does/not/exist"):  # a damaged one is compiled again
         new_client(cache=tmp_path / "a").compile(DOUBLE)
+
+
+def test_a_module_that_everyone_may_write_to_is_compiled_anew(
+    new_client: NewClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The module is code. What the cache makes is safe, whatever the process lets others do."""
+    folder = tmp_path / "above" / "cache"
+    before = os.umask(0)
+    try:
+        new_client(cache=folder).compile(DOUBLE)
+    finally:
+        os.umask(before)
+    (file,) = folder.iterdir()
+    assert [path.stat().st_mode & stat.S_IWOTH for path in (file, folder, folder.parent)] == [0, 0, 0]
+    monkeypatch.setattr(compiler, "_program", lambda: "/does/not/exist")
+    np.testing.assert_array_equal(np.asarray(new_client(cache=folder).compile(DOUBLE)(X)[0]), 2 * X)
+    file.chmod(0o666)
+    with pytest.raises(Exception, match="does/not/exist"):
+        new_client(cache=folder).compile(DOUBLE)
 
 
 def test_a_folder_that_everyone_may_write_to_is_refused(new_client: NewClient, tmp_path: Path) -> None:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
-import os
-import secrets
 from collections.abc import Sequence
 from pathlib import Path
 
 from pjrt.api.errors import FailedPreconditionError, InvalidArgumentError
 from pjrt.devices.iree import packages
-from pjrt.system import processor_features, writable_by_everyone
+from pjrt.system import make_protected_folder, processor_features, writable_by_everyone, write_whole
 
 _DIGEST_BYTES = 32
 """The bytes of the digest at the beginning of each file, by which a damaged one is noticed."""
@@ -30,7 +29,7 @@ class ModuleCache:
 
     def __init__(self, folder: Path) -> None:
         try:
-            folder.mkdir(mode=0o775, parents=True, exist_ok=True)
+            make_protected_folder(folder)
             danger = writable_by_everyone(folder)
         except OSError as error:
             raise InvalidArgumentError(f"{folder} cannot be the folder of a cache: {error.strerror}") from error
@@ -42,9 +41,12 @@ class ModuleCache:
         self._folder = folder
 
     def get(self, code: bytes, flags: Sequence[str]) -> bytes | None:
-        """Return the module of a program; ``None`` if it is not there, or damaged."""
+        """Return the module of a program; ``None`` if it is not there, damaged, or everyone may write to it."""
+        path = self._path(code, flags)
         try:
-            entry = self._path(code, flags).read_bytes()
+            if writable_by_everyone(path):
+                return None
+            entry = path.read_bytes()
         except OSError:
             return None
         digest, module = entry[:_DIGEST_BYTES], entry[_DIGEST_BYTES:]
@@ -52,13 +54,8 @@ class ModuleCache:
 
     def put(self, code: bytes, flags: Sequence[str], module: bytes) -> None:
         """Add the module of a program. Other processes see it complete or not at all."""
-        path = self._path(code, flags)
-        partial = path.with_suffix(f".{secrets.token_hex(8)}.partial")
-        try:
-            partial.write_bytes(hashlib.sha256(module).digest() + module)
-            os.replace(partial, path)
-        except OSError:  # a full disk: the module is compiled again
-            partial.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # a full disk: the module is compiled again
+            write_whole(self._path(code, flags), hashlib.sha256(module).digest() + module)
 
     def _path(self, code: bytes, flags: Sequence[str]) -> Path:
         facts = (packages.version(), *flags, *processor_features())

@@ -1,4 +1,4 @@
-"""Files that other processes see complete or not at all."""
+"""Files that other processes see complete or not at all, and that no other user may change."""
 
 from __future__ import annotations
 
