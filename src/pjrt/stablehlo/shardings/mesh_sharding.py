@@ -257,8 +257,12 @@ class MeshSharding:
         """Check that axes are spelled as XLA does: it ends the process over a part that is no part.
 
         Raises:
-            ValueError: a part is the whole of its axis or empty, or two parts are one.
+            ValueError: a part is the whole of its axis or empty, two parts are one, or a set is not in the mesh's order.
         """
+        names = list(self.mesh.axes)
+        for axes in (self.replicated, self.unreduced, self.manual):
+            if list(axes) != sorted(axes, key=lambda axis: (names.index(axis.name), axis.before)):
+                raise ValueError(f"a set of axes in another order than the mesh's: {', '.join(map(str, axes))}")
         for axes in (*self.dimensions, self.replicated, self.unreduced, self.manual):
             for axis in axes:
                 if axis.size in (1, self.mesh.axes[axis.name]):

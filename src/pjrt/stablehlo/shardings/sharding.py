@@ -198,7 +198,8 @@ class Sharding:
         summed = [rank + i for i, each in enumerate(last) if each == _UNREDUCED]
         if rank < 0:
             raise DataLossError(f"corrupt sharding: {len(dimensions)} dimensions, {len(last)} of which are no tiles")
-        return Sharding.of_grid(grid, rank, summed, reduction)
+        sharding = Sharding.of_grid(grid, rank, summed, reduction)
+        return REPLICATED if sharding.is_replicated else sharding
 
     @staticmethod
     def of_axes(named: MeshSharding) -> Sharding:
@@ -210,7 +211,7 @@ class Sharding:
         return Sharding(
             tuple(count for count, _ in spread),
             tuple(map(tuple, numbers.T.tolist())),
-            *((tuple(terms.tolist()), named.reduction) if terms.any() else ()),
+            *((_numbered(terms.tolist()), named.reduction) if terms.any() else ()),
         )
 
     @staticmethod
@@ -236,11 +237,23 @@ class Sharding:
         for place, device in np.ndenumerate(devices):
             places[int(device)] = tuple(int(i) for i in place[:rank])
             terms[int(device)] = int(np.ravel_multi_index([place[d] for d in summed], sizes)) if summed else 0
-        return Sharding(tuple(devices.shape[:rank]), tuple(places), *((tuple(terms), reduction) if any(terms) else ()))
+        return Sharding(
+            tuple(devices.shape[:rank]), tuple(places), *((_numbered(terms), reduction) if any(terms) else ())
+        )
+
+
+def _numbered(terms: Sequence[int]) -> Shape:
+    """Return the number of each partition's term, in the order of the first partition that has it.
+
+    Which term is which has no meaning, so equal shardings have equal numbers.
+    """
+    numbers: dict[int, int] = {}
+    return tuple(numbers.setdefault(term, len(numbers)) for term in terms)
 
 
 def _of_named(named: MeshSharding, reduction: int) -> Sharding:
-    if named.manual or named.device is not None or (reduction and not named.unreduced):
+    is_manual = named.mesh.along(named.manual)[0] > 1
+    if is_manual or named.device is not None or (reduction and not named.unreduced):
         raise UnimplementedError(f"expected a sharding that replicates or tiles a value, or adds, found {named}")
     sharding = Sharding.of_axes(named)
     return REPLICATED if sharding.is_replicated else sharding

@@ -75,7 +75,8 @@ def with_partitioning(
 def with_fitting_partitioner(module: MlirModule, options: CompileOptions) -> CompileOptions:
     """Return compile options by which XLA does not have Shardy partition a program whose shardings are GSPMD's.
 
-    Where it takes shardings over the axes of a mesh, as since jaxlib 0.12, XLA ends the process over such a program.
+    Where XLA takes shardings over the axes of a mesh, as since jaxlib 0.12, it ends the process over such a program.
+    Elsewhere it leaves the shardings out.
 
     Args:
         module: the program.
@@ -91,9 +92,9 @@ def with_fitting_partitioner(module: MlirModule, options: CompileOptions) -> Com
         tiled = next((m for each in functions for m in _TILED.finditer(_spelled(each, "arg_attrs"))), None)
         if tiled is None or _SHARDY_IN_XLA in _spelled(mlir.operation, "mhlo.frontend_attributes"):
             return options
-        if not mesh_shardings_enabled(options.to_proto()):
-            return options
         if _has_shardy(mlir):
+            if not mesh_shardings_enabled(options.to_proto()):
+                return options
             raise InvalidArgumentError(f"expected shardings of one kind, found {tiled[0]} of GSPMD's beside Shardy's")
     return replace(options, use_shardy_partitioner=False)
 
