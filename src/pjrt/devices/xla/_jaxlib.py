@@ -201,6 +201,7 @@ class Placement:
 
 # Custom calls.
 
+
 def register_handler(name: str, address: int, traits: int = 0) -> None:
     """Register the FFI handler at an address with XLA."""
     capsule = _new_capsule(address, None, None)
@@ -214,7 +215,6 @@ _TYPED_API = 1
 _new_capsule = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)(
     ("PyCapsule_New", ctypes.pythonapi)
 )
-
 
 
 @functools.cache
@@ -235,6 +235,7 @@ def lapack_targets() -> frozenset[str]:
     """Return the targets that call LAPACK."""
     return frozenset(name for name, *_ in load("lapack", _PURPOSE).registrations()[FFI_PLATFORM])
 
+
 @functools.cache
 def own_targets() -> frozenset[str]:
     """Return the targets of all handlers that jaxlib has for the CPU."""
@@ -245,7 +246,6 @@ def own_targets() -> frozenset[str]:
 def csr_targets() -> dict[str, Any]:
     """Return jaxlib's handlers for sparse matrices, as capsules, by their targets."""
     return {name: handler for name, handler, *_ in load("cpu_sparse", _PURPOSE).registrations()[FFI_PLATFORM]}
-
 
 
 @functools.cache
