@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 from in_process import pjrt
 
+from pjrt.stablehlo import jaxlib
+
 SHARDY = """
 module attributes {mhlo.num_partitions = 4 : i32} {
   sdy.mesh @mesh = <["x"=4]>
@@ -46,6 +48,24 @@ module attributes {mhlo.num_partitions = 4 : i32} {
   }
 }
 """
+HLO = """
+HloModule sums, num_partitions=4
+add {
+  c = f32[] parameter(0)
+  d = f32[] parameter(1)
+  ROOT e = f32[] add(c, d)
+}
+ENTRY main {
+  x = f32[8,2] parameter(0), sharding={mesh['x'=2,'y'=2], device_ids=(3,1,2,0), [{'y', 'x'}, {}]}
+  w = f32[2] parameter(1), sharding={mesh['x'=2,'y'=2], device_ids=(3,1,2,0), [{}]}
+  zero = f32[] constant(0)
+  sum = f32[] reduce(x, zero), dimensions={0,1}, to_apply=add
+  rows = f32[8,2] broadcast(w), dimensions={1}
+  scaled = f32[8,2] multiply(x, rows)
+  asked = f32[8,2] reshape(scaled), sharding={mesh['x'=2,'y'=2], device_ids=(3,1,2,0), [{'x'}, {'y'}]}
+  ROOT results = (f32[], f32[8,2]) tuple(sum, asked)
+}
+"""
 REPLICAS = """
 module attributes {mhlo.num_replicas = 2 : i32} {
   func.func @main(%x: tensor<ui32>) -> tensor<ui32> {
@@ -68,6 +88,7 @@ func.func @main(%x: tensor<4xf32> {tf.aliasing_output = 0 : i32}, %y: tensor<4xf
 def folder(tmp_path: Path) -> Path:
     for name, text in (("shardy", SHARDY), ("gspmd", GSPMD), ("replicas", REPLICAS), ("donating", DONATING)):
         (tmp_path / f"{name}.mlir").write_text(text)
+    (tmp_path / "hlo.txt").write_text(HLO)
     return tmp_path
 
 
@@ -79,9 +100,10 @@ def test_uneven_shards_are_not_saved(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("device", ["cpu", "reference"])
-@pytest.mark.parametrize(("name", "rows"), [("shardy", 8), ("gspmd", 6)])
-def test_what_check_says_can_run_is_compiled_and_run(folder: Path, device: str, name: str, rows: int) -> None:
-    program = f"{name}.mlir"
+@pytest.mark.parametrize(("program", "rows"), [("shardy.mlir", 8), ("gspmd.mlir", 6), ("hlo.txt", 8)])
+def test_what_check_says_can_run_is_compiled_and_run(folder: Path, device: str, program: str, rows: int) -> None:
+    if program == "hlo.txt" and jaxlib.version() < (0, 10):
+        pytest.skip("this XLA reads no shardings over a mesh")
     x, w = np.arange(rows * 2, dtype=np.float32).reshape(rows, 2), np.array([2, 3], np.float32)
     np.save(folder / "x.npy", x)
     np.save(folder / "w.npy", w)

@@ -63,6 +63,38 @@ def test_the_terms_of_a_sum(client: ifrt.Client, mesh: ifrt.Mesh) -> None:
     np.testing.assert_array_equal(np.asarray(whole), X * 28)
 
 
+@pytest.mark.parametrize("reduction", ["sum", "max", "min"])
+@pytest.mark.parametrize("summed", [[2], [2, 3]])
+def test_an_array_is_what_its_terms_make(
+    client: ifrt.Client, mesh: ifrt.Mesh, reduction: str, summed: list[int]
+) -> None:
+    """Made from a whole array, and resharded to and fro."""
+    grid = np.arange(8)[::-1].reshape(2, 1, 2, 2)
+    terms = ifrt.HloSharding(client.devices, Tiling.of_grid(grid, 2, summed, reduction))
+    assert ifrt.HloSharding.from_proto(client.devices, terms.tiling.to_proto()) == terms
+    value = X - X.mean()
+    array = client.make_array(value, terms)
+    np.testing.assert_array_equal(np.asarray(array), value)
+    for target in (mesh.sharding("x", "y"), mesh.sharding()):
+        (moved,) = client.reshard_arrays([array], [target])
+        np.testing.assert_array_equal(np.asarray(moved), value)
+        (back,) = client.reshard_arrays([moved], [terms])
+        np.testing.assert_array_equal(np.asarray(back), value)
+
+
+@pytest.mark.parametrize("reduction", ["sum", "max", "min"])
+def test_every_device_has_a_term(client: ifrt.Client, reduction: str) -> None:
+    """XLA does not say of how many there are, nor of how many dimensions."""
+    spec = Tiling.of_terms(8, reduction).to_proto()
+    sharding = ifrt.HloSharding.from_proto(client.devices, spec)
+    shards = [X * (number - 3) for number in range(8)]
+    spec = ifrt.ArraySpec((8, 16), pjrt.ElementType.F32, sharding)
+    array = client.make_array_from_host_buffer_shards(spec, shards)
+    expected = {"sum": np.sum, "max": np.max, "min": np.min}[reduction](shards, axis=0)
+    np.testing.assert_array_equal(np.asarray(array), expected)
+    assert reduction in repr(sharding)
+
+
 def test_an_error_goes_along(client: ifrt.Client, mesh: ifrt.Mesh) -> None:
     spec = ifrt.ArraySpec((8, 16), pjrt.ElementType.F32, mesh.sharding("x", "y"))
     (failed,) = client.make_error_arrays(pjrt.DataLossError("the disk is gone"), [spec])

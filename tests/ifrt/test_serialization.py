@@ -96,6 +96,7 @@ def examples(client: ifrt.Client) -> list[Any]:
         ifrt.HloSharding(devices),
         mesh.sharding("y", None, "x"),
         ifrt.HloSharding(devices[:2], Tiling((1,), ((0,), (0,)), (0, 1))),
+        ifrt.HloSharding(devices[:2], Tiling((1,), ((0,), (0,)), (0, 1), "max")),
         ifrt.ShardingParamSharding(devices, "2x1x4 to [1,0] on 4x2"),
     ]
     spec = ArraySpec((8, 3), F32, mesh.sharding("x"), pjrt.TiledLayout((0, 1), ((2,),)))

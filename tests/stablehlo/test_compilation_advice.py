@@ -48,6 +48,19 @@ def test_a_sharding_over_another_number_of_devices(name: str, program: str, reas
     assert caught.value.message.count("expected shardings") == 1
 
 
+@pytest.mark.parametrize("name", ["cpu", "reference"])
+def test_the_options_say_how_many_partitions_there_are(name: str) -> None:
+    """A program that fails for another reason gets no advice about them."""
+    text = OTHER_MESH.replace("attributes {mhlo.num_partitions = 4 : i32}", "").replace(
+        "return %x", "%y = stablehlo.custom_call @unknown(%x) : (tensor<8x2xf32>) -> tensor<8x2xf32>\n    return %y"
+    )
+    with pjrt.client(name, num_devices=4) as client:
+        for count, reason in ((2, "unknown"), (4, "which states 4 partitions, found one over 2")):
+            with pytest.raises(pjrt.PjrtError, match=reason) as caught:
+                client.compile(text, pjrt.CompileOptions(num_partitions=count))
+            assert ("expected shardings" in caught.value.message) is (count == 4)
+
+
 def test_an_error_with_another_reason_stays_as_it_is() -> None:
     error = pjrt.InternalError("the compiler's own")
     for code in (b"not a program", OTHER_MESH.replace("= 4", "= 2").encode()):

@@ -309,6 +309,45 @@ def test_a_program_that_xla_does_not_partition(client: Any, caplog: pytest.LogCa
         assert np.allclose(scaled, X @ Y * np.arange(X.sum()).sum(), rtol=1e-6)
 
 
+def test_a_result_without_a_sharding_has_that_of_its_operation(client: Any) -> None:
+    """Of a program that XLA does not partition: a part for one shard, a constraint, an argument that is returned."""
+    text = """
+sdy.mesh @mesh = <["a"=4, "b"=2]>
+func.func @main(%x: tensor<8x4xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"a"}, {"b"}]>}, %y: tensor<8xi32>)
+    -> (tensor<8x4xf32>, tensor<8x4xf32>, tensor<8x4xf32>, tensor<8x4xf32>, tensor<8xf32>) {
+  %0 = call @part(%x) : (tensor<8x4xf32>) -> tensor<8x4xf32>
+  %1 = stablehlo.tanh %x : tensor<8x4xf32>
+  %2 = sdy.sharding_constraint %1 <@mesh, [{"b"}, {}]> : tensor<8x4xf32>
+  %n = stablehlo.slice %y [0:1] : (tensor<8xi32>) -> tensor<1xi32>
+  %d = stablehlo.dynamic_iota %n, dim = 0 : (tensor<1xi32>) -> tensor<?xf32>
+  %c = stablehlo.constant dense<0.0> : tensor<f32>
+  %t = stablehlo.reduce(%d init: %c) applies stablehlo.add across dimensions = [0]
+    : (tensor<?xf32>, tensor<f32>) -> tensor<f32>
+  %3 = stablehlo.broadcast_in_dim %t, dims = [] : (tensor<f32>) -> tensor<8xf32>
+  return %0, %2, %x, %1, %3 : tensor<8x4xf32>, tensor<8x4xf32>, tensor<8x4xf32>, tensor<8x4xf32>, tensor<8xf32>
+}
+func.func private @part(%x: tensor<8x4xf32>) -> tensor<8x4xf32> {
+  %0 = sdy.manual_computation(%x) in_shardings=[<@mesh, [{"a"}, {}]>]
+      out_shardings=[<@mesh, [{"a"}, {}], unreduced={"b"}>] manual_axes={"a", "b"} (%u: tensor<2x4xf32>) {
+    sdy.return %u : tensor<2x4xf32>
+  } : (tensor<8x4xf32>) -> tensor<8x4xf32>
+  return %0 : tensor<8x4xf32>
+}"""
+    exe = client.compile(text, pjrt.CompileOptions(num_partitions=8))
+    tiles = [Sharding.from_proto(proto).tiles for proto in exe.output_shardings]
+    assert tiles == [(4, 1), (2, 1), (4, 2), (), ()]
+    values, _ = launch_whole(client, text, [X, np.full(8, 4, np.int32)])
+    for value, expected in zip(values, [2 * X, np.tanh(X), X, np.tanh(X), np.full(8, 6)], strict=True):
+        np.testing.assert_allclose(value, expected, rtol=1e-6)
+
+
+def test_a_sharding_over_another_number_of_partitions_is_an_error(client: Any) -> None:
+    """Also where XLA does not look at it."""
+    text = UNKNOWN_TO_XLA.replace(GSPMD_X, "{devices=[2,2]<=[4]}")
+    with pytest.raises(pjrt.InvalidArgumentError, match="found one over 4"):
+        client.compile(text, pjrt.CompileOptions(num_partitions=8))
+
+
 def test_an_error_in_the_one_that_works_for_all_reaches_all(client: Any) -> None:
     assertion = """%f = stablehlo.constant dense<0> : tensor<i32>
   stablehlo.custom_call @shape_assertion(%f) : (tensor<i32>) -> ()

@@ -8,9 +8,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from protobuf_fields import bytes_field, varint_field
 
 import pjrt
 from pjrt.api.partitioning import Partitioning
+from pjrt.stablehlo import debug_options
 
 X = np.arange(4, dtype=np.float32)
 
@@ -150,6 +152,24 @@ for rows, before, after in (
     except pjrt.UnimplementedError as error:
         print(error.message)
 """
+
+
+def test_shardings_are_tiles_however_xla_notes_them() -> None:
+    """XLA before jaxlib 0.12 reports them over the axes of a mesh where the options of a newer JAX ask for those."""
+    text = """
+    sdy.mesh @mesh = <["x"=2, "y"=2]>
+    func.func @main(%x: tensor<6x4xf32> {sdy.sharding = #sdy.sharding<@mesh, [{}, {"y", "x"}]>})
+        -> (tensor<6x4xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"x", "y"}, {}]>}) {
+      %0 = stablehlo.tanh %x : tensor<6x4xf32>
+      return %0 : tensor<6x4xf32>
+    }"""
+    defaults = debug_options._debug_options(debug_options.with_debug_options(b""))
+    newer = bytes_field(3, bytes_field(3, defaults + varint_field(452, 1)))  # xla_enable_hlo_sharding_v3
+    with pjrt.client("cpu", num_devices=4) as client:
+        plain = client.compile(text, pjrt.CompileOptions(num_partitions=4))
+        noted = client.compile(text, pjrt.CompileOptions(num_partitions=4, base=newer))
+        assert noted.output_shardings == plain.output_shardings
+        assert noted.parameter_shardings == plain.parameter_shardings
 
 
 def test_results_in_uneven_shards_are_not_serialized() -> None:
