@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 
 from pjrt.api.errors import PjrtError
-from pjrt.stablehlo._dense import decode_dense
 from pjrt.stablehlo.mlir_types import element_named
 from pjrt.stablehlo.mlir_walk import symbols
 
@@ -212,6 +211,8 @@ _COMPUTED = {
 
 
 def _elements(attribute: Any) -> Sequence[Array] | None:
+    from pjrt.stablehlo._dense import decode_dense  # here: few programs divide by constants
+
     try:
         return [np.unique(decode_dense(attribute))]
     except (PjrtError, TypeError, ValueError):  # they are elsewhere

@@ -11,9 +11,8 @@ from pjrt.api.compile_options import CompileOptions, DeviceAssignment
 from pjrt.api.errors import InvalidArgumentError, PjrtError, StatusCode
 from pjrt.api.partitioning import Partitioning
 from pjrt.api.program import Program, ProgramFormat
-from pjrt.devices.xla import _jaxlib, csr_product, custom_calls, value_shape
+from pjrt.devices.xla import _jaxlib, custom_calls, value_shape
 from pjrt.devices.xla._jaxlib import converted, status_of
-from pjrt.devices.xla.call_signatures import CSR_PRODUCT
 from pjrt.devices.xla.executable import SERIALIZED, XlaExecutable
 from pjrt.devices.xla.random_bits import with_unsigned_random_bits
 from pjrt.stablehlo import read, to_module, with_partitioning
@@ -57,8 +56,10 @@ def compile_program(
     options = with_fitting_partitioner(module, options)
     custom_calls.register_handlers(program.code)
     called = () if inspect is None else inspect(module, options)
-    if CSR_PRODUCT in called:
-        csr_product.guard(module)
+    if called:
+        from pjrt.devices.xla import csr_product  # here: few programs call handlers
+
+        csr_product.guard(module, called)
     jaxlib_options = _jaxlib_options(options, assignment)
     try:
         with module as mlir:

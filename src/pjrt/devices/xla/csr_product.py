@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+from collections.abc import Collection
 from typing import Any
 
 import numpy as np
@@ -33,12 +34,15 @@ def register() -> None:
     _jaxlib.register_handler(CHECKED_CSR_PRODUCT, own)
 
 
-def guard(module: Any) -> None:
+def guard(module: Any, called: Collection[str]) -> None:
     """Have a program call the handler that checks the indices in place of jaxlib's.
 
     Args:
         module: the program, an ``MlirModule``.
+        called: the targets that it calls.
     """
+    if CSR_PRODUCT not in called:
+        return
     with module as mlir:
         target = load("mlir.ir", "change a program").StringAttr.get(CHECKED_CSR_PRODUCT)
         for operation in walk(mlir.operation):

@@ -10,7 +10,7 @@ from typing import Any
 from pjrt.api.checks import expect, expect_int
 from pjrt.api.errors import InvalidArgumentError, PermissionDeniedError, UnimplementedError
 from pjrt.api.strangers import is_for_stranger
-from pjrt.devices.xla import _jaxlib, call_signatures, csr_product
+from pjrt.devices.xla import _jaxlib
 from pjrt.devices.xla._jaxlib import converted
 from pjrt.stablehlo.hlo_custom_calls import HloCustomCall, custom_calls
 
@@ -76,6 +76,8 @@ def register_handlers(code: bytes) -> None:
     """
     if not _CALLS.search(code):
         return
+    from pjrt.devices.xla import csr_product  # here: few programs call handlers
+
     with _lock:
         try:
             _jaxlib.register_own_handlers()
@@ -125,6 +127,8 @@ def prepare(module: bytes, given: Collection[str]) -> None:
 
 def _check(call: HloCustomCall, is_given: bool) -> None:
     """Raise an error unless a call can do no harm, or is one that the user of this process answers for."""
+    from pjrt.devices.xla import call_signatures  # here: few programs call handlers
+
     target = call.target
     if target in JAX_ONLY:
         raise UnimplementedError(

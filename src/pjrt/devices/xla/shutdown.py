@@ -22,7 +22,6 @@ from typing import Any, Protocol
 from pjrt.api.errors import CancelledError, FailedPreconditionError
 from pjrt.api.future import Future
 from pjrt.system import after_fork_in_child
-from pjrt.system.starvation import Starvation
 
 _log = logging.getLogger("pjrt")
 
@@ -161,6 +160,8 @@ def _unwind(are_left: Callable[[], bool], deadline: float) -> None:
 
     One that sleeps in code of others may do so for ever, and looks like one that a busy machine has put off.
     """
+    from pjrt.system.starvation import Starvation  # here: only the end needs it
+
     starvation, left, pause = Starvation(), _UNWINDING_SECONDS, _POLL_SECONDS
     while are_left() and left > 0 and time.monotonic() < deadline:
         time.sleep(pause)

@@ -17,7 +17,6 @@ import sys
 from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
-from pjrt.api.compatibility import Effort, ReasonKind, Verdict
 from pjrt.api.compile_options import CompileOptions
 from pjrt.api.element_type import ElementType
 from pjrt.api.errors import DeadlineExceededError, PjrtError, UnimplementedError
@@ -25,7 +24,6 @@ from pjrt.api.program import Program
 from pjrt.devices.xla import custom_calls
 from pjrt.devices.xla.compilation import compile_program
 from pjrt.devices.xla.runtime import Runtime
-from pjrt.stablehlo import supports
 from pjrt.stablehlo.outline import Outline
 from pjrt.stablehlo.safe_parse import check_once, run_module
 from pjrt.stablehlo.types import TensorType, TokenType, TupleType, ValueType
@@ -98,7 +96,9 @@ def _check_feeds(program: Program, options: CompileOptions, num_devices: int) ->
     Raises:
         UnimplementedError: it does so in a function that is used.
     """
-    from pjrt.devices.xla.capability import capabilities  # here: few programs need it
+    from pjrt.api.compatibility import Effort, ReasonKind, Verdict  # here: few programs need them
+    from pjrt.devices.xla.capability import capabilities
+    from pjrt.stablehlo import supports
 
     support = supports(program, options, capabilities(num_devices), effort=Effort.TYPES)
     reasons = [str(r) for r in support.reasons if r.verdict is Verdict.NO and r.kind is ReasonKind.FEATURE]
