@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -15,6 +16,7 @@ from pjrt.api.element_type import ElementType
 from pjrt.api.layout import StridedLayout, TiledLayout
 from pjrt.remote.protocol import array_specs, layouts, remap_plans, shardings, values
 from pjrt.remote.protocol.messages import wire
+from pjrt.stablehlo.shardings.sharding import Sharding as Tiling
 
 
 @pytest.fixture(scope="module")
@@ -35,6 +37,8 @@ def all_shardings(client: ifrt.Client) -> list[ifrt.Sharding]:
         ifrt.ConcreteEvenSharding(devices[:2], (4, 2), (4, 2), is_fully_replicated=True),
         ifrt.ShardingParamSharding(devices, ifrt.ShardingParam((2, 1), (1, 0), (2, 2))),
         ifrt.HloSharding(devices),
+        ifrt.HloSharding(devices, Tiling.of_terms(4)),
+        ifrt.HloSharding(devices, Tiling.of_grid(np.arange(4).reshape(1, 2, 2), 2, [2], "max")),
         mesh.sharding("y", None),
         mesh.sharding(None, ("y", "x"), memory_kind="pinned_host"),
     ]

@@ -114,10 +114,12 @@ INLINE = '#stablehlo.mesh<axes = [<name = "x", size = 4>, <name = "y", size = 2>
          np.array([0, 2, 4, 6, 1, 3, 5, 7]).reshape(4, 2), (1,)),
     ],
 )  # fmt: skip
-def test_groups_in_stablehlo_on_the_reference_device(mesh: str, groups: str, grid: Any, axes: Any) -> None:
+@pytest.mark.parametrize("device", ["cpu", "reference"])
+def test_groups_in_stablehlo(device: str, mesh: str, groups: str, grid: Any, axes: Any) -> None:
+    """Also where XLA loses the order of the devices."""
     text = MLIR.format(mesh=mesh, groups=f"#stablehlo.replica_group_mesh_axes<{groups}>")
     assert group_size(text) == len(groups_of(grid, axes)[0])
-    with pjrt.client("reference", num_devices=8) as client:
+    with pjrt.client(device, num_devices=8) as client:
         executable = client.compile(text)
         rows = [[client.buffer_from_host(row, device=at)] for row, at in zip(X, client.devices, strict=True)]
         sums = [np.asarray(row[0]) for row in executable.execute(rows)]

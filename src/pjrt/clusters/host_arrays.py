@@ -8,9 +8,11 @@ from typing import Any
 from pjrt import ifrt
 from pjrt.api.checks import unexpected
 from pjrt.api.element_type import AnyDType, ElementType
+from pjrt.api.errors import UnimplementedError
 from pjrt.api.shape_spec import ShapeSpec, expect_shape
 from pjrt.clusters.client.client import ClusterClient
 from pjrt.clusters.host_calls import Function
+from pjrt.ifrt.array import reduction_of
 
 
 def array_from_hosts(
@@ -37,11 +39,13 @@ def array_from_hosts(
 
     Raises:
         InvalidArgumentError: the client is not of a cluster, or the function or an argument cannot be sent.
-        UnimplementedError: the sharding does not know the places of its shards.
+        UnimplementedError: the sharding does not know the places of its shards, or they are terms of a sum.
     """
     cluster = client.pjrt_client
     if not isinstance(cluster, ClusterClient):
         raise unexpected(cluster, "a cluster as the client below: ifrt.Client(pjrt.cluster(…))")
+    if reduction_of(sharding) == "sum":
+        raise UnimplementedError(f"expected a sharding that a function can make the shards of, found {sharding}")
     spec = ifrt.ArraySpec(expect_shape(shape), ElementType.of(element_type), sharding)
     shard = ShapeSpec(sharding.shard_shape(spec.shape), spec.element_type)
     domains = sharding.index_domains(spec.shape)

@@ -56,6 +56,10 @@ def parse_here(program: Program, *, legalized: bool = True) -> MlirModule:
             module = from_hlo_proto(program.code, legalized=legalized)
         else:
             module = _mlir.parse(program.code)
+        if b"device_ids" in program.code and encoding not in HLO_ENCODINGS:
+            from pjrt.stablehlo._device_groups import list_groups
+
+            list_groups(module)
         if has_mesh_shardings(program):
             from pjrt.stablehlo.shardings.shardy_form import to_shardy
 

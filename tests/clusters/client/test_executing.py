@@ -7,6 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
+import pjrt
+from pjrt import ifrt
 from pjrt.api.compile_options import CompileOptions, DeviceAssignment
 from pjrt.api.element_type import ElementType
 from pjrt.api.errors import FailedPreconditionError, InvalidArgumentError, PjrtError
@@ -14,6 +16,7 @@ from pjrt.api.execute_options import ExecuteOptions
 from pjrt.api.future import Future
 from pjrt.api.shape_spec import ShapeSpec
 from pjrt.clusters.client.client import ClusterClient
+from pjrt.stablehlo import jaxlib
 
 LATEST = 60
 
@@ -92,6 +95,55 @@ def test_replicas_and_partitions(shared_cluster: ClusterClient) -> None:
     ]
     results = executable.execute(arguments)
     assert [float(np.asarray(row[0])) for row in results] == [6.0, 6.0, 60.0, 60.0]
+
+
+SHARDY = """
+sdy.mesh @mesh = <["x"=2, "y"=2], device_ids=[3, 1, 2, 0]>
+func.func @main(%x: tensor<8x4xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"x"}, {"y"}]>},
+                %w: tensor<4x6xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"y"}, {}]>})
+    -> (tensor<8x6xf32>, tensor<8x6xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"x"}, {}], unreduced={"y"}>},
+        tensor<4xf32>) {
+  %0 = stablehlo.dot_general %x, %w, contracting_dims = [1] x [0]
+    : (tensor<8x4xf32>, tensor<4x6xf32>) -> tensor<8x6xf32>
+  %1 = sdy.sharding_constraint %0 <@mesh, [{"x"}, {}], unreduced={"y"}> : tensor<8x6xf32>
+  %2 = sdy.sharding_constraint %1 <@mesh, [{"x"}, {}]> : tensor<8x6xf32>
+  %3 = sdy.manual_computation(%x) in_shardings=[<@mesh, [{"x"}, {"y"}]>] out_shardings=[<@mesh, [{"y"}]>]
+      manual_axes={"x", "y"} (%u: tensor<4x2xf32>) {
+    %c = stablehlo.constant dense<0.0> : tensor<f32>
+    %s = stablehlo.reduce(%u init: %c) applies stablehlo.add across dimensions = [0]
+      : (tensor<4x2xf32>, tensor<f32>) -> tensor<2xf32>
+    %t = "stablehlo.all_reduce"(%s) <{channel_handle = #stablehlo.channel_handle<handle = 1, type = 1>,
+        replica_groups = GROUPS, use_global_device_ids}> ({
+    ^bb0(%p: tensor<f32>, %q: tensor<f32>):
+      %r = stablehlo.add %p, %q : tensor<f32>
+      stablehlo.return %r : tensor<f32>
+    }) : (tensor<2xf32>) -> tensor<2xf32>
+    sdy.return %t : tensor<2xf32>
+  } : (tensor<8x4xf32>) -> tensor<4xf32>
+  return %2, %1, %3 : tensor<8x6xf32>, tensor<8x6xf32>, tensor<4xf32>
+}"""
+LISTED = "dense<[[3, 2], [1, 0]]> : tensor<2x2xi64>"
+ALONG_X = '#stablehlo.replica_group_mesh_axes<mesh = @mesh, axes = [#stablehlo.axis_ref<name = "x">]>'
+
+
+@pytest.mark.parametrize("groups", [LISTED, ALONG_X], ids=["listed", "along an axis"])
+def test_a_program_of_shardys_over_all_hosts(shared_cluster: ClusterClient, groups: str) -> None:
+    """Shardings, terms that are left to be added, and groups of devices are those of one process."""
+    if groups is ALONG_X and jaxlib.version() < (0, 10):
+        pytest.skip("this XLA knows no groups along the axes of a mesh")
+    text, options = SHARDY.replace("GROUPS", groups), CompileOptions(num_partitions=4)
+    x = np.arange(32, dtype=np.float32).reshape(8, 4)
+    w = np.arange(24, dtype=np.float32).reshape(4, 6)
+    with pjrt.client("cpu", num_devices=4) as local:
+        here = local.compile(text, options)
+        executable = ifrt.Client(shared_cluster).compile(text, options)
+        assert executable.pjrt_executable.output_shardings == here.output_shardings
+        assert executable.pjrt_executable.parameter_shardings == here.parameter_shardings
+    product, left, columns = executable(x, w)
+    assert left.sharding.tiling.num_terms == 2  # type: ignore[attr-defined]
+    for value in (product, left):
+        np.testing.assert_array_equal(np.asarray(value), x @ w)
+    np.testing.assert_array_equal(np.asarray(columns), x.sum(0))
 
 
 def test_hosts_start_programs_in_the_order_of_the_calls(shared_cluster: ClusterClient) -> None:

@@ -104,6 +104,13 @@ def test_an_array_is_made_by_its_hosts(shared_cluster: ClusterClient, axes: tupl
     assert shared_cluster.call_on_hosts(parts_made) == [len(set(domains[:2])), len(set(domains[2:]))]
 
 
+def test_a_function_makes_no_terms_of_a_sum(shared_cluster: ClusterClient) -> None:
+    client = ifrt.Client(shared_cluster)
+    summed = ifrt.HloSharding.from_sdy(client.devices, '<@mesh, [{}], unreduced={"x"}>', '<["x"=4]>')
+    with pytest.raises(pjrt.UnimplementedError, match="4 terms of a sum"):
+        clusters.array_from_hosts(client, np.zeros, (4,), np.float32, summed)
+
+
 def test_only_a_cluster_has_hosts_that_make_arrays() -> None:
     with pjrt.client("cpu") as inner:
         client = ifrt.Client(inner)

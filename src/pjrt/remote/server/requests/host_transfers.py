@@ -10,6 +10,7 @@ import numpy as np
 from pjrt.api.errors import InvalidArgumentError
 from pjrt.api.host_buffer_semantics import HostBufferSemantics
 from pjrt.ifrt.array import ArraySpec
+from pjrt.ifrt.from_host import parts_of_whole
 from pjrt.remote.protocol.array_specs import array_spec_of
 from pjrt.remote.protocol.layouts import layout_of
 from pjrt.remote.protocol.messages import wire
@@ -39,7 +40,7 @@ def make_array_from_host_buffer(session: Session, request: Any) -> Any:
     sharding = sharding_of(session.client, request.sharding)
     if request.HasField("layout"):
         spec = ArraySpec(shape, element_type, sharding, layout_of(request.layout))
-        parts = [value[domain.slices] for domain in sharding.index_domains(shape)]
+        parts = parts_of_whole(spec, value)
         array = session.client.make_array_from_host_buffer_shards(spec, parts, semantics=_SEMANTICS)
     else:
         array = session.client.make_array(value, sharding, semantics=_SEMANTICS)
