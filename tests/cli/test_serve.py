@@ -71,7 +71,7 @@ def test_metrics_have_an_address(serving: Serve) -> None:
 def test_what_cannot_be_served_is_refused() -> None:
     assert "no-such-device" in refusal("no-such-device")
     assert "expected an --address for each of 2 devices, found one" in refusal(
-        "cpu", "reference", "--address", "127.0.0.1:0"
+        "cpu", "reference", "--address", "127.0.0.1:1"
     )
     assert "for each of 1 devices, found 2" in refusal("cpu", "--address", "127.0.0.1:0", "--address", "127.0.0.1:0")
     assert "expected a size such as 2GiB" in refusal("cpu", "--max-session-memory", "many")

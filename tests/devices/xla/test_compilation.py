@@ -60,7 +60,7 @@ def test_every_form_of_program(client: pjrt.Client, add: pjrt.LoadedExecutable, 
         (b"ML\xefR", pjrt.PjrtError, "."),
         (b"ML\xefR\x06\x01junk", pjrt.PjrtError, "."),
         (pjrt.Program(b"\xff\xff\xff", "hlo"), pjrt.InvalidArgumentError, "expected a program .* found 3 bytes"),
-        (pjrt.Program(b"x", "tpu_binary"), pjrt.InvalidArgumentError, "'mlir' and 'hlo', found 'tpu_binary'"),
+        (pjrt.Program(b"x", "tpu_binary"), pjrt.InvalidArgumentError, "mlir, hlo, hlo_with_config, found 'tpu_binary'"),
         (3, pjrt.InvalidArgumentError, "expected a program as pjrt.Program, str, bytes or a path, found int"),
     ],
 )
