@@ -37,6 +37,13 @@ def test_every_code_has_a_class_and_goes_round(code: pjrt.StatusCode) -> None:
     assert pjrt.PjrtError.wrap(error) is error
 
 
+def test_a_traceback_has_nothing_that_a_terminal_obeys() -> None:
+    """Messages have names out of files, and come from peers."""
+    error = pjrt.NotFoundError("no \x1b[2J\x07 here\nbut \u202ethere")
+    assert str(error) == "NOT_FOUND: no \\x1b[2J\\x07 here\nbut \\u202ethere"
+    assert error.message == "no \x1b[2J\x07 here\nbut \u202ethere"
+
+
 def test_codes_outside_the_known_ones_are_named() -> None:
     error = pjrt.PjrtError.of(99, "odd", PAYLOADS)
     assert isinstance(error, pjrt.UnknownError)

@@ -13,7 +13,10 @@ from pathlib import Path
 
 import click
 import pytest
+from click.testing import CliRunner
 
+from pjrt import cli
+from pjrt.api.printable import printable
 from pjrt.cli import main
 
 COLUMNS = 80
@@ -151,3 +154,56 @@ def test_commands_import_only_what_they_need(tmp_path: Path, arguments: list[str
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, timeout=120)
     assert done.stdout.endswith("imported []\n"), done.stdout + done.stderr
+
+
+HOSTILE = """module @"title\\1B]0;stolen\\07" {
+  func.func public @main(%x: tensor<4xf32> {jax.arg_info = "a\\1B[2J"})
+      -> (tensor<4xf32> {jax.result_info = "r\\1B[31m"}) {
+    CALL
+    return %y : tensor<4xf32> loc("l\\1B[5n\\C2\\9B31m\\E2\\80\\AE":1:2)
+  }
+}"""
+CALL = """%y = stablehlo.custom_call @"evil\\1B[2Jx"(%x) : (tensor<4xf32>) -> tensor<4xf32> loc("l\\1B[5n":1:2)"""
+ADD_THERE = """%y = stablehlo.add %x, %x : tensor<4xf32> loc("l\\1B[5n\\C2\\9B31m\\E2\\80\\AE":1:2)"""
+FILE = "m\x1b[2J.mlir"
+COMMANDS = [
+    "inspect",
+    "inspect --text --locations",
+    "inspect --json",
+    "inspect --dot",
+    "check --device cpu",
+    "check --device reference",
+    "compile -t cpu",
+    "run -d cpu -i random:0",
+    "run -d reference -i random:0",
+    "run -d reference -i random:0 --profile",
+    "run -d reference -i random:0 --json",
+    "run -d reference -i absent\x1b[2J.npy",
+    "bench -d reference",
+    "compare -d reference -d cpu",
+]
+
+
+@pytest.mark.parametrize("call", [CALL, ADD_THERE], ids=["refused", "accepted"])
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_terminal_obeys_no_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str, call: str) -> None:
+    """Names, locations and errors could set its title, clear it, or let it answer as if the user had typed."""
+    monkeypatch.chdir(tmp_path)
+    Path(FILE).write_text(HOSTILE.replace("CALL", call))
+    done = CliRunner().invoke(main, [*command.split(), FILE], color=True)  # as it is for a terminal
+    assert not isinstance(done.exception, Exception), done.exception
+    assert [c for c in done.output if not c.isprintable() and c != "\n"] == []
+    assert done.output
+
+
+def test_texts_reach_the_terminal_in_one_way() -> None:
+    """Which makes them harmless. ``launch`` shows the lines of the user's own programs, with their colors."""
+    folder = Path(cli.__file__).parent
+    others = {path.name for path in folder.glob("*.py") if re.search(r"(click\.s?echo|\bprint)\(", path.read_text())}
+    assert others == {"_console.py", "launch.py"}
+
+
+def test_what_a_terminal_may_get() -> None:
+    assert printable("a\tb\nc é 漢 █ 🙂") == "a\tb\nc é 漢 █ 🙂"
+    assert printable("\x1b[31m\x07\r\x7f\x9b\u202e\u2028\ud800") == r"\x1b[31m\x07\r\x7f\x9b\u202e\u2028\ud800"
+    assert printable("\x1b[1;31mred\x1b[0m\x1b[2J", colors=True) == "\x1b[1;31mred\x1b[0m\\x1b[2J"

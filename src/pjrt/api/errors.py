@@ -13,6 +13,8 @@ from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import ClassVar
 
+from pjrt.api.printable import printable
+
 
 class StatusCode(enum.IntEnum):
     """The status codes of absl and gRPC, as numbered by ``PJRT_Error_Code``."""
@@ -77,7 +79,7 @@ class PjrtError(Exception):
         return MappingProxyType(self._payloads)
 
     def __str__(self) -> str:
-        return f"{self._code.name}: {self._message}"
+        return f"{self._code.name}: {printable(self._message)}"
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._message!r}, code={self._code.name})"

@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import click
-
 from pjrt.api.units import readable_bytes
 from pjrt.cli._cache import outcome
 from pjrt.cli._compilation import Compilation, Count
-from pjrt.cli._console import console, print_facts, print_table
+from pjrt.cli._console import console, echo, print_facts, print_table
 from pjrt.cli._failures import one_line
 from pjrt.cli._timing import readable
 
@@ -66,7 +64,7 @@ def print_several(compilations: Sequence[Compilation]) -> None:
     print_table(columns, rows, right=columns[1:8])
     for each in compilations:
         if each.error is not None:
-            click.echo(f"{each.place}: {one_line(each.error)}")
+            echo(f"{each.place}: {one_line(each.error)}")
 
 
 def _size(count: int | None) -> str:
@@ -82,7 +80,7 @@ def _answer(compilation: Compilation) -> str:
 def print_largest(count: Count, most: int) -> None:
     """Print the largest arrays at the peak of memory."""
     if count.peak is None:
-        click.echo(f"\nThe largest arrays are unknown: {count.problem}")
+        echo(f"\nThe largest arrays are unknown: {count.problem}")
         return
     peak = count.peak
     rows = [
@@ -101,7 +99,7 @@ def print_largest(count: Count, most: int) -> None:
     if peak.operation is not None:
         place = f" at {peak.operation.location}" if peak.operation.location.is_known else ""
         at = f", while {peak.operation.name} runs{place}"
-    click.echo(
+    echo(
         f"Counted from the program: {readable_bytes(peak.nbytes)} on each device in {len(peak.arrays)} arrays{at}. "
         "A compiler may need more or less."
     )
@@ -109,10 +107,10 @@ def print_largest(count: Count, most: int) -> None:
 
 def _print_memory(memory: dict[str, int] | None, needed: int | None, limit: int | None, count: Count | None) -> None:
     if memory is None or needed is None:
-        click.echo("\nThis compiler does not report the memory that the program needs.")
+        echo("\nThis compiler does not report the memory that the program needs.")
         if count is not None and count.peak is not None:
             of = f" of {readable_bytes(limit)}" if limit else ""
-            click.echo(f"Counted from the program: at most {readable_bytes(count.peak.nbytes)}{of} at one time.")
+            echo(f"Counted from the program: at most {readable_bytes(count.peak.nbytes)}{of} at one time.")
         return
     of = f"of {readable_bytes(limit)}" if limit else "of what it needs"
     whole, width = limit or needed, min(_BAR_WIDTH, console().width - _BESIDE_BAR)
@@ -122,7 +120,7 @@ def _print_memory(memory: dict[str, int] | None, needed: int | None, limit: int 
     rows.append(("needed", readable_bytes(needed), *_bar(needed, whole, width)))
     print_table(["memory of each device", "size", of, "share"], rows, right=["size", "share"])
     if needed != sum(memory[field] for _, field in _PARTS) - memory["alias_size_in_bytes"]:
-        click.echo("'needed' is the compiler's peak, the most memory in use at one time, not the sum of the rows.")
+        echo("'needed' is the compiler's peak, the most memory in use at one time, not the sum of the rows.")
 
 
 def _print_cost(cost: dict[str, float] | None, count: Count | None) -> None:
@@ -142,14 +140,14 @@ def _print_cost(cost: dict[str, float] | None, count: Count | None) -> None:
     if rows:
         print_table(["work of each device", "a run"], rows, right=["a run"])
     if not cost:
-        click.echo("This compiler does not report the work of the program.")
+        echo("This compiler does not report the work of the program.")
         if counted is not None:
-            click.echo("The numbers are counted from the program before it is optimized.")
+            echo("The numbers are counted from the program before it is optimized.")
         elif count is not None:
-            click.echo(f"It cannot be counted from the program: {count.problem}")
+            echo(f"It cannot be counted from the program: {count.problem}")
     if counted is not None and not cost:
         for note, times in _notes(count).items():
-            click.echo(f"Note: {note}{f' ({times} times)' if times > 1 else ''}.")
+            echo(f"Note: {note}{f' ({times} times)' if times > 1 else ''}.")
 
 
 def _notes(count: Count | None) -> dict[str, int]:

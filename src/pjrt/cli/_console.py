@@ -1,4 +1,6 @@
-"""The terminal: tables on the output, progress on the error stream if that is a terminal.
+"""The terminal: texts and tables on the output, progress on the error stream if that is a terminal.
+
+Nothing in the texts of files, programs and peers reaches it that it would obey.
 
 Rich is imported for tables and progress alone: it takes as long to import as numpy's Python half.
 """
@@ -13,16 +15,23 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from pjrt.api.printable import printable
+
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
+
+
+def echo(text: str = "", *, err: bool = False, nl: bool = True) -> None:
+    """Print a text, on the output or the error stream, with the end of a line or without."""
+    click.echo(printable(text), err=err, nl=nl)
 
 
 def print_json(value: Any) -> None:
     """Print a value as JSON."""
     import json
 
-    click.echo(json.dumps(value, indent=2, default=str))
+    echo(json.dumps(value, indent=2, default=str))
 
 
 def print_table(
@@ -33,8 +42,8 @@ def print_table(
     from rich.cells import cell_len
     from rich.table import Table
 
-    table = Table(box=box.SIMPLE_HEAD, title=title or None, title_justify="left", pad_edge=False)
-    cells = [[str(cell) for cell in row] for row in rows]
+    table = Table(box=box.SIMPLE_HEAD, title=printable(title) or None, title_justify="left", pad_edge=False)
+    cells = [[printable(str(cell)) for cell in row] for row in rows]
     for number, column in enumerate(columns):
         words = [column, *(word for row in cells for word in row[number].split())]
         least = max(map(cell_len, words))
@@ -58,7 +67,7 @@ def print_facts(facts: Sequence[tuple[str, object]]) -> None:
     """Print names and values, one on each line."""
     width = max((len(name) for name, _ in facts), default=0)
     for name, value in facts:
-        click.echo(f"{name:<{width}}  {value}")
+        echo(f"{name:<{width}}  {value}")
 
 
 @contextlib.contextmanager
@@ -73,7 +82,7 @@ def progress(what: str) -> Iterator[None]:
     if not errors.is_terminal:
         yield
         return
-    with errors.status(what):
+    with errors.status(escape(printable(what))):
         yield
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from pjrt.cli._console import print_table
+from pjrt.cli._console import echo, print_table
 from pjrt.host_memory.tolerance import Tolerance
 
 if TYPE_CHECKING:
@@ -76,4 +76,4 @@ def print_differences(differences: Sequence[ResultDifference]) -> None:
         print_table(columns, rows, right=("absolute", "relative", "ulp"))
     if len(differences) > len(rows):
         differing = sum(not each.difference.agrees for each in differences)
-        click.echo(f"{len(differences) - len(rows)} more results, {differing} of all {len(differences)} differ")
+        echo(f"{len(differences) - len(rows)} more results, {differing} of all {len(differences)} differ")

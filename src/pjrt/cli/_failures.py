@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 import click
 
 from pjrt.api.errors import InvalidArgumentError, PjrtError, ResourceExhaustedError
-from pjrt.cli._console import single_line
+from pjrt.cli._console import echo, single_line
 
 EXIT_CODE = 2
 _JSON = "--json"
@@ -78,7 +78,7 @@ def _failing_in_one_line(as_json: bool) -> Iterator[None]:
     if as_json:
         import json
 
-        click.echo(json.dumps(error_as_dict(error), indent=2))
+        echo(json.dumps(error_as_dict(error), indent=2))
     fail(one_line(error))
 
 
@@ -89,7 +89,7 @@ def error_as_dict(error: PjrtError) -> dict[str, Any]:
 
 def fail(message: str) -> NoReturn:
     """End the command with an error on the error stream."""
-    click.echo(f"pjrt: error: {single_line(message)}", err=True)
+    echo(f"pjrt: error: {single_line(message)}", err=True)
     sys.exit(EXIT_CODE)
 
 

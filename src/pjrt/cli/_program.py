@@ -9,7 +9,7 @@ import click
 
 from pjrt import stablehlo
 from pjrt.api.errors import InvalidArgumentError, UnimplementedError, naming
-from pjrt.cli._console import single_line
+from pjrt.cli._console import echo, single_line
 from pjrt.models.model_file import ModelFile
 from pjrt.stablehlo.safe_parse import vet_in_fork
 
@@ -35,7 +35,7 @@ def read_model_file(path: str) -> ModelFile:
             with naming(STDIN):
                 file = ModelFile.of(content, STDIN)
     for text in dict.fromkeys(single_line(str(each.message)) for each in warned):
-        click.echo(f"pjrt: warning: {text}", err=True)
+        echo(f"pjrt: warning: {text}", err=True)
     if file.program is not None:
         vet_in_fork(file.program)  # commands read their program before they make a client
     return file

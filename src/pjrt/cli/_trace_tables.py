@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import click
-
 from pjrt.api.units import readable_bytes
-from pjrt.cli._console import print_facts, print_table, single_line
+from pjrt.cli._console import echo, print_facts, print_table, single_line
 from pjrt.cli._timing import readable
 from pjrt.layers.trace.trace_summary import TraceSummary
 
@@ -36,9 +34,9 @@ def print_summary(summary: TraceSummary) -> None:
     if summary.functions:
         _print_functions(summary)
     for name in summary.unfinished:
-        click.echo(f"{name} did not return")
+        echo(f"{name} did not return")
     for remark in summary.remarks:
-        click.echo(f"note: {remark}")
+        echo(f"note: {remark}")
 
 
 def _print_programs(summary: TraceSummary) -> None:
@@ -59,7 +57,7 @@ def _print_functions(summary: TraceSummary) -> None:
     print_table(columns, rows, right=columns[1:])
     left = len(summary.functions) - len(rows)
     if left > 0:
-        click.echo(f"and {left} functions that took less time; --json lists all")
+        echo(f"and {left} functions that took less time; --json lists all")
 
 
 def _time(seconds: float | None) -> str:

@@ -9,8 +9,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
-import click
-
+from pjrt.cli._console import echo
 from pjrt.system import FileStamp, file_stamp
 from pjrt.system.python_process import module_command, module_environment
 
@@ -94,4 +93,4 @@ def _end(child: subprocess.Popen[bytes]) -> None:
 
 
 def _say(text: str) -> None:
-    click.echo(text, err=True)
+    echo(text, err=True)

@@ -8,7 +8,7 @@ import click
 
 import pjrt
 from pjrt.api.units import readable_bytes
-from pjrt.cli._console import console, print_facts, print_json, print_table, progress
+from pjrt.cli._console import console, echo, print_facts, print_json, print_table, progress
 from pjrt.cli._options import call_options, devices_option, json_option
 from pjrt.cli._plots import histogram, timeline
 from pjrt.cli._program import check_needs_no_infeed, program_argument, read_model_file
@@ -150,9 +150,9 @@ def _print(benchmark: Benchmark) -> None:
     for device in benchmark.devices:
         if device.fallback:
             names = ", ".join(f"{count} {name}" for name, count in device.fallback.items())
-            click.echo(f"{device.label}: the fallback runs {names}")
+            echo(f"{device.label}: the fallback runs {names}")
     for error in benchmark.errors.values():
-        click.echo(error.message)
+        echo(error.message)
 
 
 def _others(device: DeviceBenchmark) -> list[str]:
@@ -179,9 +179,9 @@ def _peak(device: DeviceBenchmark) -> str:
 
 def _plot(device: DeviceBenchmark) -> None:
     width = min(console().width, 100)
-    click.echo(f"\n{device.label}: executions by time")
+    echo(f"\n{device.label}: executions by time")
     for line in histogram(device.execute, width):
-        click.echo(f"  {line}")
-    click.echo(f"\n{device.label}: executions in their order")
+        echo(f"  {line}")
+    echo(f"\n{device.label}: executions in their order")
     for line in timeline(device.execute, width - 2):
-        click.echo(f"  {line}")
+        echo(f"  {line}")

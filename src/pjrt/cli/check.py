@@ -9,7 +9,7 @@ import click
 import pjrt
 from pjrt import plugins
 from pjrt.api.errors import naming
-from pjrt.cli._console import print_json, progress, single_line
+from pjrt.cli._console import echo, print_json, progress, single_line
 from pjrt.cli._failures import fail, one_line
 from pjrt.cli._options import (
     client_options,
@@ -133,16 +133,16 @@ _METHODS = {
 
 def _print(target: subprocess_support.Target, support: _Answer, program: str, method: str) -> None:
     if isinstance(support, pjrt.PjrtError):
-        click.echo(f"{target}: error\n  {one_line(support)}")
+        echo(f"{target}: error\n  {one_line(support)}")
         return
-    click.echo(f"{target}: {support.verdict.value} ({method or _METHODS[support.effort]})")
+    echo(f"{target}: {support.verdict.value} ({method or _METHODS[support.effort]})")
     for reason in support.reasons:
         kind = reason.kind.value + ("" if reason.verdict is pjrt.Verdict.NO else "?")
-        click.echo(f"  {kind:<10}  {single_line(reason.message)}")
+        echo(f"  {kind:<10}  {single_line(reason.message)}")
         if reason.locations:
             places = ", ".join(str(_in_file(place, program)) for place in reason.locations)
             more = reason.count - len(reason.locations)
-            click.echo(f"              at {places}{f' and {more} more' if more > 0 else ''}")
+            echo(f"              at {places}{f' and {more} more' if more > 0 else ''}")
 
 
 def _as_dict(target: subprocess_support.Target, support: _Answer, program: str) -> dict[str, Any]:

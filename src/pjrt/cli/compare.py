@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 import pjrt
-from pjrt.cli._console import print_facts, print_json, progress
+from pjrt.cli._console import echo, print_facts, print_json, progress
 from pjrt.cli._differences import DIFFER, expect_option, print_differences, tolerance_options
 from pjrt.cli._options import call_options, devices_option, json_option, time_limit_option
 from pjrt.cli._program import check_needs_no_infeed, program_argument, read_model_file
@@ -104,15 +104,15 @@ def _save(comparison: Comparison, folder: str | None) -> str | None:
 def _print(comparison: Comparison, case_folder: str | None) -> None:
     print_differences(comparison.differences)
     for name, error in comparison.errors.items():
-        click.echo(f"{name} failed: {error.message}")
+        echo(f"{name} failed: {error.message}")
     names = ", ".join(comparison.devices)
     verdict = "agrees" if len(comparison.devices) == 1 else "agree"
     if not comparison.agrees:
         verdict = "differs" if len(comparison.devices) == 1 else "do not all agree"
-    click.echo(f"{names} {verdict}, compared with {comparison.judge}")
+    echo(f"{names} {verdict}, compared with {comparison.judge}")
     for name in comparison.odd_ones:
-        click.echo(f"the odd one out: {name}")
+        echo(f"the odd one out: {name}")
     for difference in comparison.first_differences.values():
-        click.echo(f"\n{difference}")
+        echo(f"\n{difference}")
     if case_folder is not None:
         print_facts([("case", case_folder)])

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from pjrt.cli._completion import complete_device, complete_file
-from pjrt.cli._console import print_json, progress
+from pjrt.cli._console import echo, print_json, progress
 from pjrt.cli._options import client_options, json_option, time_limit_option
 from pjrt.models.output_path import check_output_path
 
@@ -132,11 +132,11 @@ def conform(
     if as_json:
         print_json(report.as_dict() | ({"baseline": comparison.as_dict()} if comparison is not None else {}))
     else:
-        click.echo(str(report))
+        echo(str(report))
         if comparison is not None:
-            click.echo(str(comparison))
+            echo(str(comparison))
     if report.facts["problem"] and not without_client:
-        click.echo(
+        echo(
             f"pjrt: error: {plugin} makes no client, so that only a part was checked: {report.facts['problem']}; give "
             "its options with --option, or accept it with --without-client",
             err=True,

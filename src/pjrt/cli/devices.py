@@ -9,7 +9,7 @@ import click
 import pjrt
 from pjrt import plugins
 from pjrt.cli._completion import complete_device
-from pjrt.cli._console import print_json, print_table, problem_of, progress, single_line
+from pjrt.cli._console import echo, print_json, print_table, problem_of, progress, single_line
 from pjrt.cli._options import client_options, json_option
 from pjrt.plugins import probe
 
@@ -54,4 +54,4 @@ def devices(names: tuple[str, ...], options: dict[str, Any], as_json: bool) -> N
         del columns["host"]
     print_table(list(columns), list(zip(*columns.values(), strict=True)), right=["id"])
     for failure in failed:
-        click.echo(f"{failure['name']} is not available: {problem_of(failure['name'], failure['reason'])}")
+        echo(f"{failure['name']} is not available: {problem_of(failure['name'], failure['reason'])}")

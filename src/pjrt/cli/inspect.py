@@ -10,7 +10,7 @@ import click
 from pjrt import stablehlo
 from pjrt.api.errors import naming
 from pjrt.api.units import readable_bytes
-from pjrt.cli._console import print_facts, print_json, print_table, progress
+from pjrt.cli._console import echo, print_facts, print_json, print_table, progress
 from pjrt.cli._options import json_option, shapes_option
 from pjrt.cli._program import program_argument, read_model_file
 from pjrt.cli._shardings import is_partitioned, mesh_dict, sharding_cells, sharding_dict, spelled_mesh
@@ -83,7 +83,7 @@ def inspect(
     if as_text:
         with progress("reading the program"), naming(program):
             text = stablehlo.to_text(read, locations=locations)
-        click.echo(text)
+        echo(text)
         return
     with progress("reading the program"), naming(program):
         info = stablehlo.inspect(read)
@@ -103,7 +103,7 @@ def _draw(file: ModelFile, html: str | None, shapes: dict[str, tuple[int, ...]] 
     with progress("drawing the program"):
         text = program_dot(file, shapes) if html is None else program_page(file, shapes)
     if html is None:
-        click.echo(text, nl=False)
+        echo(text, nl=False)
         return
     write_page(html, text)
     print_facts([("written to", html), ("size", readable_bytes(len(text)))])

@@ -7,6 +7,7 @@ import sys
 import click
 
 from pjrt import plugins
+from pjrt.api.printable import printable
 from pjrt.cli._completion import complete_device
 from pjrt.distributed.launcher import Launcher, python_command
 
@@ -74,7 +75,7 @@ def launch(
         click.echo(f"{label} {line}", err=of_errors)
 
     def report(message: str) -> None:
-        click.echo(click.style(f"pjrt launch: {message}", bold=True), err=True)
+        click.echo(click.style(f"pjrt launch: {printable(message)}", bold=True), err=True)
 
     command = python_command(arguments, module)
     launcher = Launcher(command, environments, show, report, grace, 0 if stdin == "0" else None)

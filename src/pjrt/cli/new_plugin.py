@@ -10,6 +10,7 @@ from pathlib import Path
 import click
 
 import pjrt
+from pjrt.cli._console import echo
 
 _EXAMPLES = """
 \b
@@ -48,8 +49,8 @@ def new_plugin(name: str, folder: Path) -> None:
             path.write_text(_filled((templates / source).read_text(), name))
         except OSError as error:
             raise pjrt.PermissionDeniedError(f"{str(path)!r} cannot be written: {error.strerror or error}") from error
-        click.echo(f"wrote {path}")
-    click.echo(f"\nnow: cd {target} && pip install -e '.[test]' && pytest && pjrt devices {name}")
+        echo(f"wrote {path}")
+    echo(f"\nnow: cd {target} && pip install -e '.[test]' && pytest && pjrt devices {name}")
 
 
 def _filled(template: str, name: str) -> str:

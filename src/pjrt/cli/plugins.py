@@ -12,7 +12,7 @@ import click
 import pjrt
 from pjrt import plugins
 from pjrt.cli._completion import complete_device
-from pjrt.cli._console import print_facts, print_json, print_table, problem_of, progress, single_line
+from pjrt.cli._console import echo, print_facts, print_json, print_table, problem_of, progress, single_line
 from pjrt.cli._failures import error_as_dict, fail, one_line
 from pjrt.cli._options import json_option, time_limit_option
 from pjrt.plugins import device_lock, env_vars, probe, schema
@@ -56,11 +56,11 @@ def _list(time_limit: float | None, as_json: bool) -> None:
     print_table(["name", "from", "API", "StableHLO", "extensions", "state"], rows, right=["extensions"])
     for each in described:
         if each["problem"]:
-            click.echo(f"{each['name']}: {problem_of(each['name'], each['problem'])}")
+            echo(f"{each['name']}: {problem_of(each['name'], each['problem'])}")
         elif each["busy"]:
-            click.echo(f"{each['name']}: {single_line(each['busy'])}")
+            echo(f"{each['name']}: {single_line(each['busy'])}")
         for hidden in each["shadowed"]:
-            click.echo(f"{each['name']}: that of {hidden['origin']} is hidden by that of {each['origin']}")
+            echo(f"{each['name']}: that of {hidden['origin']} is hidden by that of {each['origin']}")
 
 
 def _show(plugin: plugins.Declaration, time_limit: float | None, as_json: bool) -> None:

@@ -10,7 +10,7 @@ import click
 
 import pjrt
 from pjrt.cli._completion import complete_device, complete_file
-from pjrt.cli._console import print_facts, print_json, progress
+from pjrt.cli._console import echo, print_facts, print_json, progress
 from pjrt.cli._differences import DIFFER, tolerance_options
 from pjrt.cli._options import client_options, json_option, time_limit_option
 from pjrt.host_memory.tolerance import Tolerance
@@ -133,9 +133,9 @@ def _list(file: str) -> None:
 
     recording = Recording.open(file)
     for line in lines_of(recording):
-        click.echo(line)
+        echo(line)
     if recording.problem:
-        click.echo(f"# {recording.problem}", err=True)
+        echo(f"# {recording.problem}", err=True)
 
 
 def _print_result(result: ReplayResult, plugin: str, as_json: bool, *, with_output: bool) -> None:
@@ -147,11 +147,11 @@ def _print_result(result: ReplayResult, plugin: str, as_json: bool, *, with_outp
         )
         return
     if with_output and result.printed:
-        click.echo(result.printed.rstrip())
+        echo(result.printed.rstrip())
     for finding in result.findings[:_MOST_FINDINGS]:
-        click.echo(str(finding))
+        echo(str(finding))
     if len(result.findings) > _MOST_FINDINGS:
-        click.echo(f"{len(result.findings) - _MOST_FINDINGS} more findings; --json has all")
+        echo(f"{len(result.findings) - _MOST_FINDINGS} more findings; --json has all")
     skipped = f", {result.skipped} not made since an earlier one failed" if result.skipped else ""
     facts: list[tuple[str, object]] = [("calls", f"{result.calls} made{skipped}")]
     if result.problem:
@@ -173,7 +173,7 @@ def _print_reduction(reduction: Reduction, output: str, as_json: bool) -> None:
         facts = {"left_out": reduction.left_out, "complete": reduction.complete, "written": output}
         print_json({"finding": reduction.finding.as_dict(), **numbers, **facts})
         return
-    click.echo(str(reduction.finding))
+    echo(str(reduction.finding))
     rows: list[tuple[str, object]] = [
         ("calls", f"{reduction.calls} of {reduction.of}, after {reduction.replays} replays")
     ]

@@ -16,7 +16,7 @@ import pjrt.ifrt
 from pjrt import plugins
 from pjrt.cli._cache import as_dict, cache_option, outcome
 from pjrt.cli._completion import complete_file
-from pjrt.cli._console import print_facts, print_json, progress
+from pjrt.cli._console import echo, print_facts, print_json, progress
 from pjrt.cli._differences import DIFFER, expect_option, print_differences, tolerance_options
 from pjrt.cli._options import call_options, device_option, json_option, memory_limit_option
 from pjrt.cli._outputs import Array, check_results_path, describe, write_results
@@ -262,7 +262,7 @@ def _report(
 ) -> None:
     for parameter, place in matched_by_type.items():
         if place:
-            click.echo(f"pjrt: {place} is used for {parameter}, the only one of its type and shape", err=True)
+            echo(f"pjrt: {place} is used for {parameter}, the only one of its type and shape", err=True)
     if as_json:
         described = [
             {"name": name, "element_type": pjrt.ElementType.of(a.dtype).name, "shape": list(a.shape)}
@@ -294,4 +294,4 @@ def _report(
     if differences is not None:
         print_differences(differences)
     if profile is not None:
-        click.echo(f"\n{profile.table()}")
+        echo(f"\n{profile.table()}")

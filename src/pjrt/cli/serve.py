@@ -12,6 +12,7 @@ import click
 
 import pjrt
 from pjrt.cli._completion import complete_device
+from pjrt.cli._console import echo
 from pjrt.cli._options import client_options
 from pjrt.cli._remote_options import limit_options, server_file_options
 from pjrt.cli._signals import asked_to_end
@@ -132,8 +133,8 @@ def serve(
                 )
             )
             count = len(client.addressable_devices)
-            click.echo(f"serving {name} with {count} device{'s' * (count != 1)} at {server.address}")
+            echo(f"serving {name} with {count} device{'s' * (count != 1)} at {server.address}")
         if metrics is not None:
-            click.echo(f"metrics at {metrics.url}")
+            echo(f"metrics at {metrics.url}")
         gc.freeze()  # the objects so far live as long as the server: the garbage collector need not visit them
         stopped.wait()

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from pjrt.cli._completion import complete_device
-from pjrt.cli._console import print_json, progress
+from pjrt.cli._console import echo, print_json, progress
 from pjrt.cli._options import client_options, json_option, time_limit_option
 
 _EXAMPLES = """
@@ -89,5 +89,5 @@ def test_device(
     if as_json:
         print_json(report.as_dict())
     else:
-        click.echo(str(report))
+        echo(str(report))
     sys.exit(0 if report.is_right else WRONG)

@@ -18,7 +18,7 @@ import click
 
 import pjrt
 from pjrt.cli._completion import complete_device
-from pjrt.cli._console import print_json, progress
+from pjrt.cli._console import echo, print_json, progress
 from pjrt.cli._options import json_option
 from pjrt.cli._trace_tables import print_summary
 from pjrt.layers import run_program
@@ -216,14 +216,14 @@ class _Show:
         if self.log:
             for trace in traces:
                 for line in log_lines(trace):
-                    click.echo(line)
+                    echo(line)
         if self.json:
             print_json([summarize(trace).as_dict() for trace in traces])
         elif self.summary:
             for trace in traces:
                 print_summary(summarize(trace))
         for path in self.outputs:
-            click.echo(f"written to {path}", err=True)
+            echo(f"written to {path}", err=True)
 
 
 @contextlib.contextmanager

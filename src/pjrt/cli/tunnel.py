@@ -8,6 +8,7 @@ import threading
 import click
 
 from pjrt.cli._completion import complete_file
+from pjrt.cli._console import echo
 from pjrt.cli._remote_options import client_file_options
 from pjrt.cli._signals import EndRequest, asked_to_end
 
@@ -48,8 +49,8 @@ def tunnel(
     security = ClientSecurity.of(**files, server_name=server_name)
     with asked_to_end() as stopped, Tunnel(address, security, socket_path=socket_path) as opened:
         if reason := why_unreachable(opened.server, security):
-            click.echo(f"the server cannot be reached now: {reason}", err=True)
-        click.echo(f"tunnel to {opened.server} at {opened.address}")
+            echo(f"the server cannot be reached now: {reason}", err=True)
+        echo(f"tunnel to {opened.server} at {opened.address}")
         if end_with_input:
             threading.Thread(target=_set_at_end, args=(stopped,), daemon=True).start()
         stopped.wait()

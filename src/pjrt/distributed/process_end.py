@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from pjrt import system
 from pjrt.api.errors import PjrtError
+from pjrt.api.printable import printable
 
 if TYPE_CHECKING:
     from pjrt.distributed.job import Job
@@ -60,7 +61,10 @@ def _leave_all() -> None:
         try:
             job.shutdown()
         except PjrtError as failure:
-            print(f"pjrt: at the end of process {job.process_index} of the job: {failure.message}", file=sys.stderr)
+            print(
+                f"pjrt: at the end of process {job.process_index} of the job: {printable(failure.message)}",
+                file=sys.stderr,
+            )
 
 
 # Other threads of the user may wait for the job, and the interpreter waits for them before it calls exit functions. The

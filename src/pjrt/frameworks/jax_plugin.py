@@ -12,6 +12,8 @@ import logging
 import os
 import sys
 
+from pjrt.api.printable import printable
+
 VARIABLE = "PJRT_JAX_DEVICES"
 
 _log = logging.getLogger("pjrt")
@@ -60,7 +62,7 @@ def _register(name: str, *, quietly: bool) -> None:
     try:
         platform = jax.register(name)
     except PjrtError as error:
-        _log.warning("the device %r is unavailable to JAX: %s", name, error.message)
+        _log.warning("the device %r is unavailable to JAX: %s", name, printable(error.message))
         return
     if quietly:
         jax.let_fail(platform)

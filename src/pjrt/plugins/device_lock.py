@@ -34,6 +34,7 @@ from filelock import FileLock, Timeout
 from pjrt import system
 from pjrt.api.client import Client
 from pjrt.api.errors import FailedPreconditionError, UnavailableError
+from pjrt.api.printable import printable
 from pjrt.plugins.declaration import Declaration, Sharing
 from pjrt.plugins.visible_devices import listed_devices
 
@@ -349,13 +350,9 @@ def _read_holder(path: Path) -> Holder:
             values = json.loads(file.read(_MAX_BYTES))
         facts = {field.name: values[field.name] for field in fields(Holder) if field.name in values}
         pid = int(facts.pop("pid", 0))
-        return Holder(pid, **{name: _printable(str(value)) for name, value in facts.items()})
+        return Holder(pid, **{name: printable(str(value))[:500] for name, value in facts.items()})
     except (OSError, ValueError, TypeError):
         return Holder()
-
-
-def _printable(text: str) -> str:
-    return "".join(c if c.isprintable() else " " for c in text)[:500]
 
 
 def _escaped(text: str) -> str:

@@ -22,6 +22,11 @@ def test_lines_have_the_host_in_front(capsys: pytest.CaptureFixture[str]) -> Non
     assert output.tail[-1] == "late"
 
 
+def test_a_terminal_obeys_colors_alone(capsys: pytest.CaptureFixture[str]) -> None:
+    WorkerOutput("node1").write_line("\x1b[31mred\x1b[0m \x1b]0;title\x07\x1b[2J")
+    assert capsys.readouterr().err == "[node1] \x1b[31mred\x1b[0m \\x1b]0;title\\x07\\x1b[2J\n"
+
+
 def test_lines_may_be_in_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     output = WorkerOutput("node1", path=tmp_path / "log")
     for number in range(100):

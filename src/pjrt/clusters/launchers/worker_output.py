@@ -9,6 +9,8 @@ import threading
 from pathlib import Path
 from typing import TextIO
 
+from pjrt.api.printable import printable
+
 _TAIL_LINES = 40
 _TAIL_COLUMNS = 500
 
@@ -42,7 +44,7 @@ class WorkerOutput:
                 self._file.write(f"{line}\n")
         if self._shown and self._file is None:
             try:
-                sys.stderr.write(f"[{self.label}] {line}\n")
+                sys.stderr.write(f"[{self.label}] {printable(line, colors=True)}\n")
             except (OSError, ValueError, AttributeError):  # closed, or a program without a console
                 self._shown = False
 

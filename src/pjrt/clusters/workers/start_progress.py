@@ -6,6 +6,8 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from pjrt.api.printable import printable
+
 _MOST_NAMED = 3
 
 
@@ -56,7 +58,7 @@ class ProgressLine:
         if not _is_terminal():
             return
         self._is_shown = True
-        print(f"\r\x1b[2K{str(progress)[: _columns() - 1]}", end="", file=sys.stderr, flush=True)
+        print(f"\r\x1b[2K{printable(str(progress))[: _columns() - 1]}", end="", file=sys.stderr, flush=True)
 
     def clear(self) -> None:
         """Remove the line."""

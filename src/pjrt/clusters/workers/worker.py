@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 
 from pjrt import system
 from pjrt.api.errors import InvalidArgumentError, PjrtError, UnavailableError
+from pjrt.api.printable import printable
 from pjrt.clusters.workers.assignment import Assignment
 from pjrt.clusters.workers.bootstrap import Bootstrap
 from pjrt.clusters.workers.controller_calls import ControllerCalls
@@ -37,7 +38,7 @@ def run(bootstrap: bytes) -> int:
     except _ReportedError:
         return 1
     except PjrtError as error:
-        print(f"pjrt worker: {error.message}", file=sys.stderr)
+        print(f"pjrt worker: {printable(error.message)}", file=sys.stderr)
         return 1
 
 
@@ -96,7 +97,7 @@ def _serve(bootstrap: Bootstrap) -> int:
         raise _ReportedError(failure) from error
     link.close()
     if reason:
-        print(f"pjrt worker: {reason}", file=sys.stderr)
+        print(f"pjrt worker: {printable(reason)}", file=sys.stderr)
     return 1 if reason else 0
 
 

@@ -19,6 +19,7 @@ import numpy as np
 
 from pjrt.api.element_type import ElementType
 from pjrt.api.errors import InvalidArgumentError, PjrtError, StatusCode
+from pjrt.api.printable import printable
 from pjrt.devices.reference.core.block import Block, Environment, Step, located, run_fast
 from pjrt.host import Allocation
 from pjrt.host.device_memory.allocation import on_host
@@ -276,5 +277,5 @@ class Breakpoints(Observer):
 
 
 def _debug(step: Step, inputs: Values) -> None:
-    print(f"{step}\n`step` and `inputs` are in this frame; `c` continues", file=sys.stderr)
+    print(f"{printable(str(step))}\n`step` and `inputs` are in this frame; `c` continues", file=sys.stderr)
     pdb.set_trace()

@@ -21,6 +21,7 @@ from pjrt.api.errors import (
     UnavailableError,
     UnimplementedError,
 )
+from pjrt.api.printable import printable
 from pjrt.remote.client.delayed_calls import DelayedCalls
 from pjrt.remote.client.transfer_files import SMALLEST_FILE, TransferFiles
 from pjrt.remote.protocol import batches
@@ -218,7 +219,7 @@ class Service:
         except (FailedPreconditionError, NotFoundError, UnimplementedError) as error:
             if self._takes_files:
                 self._takes_files = False
-                _log.warning("%s; arrays are sent over the connection", error.message)
+                _log.warning("%s; arrays are sent over the connection", printable(error.message))
             return False
         finally:
             files.done(metadata.handle, path, data.nbytes)
