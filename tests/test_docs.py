@@ -87,7 +87,7 @@ def test_the_python_of_a_page(page: str, tmp_path: Path) -> None:
     shutil.copytree(ROOT / "tests" / "stablehlo" / "data" / "saved_model", tmp_path / "saved_model")
     code = "\n".join(blocks(page, "python"))
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=120, env=ENVIRONMENT, cwd=tmp_path
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=280, env=ENVIRONMENT, cwd=tmp_path
     )
     assert done.returncode == 0, done.stderr[-3000:]
     printed = done.stdout.splitlines()
@@ -145,7 +145,7 @@ def test_a_command_of_the_page(command: str, output: list[str], folder: Path) ->
             input=given,
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=280,
             env=ENVIRONMENT,
             cwd=folder,
         )
