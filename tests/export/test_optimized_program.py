@@ -13,7 +13,7 @@ import pjrt
 from pjrt import remote, stablehlo
 from pjrt.capi import load_capsule
 from pjrt.stablehlo import _xla_protos, jaxlib
-from pjrt.stablehlo.shardings.module_shardings import with_shardings
+from pjrt.stablehlo.shardings.module_shardings import as_tiles, with_shardings
 from pjrt.stablehlo.shardings.sharding import Sharding
 
 NUM_DEVICES = 4
@@ -37,7 +37,7 @@ def program(results: tuple[str, ...], *, shardy: bool = False) -> str:
         %total = stablehlo.reduce(%a init: %b) applies stablehlo.add across dimensions = [0, 1]
           : ({TYPE}, tensor<f32>) -> tensor<f32>
         %negated = stablehlo.negate %a : {TYPE}
-        return {", ".join(results)} : {types}
+        return {", ".join(results)} {":" * bool(results)} {types}
       }}
     }}"""
 
@@ -89,6 +89,21 @@ def test_the_shardings_are_those_of_xla(
     assert notes(optimized) == notes(local.optimized_program())
     assert notes(optimized)[0]
     assert list(executable.output_shardings or ()) == list(local.output_shardings or ())
+
+
+@pytest.mark.parametrize("shardy", [False, True])
+@pytest.mark.parametrize("device", ["XLA", "cpu", "reference", "remote"])
+def test_a_program_without_results_has_the_sharding_of_the_empty_tuple(
+    clients: dict[str, pjrt.Client], device: str, shardy: bool
+) -> None:
+    """XLA has it in the module. Executables have a sharding for each result: none."""
+    executable = clients[device].compile(program((), shardy=shardy))
+    note, _ = notes(executable.optimized_program())
+    assert note is not None
+    (element,) = _xla_protos.parse("OpSharding", note).tuple_shardings
+    assert as_tiles(element) == b""  # replicated
+    assert executable.output_shardings is not None
+    assert list(executable.output_shardings) == []
 
 
 @pytest.mark.parametrize("device", ["cpu", "reference", "remote"])

@@ -305,6 +305,11 @@ def without_arguments(mesh: Mesh) -> Any:
 
 
 @program
+def without_results(mesh: Mesh) -> Any:
+    return jax.jit(lambda x: (), keep_unused=True), (put(mesh, numbers(8, 16), "x"),)
+
+
+@program
 def devices_in_another_order(mesh: Mesh) -> Any:
     """Collectives and results are by the mesh's order of its devices."""
     turned = Mesh(mesh.devices.ravel()[[1, 3, 0, 2, 5, 4, 7, 6]].reshape(2, 4), ("a", "b"))

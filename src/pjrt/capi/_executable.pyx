@@ -73,7 +73,9 @@ cdef class ExecutableCore(Handle):
         start(&args, PJRT_Shardings_PJRT_Executable_OutputShardings_Args_STRUCT_SIZE)
         args.executable = <PJRT_Executable *>self.use()
         self.call(SLOT_PJRT_Shardings_PJRT_Executable_OutputShardings, &args)
-        return _blobs(args.shardings, args.sharding_sizes, args.num_outputs, "the shardings of the results")
+        shardings = _blobs(args.shardings, args.sharding_sizes, args.num_outputs, "the shardings of the results")
+        # XLA reports the sharding of the empty tuple for a program without results.
+        return [] if shardings is not None and len(shardings) == 1 and self.num_outputs == 0 else shardings
 
     @property
     def parameter_shardings(self):

@@ -177,12 +177,18 @@ cdef int _parameter_shardings(void *raw) except -1:
         string_list(record, "parameter_shardings", &args.num_parameters, &args.shardings, &args.sharding_sizes)
 
 
+cdef const char *_REPLICATED = b""  # an OpSharding whose fields have their defaults
+cdef size_t _REPLICATED_SIZE = 0
+
+
 cdef int _output_shardings(void *raw) except -1:
     args = <PJRT_Shardings_PJRT_Executable_OutputShardings_Args *>raw
     cdef ExecutableRecord record = executable_record(args.executable)
     args.shardings, args.sharding_sizes, args.num_outputs = NULL, NULL, 0
     if record.executable.output_shardings is not None:
         string_list(record, "output_shardings", &args.num_outputs, &args.shardings, &args.sharding_sizes)
+        if args.num_outputs == 0:  # XLA asks for the sharding of the empty tuple, which a program without results has
+            args.shardings, args.sharding_sizes, args.num_outputs = &_REPLICATED, &_REPLICATED_SIZE, 1
 
 
 cdef int _fill_shardings(PJRT_Shardings_Extension *extension) except -1:

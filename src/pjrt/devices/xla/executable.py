@@ -181,7 +181,9 @@ class XlaExecutable(Executable):
 
     @property
     def output_shardings(self) -> Sequence[bytes] | None:
-        return _serialized(self.jaxlib_executable.get_output_shardings())
+        shardings = _serialized(self.jaxlib_executable.get_output_shardings())
+        # Of a program without results XLA reports the sharding of the empty tuple.
+        return [] if shardings is not None and len(shardings) == 1 and self.num_outputs == 0 else shardings
 
     @property
     def parameter_shardings(self) -> Sequence[bytes] | None:

@@ -257,7 +257,7 @@ class MeshSharding:
         """Check that axes are spelled as XLA does: it ends the process over a part that is no part.
 
         Raises:
-            ValueError: a part is the whole of its axis or empty, two parts are one, or a set is not in the mesh's order.
+            ValueError: a part is its whole axis or empty, two parts are one, or a set is not in the order of the mesh.
         """
         names = list(self.mesh.axes)
         for axes in (self.replicated, self.unreduced, self.manual):

@@ -93,6 +93,7 @@ def as_tiles(sharding: bytes) -> bytes:
 
 
 def _of_tuple(shardings: Sequence[bytes]) -> bytes:
-    """Return the sharding of a tuple whose elements have these shardings."""
-    message: bytes = _xla_protos.new("OpSharding", type=_TUPLE_SHARDING, tuple_shardings=shardings).SerializeToString()
+    """Return the sharding of a tuple whose elements have these shardings. XLA's has one also for the empty tuple."""
+    elements = shardings or [b""]
+    message: bytes = _xla_protos.new("OpSharding", type=_TUPLE_SHARDING, tuple_shardings=elements).SerializeToString()
     return message
