@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import zlib
 from pathlib import Path
 from typing import Any
@@ -98,12 +99,20 @@ def test_a_file_that_is_cut_short_is_read_up_to_there(sums: Path, tmp_path: Path
 
 
 def test_damage_in_the_middle_is_found(sums: Path, tmp_path: Path) -> None:
-    data = bytearray(sums.read_bytes())
-    data[len(data) // 2] ^= 1
-    (tmp_path / "damaged.rec").write_bytes(data)
-    recording = Recording.open(tmp_path / "damaged.rec")
-    assert "damaged at byte" in recording.problem
-    assert 0 < len(recording.calls) < len(Recording.open(sums).calls)
+    whole, path = Recording.open(sums), tmp_path / "damaged.rec"
+    problems = set()
+    # Bytes of every kind: of the lengths of records (a wrong one looks like a cut), of their checksums, of what they hold.
+    for position in range(len(sums.read_bytes()) // 2, len(sums.read_bytes()) * 3 // 4, 7):
+        data = bytearray(sums.read_bytes())
+        data[position] ^= 1
+        path.write_bytes(data)
+        damaged = Recording.open(path)
+        assert 0 < len(damaged.calls) < len(whole.calls), position
+        problems.add(re.sub(r"[0-9]+", "N", damaged.problem))
+    assert problems == {
+        "the file is damaged at byte N; what is before it was read",
+        "the file is cut short or damaged in a record at byte N; what is before it was read",
+    }
 
 
 def test_what_is_no_recording_is_refused(tmp_path: Path) -> None:
