@@ -101,7 +101,7 @@ def test_a_file_that_is_cut_short_is_read_up_to_there(sums: Path, tmp_path: Path
 def test_damage_in_the_middle_is_found(sums: Path, tmp_path: Path) -> None:
     whole, path = Recording.open(sums), tmp_path / "damaged.rec"
     problems = set()
-    # Bytes of every kind: of the lengths of records (a wrong one looks like a cut), of their checksums, of what they hold.
+    # Bytes of the lengths of records (a wrong one looks like a cut), of their checksums, and of what they hold.
     for position in range(len(sums.read_bytes()) // 2, len(sums.read_bytes()) * 3 // 4, 7):
         data = bytearray(sums.read_bytes())
         data[position] ^= 1

@@ -110,6 +110,29 @@ class Block:
             yield operation
             yield from operation.walk()
 
+    def renamed(self, names: Mapping[int, Value]) -> Block:
+        """Return a copy with other values in place of some that it takes from outside, or of its arguments' uses.
+
+        Args:
+            names: the other values, by the ids of those that they replace.
+        """
+        copy, inside = Block(), dict(names)
+        copy.arguments = tuple(Value(each.type, each.name, copy, number) for number, each in enumerate(self.arguments))
+        for argument, own in zip(self.arguments, copy.arguments, strict=True):
+            inside.setdefault(id(argument), own)
+        operations = []
+        for source in self.operations:
+            operands = tuple(inside.get(id(value), value) for value in source.operands)
+            regions = tuple(region.renamed(inside) for region in source.regions)
+            operation = Operation(source.name, operands, source.attributes, source.location, (), regions)
+            operation.results = tuple(
+                Value(each.type, each.name, operation, number) for number, each in enumerate(source.results)
+            )
+            inside.update(zip(map(id, source.results), operation.results, strict=True))
+            operations.append(operation)
+        copy.operations = tuple(operations)
+        return copy
+
     def __repr__(self) -> str:
         return f"Block({len(self.arguments)} arguments, {len(self.operations)} operations)"
 

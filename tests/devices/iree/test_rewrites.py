@@ -1,4 +1,4 @@
-"""Scatters whose indices may be out of bounds: IREE skips these updates, as the reference interpreter does."""
+"""Operations that IREE alone computes wrongly: the device computes them as the reference interpreter does."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import pjrt
-from pjrt.devices.iree.scatters import keep_in_bounds
+from pjrt.devices.iree.rewrites import rewrite
 from pjrt.devices.iree.support import refusal
 
 FAR = np.iinfo(np.int32).max
@@ -137,11 +137,11 @@ func.func private @put(%x: tensor<3xf32>, %i: tensor<i32>) -> tensor<3xf32> {
     np.testing.assert_array_equal(np.asarray(result), [1, 2, 3])
 
 
-def test_programs_without_scatters_stay_the_same() -> None:
+def test_programs_without_such_operations_stay_the_same() -> None:
     program = pjrt.stablehlo.parse(
         "func.func public @main(%x: tensor<3xf32>) -> tensor<3xf32> {return %x: tensor<3xf32>}"
     )
-    assert keep_in_bounds(program) is program
+    assert rewrite(program) is program
 
 
 def test_scatters_of_dynamic_shapes_are_left_to_the_fallback() -> None:
@@ -149,3 +149,96 @@ def test_scatters_of_dynamic_shapes_are_left_to_the_fallback() -> None:
     text = scatter(arrays, indices.astype(np.int32), updates, numbers, body).replace("tensor<5xf32>", "tensor<?xf32>")
     (operation, _) = pjrt.stablehlo.parse(text).entry.body.operations
     assert "dynamic shape" in refusal(operation)
+
+
+def agree(text: str, *arguments: Any) -> None:
+    """Run a program with IREE alone and with the interpreter, and compare."""
+    reference, iree = (pjrt.client(name, **options).compile(text) for name, options in DEVICES)
+    for result, expected in zip(iree(*arguments), reference(*arguments), strict=True):
+        np.testing.assert_array_equal(np.asarray(result), np.asarray(expected))
+
+
+DEVICES: tuple[tuple[str, dict[str, Any]], ...] = (("reference", {}), ("iree", {"fallback": None}))
+
+
+@pytest.mark.parametrize("dtype", [np.uint64, np.uint32, np.int64, np.int8])
+def test_indices_beyond_the_operand_are_limited(dtype: Any) -> None:
+    """IREE takes indices of ui64 from 2**63 on for negative ones; a gather reads memory of others with them."""
+    limits = np.iinfo(dtype)
+    indices = np.array([[limits.max], [limits.max // 2 + 1], [limits.min], [1]], dtype)
+    element = type_of(indices).removesuffix(">").split("x")[-1]
+    text = f"""
+func.func public @main(%x: tensor<5xf32>, %i: tensor<4x1x{element}>, %j: tensor<{element}>, %u: tensor<2xf32>)
+    -> (tensor<4xf32>, tensor<4x2xf32>, tensor<2xf32>, tensor<5xf32>) {{
+  %taken = "stablehlo.gather"(%x, %i) <{{slice_sizes = array<i64: 1>, dimension_numbers = #stablehlo.gather<
+    collapsed_slice_dims = [0], start_index_map = [0], index_vector_dim = 1>}}>
+    : (tensor<5xf32>, tensor<4x1x{element}>) -> tensor<4xf32>
+  %windows = "stablehlo.gather"(%x, %i) <{{slice_sizes = array<i64: 2>, dimension_numbers = #stablehlo.gather<
+    offset_dims = [1], start_index_map = [0], index_vector_dim = 1>}}>
+    : (tensor<5xf32>, tensor<4x1x{element}>) -> tensor<4x2xf32>
+  %slice = stablehlo.dynamic_slice %x, %j, sizes = [2] : (tensor<5xf32>, tensor<{element}>) -> tensor<2xf32>
+  %updated = stablehlo.dynamic_update_slice %x, %u, %j
+    : (tensor<5xf32>, tensor<2xf32>, tensor<{element}>) -> tensor<5xf32>
+  return %taken, %windows, %slice, %updated : tensor<4xf32>, tensor<4x2xf32>, tensor<2xf32>, tensor<5xf32>
+}}"""
+    agree(text, ramp(5), indices, np.array(limits.max, dtype), ramp(2) + 9)
+
+
+@pytest.mark.parametrize("reversal", ["true, true", "true, false", "false, false"])
+@pytest.mark.parametrize("groups", [1, 3])
+def test_windows_of_convolutions_are_reversed(groups: int, reversal: str) -> None:
+    kernel = f"tensor<2x3x{3 // groups}x6xf32>"
+    text = f"""
+func.func public @main(%x: tensor<1x5x5x3xf32>, %w: {kernel}) -> tensor<1x4x3x6xf32> {{
+  %0 = stablehlo.convolution(%x, %w) dim_numbers = [b, 0, 1, f]x[0, 1, i, o]->[b, 0, 1, f],
+    window = {{stride = [1, 1], reverse = [{reversal}]}}
+    {{batch_group_count = 1 : i64, feature_group_count = {groups} : i64}}
+    : (tensor<1x5x5x3xf32>, {kernel}) -> tensor<1x4x3x6xf32>
+  return %0 : tensor<1x4x3x6xf32>
+}}"""
+    agree(text, ramp(1, 5, 5, 3), ramp(2, 3, 3 // groups, 6))
+
+
+SORTS = {
+    # An order that takes a value from outside, and has operations after its return value.
+    "by a part": (
+        "%m = stablehlo.and %a, %mask : tensor<i32>\n%n = stablehlo.and %b, %mask : tensor<i32>\n"
+        "%l = stablehlo.compare GT, %m, %n : (tensor<i32>, tensor<i32>) -> tensor<i1>",
+        1,
+    ),
+    "not at all": ("%l = stablehlo.constant dense<false> : tensor<i1>", 0),
+    # An order that is not strict says of equal elements that each comes first.
+    "by the second operand": (
+        "%l = stablehlo.compare LT, %c, %d : (tensor<f32>, tensor<f32>) -> tensor<i1>",
+        1,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SORTS)
+def test_stable_sorts_are_stable(name: str) -> None:
+    order, dimension = SORTS[name]
+    text = f"""
+func.func public @main(%x: tensor<2x9xi32>, %y: tensor<2x9xf32>) -> (tensor<2x9xi32>, tensor<2x9xf32>) {{
+  %mask = stablehlo.constant dense<3> : tensor<i32>
+  %0:2 = "stablehlo.sort"(%x, %y) <{{dimension = {dimension} : i64, is_stable = true}}> ({{
+    ^bb0(%a: tensor<i32>, %b: tensor<i32>, %c: tensor<f32>, %d: tensor<f32>):
+      {order}
+      stablehlo.return %l : tensor<i1>
+  }}) : (tensor<2x9xi32>, tensor<2x9xf32>) -> (tensor<2x9xi32>, tensor<2x9xf32>)
+  return %0#0, %0#1 : tensor<2x9xi32>, tensor<2x9xf32>
+}}"""
+    random = np.random.default_rng(0)
+    agree(text, random.integers(0, 20, (2, 9), dtype=np.int32), random.integers(0, 3, (2, 9)).astype(np.float32))
+
+
+def test_nan_is_among_the_greatest() -> None:
+    text = """
+func.func public @main(%x: tensor<6xf32>) -> (tensor<3xf32>, tensor<3xi32>) {
+  %0:2 = chlo.top_k(%x, k = 3) : tensor<6xf32> -> (tensor<3xf32>, tensor<3xi32>)
+  return %0#0, %0#1 : tensor<3xf32>, tensor<3xi32>
+}"""
+    iree, reference = (pjrt.client(name).compile(text) for name in ("iree", "reference"))
+    x = np.array([1, np.nan, 3, np.inf, -np.nan, 2], np.float32)
+    for result, expected in zip(iree(x), reference(x), strict=True):
+        np.testing.assert_array_equal(np.asarray(result), np.asarray(expected))

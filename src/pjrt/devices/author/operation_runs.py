@@ -147,7 +147,7 @@ def _program(
         # A region may take the operation's own operands from outside, too.
         names = dict(zip(map(id, source.operands), operands, strict=True))
         names.update((id(value), values[slot]) for slot, value in item.captured.items())
-        regions = tuple(_renamed(region, names) for region in source.regions)
+        regions = tuple(region.renamed(names) for region in source.regions)
         add(Operation(source.name, operands, source.attributes, source.location, (), regions), item.step.outputs)
     location = operations[-1].location
     operations.append(Operation("func.return", tuple(values[slot] for slot in outputs), {}, location))
@@ -159,30 +159,6 @@ def _program(
         name, type_, True, ("",) * len(inputs), attributes * len(inputs), attributes * len(outputs), body, location
     )
     return ParsedProgram(name, {name: function}, {})
-
-
-def _renamed(block: Body, names: Mapping[int, Value]) -> Body:
-    """Return a region with other values in place of some from outside.
-
-    Args:
-        block: the region.
-        names: the other values, by the ids of those that they replace; completed with the values of the region.
-    """
-    copy, inside = Body(), dict(names)
-    copy.arguments = tuple(Value(each.type, each.name, copy, number) for number, each in enumerate(block.arguments))
-    inside.update(zip(map(id, block.arguments), copy.arguments, strict=True))
-    operations = []
-    for source in block.operations:
-        operands = tuple(inside.get(id(value), value) for value in source.operands)
-        regions = tuple(_renamed(region, inside) for region in source.regions)
-        operation = Operation(source.name, operands, source.attributes, source.location, (), regions)
-        operation.results = tuple(
-            Value(each.type, each.name, operation, number) for number, each in enumerate(source.results)
-        )
-        inside.update(zip(map(id, source.results), operation.results, strict=True))
-        operations.append(operation)
-    copy.operations = tuple(operations)
-    return copy
 
 
 def _constant(type_: ValueType, value: Any) -> Operation:

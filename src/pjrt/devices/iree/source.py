@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from pjrt.devices.iree.scatters import keep_in_bounds
+from pjrt.devices.iree.rewrites import rewrite
 from pjrt.stablehlo import parse, plain, unparse
 from pjrt.stablehlo.operation import ParsedProgram
 
 
 def source_text(program: ParsedProgram) -> bytes:
-    """Return a program as StableHLO text, with source locations, without shardings, and with safe scatters.
+    """Return a program as StableHLO text, with source locations, without shardings, as IREE computes it rightly.
 
     Raises:
         UnimplementedError: an attribute of an operation has no form in text.
@@ -19,4 +19,4 @@ def source_text(program: ParsedProgram) -> bytes:
     )
     if hints and program.source is not None and program.num_replicas * program.num_partitions == 1:
         program = parse(plain(program.source, trusted=True), trusted=True)
-    return unparse(keep_in_bounds(program)).encode()
+    return unparse(rewrite(program)).encode()

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from pjrt.api.element_type import ElementType
 from pjrt.api.shape_spec import ShapeSpec
 from pjrt.devices.iree.element_types import SUPPORTED
+from pjrt.devices.iree.rewrites import OF_STATIC_SHAPE
 from pjrt.stablehlo.entry import shape_spec
 from pjrt.stablehlo.operation import Operation, ParsedProgram
 from pjrt.stablehlo.types import TensorType, ValueType
@@ -82,6 +83,8 @@ _WRONG: dict[str, frozenset[ElementType]] = {
     # A sum of booleans wraps around.
     "chlo.broadcast_add": frozenset({ElementType.PRED}),
     "stablehlo.add": frozenset({ElementType.PRED}),
+    # NaN is not among the greatest elements.
+    "chlo.top_k": _REAL,
     # Zero, infinity or equal arguments give NaN where they have a value, or the other way round.
     "chlo.broadcast_atan2": _REAL,
     "chlo.broadcast_divide": _C64,
@@ -129,7 +132,7 @@ def _refusal(operation: Operation) -> str:
     if name in _MISSING:
         what = operation.attributes.get("call_target_name", "") if name == "stablehlo.custom_call" else ""
         return f"IREE does not run {name}{f' @{what}' if what else ''} ({operation.location})"
-    if name == "stablehlo.scatter" and not all(_is_static(value.type) for value in operation.operands):
+    if name in OF_STATIC_SHAPE and not all(_is_static(value.type) for value in operation.operands):
         return f"IREE does not run {name} of a dynamic shape ({operation.location})"
     elements = frozenset(_elements((*operation.operands, *operation.results)))
     wrong = elements & (_WRONG.get(name, frozenset()) | _C128)

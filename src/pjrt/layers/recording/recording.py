@@ -217,7 +217,8 @@ class _Parser:
                 return
             end = at + 8 + size
             if at + 8 > len(self._data) or end > len(self._data):
-                raise ValueError(f"the file is cut short or damaged in a record at byte {at}; what is before it was read")
+                problem = "cut short or damaged in a record"  # a damaged length looks like a cut
+                raise ValueError(f"the file is {problem} at byte {at}; what is before it was read")
             checksum = int.from_bytes(self._data[at + 4 : at + 8], "little")
             if zlib.crc32(self._view[at + 8 : end]) != checksum:
                 raise ValueError(f"the file is damaged at byte {at}; what is before it was read")
