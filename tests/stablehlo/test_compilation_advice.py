@@ -6,6 +6,7 @@ import pytest
 
 import pjrt
 from pjrt import capi
+from pjrt.stablehlo import _mlir
 from pjrt.stablehlo.compilation_advice import with_advice
 
 OTHER_MESH = """
@@ -65,3 +66,17 @@ def test_an_error_with_another_reason_stays_as_it_is() -> None:
     error = pjrt.InternalError("the compiler's own")
     for code in (b"not a program", OTHER_MESH.replace("= 4", "= 2").encode()):
         assert with_advice(error, pjrt.Program(code)) is error
+
+
+@pytest.mark.parametrize("name", ["cpu", "reference", "iree"])
+@pytest.mark.parametrize("is_bytecode", [False, True])
+def test_constants_whose_values_were_left_out(name: str, is_bytecode: bool) -> None:
+    code: str | bytes = """func.func public @main() -> tensor<3xf32> {
+  %0 = stablehlo.constant dense_resource<__elided__> : tensor<3xf32>
+  return %0 : tensor<3xf32>
+}"""
+    if is_bytecode:
+        code = _mlir.write_bytecode(_mlir.parse(str(code).encode()))
+    with pjrt.client(name) as client, pytest.raises(pjrt.InvalidArgumentError, match="were left out when"):
+        client.compile(code)
+    assert pjrt.stablehlo.inspect(code).constants_left_out == 1

@@ -8,6 +8,7 @@ import pytest
 
 from pjrt import ElementType, InvalidArgumentError, NotFoundError, Program, UnimplementedError
 from pjrt.stablehlo import (
+    _mlir,
     FutureType,
     OpaqueType,
     Operation,
@@ -271,6 +272,49 @@ def test_constants(constant: str, expected: np.ndarray) -> None:  # type: ignore
     assert value.shape == expected.shape
     assert value.tobytes() == expected.tobytes()
     assert not value.flags.writeable
+
+
+RESOURCES = {
+    "f32": ("0000803F000000C0", np.array([1, -2], np.float32)),
+    "of equal numbers": ("0000803F0000803F", np.ones(2, np.float32)),
+    "f64": (np.array([1.5, -np.inf]).tobytes().hex(), np.array([1.5, -np.inf])),
+    "bf16": ("803FC0FF", np.array([1, -np.nan], ElementType.BF16.dtype)),
+    "f8E4M3FN": ("38C0", np.array([1, -2], ElementType.F8E4M3FN.dtype)),
+    "i4": ("01FE", np.array([1, -2], ElementType.S4.dtype)),
+    "i4, packed": ("E1", np.array([1, -2], ElementType.S4.dtype)),
+    "ui2, packed": ("0E", np.array([2, 3], ElementType.U2.dtype)),
+    "i1": ("0100", np.array([True, False])),
+    "i1, packed": ("02", np.array([False, True])),
+    "ui64": ("FF" * 8 + "01" + "00" * 7, np.array([2**64 - 1, 1], np.uint64)),
+    "complex<f32>": ("0000803F000000C0" * 2, np.full(2, 1 - 2j, np.complex64)),
+}
+
+
+@pytest.mark.parametrize("name", RESOURCES)
+@pytest.mark.parametrize("is_bytecode", [False, True])
+def test_constants_that_are_resources(name: str, is_bytecode: bool) -> None:
+    digits, expected = RESOURCES[name]
+    type_ = f"tensor<2x{ElementType.of(expected.dtype).mlir}>"
+    code: str | bytes = f"""func.func public @main() -> {type_} {{
+  %0 = stablehlo.constant dense_resource<"a b"> : {type_}
+  return %0 : {type_}
+}}
+{{-# dialect_resources: {{ builtin: {{ "a b": "0x04000000{digits}", other: "0x0400000001" }} }} #-}}"""
+    if is_bytecode:  # MLIR's own, in which resources stay
+        code = _mlir.write_bytecode(_mlir.parse(str(code).encode()))
+    value = only("stablehlo.constant", parse(code)).attribute("value")
+    assert value.dtype == expected.dtype
+    assert value.tobytes() == expected.tobytes()
+
+
+def test_a_resource_of_another_size_is_refused() -> None:
+    code = """func.func public @main() -> tensor<3xf32> {
+  %0 = stablehlo.constant dense_resource<w> : tensor<3xf32>
+  return %0 : tensor<3xf32>
+}
+{-# dialect_resources: { builtin: { w: "0x040000000000803F" } } #-}"""
+    with pytest.raises(InvalidArgumentError, match="expected 12 bytes in the resource w .* found 4"):
+        parse(code)
 
 
 @pytest.mark.parametrize("element", ["bf16", "f8E5M2", "i4", "f32"])

@@ -82,6 +82,16 @@ def screen(code: bytes) -> Header:
     return header
 
 
+def has_resources(code: bytes) -> bool:
+    """Whether bytecode may have resources beside its operations, such as the values of large constants.
+
+    Raises:
+        DataLossError: as for ``screen``.
+    """
+    header = read_header(code)
+    return header.container > _NEWEST_CONTAINER or "RESOURCE" in read_sections(code, header.end)
+
+
 def read_sections(code: bytes, position: int) -> set[str]:
     """Return the names of the sections that begin at a position and fill the rest of the bytes.
 

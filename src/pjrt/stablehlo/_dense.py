@@ -3,6 +3,8 @@
 jaxlib gives constants of the common types as buffers. Of the others (bfloat16, floats of a byte or less, integers of
 2 and 4 bits, complex numbers) it gives only text: a nested list, or for more than a hundred elements one hexadecimal
 string of the raw bytes.
+
+Tools of MLIR write large constants as resources beside the module, which XLA does not read: ``put_resources_in_place``.
 """
 
 from __future__ import annotations
@@ -15,7 +17,10 @@ import numpy as np
 
 from pjrt.api.element_type import ElementType
 from pjrt.api.errors import InvalidArgumentError, UnimplementedError
+from pjrt.stablehlo import jaxlib
+from pjrt.stablehlo._mlir import MlirModule
 from pjrt.stablehlo.mlir_types import element_named
+from pjrt.stablehlo.mlir_walk import walk
 
 Array = np.ndarray[Any, Any]
 
@@ -81,3 +86,77 @@ def _word(word: str, element: ElementType) -> Any:
     if word.startswith("0x"):
         return np.frombuffer(int(word, 16).to_bytes(element.dtype.itemsize, "little"), element.dtype)[0]
     return np.float64(word).astype(element.dtype)
+
+
+_RESOURCE = r'dense_resource<("[^"]*"|[^>]*)> : (.*)'
+_BLOB = r'^ *("[^"]*"|[^\s":]+): "0x([0-9A-Fa-f]*)"'
+_ALIGNMENT_DIGITS = 8
+"""The digits before those of the values: the alignment of a resource, four bytes."""
+
+
+def left_out(module: MlirModule) -> list[Any]:
+    """Return the constants whose values were left out when a module was written, as operations of MLIR."""
+    with module as mlir:
+        return [operation for operation in walk(mlir.operation) if _resource_of(operation) is not None]
+
+
+def put_resources_in_place(module: MlirModule) -> None:
+    """Replace constants that name a resource by dense ones; those whose values were left out stay as they are.
+
+    Raises:
+        InvalidArgumentError: a resource has not as many bytes as its constant needs.
+    """
+    with module as mlir:
+        named = [(operation, _resource_of(operation)) for operation in walk(mlir.operation)]
+        named = [(operation, name) for operation, name in named if name is not None]
+        if not named:
+            return
+        # MLIR's bindings give the bytes of a resource only as the end of the module's text.
+        text = mlir.operation.get_asm(large_elements_limit=1)
+        blobs = dict(re.findall(_BLOB, text[text.rfind("{-#") :], re.MULTILINE))
+        ir = jaxlib.load("mlir.ir", "read programs")
+        for operation, name in named:
+            if name in blobs:
+                type_ = ir.ShapedType(operation.results[0].type)
+                dense = _dense_text(type_, name, blobs[name][_ALIGNMENT_DIGITS:], operation.location)
+                # Parsed as an operation: the bindings have no object for a constant of complex numbers.
+                text = f'"{operation.name}"() {{value = {dense} : {type_}}} : () -> {type_} {operation.location}'
+                constant = ir.Operation.parse(text)
+                ir.InsertionPoint(operation).insert(constant)
+                operation.results[0].replace_all_uses_with(constant.results[0])
+                operation.erase()
+
+
+def _resource_of(operation: Any) -> str | None:
+    """Return the name of the resource that has the value of a constant; None for all other operations."""
+    if not operation.name.endswith(".constant") or "value" not in operation.attributes:
+        return None
+    try:
+        value = operation.attributes["value"]
+    except TypeError:  # a dense constant of complex numbers, which the bindings have no object for
+        return None
+    if type(value).__name__ != "Attribute":  # they have a class for all other constants
+        return None
+    match = re.match(_RESOURCE, str(value))
+    return None if match is None else match[1]
+
+
+def _dense_text(type_: Any, name: str, digits: str, location: object) -> str:
+    """Return how MLIR spells a dense constant whose bytes a resource has."""
+    element = str(type_.element_type)
+    bits, count = 1 if element == "i1" else element_named(element).bits, math.prod(type_.shape)
+    data = np.frombuffer(bytes.fromhex(digits), np.uint8)
+    if bits < 8 and data.size != count:  # packed, the first element lowest
+        parts = np.unpackbits(data, bitorder="little").reshape(-1, bits)[:count]
+        data = np.packbits(parts, axis=1, bitorder="little").reshape(-1)
+    expected = count * max(bits, 8) // 8
+    if data.size != expected:
+        raise InvalidArgumentError(
+            f"expected {expected} bytes in the resource {name} for a constant of type {type_}, found {data.size} "
+            f"[{location}]"
+        )
+    if not count:
+        return "dense<>"
+    if bits == 1:
+        return f"dense<{data.reshape(type_.shape).astype(bool).tolist()}>".lower()
+    return f'dense<"0x{data.tobytes().hex()}">'

@@ -10,7 +10,9 @@ from typing import Any
 from pjrt.api.compile_options import CompileOptions
 from pjrt.api.errors import FailedPreconditionError, InvalidArgumentError, PjrtError, ResourceExhaustedError
 from pjrt.api.program import Program
+from pjrt.stablehlo._dense import left_out
 from pjrt.stablehlo._diagnostics import shortened
+from pjrt.stablehlo._mlir import MlirModule
 from pjrt.stablehlo.conversion import to_module
 from pjrt.stablehlo.entry_signature import ArgumentInfo, signature_of
 from pjrt.stablehlo.operation import ParsedProgram
@@ -27,7 +29,8 @@ _SHARDINGS = "expected shardings over the devices of the program"
 def with_advice(error: PjrtError, program: Program, options: CompileOptions | None = None) -> PjrtError:
     """Return the error of a compilation, or a clearer one if the reason is in the arguments of the program.
 
-    Reasons are arguments of dynamic shapes, and shardings over another number of devices than the program is for.
+    Reasons are constants without values, arguments of dynamic shapes, and shardings over another number of devices than
+    the program is for.
 
     Args:
         error: the error.
@@ -43,10 +46,20 @@ def with_advice(error: PjrtError, program: Program, options: CompileOptions | No
         parsed = parse_module(module, bodies=False)
         arguments = signature_of(parsed, module).arguments
         count = with_partitioning(program, options, module).partitioning.num_partitions
-        advice = _on_shapes(arguments) or _on_shardings(arguments, parsed, count)
+        advice = _on_constants(module) or _on_shapes(arguments) or _on_shardings(arguments, parsed, count)
     except PjrtError:
         return error
     return error if advice is None else InvalidArgumentError(f"{advice}: {shortened(error.message)}")
+
+
+def _on_constants(module: MlirModule) -> str | None:
+    constants = left_out(module)
+    if not constants:
+        return None
+    return (
+        f"expected the values of {len(constants)} constants, which were left out when the program was written, first "
+        f"that of type {constants[0].results[0].type}, {constants[0].location}; write it with all elements of its constants"
+    )
 
 
 def _on_shapes(arguments: tuple[ArgumentInfo, ...]) -> str | None:

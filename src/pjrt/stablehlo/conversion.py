@@ -12,7 +12,7 @@ from pjrt.api.errors import InvalidArgumentError
 from pjrt.api.program import AnyProgram, Program, ProgramFormat
 from pjrt.stablehlo import _hlo, _mlir, jaxlib, safe_parse
 from pjrt.stablehlo._mlir import MlirModule
-from pjrt.stablehlo.format import HLO_ENCODINGS, Encoding, artifact_version, encoding_of
+from pjrt.stablehlo.format import HLO_ENCODINGS, Encoding, artifact_version, encoding_of, has_resources
 from pjrt.stablehlo.reader import as_program
 from pjrt.stablehlo.shardings.stated_partitioning import has_mesh_shardings
 from pjrt.stablehlo.version import Version
@@ -56,6 +56,10 @@ def parse_here(program: Program, *, legalized: bool = True) -> MlirModule:
             module = from_hlo_proto(program.code, legalized=legalized)
         else:
             module = _mlir.parse(program.code)
+        if has_resources(program.code):
+            from pjrt.stablehlo._dense import put_resources_in_place
+
+            put_resources_in_place(module)
         if b"device_ids" in program.code and encoding not in HLO_ENCODINGS:
             from pjrt.stablehlo._device_groups import list_groups
 

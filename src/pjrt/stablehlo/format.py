@@ -92,6 +92,13 @@ def artifact_version(program: Program | bytes) -> Version | None:
     return _bytecode.read_header(code).artifact_version if code.startswith(_bytecode.MAGIC) else None
 
 
+def has_resources(code: bytes) -> bool:
+    """Whether a program of MLIR may have constants whose values are resources beside the module, or were left out."""
+    if code.startswith(_bytecode.MAGIC):
+        return _bytecode.has_resources(code) or b"__elided__" in code  # the name of resources that were left out
+    return b"dense_resource<" in code
+
+
 def is_jax_export(beginning: bytes) -> bool:
     """Whether a file that begins with these bytes is one of ``jax.export``, damaged or not."""
     return looks_like_jax_export(beginning)

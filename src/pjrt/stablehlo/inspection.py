@@ -9,9 +9,10 @@ from dataclasses import dataclass, field
 from pjrt.api.errors import InvalidArgumentError
 from pjrt.api.program import AnyProgram
 from pjrt.stablehlo import _hlo, conversion
+from pjrt.stablehlo._dense import left_out
 from pjrt.stablehlo._mlir import MlirModule
 from pjrt.stablehlo.entry_signature import ArgumentInfo, ResultInfo, signature_of, text_of
-from pjrt.stablehlo.format import Encoding, artifact_version, encoding_of
+from pjrt.stablehlo.format import Encoding, artifact_version, encoding_of, has_resources
 from pjrt.stablehlo.location import Location
 from pjrt.stablehlo.operation import Operation, ParsedProgram
 from pjrt.stablehlo.parser import parse_module
@@ -73,6 +74,7 @@ class ProgramInfo:
         operations: its operations, the most frequent first.
         custom_calls: the number of calls of each custom call target.
         constant_bytes: the size of its constants as arrays, in bytes.
+        constants_left_out: the number of constants whose values were left out when the program was written.
         num_replicas: the number of replicas that it states.
         num_partitions: the number of partitions that it states.
         has_dynamic_shapes: whether a size in it is known only when it runs.
@@ -94,6 +96,7 @@ class ProgramInfo:
     operations: tuple[OperationInfo, ...]
     custom_calls: Mapping[str, int]
     constant_bytes: int
+    constants_left_out: int
     num_replicas: int
     num_partitions: int
     has_dynamic_shapes: bool
@@ -142,6 +145,7 @@ def inspect(program: AnyProgram, *, trusted: bool = False) -> ProgramInfo:
         operations=_operations(operations),
         custom_calls=Counter(_target(operation) for operation in operations if _is_custom_call(operation)),
         constant_bytes=sum(map(_constant_bytes, operations)),
+        constants_left_out=len(left_out(module)) if has_resources(program.code) else 0,
         num_replicas=counts[0],
         num_partitions=counts[1],
         has_dynamic_shapes=_has_dynamic_shapes(parsed, operations),

@@ -91,10 +91,16 @@ class OpView:
 
         Raises:
             UnimplementedError: MLIR stores the elements in a way that cannot be read.
+            InvalidArgumentError: they were left out when the program was written.
         """
         value = self.attr("value")
         if not isinstance(value, np.ndarray):
             text = value.text[:80] if isinstance(value, Opaque) else repr(value)
+            if text.startswith("dense_resource<"):
+                raise self.invalid(
+                    "expected the values of a constant, which were left out when the program was written; write it with "
+                    "all elements of its constants"
+                )
             raise self.unimplemented(f"expected the elements of a constant, found {text}")
         return converter(ElementType.of(value.dtype), self.result().element)(value)
 
