@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import itertools
-import math
 import subprocess
 import sys
 from collections.abc import Callable
@@ -201,7 +200,7 @@ def test_only_a_busy_machine_makes_the_end_wait_longer(
     monkeypatch.setattr(shutdown, "_LOOK_SECONDS", shutdown._POLL_SECONDS)
     monkeypatch.setattr(shutdown, "_UNWINDING_SECONDS", 4.5 * shutdown._POLL_SECONDS)
     count = itertools.count(1)
-    shutdown._unwind(lambda: next(count) <= 100, math.inf)
+    shutdown._wait_while(lambda: next(count) <= 100)
     assert next(count) - 1 == looks
 
 

@@ -40,6 +40,8 @@ _POLL_SECONDS = 0.001
 _LOOK_SECONDS = 0.02
 _UNWINDING_SECONDS = 0.5
 """The seconds in which a thread that can go on does, unless it sleeps; without those in which one gets no processor."""
+_STARVING_SECONDS = 60.0
+"""The seconds after which a thread is not waited for any longer, even if it gets no processor."""
 _PACKAGE = str(Path(__file__).parent)
 
 
@@ -58,7 +60,6 @@ class Endable(Protocol):
 
 _runtimes: weakref.WeakSet[Any] = weakref.WeakSet()
 _own: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
-_refused: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
 # A prototype of our own: all packages of the process share the function object in ``ctypes.pythonapi``.
 _keep_for_ever = ctypes.PYFUNCTYPE(None, ctypes.py_object)(("Py_IncRef", ctypes.pythonapi))
 _state = {"used": False, "forked": False, "ender": 0}
@@ -90,7 +91,6 @@ def check_thread() -> None:
         return
     if isinstance(thread, threading._DummyThread):
         raise CancelledError(f"{ENDING}; the device 'cpu' does nothing more")
-    _refused.add(thread)
     raise SystemExit
 
 
@@ -124,14 +124,11 @@ def _at_exit() -> None:
     _state["ender"] = threading.get_ident()
     for runtime in list(_runtimes):
         runtime.close_to_others()
-    inside = _frames_inside()
-    while inside and time.monotonic() < deadline:
-        time.sleep(_POLL_SECONDS)
-        inside &= _frames_inside()  # a thread that came later was refused
-    _let_others_go_on(deadline)
+    inside = _wait_for_others_inside(deadline)
     finished = [runtime.finish(deadline) for runtime in list(_runtimes)]
     _join(_own, deadline)
-    _unwind(lambda: any(thread.is_alive() for thread in list(_refused)), deadline)  # they drop objects of XLA, too
+    inside |= _wait_for_others_inside(deadline)  # those that waited for what is there now
+    _wait_while(_others_are_at_large)
     if inside or not all(finished):
         _log.warning(
             "the interpreter ends although XLA is still at work on the device 'cpu' after %g s; the work is abandoned",
@@ -139,47 +136,52 @@ def _at_exit() -> None:
         )
 
 
-def _let_others_go_on(deadline: float) -> None:
-    """Wait until every other thread has gone on since XLA was closed to them.
-
-    A thread that dropped an array just before, in whatever code, may still be inside XLA, and looks like one that
-    sleeps.
-    """
-    unmoved = _places()
-
-    def are_left() -> bool:
-        nonlocal unmoved
-        unmoved &= _places()
-        return bool(unmoved)
-
-    _unwind(are_left, deadline)
+def _wait_for_others_inside(deadline: float) -> set[FrameType]:
+    """Wait until every other thread has come out of XLA; return the frames of this package in which some still are."""
+    inside = _frames_inside()
+    while inside and time.monotonic() < deadline:
+        time.sleep(_POLL_SECONDS)
+        inside &= _frames_inside()  # a thread that came later was refused
+    return inside
 
 
-def _unwind(are_left: Callable[[], bool], deadline: float) -> None:
-    """Wait while threads are left that have to go on, as long as they may only be slow, and not longer than a deadline.
+def _wait_while(are_at_large: Callable[[], bool]) -> None:
+    """Wait while threads are at large, as long as they may only be slow.
 
     One that sleeps in code of others may do so for ever, and looks like one that a busy machine has put off.
     """
     from pjrt.system.starvation import Starvation  # here: only the end needs it
 
     starvation, left, pause = Starvation(), _UNWINDING_SECONDS, _POLL_SECONDS
-    while are_left() and left > 0 and time.monotonic() < deadline:
+    end = time.monotonic() + _STARVING_SECONDS
+    while are_at_large() and left > 0 and time.monotonic() < end:
         time.sleep(pause)
         if not starvation.look():
             left -= pause  # not the time that has passed: this thread may have been put off, too
         pause = min(2 * pause, _LOOK_SECONDS)
 
 
-def _places() -> set[tuple[int, FrameType, int]]:
-    """Return the frame of each thread that is not waiting for a lock or an event."""
+def _others_are_at_large() -> bool:
+    """Whether another thread goes on. It may hold objects of XLA, and enters XLA when it drops them, in whatever code.
+
+    One that calls this package is refused, and ends.
+    """
     own = {thread.ident for thread in _own} | {_state["ender"]}
-    return {
-        (thread, top, top.f_lasti)
+    return any(
+        thread not in own
+        and not _waits(top)
+        and not (top.f_code.co_filename == threading.__file__ and top.f_code.co_name in _WAITS_OF_THREADING)
         for thread, top in sys._current_frames().items()
-        if thread not in own
-        and top.f_code is not Future._block.__code__
-        and top.f_code.co_filename != threading.__file__
-    }
+    )
+
+
+_WAITS_OF_THREADING = ("wait", "join", "_wait_for_tstate_lock")
+"""Functions of ``threading`` in which a thread may wait for ever, and drops nothing."""
+
+
+def _waits(top: FrameType) -> bool:
+    """Whether a thread waits for a future that is not done, maybe for ever."""
+    return top.f_code is Future._block.__code__ and not top.f_locals["self"]._done
 
 
 def _join(threads: Iterable[threading.Thread], deadline: float) -> None:
@@ -193,7 +195,7 @@ def _frames_inside() -> set[FrameType]:
     own = {thread.ident for thread in _own} | {_state["ender"]}
     inside: set[FrameType] = set()
     for thread, top in sys._current_frames().items():
-        if thread in own or top.f_code is Future._block.__code__:  # it waits for a lock, maybe for ever
+        if thread in own or _waits(top):
             continue
         frame: FrameType | None = top
         while frame is not None:
