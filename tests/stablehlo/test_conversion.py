@@ -9,6 +9,7 @@ from pjrt.stablehlo import (
     Encoding,
     Version,
     _artifact,
+    _mlir,
     artifact_version,
     current_version,
     encoding_of,
@@ -65,6 +66,16 @@ def test_an_artifact_is_written_at_the_version_asked_for(any_program: Program, v
     assert found is not None
     assert found <= Version.parse(version)
     assert "stablehlo.sort" in to_text(written)
+
+
+@pytest.mark.parametrize("version", ["0.9.0", "1.0.0", "1.13.0"])
+def test_the_versioned_dialect_is_read_without_the_name_of_its_producer(artifact: Program, version: str) -> None:
+    code = serialize(artifact, version).code
+    vhlo = _mlir.parse(code.replace(f"StableHLO_v{version}".encode(), b"another tool", 1))
+    for written in (_mlir.write_bytecode(vhlo), _mlir.write_text(vhlo, locations=False)):
+        assert b"vhlo" in read(written).code
+        assert to_text(written) == to_text(code)
+        assert parse(written).entry.name == "main"
 
 
 def test_an_artifact_that_is_old_enough_is_returned_as_it_is(artifact: Program) -> None:

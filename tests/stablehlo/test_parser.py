@@ -8,7 +8,6 @@ import pytest
 
 from pjrt import ElementType, InvalidArgumentError, NotFoundError, Program, UnimplementedError
 from pjrt.stablehlo import (
-    _mlir,
     FutureType,
     OpaqueType,
     Operation,
@@ -17,6 +16,7 @@ from pjrt.stablehlo import (
     TokenType,
     TupleType,
     Version,
+    _mlir,
     current_version,
     parse,
     read,
@@ -313,7 +313,7 @@ def test_a_resource_of_another_size_is_refused() -> None:
   return %0 : tensor<3xf32>
 }
 {-# dialect_resources: { builtin: { w: "0x040000000000803F" } } #-}"""
-    with pytest.raises(InvalidArgumentError, match="expected 12 bytes in the resource w .* found 4"):
+    with pytest.raises(InvalidArgumentError, match=r"expected 12 bytes in the resource w .* found 4"):
         parse(code)
 
 

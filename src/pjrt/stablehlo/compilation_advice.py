@@ -58,7 +58,8 @@ def _on_constants(module: MlirModule) -> str | None:
         return None
     return (
         f"expected the values of {len(constants)} constants, which were left out when the program was written, first "
-        f"that of type {constants[0].results[0].type}, {constants[0].location}; write it with all elements of its constants"
+        f"that of type {constants[0].results[0].type}, {constants[0].location}; write it with all elements of its "
+        "constants"
     )
 
 

@@ -12,7 +12,7 @@ from pjrt.api.errors import InvalidArgumentError
 from pjrt.api.program import AnyProgram, Program, ProgramFormat
 from pjrt.stablehlo import _hlo, _mlir, jaxlib, safe_parse
 from pjrt.stablehlo._mlir import MlirModule
-from pjrt.stablehlo.format import HLO_ENCODINGS, Encoding, artifact_version, encoding_of, has_resources
+from pjrt.stablehlo.format import HLO_ENCODINGS, Encoding, artifact_version, encoding_of, has_resources, is_vhlo
 from pjrt.stablehlo.reader import as_program
 from pjrt.stablehlo.shardings.stated_partitioning import has_mesh_shardings
 from pjrt.stablehlo.version import Version
@@ -46,7 +46,7 @@ def parse_here(program: Program, *, legalized: bool = True) -> MlirModule:
     """Parse as ``to_module`` does, a program that was vetted, or in a process that may end with the parser."""
     encoding = encoding_of(program)
     try:
-        if encoding is Encoding.PORTABLE_ARTIFACT:
+        if encoding is Encoding.PORTABLE_ARTIFACT or is_vhlo(program.code):
             module = _mlir.parse_artifact(program.code)
         elif encoding in HLO_ENCODINGS:
             from pjrt.stablehlo._hlo_conversion import (

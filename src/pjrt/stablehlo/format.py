@@ -92,6 +92,13 @@ def artifact_version(program: Program | bytes) -> Version | None:
     return _bytecode.read_header(code).artifact_version if code.startswith(_bytecode.MAGIC) else None
 
 
+def is_vhlo(code: bytes) -> bool:
+    """Whether text or bytecode is in StableHLO's versioned dialect, as the inside of portable artifacts is."""
+    if code.startswith(_bytecode.MAGIC):
+        return b"vhlo\0" in code and b"func_v" in code
+    return b"vhlo.func_v" in code and is_text(code)
+
+
 def has_resources(code: bytes) -> bool:
     """Whether a program of MLIR may have constants whose values are resources beside the module, or were left out."""
     if code.startswith(_bytecode.MAGIC):

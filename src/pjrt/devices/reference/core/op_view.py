@@ -98,8 +98,8 @@ class OpView:
             text = value.text[:80] if isinstance(value, Opaque) else repr(value)
             if text.startswith("dense_resource<"):
                 raise self.invalid(
-                    "expected the values of a constant, which were left out when the program was written; write it with "
-                    "all elements of its constants"
+                    "expected the values of a constant, which were left out when the program was written; write it "
+                    "with all elements of its constants"
                 )
             raise self.unimplemented(f"expected the elements of a constant, found {text}")
         return converter(ElementType.of(value.dtype), self.result().element)(value)
