@@ -228,3 +228,22 @@ def test_text_is_no_array() -> None:
         pytest.raises(pjrt.InvalidArgumentError, match="give an array of numbers"),
     ):
         model(x, "abcd")
+
+
+def test_results_whose_shapes_are_known_after_a_run() -> None:
+    text = """
+func.func public @main(%n: tensor<i32>, %x: tensor<2xf32>) -> (tensor<?xi32>, tensor<2xf32>) {
+  %s = stablehlo.reshape %n : (tensor<i32>) -> tensor<1xi32>
+  %0 = stablehlo.dynamic_iota %s, dim = 0 : (tensor<1xi32>) -> tensor<?xi32>
+  return %0, %x : tensor<?xi32>, tensor<2xf32>
+}"""
+    with pjrt.load_model(pjrt.stablehlo.read(text), "reference") as model:
+        for count in (3, 0, 5):
+            numbers, same = model(count, [1, 2])
+            assert numbers.shape == (count,)
+            np.testing.assert_array_equal(numbers, np.arange(count))
+            np.testing.assert_array_equal(same, [1, 2])
+    with pjrt.client("reference") as client:
+        first, second = ifrt.Client(client).compile(text).output_specs
+        assert first is None
+        assert second is not None

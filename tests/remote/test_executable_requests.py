@@ -462,3 +462,12 @@ def test_the_end_of_a_session_ends_programs_that_wait_for_the_client(
             ready = speaker.session.arrays.get(handle).ready()
         with pytest.raises(pjrt.CancelledError, match="the session has ended"):
             ready.result(60)
+
+
+def test_a_result_whose_shape_is_known_after_a_run(reference: ProtocolClient) -> None:
+    text = """module @counts {
+  func.func @main(%n: tensor<1xi32>) -> tensor<?xi32> {
+    %0 = stablehlo.dynamic_iota %n, dim = 0 : (tensor<1xi32>) -> tensor<?xi32>
+    return %0 : tensor<?xi32> } }"""
+    with pytest.raises(pjrt.UnimplementedError, match="known only after a run; give the shapes"):
+        compiled(reference, text)

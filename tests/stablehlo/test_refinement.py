@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from jax import export
 
 import pjrt
-from pjrt.stablehlo import inspect, peak_memory, refine, select_platform, signature
+from pjrt.stablehlo import inspect, parse, peak_memory, refine, select_platform, signature
 from pjrt.stablehlo.shapes import shape_propagation
 
 DOUBLED = """
@@ -258,3 +258,81 @@ def test_a_program_of_fixed_shapes_says_so() -> None:
     program = "func.func @main(%x: tensor<2xf32>) -> tensor<2xf32> { return %x : tensor<2xf32> }"
     with pytest.raises(pjrt.InvalidArgumentError, match="found a shape for 'b'; the shapes of this program are fixed"):
         refine(program, {"b": 8})
+
+
+# Operations whose shapes XLA does not propagate: arguments, the operation, and its dynamic and its static result.
+OTHERS = {
+    "bitcast_convert to parts": (
+        "%x: tensor<?x6xf32>",
+        "stablehlo.bitcast_convert %x : (tensor<?x6xf32>) -> tensor<?x6x4xi8>",
+        "4x6x4xi8",
+    ),
+    "bitcast_convert of parts": (
+        "%x: tensor<?x2xui32>",
+        "stablehlo.bitcast_convert %x : (tensor<?x2xui32>) -> tensor<?xf64>",
+        "4xf64",
+    ),
+    "composite": ("%x: tensor<?x6xf32>", 'stablehlo.composite "a.b" %x {decomposition = @d} : RESULTS', "4x6xf32"),
+    "custom_call": ("%x: tensor<?x6xf32>", "stablehlo.custom_call @Sharding(%x) : RESULTS", "4x6xf32"),
+    "einsum": (
+        "%x: tensor<?x6xf32>",
+        'stablehlo.einsum %x, %x, config = "ab,cb->ac" : (tensor<?x6xf32>, tensor<?x6xf32>) -> tensor<?x?xf32>',
+        "4x4xf32",
+    ),
+    "unary_einsum": (
+        "%x: tensor<?x6xf32>",
+        'stablehlo.unary_einsum %x, config = "ab->ba" : (tensor<?x6xf32>) -> tensor<6x?xf32>',
+        "6x4xf32",
+    ),
+    "unary_einsum to a number": (
+        "%x: tensor<?x6xf32>",
+        'stablehlo.unary_einsum %x, config = "ab->b" : (tensor<?x6xf32>) -> tensor<?xf32>',
+        "6xf32",
+    ),
+    "rng": (
+        "%x: tensor<?x6xf32>",
+        "stablehlo.rng %zero, %zero, %shape, distribution = NORMAL : (tensor<f32>, tensor<f32>, tensor<2xi32>) "
+        "-> tensor<?x6xf32>",
+        "4x6xf32",
+    ),
+    "rng_bit_generator": (
+        "%x: tensor<?xui64>",
+        '"stablehlo.rng_bit_generator"(%x) <{rng_algorithm = #stablehlo<rng_algorithm DEFAULT>}> : (tensor<?xui64>) '
+        "-> (tensor<?xui64>, tensor<3xui64>)",
+        "4xui64",
+    ),
+    "torch_index_select": (
+        "%x: tensor<?x6xf32>",
+        '"stablehlo.torch_index_select"(%x, %index) <{dim = 1 : i64, batch_dims = 0 : i64}> : '
+        "(tensor<?x6xf32>, tensor<2x3xi32>) -> tensor<?x2x3xf32>",
+        "4x2x3xf32",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_operations_whose_shapes_xla_does_not_propagate(name: str) -> None:
+    argument, operation, static = OTHERS[name]
+    type_ = argument.partition(": ")[2]
+    operation = operation.replace("RESULTS", f"({type_}) -> {type_}")
+    result = operation.rpartition("-> ")[2].removeprefix("(").partition(",")[0]
+    value, count = ("%r#0", "%r:2") if "bit_generator" in name else ("%r", "%r")
+    sizes = "stablehlo.get_dimension_size %x, dim = 0 : (" + type_ + ") -> tensor<i32>"
+    text = f"""
+func.func public @main({argument}) -> {result} {{
+  %zero = stablehlo.constant dense<0.0> : tensor<f32>
+  %index = stablehlo.constant dense<1> : tensor<2x3xi32>
+  %six = stablehlo.constant dense<6> : tensor<1xi32>
+  %size = {sizes}
+  %first = stablehlo.reshape %size : (tensor<i32>) -> tensor<1xi32>
+  %shape = stablehlo.concatenate %first, %six, dim = 0 : (tensor<1xi32>, tensor<1xi32>) -> tensor<2xi32>
+  {count} = {operation}
+  return {value} : {result}
+}}
+func.func private @d(%x: {type_}) -> {type_} {{ return %x : {type_} }}"""
+    shape = tuple(4 if size == "?" else int(size) for size in type_[len("tensor<") : -1].split("x")[:-1])
+    refined = refine(text, [shape])
+    (declared,) = parse(refined).entry.type.results
+    assert str(declared) == f"tensor<{static}>"
+    operations = {each.name for each in parse(refined).walk()}
+    assert "stablehlo." + name.partition(" ")[0] in operations or name == "composite"

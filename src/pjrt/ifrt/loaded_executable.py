@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -45,7 +46,7 @@ class LoadedExecutable:
         client: the client.
         devices: the devices, one for each partition, and the partitions of the next replica after those of the first.
         parameter_specs: the global array that each parameter takes.
-        output_specs: the global array that each result is.
+        output_specs: the global array that each result is; None for a result whose shape is known only after a run.
         parameter_names: the name of each parameter in the author's program; empty where it is unknown.
     """
 
@@ -79,20 +80,35 @@ class LoadedExecutable:
         )
         # For each parameter the sharding that last took its place: the same arguments come again and again.
         self._accepted: list[Sharding] = [spec.sharding for spec in self.parameter_specs]
-        self.output_specs = self._specs(
-            types.results, executable.output_shardings, lambda: executable.output_memory_kinds
-        )
+        self.output_specs = self._output_specs(types.results)
+
+    def _output_specs(self, results: Sequence[Any]) -> tuple[ArraySpec | None, ...]:
+        """Return the global results.
+
+        Raises:
+            UnimplementedError: one has a dynamic size, on several devices.
+        """
+        executable = self._executable
+        static = [result for result in results if _is_static(result)]
+        if len(static) == len(results):
+            return self._specs(results, executable.output_shardings, lambda: executable.output_memory_kinds)
+        if len(self.devices) > 1:
+            raise UnimplementedError(
+                f"results of {self.name!r} have sizes that are known only after a run, and it runs on "
+                f"{len(self.devices)} devices; compile it for one device, or for the shapes of its arguments"
+            )
+        specs = iter(self._specs(static, None, None))
+        return tuple(next(specs) if _is_static(result) else None for result in results)
 
     def _specs(
-        self, values: Sequence[Any], shardings: Sequence[bytes] | None, read_kinds: Callable[[], Sequence[str]]
+        self, values: Sequence[Any], shardings: Sequence[bytes] | None, read_kinds: Callable[[], Sequence[str]] | None
     ) -> tuple[ArraySpec, ...]:
         """Return global arguments or results: their types are the program's, the rest is the executable's."""
         protos = [None] * len(values) if shardings is None else shardings
-        kinds: Sequence[str | None]
-        try:
-            kinds = read_kinds()
-        except UnimplementedError:  # a device that does not report them: the default kind
-            kinds = [None] * len(values)
+        kinds: Sequence[str | None] = [None] * len(values)  # the default kind
+        if read_kinds is not None:
+            with contextlib.suppress(UnimplementedError):  # of a device that does not report them
+                kinds = read_kinds()
         return tuple(
             ArraySpec(
                 value.shape,
@@ -226,8 +242,15 @@ class LoadedExecutable:
                 array._check_alive()
             raise
         return [
-            Array(self.client, spec, [row[number] for row in rows]) for number, spec in enumerate(self.output_specs)
+            Array(self.client, spec or self._spec_of(rows[0][number]), [row[number] for row in rows])
+            for number, spec in enumerate(self.output_specs)
         ]
+
+    def _spec_of(self, buffer: Any) -> ArraySpec:
+        """Return the global array that a buffer is, on the only device."""
+        return ArraySpec(
+            buffer.shape, buffer.element_type, self._sharding(buffer.shape, None, buffer.memory_space.kind)
+        )
 
     def _rows(self, arguments: Sequence[Array]) -> list[list[Any]]:
         if len(arguments) != len(self.parameter_specs):
@@ -256,6 +279,10 @@ class LoadedExecutable:
 
     def __repr__(self) -> str:
         return f"<LoadedExecutable {self.name!r} on {self.devices}>"
+
+
+def _is_static(result: Any) -> bool:
+    return all(isinstance(size, int) for size in result.shape)
 
 
 def _is_cut_alike(array: ArraySpec, parameter: ArraySpec) -> bool:

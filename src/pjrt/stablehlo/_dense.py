@@ -107,8 +107,8 @@ def put_resources_in_place(module: MlirModule) -> None:
         InvalidArgumentError: a resource has not as many bytes as its constant needs.
     """
     with module as mlir:
-        named = [(operation, _resource_of(operation)) for operation in walk(mlir.operation)]
-        named = [(operation, name) for operation, name in named if name is not None]
+        found = [(operation, _resource_of(operation)) for operation in walk(mlir.operation)]
+        named = [(operation, name) for operation, name in found if name is not None]
         if not named:
             return
         # MLIR's bindings give the bytes of a resource only as the end of the module's text.

@@ -168,7 +168,7 @@ def _sort(sort: Operation) -> list[Operation]:
     here, there = (Value(scalar, "", body, len(arguments) + number) for number in range(2))
     body.arguments = (*arguments, here, there)
     swapped = [arguments[number ^ 1] for number in range(len(arguments))]
-    answers = []
+    answers: list[Value] = []
     for values in (arguments, swapped):
         copy = order.renamed(dict(zip(map(id, order.arguments), values, strict=True)))
         inside.operations += copy.operations[:-1]

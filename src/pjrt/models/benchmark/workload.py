@@ -65,8 +65,9 @@ class Workload:
 
     @property
     def num_result_bytes(self) -> int:
-        """The bytes of the whole results."""
-        return sum(math.prod(spec.shape) * spec.element_type.dtype.itemsize for spec in self._executable.output_specs)
+        """The bytes of the whole results, without those whose shapes are known only after a run."""
+        specs = filter(None, self._executable.output_specs)
+        return sum(math.prod(spec.shape) * spec.element_type.dtype.itemsize for spec in specs)
 
     def put(self) -> int:
         """Put all arguments on the devices and return the nanoseconds until they are there."""

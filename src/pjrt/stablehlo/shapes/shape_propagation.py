@@ -21,6 +21,7 @@ from pjrt.stablehlo.mlir_walk import walk
 from pjrt.stablehlo.outline import Outline
 from pjrt.stablehlo.safe_parse import run_module
 from pjrt.stablehlo.shapes.shape_assertions import is_assertion, without_advice
+from pjrt.stablehlo.shapes.shape_functions import hide, restore
 
 TIME_LIMIT = 120.0
 """The time limit of the subprocess, in seconds."""
@@ -41,8 +42,10 @@ def propagate(module: MlirModule) -> bytes:
             program's own.
         DeadlineExceededError: XLA does not finish.
     """
+    hidden = hide(module)
     try:
-        return _propagate_safely(module)
+        code = _propagate_safely(module)
+        return restore(code, hidden) if hidden else code
     except InvalidArgumentError:
         # XLA stops at the first fault, which often follows from a condition that does not hold: ask for those alone.
         _propagate_safely(_conditions_of(module))

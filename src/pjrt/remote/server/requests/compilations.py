@@ -48,7 +48,17 @@ def received(session: Session, request: Any) -> tuple[Program, CompileOptions]:
 
 
 def compiled(session: Session, executable: LoadedExecutable, callbacks: Sequence[HostCallback] = ()) -> Any:
-    """Keep an executable for the client, and return its handle and the first facts about it (``CompileResponse``)."""
+    """Keep an executable for the client, and return its handle and the first facts about it (``CompileResponse``).
+
+    Raises:
+        UnimplementedError: the shape of a result is known only after a run. Clients learn shapes before.
+    """
+    if None in executable.output_specs:
+        executable.delete()
+        raise UnimplementedError(
+            f"a server does not run {executable.name!r}: the shape of a result is known only after a run; give the "
+            "shapes of the arguments, as in compile(program, shapes=…)"
+        )
     response = wire.CompileResponse(
         loaded_executable_handle=session.executables.add(SessionExecutable(executable, callbacks)),
         loaded_host_callback_handles=[session.callbacks.add(callback) for callback in callbacks],

@@ -38,7 +38,9 @@ def metadata(session: Session, request: Any) -> Any:
             getattr(response, f"{name}_list").layouts.extend(layouts)
         except PjrtError as error:
             getattr(response, f"{name}_error").CopyFrom(status_proto(error))
-    kinds = [spec.sharding.memory_spaces[0].kind for spec in executable.output_specs]
+    kinds = [
+        spec.sharding.memory_spaces[0].kind for spec in filter(None, executable.output_specs)
+    ]  # no None is compiled
     response.output_memory_kinds.memory_kind_lists.add(memory_kinds=kinds)
     response.donated_input_indices.donated_input_indices.extend(sorted(executable.donatable_input_indices))
     try:

@@ -40,7 +40,8 @@ def execute(session: Session, request: Any) -> Any:
             f"{executable.name!r} is loaded on the devices {executable.devices.ids}; expected to run on these, found "
             f"{tuple(request.device_ids)}"
         )
-    outputs = [] if request.result_array_handle else [_output(spec) for spec in executable.output_specs]
+    specs = filter(None, executable.output_specs)  # no None is compiled
+    outputs = [] if request.result_array_handle else list(map(_output, specs))
     arguments = session.arrays.get_all(request.args_handles)
     options = execute_options_of(request.execute_options)
     status = None
