@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import jax
+import jax.numpy as jnp
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+import pjrt
 from pjrt import DataLossError, InvalidArgumentError, PjrtError, Program, ProgramFormat, stablehlo
 from pjrt.stablehlo import jaxlib, parse_hlo_text
 from pjrt.stablehlo.files import hlo_text
@@ -48,21 +54,70 @@ def test_the_proto_is_that_of_the_text(hlo: Program, tmp_path: Path) -> None:
     assert stablehlo.to_text(program) == stablehlo.to_text(hlo)
 
 
-def test_optimized_programs_are_refused_with_the_operation() -> None:
-    fused = b"""HloModule f
-
-fused {
-  x = f32[8] parameter(0)
-  ROOT y = f32[8] sine(x)
+OPTIMIZED: dict[str, Callable[..., Any]] = {
+    "a fusion": lambda x, y: jnp.tanh(x @ y + 1).sum(0),
+    "a loop": lambda x, y: jax.lax.scan(lambda c, row: (jnp.sin(c) + row, c * 2), x[0], x),
+    "another order in memory": lambda x, y: (x.T.reshape(2, 3, 4) * 2).transpose(2, 0, 1) + y[0, 0],
+    "a sort": lambda x, y: jnp.sort(x, axis=0),
+    "bits": lambda x, y: jax.lax.bitcast_convert_type(x.reshape(3, 8), jnp.int32).T,
+    "indices": lambda x, y: x[jnp.array([2, 0])].T * 3,
+    "LAPACK": lambda x, y: jnp.linalg.cholesky(x @ x.T + 9 * jnp.eye(4)),
+    "selected elements": lambda x, y: jax.lax.top_k(x, 3),
 }
+
+
+@pytest.mark.parametrize("name", OPTIMIZED)
+@pytest.mark.parametrize("device", ["cpu", "reference"])
+def test_optimized_programs_run(name: str, device: str) -> None:
+    function = OPTIMIZED[name]
+    x, y = (np.random.default_rng(seed).normal(size=(4, 6)).astype(np.float32) for seed in range(2))
+    arguments = (jnp.asarray(x), jnp.asarray(y.T))
+    compiled = jax.jit(function, keep_unused=True).lower(*arguments).compile()
+    with pjrt.load_model(compiled.as_text(), device) as model:
+        assert model.file.kind == "HLO text"
+        results = [np.asarray(each) for each in model(*map(np.asarray, arguments))]
+    expected = jax.tree.leaves(compiled(*arguments))
+    for result, right in zip(results, expected, strict=True):
+        np.testing.assert_allclose(result, right, rtol=1e-5, atol=1e-6)
+
+
+def test_an_operation_of_one_device_is_refused_by_name() -> None:
+    text = b"""HloModule f
 
 ENTRY main {
   x = f32[8] parameter(0)
-  ROOT y = f32[8] fusion(x), kind=kLoop, calls=fused
+  ROOT y = f32[2,8] bitcast(x)
 }
 """
-    with pytest.raises(InvalidArgumentError, match=r"found the operation fusion, .* before_optimizations\.txt$"):
-        stablehlo.signature(stablehlo.read(fused))
+    with pytest.raises(InvalidArgumentError, match=r"found the operation bitcast, .* before_optimizations\.txt$"):
+        stablehlo.signature(stablehlo.read(text))
+
+
+@pytest.mark.parametrize("change", ["a byte order mark", "no module", "the entry alone"])
+def test_text_that_begins_in_another_way(change: str) -> None:
+    code = b"""HloModule m
+
+%twice (x: f32[]) -> f32[] {
+  %x = f32[] parameter(0)
+  ROOT %sum = f32[] add(%x, %x)
+}
+
+ENTRY %main (y: f32[3]) -> f32[3] {
+  %y = f32[3] parameter(0)
+  ROOT %z = f32[3] map(%y), dimensions={0}, to_apply=%twice
+}
+"""
+    if change == "a byte order mark":
+        code = b"\xef\xbb\xbf" + code
+    elif change == "no module":
+        code = b"// a comment\n" + code.partition(b"\n")[2]
+    else:
+        code = code[code.index(b"ENTRY") :].replace(b"map(%y), dimensions={0}, to_apply=%twice", b"add(%y, %y)")
+    with pjrt.load_model(code, "reference") as model:
+        assert model.file.kind == "HLO text"
+        np.testing.assert_array_equal(model([1, 2, 3])[0], [2, 4, 6])
+    with pytest.raises(InvalidArgumentError, match=f"line {code[: code.index(b'ROOT %z')].count(10) + 1}, "):
+        stablehlo.read(code.replace(b"ROOT %z = f32[3]", b"ROOT %z = f33[3]"))
 
 
 def test_comments_computations_and_shardings() -> None:

@@ -110,7 +110,7 @@ def _draw(file: ModelFile, html: str | None, shapes: dict[str, tuple[int, ...]] 
 
 
 def _print(info: stablehlo.ProgramInfo, file: ModelFile) -> None:
-    facts = _facts(info)
+    facts = _facts(info, _encoding(info, file))
     if file.platforms:
         facts.append(("exported for", ", ".join(file.platforms)))
     if file.writer:
@@ -143,10 +143,15 @@ def _print_rows(kind: str, rows: Sequence[SignatureRow], info: stablehlo.Program
     )
 
 
-def _facts(info: stablehlo.ProgramInfo) -> list[tuple[str, object]]:
+def _encoding(info: stablehlo.ProgramInfo, file: ModelFile) -> str:
+    """Return how the program is written in its file."""
+    return str(info.encoding) if file.contents is not None else file.kind
+
+
+def _facts(info: stablehlo.ProgramInfo, encoding: str) -> list[tuple[str, object]]:
     facts: list[tuple[str, object]] = [
         ("program", info.name or "without a name"),
-        ("written as", f"{info.encoding} {info.version}" if info.version else info.encoding),
+        ("written as", f"{encoding} {info.version}" if info.version else encoding),
         ("needs", f"StableHLO {info.needed_version}" if info.needed_version else info.not_portable_because),
         ("size", f"{readable_bytes(info.size)}, constants {readable_bytes(info.constant_bytes)}"),
         *([("left out", f"the values of {info.constants_left_out} constants")] if info.constants_left_out else []),
@@ -182,7 +187,7 @@ def _as_dict(info: stablehlo.ProgramInfo, file: ModelFile) -> dict[str, Any]:
     return {
         "name": info.name,
         "entry": info.entry,
-        "encoding": str(info.encoding),
+        "encoding": _encoding(info, file),
         "format": str(info.encoding.program_format),
         "size": info.size,
         "version": str(info.version) if info.version else None,

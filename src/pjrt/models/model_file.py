@@ -20,6 +20,7 @@ from pjrt.api.shape_spec import Shapes as ArgumentShapes
 from pjrt.artifacts import file_format
 from pjrt.stablehlo.call_signature import CallSignature, Parameter, Result
 from pjrt.stablehlo.files.contents import FileContents
+from pjrt.stablehlo.files.hlo_text import looks_like_hlo_text
 from pjrt.stablehlo.format import ZIP_MAGIC, is_jax_export, is_text
 from pjrt.stablehlo.shapes.argument_shapes import resolve_shapes
 from pjrt.stablehlo.tree import Tree
@@ -31,6 +32,9 @@ if TYPE_CHECKING:
 
 SAVED = "saved executable"
 """The kind of a file with an executable that was compiled before."""
+
+HLO_TEXT = "HLO text"
+"""The kind of a file with HLO text, which is an HLO proto once it is read."""
 
 _BEGINNING = 1 << 16
 
@@ -86,7 +90,8 @@ class ModelFile:
             return ModelFile(SAVED, source=source, executable=_saved_executable().read(path))
         if is_jax_export(beginning):
             return ModelFile._of_contents(stablehlo.read_jax_export(Path(path)), source)
-        return ModelFile._of_program(stablehlo.read_file(path), source)
+        kind = HLO_TEXT if looks_like_hlo_text(beginning) else ""
+        return ModelFile._of_program(stablehlo.read_file(path), source, kind)
 
     @staticmethod
     def of(
@@ -119,11 +124,13 @@ class ModelFile:
             return ModelFile(SAVED, source=source, executable=_saved_executable().from_bytes(model))
         if isinstance(model, bytes) and is_jax_export(model):
             return ModelFile._of_contents(stablehlo.read_jax_export(model), source)
-        return ModelFile._of_program(stablehlo.read(cast("Program | str | bytes", model)), source)
+        code = model.encode() if isinstance(model, str) else model
+        kind = HLO_TEXT if isinstance(code, bytes) and looks_like_hlo_text(code) else ""
+        return ModelFile._of_program(stablehlo.read(cast("Program | str | bytes", model)), source, kind)
 
     @staticmethod
-    def _of_program(program: Program, source: str) -> ModelFile:
-        return ModelFile(str(stablehlo.encoding_of(program)), source=source, program=program)
+    def _of_program(program: Program, source: str, kind: str = "") -> ModelFile:
+        return ModelFile(kind or str(stablehlo.encoding_of(program)), source=source, program=program)
 
     @staticmethod
     def _of_contents(contents: FileContents, source: str) -> ModelFile:

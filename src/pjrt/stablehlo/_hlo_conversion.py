@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from typing import Any
 
@@ -11,7 +12,7 @@ from pjrt.stablehlo._device_groups import with_listed_groups
 from pjrt.stablehlo._diagnostics import shortened
 from pjrt.stablehlo._mlir import MlirModule
 from pjrt.stablehlo._older_hlo import modernized
-from pjrt.stablehlo.mlir_walk import walk
+from pjrt.stablehlo.mlir_walk import inline, walk
 
 
 def from_hlo_proto(code: bytes, *, legalized: bool) -> MlirModule:
@@ -32,6 +33,7 @@ def from_hlo_proto(code: bytes, *, legalized: bool) -> MlirModule:
     except (RuntimeError, ValueError) as error:
         raise InvalidArgumentError(shortened(str(error))) from error
     module = _mlir.parse(converted)
+    _take_optimizations_back(module)
     if legalized:
         _legalize(module)
     return module
@@ -52,11 +54,68 @@ def to_hlo_proto(module: MlirModule, *, tuple_result: bool) -> bytes:
     return proto
 
 
+def _take_optimizations_back(module: MlirModule) -> None:
+    """Replace the operations that XLA's own optimizations make, which a compiler does not take, and drop their layouts.
+
+    The layouts are those of buffers of the device that the program was optimized for.
+    """
+    ir = jaxlib.load("mlir.ir", "convert HLO protos")
+    with module as mlir, ir.Location.unknown():
+        operations = list(walk(mlir.operation))
+        if not any(operation.name in _OPTIMIZED for operation in operations):
+            return
+        for operation in reversed(operations):  # the inner ones before those that hold them
+            for name in _LAYOUTS:
+                if name in operation.attributes and operation.name not in _OPTIMIZED:
+                    del operation.attributes[name]
+            if operation.name == "mhlo.copy":
+                operation.results[0].replace_all_uses_with(operation.operands[0])
+                operation.erase()
+            elif operation.name == "mhlo.fusion":
+                inline(operation)
+            elif operation.name == "mhlo.bitcast":
+                _replace_bitcast(operation)
+
+
+_OPTIMIZED = frozenset({"mhlo.bitcast", "mhlo.copy", "mhlo.fusion"})
+_LAYOUTS = ("result_layout", "xla_shape")
+
+
+def _replace_bitcast(operation: Any) -> None:
+    """Replace a bitcast, which takes the memory of an array for that of one of another shape and layout."""
+    ir = jaxlib.load("mlir.ir", "convert HLO protos")
+    place: dict[str, Any] = {"loc": operation.location, "ip": ir.InsertionPoint(operation)}
+    (value,), (result,) = operation.operands, operation.results
+    element = result.type.element_type
+    if math.prod(value.type.shape) != math.prod(result.type.shape):
+        return  # what such a one means depends on the device
+    if value.type.element_type != element:
+        type_ = ir.RankedTensorType.get(value.type.shape, element)
+        value = ir.Operation.create("stablehlo.bitcast_convert", [type_], [value], **place).result
+    orders = [
+        list(reversed(list(operation.attributes[name]))) if name in operation.attributes else list(range(rank))
+        for name, rank in (("source_layout", len(value.type.shape)), ("result_layout", len(result.type.shape)))
+    ]
+
+    def transposed(value: Any, permutation: list[int]) -> Any:
+        if permutation == sorted(permutation):
+            return value
+        type_ = ir.RankedTensorType.get([value.type.shape[d] for d in permutation], element)
+        attributes = {"permutation": ir.DenseI64ArrayAttr.get(permutation)}
+        return ir.Operation.create("stablehlo.transpose", [type_], [value], attributes, **place).result
+
+    source, target = orders
+    in_memory = ir.RankedTensorType.get([result.type.shape[d] for d in target], element)
+    value = ir.Operation.create("stablehlo.reshape", [in_memory], [transposed(value, source)], **place).result
+    result.replace_all_uses_with(transposed(value, [target.index(d) for d in range(len(target))]))
+    operation.erase()
+
+
 def _legalize(module: MlirModule) -> None:
     """Replace deprecated operations and those of the mhlo dialect that have a counterpart.
 
     Raises:
-        InvalidArgumentError: an operation has no counterpart (those of optimized HLO, such as fusions, have none).
+        InvalidArgumentError: an operation has no counterpart, as some of optimized HLO have none.
     """
     with module as mlir:
         for operation in reversed(list(walk(mlir.operation))):  # the inner ones before those that hold them
@@ -78,17 +137,15 @@ def _legalize(module: MlirModule) -> None:
 
 _WITHOUT_COUNTERPART = re.compile(r"failed to legalize operation 'mhlo\.(\w+)'")
 _LEGALIZATION = (
-    "builtin.module(func.func(chlo-legalize-to-stablehlo,stablehlo-legalize-deprecated-ops),hlo-legalize-to-stablehlo)"
+    "builtin.module(func.func(chlo-legalize-to-stablehlo,stablehlo-legalize-deprecated-ops{fail-on-unused=false}),"
+    "hlo-legalize-to-stablehlo)"
 )
 
 
 def _replace_mhlo(operation: Any) -> None:
     """Replace an operation of XLA's that StableHLO's passes would leave as a custom call."""
     name = operation.name
-    if name == "mhlo.copy":
-        operation.results[0].replace_all_uses_with(operation.operands[0])
-        operation.erase()
-    elif name == "mhlo.erf":
+    if name == "mhlo.erf":
         _replace(operation, "chlo.erf", {})
     elif name == "mhlo.topk" and operation.attributes["largest"].value:
         _replace(operation, "chlo.top_k", {"k": operation.attributes["k"]})

@@ -160,8 +160,7 @@ def from_hlo(program: AnyProgram, *, trusted: bool = False) -> Program:
     Deprecated operations are replaced, and those of XLA's own that have a counterpart.
 
     Raises:
-        InvalidArgumentError: an operation has no counterpart in StableHLO, as those of optimized HLO (fusions and
-            the like).
+        InvalidArgumentError: an operation has no counterpart in StableHLO, as some that XLA's optimizations make.
         PjrtError: as for ``to_module``.
     """
     program = as_program(program)

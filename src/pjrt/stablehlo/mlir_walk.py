@@ -51,3 +51,16 @@ def symbols(attribute: Any) -> Iterator[str]:
     elif kind == "DictAttr":
         for item in attribute:
             yield from symbols(item.attr)
+
+
+def inline(operation: Any) -> None:
+    """Put the operations of a region in the place of the operation that has it."""
+    block = operation.regions[0].blocks[0]
+    for argument, operand in zip(block.arguments, operation.operands, strict=True):
+        argument.replace_all_uses_with(operand)
+    *inner, last = list(block.operations)
+    for each in inner:
+        each.operation.move_before(operation)
+    for result, value in zip(operation.results, last.operation.operands, strict=True):
+        result.replace_all_uses_with(value)
+    operation.erase()

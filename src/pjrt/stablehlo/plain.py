@@ -8,7 +8,7 @@ from pjrt.api.errors import InvalidArgumentError
 from pjrt.api.program import AnyProgram, Program, ProgramFormat
 from pjrt.stablehlo import _mlir
 from pjrt.stablehlo.conversion import serialize, to_module
-from pjrt.stablehlo.mlir_walk import walk
+from pjrt.stablehlo.mlir_walk import inline, walk
 from pjrt.stablehlo.reader import as_program
 from pjrt.stablehlo.shardings.stated_partitioning import partitioning_of
 from pjrt.stablehlo.version import Version
@@ -80,7 +80,7 @@ def _strip(module: Any) -> None:
             operation.results[0].replace_all_uses_with(operation.operands[0])
             operation.erase()
         elif name in _INLINED:
-            _inline(operation)
+            inline(operation)
 
 
 def _is_hint_call(operation: Any) -> bool:
@@ -102,19 +102,6 @@ def _strip_function(function: Any) -> None:
             type(each).get({item.name: item.attr for item in each if item.name not in _ATTRIBUTES}) for each in array
         ]
         function.attributes[which] = type(array).get(kept)
-
-
-def _inline(operation: Any) -> None:
-    """Put the operations of a region in the place of the operation that has it."""
-    block = operation.regions[0].blocks[0]
-    for argument, operand in zip(block.arguments, operation.operands, strict=True):
-        argument.replace_all_uses_with(operand)
-    *inner, last = list(block.operations)
-    for each in inner:
-        each.operation.move_before(operation)
-    for result, value in zip(operation.results, last.operation.operands, strict=True):
-        result.replace_all_uses_with(value)
-    operation.erase()
 
 
 def _drop(operation: Any, name: str) -> None:

@@ -16,7 +16,9 @@ from pjrt.stablehlo import _hlo, jaxlib
 
 _PURPOSE = "read or write HLO text"
 _COMMENT = rb"//[^\n]*+|/\*(?:[^*]|\*(?!/))*+(?:\*/|\Z)"
-_BEGINNING = rb"(?:\xef\xbb\xbf)?(?:\s|" + _COMMENT + rb")*+HloModule\b"
+_BLANKS = rb"(?:\xef\xbb\xbf)?(?:\s|" + _COMMENT + rb")*+"
+_BEGINNING = _BLANKS + rb"(?:HloModule\b|ENTRY\s+%?[\w.-]+\s*[({]|%[\w.-]+\s*[({])"
+"""A module, or a computation where the line of the module was left out."""
 _HEADER = rb"(?m)^HloModule\b[^\n]*"
 _COUNTS = rb"\b(replica_count|num_partitions)=(\d{1,6})\b"
 _ELIDED = rb"\bconstant\(\s*\{\s*\.\.\.\s*\}\s*\)"
@@ -112,7 +114,9 @@ def parse_here(code: bytes) -> bytes:
         InvalidArgumentError: the text has a syntax error.
         FailedPreconditionError: jaxlib is missing.
     """
-    text = code.decode()
+    text = code.decode("utf-8-sig")
+    if re.match(_BLANKS + rb"HloModule\b", code) is None:
+        text = f"HloModule without_a_name {text}"  # in the first line, so that errors name the right ones
     try:
         proto: bytes = jaxlib.load_hlo(_PURPOSE).hlo_module_from_text(text).as_serialized_hlo_module_proto()
     except (RuntimeError, ValueError) as error:
