@@ -244,3 +244,38 @@ def test_shardings_of_both_kinds_are_refused() -> None:
         pytest.raises(pjrt.InvalidArgumentError, match=r"one kind, found \{devices=\[4,2\].* GSPMD's beside Shardy's"),
     ):
         client.compile(BY_GSPMD.replace("RESULT", result))
+
+
+@pytest.mark.parametrize("device", ["cpu", "reference"])
+def test_shardings_of_both_kinds_in_the_form_for_hlo(device: str) -> None:
+    """JAX 0.6 writes GSPMD's shardings beside Shardy's, and a body for each device that Shardy alone knows."""
+    values = r"#sdy.sharding_per_value<[<@m, [{}, {\22d\22}]>]>"
+    axes = r'xla.sdy.manual_axes = "#sdy<manual_axes{\22d\22}>"'
+    into, out = (f'xla.sdy.{which}_shardings = "{values}"' for which in ("in", "out"))
+    tiles = 'mhlo.sharding = "{devices=[1,2]<=[2]}"'
+    text = rf"""
+module attributes {{mhlo.frontend_attributes = {{xla.sdy.meshes = "{{m = #sdy.mesh<[\22d\22=2]>}}"}},
+                   mhlo.num_partitions = 2 : i32}} {{
+  func.func public @main(%x: tensor<2x8xf32> {{mhlo.frontend_attributes = {{xla.sdy.sharding =
+      "#sdy.sharding<@m, [{{}}, {{\22d\22}}]>"}}, {tiles}}}) -> (tensor<2x8xf32> {{{tiles}}}) {{
+    %0 = stablehlo.custom_call @xla.sdy.GlobalToLocalShape(%x) {{has_side_effect = true,
+      mhlo.frontend_attributes = {{{into}, {axes}}}}} : (tensor<2x8xf32>) -> tensor<2x4xf32>
+    %1 = call @xla.sdy.manual_computation_body(%0) {{mhlo.frontend_attributes = {{{into}, {axes}, {out}}}}}
+      : (tensor<2x4xf32>) -> tensor<2x4xf32>
+    %2 = stablehlo.custom_call @xla.sdy.LocalToGlobalShape(%1) {{mhlo.frontend_attributes = {{{axes}, {out}}}}}
+      : (tensor<2x4xf32>) -> tensor<2x8xf32>
+    return %2 : tensor<2x8xf32>
+  }}
+  func.func @xla.sdy.manual_computation_body(%x: tensor<2x4xf32>) -> tensor<2x4xf32> {{
+    %0 = "stablehlo.all_reduce"(%x) <{{channel_handle = #stablehlo.channel_handle<handle = 1, type = 1>,
+      replica_groups = dense<[[0, 1]]> : tensor<1x2xi64>, use_global_device_ids}}> ({{
+        ^bb0(%a: tensor<f32>, %b: tensor<f32>):
+          %s = stablehlo.add %a, %b : tensor<f32>
+          stablehlo.return %s : tensor<f32>
+    }}) : (tensor<2x4xf32>) -> tensor<2x4xf32>
+    return %0 : tensor<2x4xf32>
+  }}
+}}"""
+    x = np.arange(16, dtype=np.float32).reshape(2, 8)
+    with pjrt.load_model(pjrt.stablehlo.read(text), device, num_devices=2) as model:
+        np.testing.assert_array_equal(np.asarray(model(x)[0]), np.tile(x[:, :4] + x[:, 4:], 2))

@@ -14,7 +14,7 @@ from pjrt.stablehlo import _hlo, _mlir, jaxlib, safe_parse
 from pjrt.stablehlo._mlir import MlirModule
 from pjrt.stablehlo.format import HLO_ENCODINGS, Encoding, artifact_version, encoding_of, has_resources, is_vhlo
 from pjrt.stablehlo.reader import as_program
-from pjrt.stablehlo.shardings.stated_partitioning import has_mesh_shardings
+from pjrt.stablehlo.shardings.stated_partitioning import has_mesh_shardings, has_shardings_of_both
 from pjrt.stablehlo.version import Version
 
 
@@ -64,6 +64,10 @@ def parse_here(program: Program, *, legalized: bool = True) -> MlirModule:
             from pjrt.stablehlo._device_groups import list_groups
 
             list_groups(module)
+        if has_shardings_of_both(program):
+            from pjrt.stablehlo.shardings.shardy_form import drop_tiles
+
+            drop_tiles(module)
         if has_mesh_shardings(program):
             from pjrt.stablehlo.shardings.shardy_form import to_shardy
 

@@ -40,6 +40,24 @@ def to_shardy(module: MlirModule) -> None:
             _Respelling(mlir, next((each.mesh for each in stated if each.mesh.axes), stated[0].mesh)).run()
 
 
+def drop_tiles(module: MlirModule) -> None:
+    """Drop the shardings of GSPMD's from a program that states the same ones as Shardy's, in the form for HLO.
+
+    JAX 0.6 writes both. XLA takes such a program for GSPMD's, and refuses it then for its custom calls of Shardy's.
+    """
+    with module as mlir:
+        for operation in walk(mlir.operation):
+            if _XLA in operation.attributes:
+                del operation.attributes[_XLA]
+            for name in _OF_VALUES if operation.name == "func.func" else ():
+                if name in operation.attributes:
+                    rows = operation.attributes[name]
+                    kept = [{item.name: item.attr for item in row if item.name != _XLA} for row in rows]
+                    operation.attributes[name] = type(rows).get(
+                        [type(row).get(items) for row, items in zip(rows, kept, strict=True)]
+                    )
+
+
 def _over_mesh(operation: Any) -> Iterator[str]:
     """Yield the shardings over a mesh of an operation, and of a function's arguments and results."""
     attributes = operation.attributes

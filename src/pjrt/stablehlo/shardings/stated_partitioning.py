@@ -121,6 +121,12 @@ def has_mesh_shardings(program: Program) -> bool:
     return _over_mesh(program.code)
 
 
+def has_shardings_of_both(program: Program) -> bool:
+    """Whether a program of MLIR may have tiles of GSPMD's beside Shardy's shardings in the form for HLO."""
+    code = program.code
+    return program.format == ProgramFormat.MLIR and _SHARDY_IN_XLA.encode() in code and b"mhlo.sharding" in code
+
+
 def _over_mesh(code: bytes) -> bool:
     """Whether MLIR may hold shardings of XLA's over the axes of a mesh, which are Shardy's in XLA's spelling."""
     return _OVER_MESH.search(code) is not None
