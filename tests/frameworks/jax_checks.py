@@ -284,6 +284,27 @@ def debug_print_and_callbacks() -> None:
 
 
 @check
+def ordered_callbacks_without_results() -> None:
+    seen: list[int] = []
+
+    def twice(x: Any) -> Any:
+        jax.experimental.io_callback(lambda a: seen.append(1), None, x, ordered=True)
+        jax.experimental.io_callback(lambda: seen.append(2), None, ordered=True)
+        return x
+
+    jax.jit(twice)(jnp.ones(3))
+    jax.jit(twice)(jax.device_put(np.ones(3, np.float32), jax.devices()[0]))
+    jax.experimental.io_callback(lambda a: seen.append(3), None, jnp.ones(3), ordered=True)
+    jax.effects_barrier()
+    assert seen == [1, 2, 1, 2, 3]
+    shape = jax.ShapeDtypeStruct((), np.float32)
+    pair = jax.experimental.io_callback(
+        lambda a: (1.5, 2), (shape, jax.ShapeDtypeStruct((), np.int32)), 0.0, ordered=True
+    )
+    assert (float(pair[0]), int(pair[1])) == (1.5, 2)
+
+
+@check
 def callbacks_in_partitioned_programs() -> None:
     """Check that the callback of a whole program is called once, with the whole value, and that of a shard on each
     device."""

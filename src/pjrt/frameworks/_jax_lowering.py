@@ -148,12 +148,20 @@ class _ValueCallback:
         begin = self._has_token
         end = begin + self._num_operands
         # The device's memory is valid only during the call, and a callback may keep its operands: it gets copies.
-        values = [np.asarray(v) for v in self._function(*(np.array(o) for o in buffers[begin:end]))]
+        values = [_as_jax_takes_it(v) for v in self._function(*(np.array(o) for o in buffers[begin:end]))]
         types = [(v.shape, v.dtype) for v in values]
         if types != self._results:
             raise ValueError(f"the callback must return arrays of {self._results} (shape, dtype), found {types}")
         for result, value in zip(buffers[end + begin :], values, strict=True):
             result[...] = value
+
+
+def _as_jax_takes_it(value: Any) -> Any:
+    """Return a result as an array, in 32 bits instead of 64 unless JAX is told to use those: a Python float has 64."""
+    import jax
+
+    array = np.asarray(value)
+    return array.astype(jax.dtypes.canonicalize_dtype(array.dtype), copy=False)
 
 
 class _KeepAlive:
@@ -213,7 +221,9 @@ def _emit(
     )
     call = rule(ctx, *([] if token is None else [token]), *operands, callback=number)
     if sharding is not None:
-        _set_sharding(ctx.module_context, call, _with_token(sharding) if token is not None else sharding)
+        # Without results the only sharding is that of the token.
+        has_both = token is not None and len(result_avals) > 0
+        _set_sharding(ctx.module_context, call, _with_token(sharding) if has_both else sharding)
     results = list(call.results)
     if token is not None:
         token, *results = results
