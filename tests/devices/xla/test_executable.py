@@ -107,24 +107,6 @@ def test_compile_options_come_back(client: pjrt.Client, programs: Any) -> None:
     assert (found.num_replicas, found.num_partitions) == (1, 1)
 
 
-@pytest.mark.parametrize("kind", ["i8", "i16", "i32", "i64", "ui32"])
-def test_random_bits_of_signed_types_are_signed(client: pjrt.Client, kind: str) -> None:
-    """XLA's CPU compiler takes them for unsigned ones, in the results and in what computes with them."""
-    executable = client.compile(f"""
-        func.func public @main(%state: tensor<2xui64>) -> (tensor<16x{kind}>, tensor<16xf64>) {{
-          %0:2 = stablehlo.rng_bit_generator %state, algorithm = THREE_FRY
-            : (tensor<2xui64>) -> (tensor<2xui64>, tensor<16x{kind}>)
-          %1 = stablehlo.convert %0#1 : (tensor<16x{kind}>) -> tensor<16xf64>
-          return %0#1, %1 : tensor<16x{kind}>, tensor<16xf64>
-        }}""")
-    expected = pjrt.ElementType.from_mlir(kind)
-    assert executable.output_element_types[0] is expected
-    bits, numbers = executable(np.array([1, 2], np.uint64))
-    assert bits.element_type is expected
-    np.testing.assert_array_equal(np.asarray(bits).astype(np.float64), np.asarray(numbers))
-    assert (np.asarray(numbers) < 0).any() == (kind[0] == "i")
-
-
 UNEVEN = """
 import sys
 import pjrt

@@ -11,16 +11,16 @@ from pjrt.api.compile_options import CompileOptions, DeviceAssignment
 from pjrt.api.errors import InvalidArgumentError, PjrtError, StatusCode
 from pjrt.api.partitioning import Partitioning
 from pjrt.api.program import Program, ProgramFormat
-from pjrt.devices.xla import _jaxlib, custom_calls, value_shape
+from pjrt.devices.xla import _jaxlib, custom_calls, faults, value_shape
 from pjrt.devices.xla._jaxlib import converted, status_of
 from pjrt.devices.xla.executable import SERIALIZED, XlaExecutable
-from pjrt.devices.xla.random_bits import with_unsigned_random_bits
 from pjrt.stablehlo import read, to_module, with_partitioning
 from pjrt.stablehlo.debug_options import with_debug_options
 from pjrt.stablehlo.shardings.stated_partitioning import with_fitting_partitioner
 
 if TYPE_CHECKING:
     from pjrt.devices.xla.runtime import Runtime
+    from pjrt.stablehlo.outline import Outline
 
 _DEFAULT = CompileOptions().completed(Partitioning())
 
@@ -29,7 +29,7 @@ def compile_program(
     runtime: Runtime,
     program: Program,
     options: CompileOptions | None,
-    inspect: Callable[[Any, CompileOptions], Collection[str]] | None = None,
+    inspect: Callable[[Any, CompileOptions], Outline] | None = None,
 ) -> XlaExecutable:
     """Compile a program for the devices that the options name.
 
@@ -40,26 +40,26 @@ def compile_program(
         runtime: the runtime to compile with.
         program: the program.
         options: the options. What they leave to the program is read from it.
-        inspect: looks at the program as the MLIR module that jaxlib compiles, and at the complete options. It returns
-            the targets of the program's custom calls, and may raise.
+        inspect: looks at the program as MLIR module, and at the complete options. It returns the outline, and may
+            raise.
 
     Raises:
         InvalidArgumentError: the bytes are no program, or the compiler rejects it.
+        UnimplementedError: XLA would compute something wrongly; see ``faults``.
     """
     module = _module(program)
     options = with_partitioning(program, options, module)
     assignment, devices = _assigned(runtime, options)
-    if program.format == ProgramFormat.MLIR:
-        code = with_unsigned_random_bits(program.code)
-        if code is not program.code:
-            module = _module(Program(code))
     options = with_fitting_partitioner(module, options)
     custom_calls.register_handlers(program.code)
-    called = () if inspect is None else inspect(module, options)
+    outline = None if inspect is None else inspect(module, options)
+    called = set() if outline is None else {target for target, _ in outline.custom_calls}
     if called:
         from pjrt.devices.xla import csr_product  # here: few programs call handlers
 
         csr_product.guard(module, called)
+    with module as mlir:
+        faults.mend(mlir, options.partitioning.num_partitions, outline)
     jaxlib_options = _jaxlib_options(options, assignment)
     try:
         with module as mlir:

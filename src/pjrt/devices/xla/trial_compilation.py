@@ -14,7 +14,6 @@ from __future__ import annotations
 import itertools
 import re
 import sys
-from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
 from pjrt.api.compile_options import CompileOptions
@@ -62,12 +61,12 @@ def compile_safely(runtime: Runtime, program: Program, options: CompileOptions |
 
     Raises:
         InvalidArgumentError: the bytes are no program, or the compiler rejects it.
-        UnimplementedError: the compiler ends its process over the program, or the program would wait for ever for
-            values of the host.
+        UnimplementedError: the compiler ends its process over the program or would compute something wrongly, or the
+            program would wait for ever for values of the host.
         DeadlineExceededError: the trial took too long.
     """
 
-    def inspect(module: Any, options: CompileOptions) -> Collection[str]:
+    def inspect(module: Any, options: CompileOptions) -> Outline:
         outline = Outline.of(module)
         outline.check()
         num_devices = len(runtime.all_devices)
@@ -77,7 +76,7 @@ def compile_safely(runtime: Runtime, program: Program, options: CompileOptions |
             _attempt_grid(program, options, num_devices)
         elif not is_ordinary(outline):
             attempt(program, options, num_devices)
-        return {target for target, _ in outline.custom_calls}
+        return outline
 
     try:
         return compile_program(runtime, program, options, inspect)

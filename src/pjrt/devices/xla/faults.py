@@ -1,0 +1,536 @@
+"""Known faults of XLA's CPU compiler: operations that it computes wrongly, without a word.
+
+Before XLA sees a program, others that mean the same take the place of such operations, or the program is refused. The
+page of the device has the table of them, and a test asks XLA itself whether each of them is still there.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from pjrt.api.errors import UnimplementedError
+from pjrt.stablehlo.jaxlib import load, version
+from pjrt.stablehlo.types import TensorType
+
+if TYPE_CHECKING:
+    from pjrt.stablehlo.outline import Outline
+
+Value = Any
+
+_CONVERTED = re.compile("F4|F6|E8M0")
+"""Element types whose conversions are suspect."""
+
+
+class Fault(NamedTuple):
+    """Something that XLA computes wrongly.
+
+    Attributes:
+        where: the operations, and the values that it is wrong for.
+        wrong: what XLA gives.
+        answer: what the device does about it.
+        repaired: the first version of jaxlib that is right, if there is one.
+        since: the first version of jaxlib that is wrong, if not all are.
+    """
+
+    where: str
+    wrong: str
+    answer: str
+    repaired: tuple[int, ...] | None = None
+    since: tuple[int, ...] | None = None
+
+    def affects(self, version: tuple[int, ...]) -> bool:
+        """Whether a version of jaxlib has the fault."""
+        return (self.since is None or version >= self.since) and (self.repaired is None or version < self.repaired)
+
+    def row(self) -> str:
+        """Return the row of the table in the page of the device."""
+        versions = [
+            f"{word} {'.'.join(map(str, end))}" for word, end in (("from", self.since), ("below", self.repaired)) if end
+        ]
+        return f"| {self.where} | {self.wrong} | {' '.join(versions) or 'all'} | {self.answer} |"
+
+
+HEADING = "| operation | XLA gives | in jaxlib | the device |"
+"""The head of the table in the page of the device."""
+
+FAULTS = {
+    "narrow bitcast": Fault(
+        "`bitcast_convert` of constants to parts of less than a byte",
+        "other parts",
+        "takes the parts by shifts",
+        (0, 11),
+    ),
+    "boolean bitcast": Fault(
+        "`bitcast_convert` from or to `i1`",
+        "booleans of eight bits",
+        "takes the bits by shifts; `f6` is refused",
+    ),
+    "complex bitcast": Fault(
+        "`bitcast_convert` between complex types of different widths", "an end of the process", "refuses it"
+    ),
+    "scatter": Fault(
+        "`scatter` of several operands, two of which are the same value",
+        "one result twice",
+        "gives the operands different types; more operands of one width than there are types, and complex ones, are "
+        "refused",
+    ),
+    "maximum": Fault(
+        "`maximum` and `minimum` of floats between devices: in `all_reduce`, `reduce_scatter`, and `reduce` and "
+        "`scatter` of several partitions",
+        "numbers for NaN, and either zero",
+        "compares integers in the order of the floats, which takes longer; `f8E8M0FNU` and `f6` are refused",
+    ),
+    "sort": Fault("`sort` of `i2` and `ui2`", "other elements", "sorts bytes"),
+    "random bits": Fault("`rng_bit_generator` of signed integers", "unsigned ones", "makes unsigned ones signed"),
+    "no mantissa": Fault(
+        "`reduce_precision` of NaN to a format without mantissa", "NaN", "gives infinity, as for constants"
+    ),
+    "narrow precision": Fault(
+        "`reduce_precision` of floats of eight bits and fewer, except `f8E5M2`",
+        "zero for subnormal numbers",
+        "leaves out what changes nothing; the others are refused",
+    ),
+    "f4 to integers": Fault(
+        "`convert` of 6 and -6 from `f4E2M1FN` to integers", "the ends of their range", "converts to `f32` first"
+    ),
+    "f4 constants": Fault("`convert` of constant infinities to `f4E2M1FN`", "0", "limits the numbers first"),
+    "f6": Fault("`convert` to floats of six bits", "0 for numbers beyond the range", "refuses it", since=(0, 11)),
+    "e8m0 constants": Fault(
+        "`convert` of constants without a logarithm to `f8E8M0FNU`: zeros, negative numbers", "numbers", "gives NaN"
+    ),
+    "e8m0 nan": Fault("`convert` of the constant NaN from `f8E8M0FNU`", "infinity", "gives NaN", (0, 11)),
+}
+"""The faults that a program is protected from, in the order of the table."""
+
+
+def mend(module: Any, num_partitions: int = 1, outline: Outline | None = None) -> None:
+    """Replace the operations of an MLIR module that XLA would compute wrongly.
+
+    Args:
+        module: the module, which is changed.
+        num_partitions: the partitions that XLA will cut the program into.
+        outline: the outline of the module. With it, only programs with suspect operations are looked through.
+
+    Raises:
+        UnimplementedError: there is no replacement for one of them.
+    """
+    if outline is not None and not _is_suspect(outline, num_partitions):
+        return
+    from pjrt.stablehlo.mlir_walk import walk  # here: few programs are looked through
+
+    ir = load("mlir.ir", "change programs for XLA's CPU compiler")
+    for operation in list(walk(module.operation)):
+        dialect, _, name = operation.name.partition(".")
+        mender = _MENDERS.get(name)
+        if mender is not None and dialect in ("stablehlo", "mhlo"):
+            mender(Place(ir, operation, num_partitions))
+
+
+def _is_suspect(outline: Outline, num_partitions: int) -> bool:
+    names = {name.partition(".")[2] for name in outline.operations} & _MENDERS.keys()
+    if num_partitions == 1:
+        names.discard("reduce")
+    if not any(isinstance(type_, TensorType) and _CONVERTED.search(type_.element.name) for type_ in outline.types):
+        names.discard("convert")
+    return bool(names)
+
+
+def _is_there(fault: str) -> bool:
+    return FAULTS[fault].affects(version())
+
+
+class Place:
+    """An operation of a module, and the means to write others in its place."""
+
+    def __init__(self, ir: Any, operation: Any, num_partitions: int) -> None:
+        self.ir, self.operation, self.num_partitions = ir, operation, num_partitions
+        self._point, self.after = ir.InsertionPoint(operation), ir.InsertionPoint.after(operation)
+
+    def refused(self, reason: str) -> UnimplementedError:
+        """Return the error for an operation that has no replacement."""
+        location = str(self.operation.location).removeprefix("loc(").removesuffix(")")
+        return UnimplementedError(
+            f"the device 'cpu' does not run this program: XLA computes {self.operation.name} wrongly {reason} "
+            f"({location}); use the device 'reference'"
+        )
+
+    def element(self, text: str) -> Any:
+        """Return an element type by MLIR's name of it."""
+        return self.ir.Type.parse(text, self.operation.context)
+
+    def tensor(self, shape: Sequence[int], element: Any) -> Any:
+        """Return the type of a tensor."""
+        return self.ir.RankedTensorType.get(shape, element, loc=self.operation.location)
+
+    def like(self, value: Value, element: Any) -> Any:
+        """Return the type of a value with another element type."""
+        return self.ir.RankedTensorType.get(value.type.shape, element, value.type.encoding, loc=self.operation.location)
+
+    def add(self, name: str, operands: Sequence[Value], type_: Any, point: Any = None, **attributes: str) -> Value:
+        """Write an operation, and return its result. Attributes are as MLIR spells them."""
+        created = self.ir.Operation.create(
+            f"stablehlo.{name}",
+            [type_],
+            list(operands),
+            {key: self.ir.Attribute.parse(text, self.operation.context) for key, text in attributes.items()},
+            loc=self.operation.location,
+            ip=point or self._point,
+        )
+        return created.results[0]
+
+    def cast(self, value: Value, element: Any, how: str = "bitcast_convert", point: Any = None) -> Value:
+        """Write a conversion to another element type of the same shape, if the value is not of it."""
+        if value.type.element_type == element:
+            return value
+        return self.add(how, [value], self.like(value, element), point)
+
+    def held(self, value: Value, element: Any, point: Any = None) -> Value:
+        """Write the bits of a value as another type, which holds them, or which they came from."""
+        have, want = _width(value.type.element_type), _width(element)
+        if have == want:
+            return self.cast(value, element, point=point)
+        if have < want and have > 1:
+            value = self.cast(value, self.element(f"ui{have}"), point=point)
+        if have < want or want == 1:
+            return self.cast(value, element, "convert", point)
+        return self.cast(self.cast(value, self.element(f"ui{want}"), "convert", point), element, point=point)
+
+    def constant(self, numbers: str, like: Value, dimension: int | None = None, point: Any = None) -> Value:
+        """Write a constant in the shape of a value: one number, or one for each index of a dimension."""
+        if not like.type.has_static_shape:
+            raise self.refused("where shapes are not static")
+        type_ = self.tensor([] if dimension is None else [like.type.shape[dimension]], like.type.element_type)
+        value = self.add("constant", [], type_, point, value=f"dense<{numbers}> : {type_}")
+        dimensions = "" if dimension is None else f": {dimension}"
+        return self.add("broadcast_in_dim", [value], like.type, point, broadcast_dimensions=f"array<i64{dimensions}>")
+
+    def replace(self, value: Value) -> None:
+        """Put a value in the place of the operation's only result."""
+        self.operation.results[0].replace_all_uses_with(value)
+        self.operation.erase()
+
+    def carry(
+        self, element: Any, operands: Sequence[int], arguments: Sequence[int], result: int, returned: bool = False
+    ) -> None:
+        """Let a type that holds their bits take the place of that of some operands, arguments of the region, and a
+        result. With ``returned`` the region returns the result.
+        """
+        operation, block = self.operation, self.operation.regions[0].blocks[0]
+        for index in operands:
+            operation.operands[index] = self.held(operation.operands[index], element)
+        begin = self.ir.InsertionPoint.at_block_begin(block)
+        for index in arguments:
+            self.retype(block.arguments[index], element, lambda value, own: self.held(value, own, begin))
+        if returned:
+            end = block.operations[len(block.operations) - 1].operation
+            end.operands[result] = self.held(end.operands[result], element, self.ir.InsertionPoint(end))
+        self.retype(operation.results[result], element, lambda value, own: self.held(value, own, self.after))
+
+    def retype(self, value: Value, element: Any, back: Callable[[Value, Any], Value]) -> None:
+        """Give a value another element type. Its uses get what ``back`` makes of it, for its own type."""
+        own, uses = value.type.element_type, list(value.uses)
+        value.set_type(self.like(value, element))
+        replacement = back(value, own)
+        for use in uses:
+            use.owner.operands[use.operand_number] = replacement
+
+
+def _width(element: Any) -> int:
+    """Return the bits of a real element type, by the specification: 1 for booleans. 0 for others."""
+    return getattr(element, "width", 0)
+
+
+# Maximum and minimum between devices.
+
+
+def _reduction(place: Place) -> None:
+    """Compare integers in the order of the numbers, in which NaN is the last one, where devices combine numbers.
+
+    XLA's own maximum and minimum between devices compare by ``<``, so that NaN gets lost, and either zero is taken.
+    """
+    operation = place.operation
+    block = operation.regions[0].blocks[0]
+    body = [each.operation for each in block.operations]
+    kind = body[0].name.partition(".")[2]
+    element = block.arguments[0].type.element_type
+    if kind not in ("maximum", "minimum") or len(body) != 2 or not _is_float(element) or _leaves_terms(operation):
+        return
+    if any(operand not in block.arguments for operand in body[0].operands):
+        return
+    if str(element).startswith(("f6E", "f8E8")):
+        raise place.refused(f"for {element} between devices")
+    compared = place.element(str(element) if str(element) in _FORMATS else "f16")  # f16 holds all smaller ones
+    width = _width(compared)
+    integer = place.element(f"i{width}")
+    last = (1 << (width - 1)) - 1 if kind == "maximum" else -(1 << (width - 1))
+
+    def ranks(value: Value) -> Value:
+        value = place.cast(value, compared, "convert")
+        nan = place.add("compare", [value, value], place.like(value, place.element("i1")), **_compared("NE"))
+        rank = _flipped(place, place.cast(value, integer))
+        return place.add("select", [nan, place.constant(str(last), rank), rank], rank.type)
+
+    def numbers(value: Value, own: Any) -> Value:
+        value = place.cast(_flipped(place, value, place.after), compared, point=place.after)
+        return place.cast(value, own, "convert", place.after)
+
+    for index, operand in enumerate(operation.operands):
+        if operand.type.element_type == element:  # the others are the indices of a scatter
+            operation.operands[index] = ranks(operand)
+    for value in (*block.arguments, body[0].results[0]):
+        value.set_type(place.like(value, integer))
+    for result in operation.results:
+        place.retype(result, integer, numbers)
+
+
+def _is_float(element: Any) -> bool:
+    return str(element).startswith(("f", "bf"))
+
+
+def _leaves_terms(operation: Any) -> bool:
+    """Return whether each device keeps its term of a result. XLA wants no other operation before such a sharding."""
+    stated = [operation.attributes["sdy.sharding"]] if "sdy.sharding" in operation.attributes else []
+    for owner in (use.owner.operation for result in operation.results for use in result.uses):
+        if owner.name == "sdy.sharding_constraint":
+            stated.append(owner.attributes["sharding"])
+        elif owner.name == "func.return" and "res_attrs" in owner.parent.attributes:
+            stated.append(owner.parent.attributes["res_attrs"])
+    return any("unreduced" in str(sharding) for sharding in stated)
+
+
+def _flipped(place: Place, bits: Value, point: Any = None) -> Value:
+    """Return the place of floats in their total order, by their bits, or the bits by their place."""
+    width = _width(bits.type.element_type)
+    most, below = (place.constant(str(n), bits, point=point) for n in (width - 1, (1 << (width - 1)) - 1))
+    sign = place.add("shift_right_arithmetic", [bits, most], bits.type, point)
+    mask = place.add("and", [sign, below], bits.type, point)
+    return place.add("xor", [bits, mask], bits.type, point)
+
+
+# Scatters.
+
+
+def _scatter(place: Place) -> None:
+    """Give the operands different types: of two that are the same value, XLA updates one with the updates of both.
+
+    Values are the same for XLA where it finds that out, so two of one type may always be.
+    """
+    operation = place.operation
+    count = len(operation.results)
+    if count == 1:
+        if place.num_partitions > 1:
+            _reduction(place)
+        return
+    taken: list[str] = []
+    for number in range(count):
+        own = operation.operands[number].type.element_type
+        element = next((each for each in (str(own), *_holders(_width(own))) if each not in taken), "")
+        if not element:
+            raise place.refused(f"with so many operands of the type {own}, two of which may be the same value")
+        taken.append(element)
+        if element != str(own):
+            pairs = (number, count + 1 + number), (number, count + number)
+            place.carry(place.element(element), *pairs, number, returned=True)
+
+
+def _holders(width: int) -> list[str]:
+    """Return the integer types that hold the bits of a type of some width."""
+    widths = [each for each in _WIDTHS if each == width or each >= max(width, 8)] if width in _WIDTHS else []
+    return [f"{sign}{each}" for each in widths if each > 1 for sign in ("ui", "i")]
+
+
+_WIDTHS = (1, 2, 4, 8, 16, 32, 64)
+
+
+def _reduce(place: Place) -> None:
+    if place.num_partitions > 1 and len(place.operation.results) == 1:
+        _reduction(place)
+
+
+# Sorts.
+
+
+def _sort(place: Place) -> None:
+    """Sort integers of two bits as bytes: XLA moves other ones than those that it compares."""
+    for number, operand in enumerate(place.operation.operands):
+        own = str(operand.type.element_type)
+        if own in ("i2", "ui2"):
+            place.carry(place.element("ui8"), (number,), (2 * number, 2 * number + 1), number)
+
+
+# Bits.
+
+
+def _bitcast_convert(place: Place) -> None:
+    """Take elements apart, and put them together, by shifts.
+
+    XLA's booleans have eight bits, the specification's have one. And some versions take constants apart wrongly where
+    the parts are smaller than a byte.
+    """
+    (operand,), (result,) = place.operation.operands, place.operation.results
+    source, target = operand.type.element_type, result.type.element_type
+    have, want = _width(source), _width(target)
+    are_complex = isinstance(source, place.ir.ComplexType)
+    if (are_complex and source != target) or (1 in (have, want) and not {have, want} <= {*_WIDTHS}):
+        raise place.refused(f"from {source} to {target}")
+    if have == want or not have or not want:  # XLA itself refuses quantized types
+        return
+    if want == 1 or (want < 8 <= have and _is_there("narrow bitcast")):
+        place.replace(_apart(place, operand, have, want, result.type))
+    elif have == 1:
+        place.replace(_together(place, operand, want, result.type))
+
+
+def _apart(place: Place, operand: Value, have: int, want: int, type_: Any) -> Value:
+    """Return the parts of an element along a new last dimension, the lowest first."""
+    whole = place.cast(operand, place.element(f"ui{have}"))
+    if have < 8:
+        whole = place.cast(whole, place.element("ui8"), "convert")
+    element, rank = whole.type.element_type, len(type_.shape) - 1
+    dimensions = f"array<i64{': ' if rank else ''}{', '.join(map(str, range(rank)))}>"
+    wide = place.add("broadcast_in_dim", [whole], place.tensor(type_.shape, element), broadcast_dimensions=dimensions)
+    shifts = place.constant(str(list(range(0, have, want))), wide, rank)
+    shifted = place.add("shift_right_logical", [wide, shifts], wide.type)
+    parts = place.add("and", [shifted, place.constant(str((1 << want) - 1), wide)], wide.type)
+    if want == 1:
+        return place.cast(parts, type_.element_type, "convert")
+    return place.cast(place.cast(parts, place.element(f"ui{want}"), "convert"), type_.element_type)
+
+
+def _together(place: Place, operand: Value, want: int, type_: Any) -> Value:
+    """Return elements whose bits are the booleans along the last dimension of an operand, the lowest first."""
+    rank = len(operand.type.shape) - 1
+    bits = place.cast(operand, place.element(f"ui{max(want, 8)}"), "convert")
+    shifted = place.add("shift_left", [bits, place.constant(str(list(range(want))), bits, rank)], bits.type)
+    element = bits.type.element_type
+    scalar = place.tensor([], element)
+    zero = place.add("constant", [], scalar, value=f"dense<0> : {scalar}")
+    ir, location = place.ir, place.operation.location
+    reduction = ir.Operation.create(
+        "stablehlo.reduce",
+        [place.tensor(type_.shape, element)],
+        [shifted, zero],
+        {"dimensions": ir.Attribute.parse(f"array<i64: {rank}>", place.operation.context)},
+        regions=1,
+        loc=location,
+        ip=ir.InsertionPoint(place.operation),
+    )
+    block = ir.Block.create_at_start(reduction.regions[0], [scalar, scalar], [location, location])
+    end = ir.InsertionPoint(block)
+    both = place.add("or", block.arguments, scalar, end)
+    ir.Operation.create("stablehlo.return", [], [both], loc=location, ip=end)
+    whole = reduction.results[0]
+    if want < 8:
+        whole = place.cast(whole, place.element(f"ui{want}"), "convert")
+    return place.cast(whole, type_.element_type)
+
+
+# Precision and conversion.
+
+
+def _reduce_precision(place: Place) -> None:
+    """Give infinity for NaN where the format has no mantissa bits, which XLA does for constants only.
+
+    Floats of eight bits and fewer are numbers of f16 for XLA: it makes zeros of the subnormal numbers of a format that
+    has them, and rounds them otherwise.
+    """
+    operation = place.operation
+    exponent, mantissa = (operation.attributes[name].value for name in ("exponent_bits", "mantissa_bits"))
+    (operand,) = operation.operands
+    element = operand.type.element_type
+    name, own = str(element), _format(element)
+    if _width(element) <= 8 and exponent >= own[0] and name != "f8E5M2":
+        if mantissa < own[1]:
+            raise place.refused(f"for {element} to e{exponent}m{mantissa}")
+        place.replace(operand)
+    elif not mantissa and name in _WITH_INFINITY:
+        nan = place.add("compare", [operand, operand], place.like(operand, place.element("i1")), **_compared("NE"))
+        _except_where(place, nan, _infinity(element))
+
+
+def _except_where(place: Place, where: Value, number: str) -> None:
+    """Let the result be another number where a condition holds."""
+    result = place.operation.results[0]
+    other = place.constant(number, result)
+    place.retype(
+        result,
+        result.type.element_type,
+        lambda value, _: place.add("select", [where, other, value], value.type, place.after),
+    )
+
+
+def _infinity(element: Any, nan: bool = False) -> str:
+    """Return infinity as MLIR spells it, or NaN."""
+    exponent, mantissa = _format(element)
+    bits = (((1 << exponent) - 1) << mantissa) | (nan << (mantissa - 1))
+    return f"0x{bits:0{_width(element) // 4}X}"
+
+
+def _format(element: Any) -> tuple[int, ...]:
+    """Return the bits of the exponent and of the mantissa."""
+    return _FORMATS.get(str(element)) or tuple(map(int, re.findall("[EM]([0-9]+)", str(element))))
+
+
+_FORMATS = {"f16": (5, 10), "bf16": (8, 7), "f32": (8, 23), "f64": (11, 52)}
+
+_WITH_INFINITY = frozenset({*_FORMATS, "f8E5M2", "f8E4M3", "f8E3M4"})
+
+
+def _compared(direction: str) -> dict[str, str]:
+    return {"comparison_direction": f"#stablehlo<comparison_direction {direction}>"}
+
+
+def _convert(place: Place) -> None:
+    """Convert from and to floats of few bits, of which XLA's constants differ from its other values."""
+    (operand,), (result,) = place.operation.operands, place.operation.results
+    element = operand.type.element_type
+    source, target = str(element), str(result.type.element_type)
+    if target.startswith("f6E") or (source.startswith("f6E") and target == "f8E8M0FNU"):
+        raise place.refused(f"from {source} to {target}")
+    if source == "f4E2M1FN" and isinstance(result.type.element_type, place.ir.IntegerType):
+        place.operation.operands[0] = place.cast(operand, place.element("f32"), "convert")
+    elif target == "f4E2M1FN" and source in _WITH_INFINITY:
+        scalar = place.tensor([], element)
+        ends = [place.add("constant", [], scalar, value=f"dense<{end}> : {scalar}") for end in (-6.0, 6.0)]
+        place.operation.operands[0] = place.add("clamp", [ends[0], operand, ends[1]], operand.type)
+    elif target == "f8E8M0FNU" and _width(element):
+        # The bits of floats: XLA takes numbers below the smallest normal one for zero when it compares.
+        bits = place.cast(operand, place.element(f"i{_width(element)}")) if _is_float(element) else operand
+        zero = place.constant("false" if source == "i1" else "0", bits)
+        without = place.add("compare", [bits, zero], place.like(bits, place.element("i1")), **_compared("LE"))
+        _except_where(place, without, "0xFF")
+    elif source == "f8E8M0FNU" and target in _WITH_INFINITY and _is_there("e8m0 nan"):
+        byte = place.cast(operand, place.element("ui8"))
+        last = place.constant("255", byte)
+        nan = place.add("compare", [byte, last], place.like(byte, place.element("i1")), **_compared("EQ"))
+        _except_where(place, nan, _infinity(result.type.element_type, nan=True))
+
+
+# Random bits.
+
+
+def _rng_bit_generator(place: Place) -> None:
+    """Make unsigned random bits, and read them as signed ones.
+
+    XLA replaces the operation by others that give unsigned integers, and does not look at the uses of its result.
+    """
+    bits = place.operation.results[1]
+    element = bits.type.element_type
+    if isinstance(element, place.ir.IntegerType) and element.is_signless and element.width > 1:
+        unsigned = place.element(f"ui{element.width}")
+        place.retype(bits, unsigned, lambda value, own: place.cast(value, own, point=place.after))
+
+
+_MENDERS: dict[str, Callable[[Place], None]] = {
+    "all_reduce": _reduction,
+    "bitcast_convert": _bitcast_convert,
+    "convert": _convert,
+    "reduce": _reduce,
+    "reduce_precision": _reduce_precision,
+    "reduce_scatter": _reduction,
+    "rng_bit_generator": _rng_bit_generator,
+    "scatter": _scatter,
+    "sort": _sort,
+}

@@ -1,0 +1,671 @@
+"""What XLA's CPU compiler computes wrongly: the device computes it as the reference does, or refuses it.
+
+One test asks XLA itself for each fault, so that a repair is noticed.
+"""
+
+from __future__ import annotations
+
+import inspect
+import itertools
+import pickle
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import pjrt
+from pjrt.devices.xla import faults, trial_compilation
+from pjrt.stablehlo import jaxlib, parse_hlo_text, read, serialize, to_hlo, to_module
+from pjrt.stablehlo.files.hlo_text import to_hlo_text
+from pjrt.stablehlo.outline import Outline
+
+PAGE = Path(__file__).parents[3] / "docs" / "devices" / "cpu.md"
+
+FLOATS = ("f4E2M1FN", "f8E4M3FN", "f8E5M2", "f8E3M4", "f8E4M3", "f8E8M0FNU", "f16", "bf16", "f32", "f64")
+INTEGERS = tuple(f"{sign}{width}" for width in (2, 4, 8, 16, 32, 64) for sign in ("i", "ui"))
+
+Arrays = Sequence[np.ndarray]  # type: ignore[type-arg]
+Run = Callable[..., list[list[Any]]]
+
+
+@pytest.fixture(scope="module")
+def reference() -> Iterator[pjrt.Client]:
+    with pjrt.client("reference", num_devices=4) as made:
+        yield made
+
+
+@pytest.fixture(autouse=True)
+def no_trials(monkeypatch: pytest.MonkeyPatch) -> None:
+    """XLA survives these programs, and a trial of each would take a second."""
+    monkeypatch.setattr(trial_compilation, "attempt", lambda *_: None)
+
+
+@pytest.fixture
+def both(client: pjrt.Client, reference: pjrt.Client) -> Callable[..., tuple[Any, Any]]:
+    """Run a program on the device and on the reference; a list of arguments for each device, or one for one."""
+
+    def run(code: str, *arguments: Any, **options: Any) -> tuple[Any, Any]:
+        devices = arguments or ((),)
+        found, expected = (_run(each, code, devices, options) for each in (client, reference))
+        return found, expected
+
+    return run
+
+
+@pytest.fixture
+def agree(both: Callable[..., tuple[Any, Any]]) -> Callable[..., None]:
+    def check(code: str, *arguments: Any, **options: Any) -> None:
+        found, expected = both(code, *arguments, **options)
+        assert list(map(_bits, found)) == list(map(_bits, expected)), f"{code}\n{found}\nexpected\n{expected}"
+
+    return check
+
+
+def _run(client: pjrt.Client, code: str, arguments: Sequence[Arrays], options: dict[str, Any]) -> list[Any]:
+    executable = client.compile(code, pjrt.CompileOptions(**options))
+    given = [
+        [client.buffer_from_host(array, device=device) for array in arrays]
+        for arrays, device in zip(arguments, client.devices, strict=False)
+    ]
+    return [np.asarray(buffer) for row in executable.execute(given) for buffer in row]
+
+
+def _bits(array: Any) -> tuple[str, tuple[int, ...], list[Any]]:
+    """Return what two results must have in common: all but the bits of NaN."""
+    if np.dtype(array.dtype).kind in "biu" or "int" in str(array.dtype):
+        return str(array.dtype), array.shape, array.astype(np.int64).ravel().tolist()
+    wide = array.astype(np.float64).ravel()
+    return str(array.dtype), array.shape, ["nan" if np.isnan(n) else (float(n), bool(np.signbit(n))) for n in wide]
+
+
+def _width(kind: str) -> int:
+    return int(re.search("[0-9]+", kind).group())  # type: ignore[union-attr]
+
+
+def _dtype(kind: str) -> Any:
+    return pjrt.ElementType.from_mlir(kind).dtype
+
+
+def _values(kind: str, seed: int, count: int = 24) -> np.ndarray:  # type: ignore[type-arg]
+    """Return elements of any bits but those of NaN, which move through floats as they like."""
+    random, width = np.random.default_rng(seed), _width(kind)
+    if kind[0] in "iu":
+        low, high = (
+            (-(2 ** (width - 1)), 2 ** (width - 1)) if kind[0] == "i" and width > 1 else (0, 2 ** min(width, 63))
+        )
+        return random.integers(low, high, count).astype(_dtype(kind))
+    bits = random.integers(0, 2 ** min(width, 63), count)
+    array = bits.astype(f"u{max(width // 8, 1)}").view(_dtype(kind))
+    return np.where(np.isnan(array), np.ones((), array.dtype), array).astype(array.dtype)
+
+
+def _literal(array: np.ndarray, kind: str) -> str:  # type: ignore[type-arg]
+    """Return an array as MLIR spells it."""
+    if array.ndim:
+        return f"[{', '.join(_literal(part, kind) for part in array)}]"
+    if kind == "i1":
+        return str(bool(array)).lower()
+    if kind[0] in "iu":
+        return str(int(array))
+    return f"0x{int(array.view(f'u{array.dtype.itemsize}')):0{max(_width(kind) // 4, 1)}X}"
+
+
+# XLA itself.
+
+SCATTER = """
+func.func @main(%o: tensor<4xi32>, %i: tensor<2x1xi32>, %u: tensor<2xi32>, %v: tensor<2xi32>)
+    -> (tensor<4xi32>, tensor<4xi32>) {
+  %0:2 = "stablehlo.scatter"(%o, %o, %i, %u, %v) ({
+    ^bb0(%a: tensor<i32>, %b: tensor<i32>, %c: tensor<i32>, %d: tensor<i32>):
+      stablehlo.return %c, %d : tensor<i32>, tensor<i32>
+  }) {scatter_dimension_numbers = #stablehlo.scatter<inserted_window_dims = [0], scatter_dims_to_operand_dims = [0],
+    index_vector_dim = 1>} : (tensor<4xi32>, tensor<4xi32>, tensor<2x1xi32>, tensor<2xi32>, tensor<2xi32>)
+    -> (tensor<4xi32>, tensor<4xi32>)
+  return %0#0, %0#1 : tensor<4xi32>, tensor<4xi32>
+}"""
+
+SCATTERED = (np.arange(4, dtype="i4"), np.array([[0], [2]], "i4"), np.array([5, 6], "i4"), np.array([7, 8], "i4"))
+
+NARROW = """
+func.func @main() -> tensor<3x2xi32> {
+  %0 = stablehlo.constant dense<[31, 128, 122]> : tensor<3xui8>
+  %1 = stablehlo.bitcast_convert %0 : (tensor<3xui8>) -> tensor<3x2xi4>
+  %2 = stablehlo.convert %1 : (tensor<3x2xi4>) -> tensor<3x2xi32>
+  return %2 : tensor<3x2xi32>
+}"""
+
+RANDOM_BITS = """
+func.func @main(%state: tensor<2xui64>) -> tensor<8xi32> {
+  %0:2 = stablehlo.rng_bit_generator %state, algorithm = THREE_FRY : (tensor<2xui64>) -> (tensor<2xui64>, tensor<8xi32>)
+  return %0#1 : tensor<8xi32>
+}"""
+
+
+def _unary(operation: str, given: str, result: str, attributes: str = "") -> str:
+    return f"""
+    func.func @main(%x: tensor<{given}>) -> tensor<{result}> {{
+      %0 = "stablehlo.{operation}"(%x) {{{attributes}}} : (tensor<{given}>) -> tensor<{result}>
+      return %0 : tensor<{result}>
+    }}"""
+
+
+def _of_constant(operation: str, literal: str, given: str, result: str) -> str:
+    return f"""
+    func.func @main() -> tensor<{result}> {{
+      %0 = stablehlo.constant dense<{literal}> : tensor<{given}>
+      %1 = stablehlo.{operation} %0 : (tensor<{given}>) -> tensor<{result}>
+      return %1 : tensor<{result}>
+    }}"""
+
+
+def _reduce_precision(kind: str, exponent: int, mantissa: int) -> str:
+    bits = f"exponent_bits = {exponent} : i32, mantissa_bits = {mantissa} : i32"
+    return _unary("reduce_precision", kind, kind, bits)
+
+
+def _sort(kind: str, count: int, second: str = "i32", direction: str = "LT") -> str:
+    one, other = f"tensor<{count}x{kind}>", f"tensor<{count}x{second}>"
+    return f"""
+    func.func @main(%x: {one}, %y: {other}) -> ({one}, {other}) {{
+      %0:2 = "stablehlo.sort"(%x, %y) ({{
+        ^bb0(%a: tensor<{kind}>, %b: tensor<{kind}>, %c: tensor<{second}>, %d: tensor<{second}>):
+          %p = stablehlo.compare {direction}, %a, %b : (tensor<{kind}>, tensor<{kind}>) -> tensor<i1>
+          stablehlo.return %p : tensor<i1>
+      }}) {{dimension = 0 : i64, is_stable = true}} : ({one}, {other}) -> ({one}, {other})
+      return %0#0, %0#1 : {one}, {other}
+    }}"""
+
+
+def _all_reduce(
+    kind: str, combine: str, groups: str = "[[0, 1, 2, 3]]", operation: str = "all_reduce", size: int = 4
+) -> str:
+    given, result = f"tensor<4x{kind}>", f"tensor<{size}x{kind}>"
+    count = groups.count("[") - 1
+    dimension = "scatter_dimension = 0 : i64, " if operation == "reduce_scatter" else ""
+    return f"""
+    func.func @main(%x: {given}) -> {result} {{
+      %0 = "stablehlo.{operation}"(%x) ({{
+        ^bb0(%a: tensor<{kind}>, %b: tensor<{kind}>):
+          %m = stablehlo.{combine} %a, %b : tensor<{kind}>
+          stablehlo.return %m : tensor<{kind}>
+      }}) {{{dimension}replica_groups = dense<{groups}> : tensor<{count}x{4 // count}xi64>}} : ({given}) -> {result}
+      return %0 : {result}
+    }}"""
+
+
+def _of_devices(kind: str, count: int = 4) -> list[list[Any]]:
+    """Return rows of numbers, NaN and both zeros, for each device another order."""
+    row = np.array([np.nan, 1, 0.0, -0.0]).astype(_dtype(kind))
+    return [[np.roll(row, index)] for index in range(count)]
+
+
+def _float(kind: str, *numbers: float) -> np.ndarray:  # type: ignore[type-arg]
+    return np.array(numbers).astype(_dtype(kind))
+
+
+COMPLEX = _unary("bitcast_convert", "2x2xcomplex<f32>", "2xcomplex<f64>")
+
+PROBES: dict[str, Callable[[], tuple[Any, ...]]] = {
+    "narrow bitcast": lambda: (NARROW,),
+    "boolean bitcast": lambda: (_unary("bitcast_convert", "3xui8", "3x8xi1"), [np.array([3, 128, 77], "u1")]),
+    "complex bitcast": lambda: (COMPLEX, [np.ones((2, 2), "c8")]),
+    "scatter": lambda: (SCATTER, SCATTERED),
+    "maximum": lambda: (_all_reduce("f32", "maximum"), *_of_devices("f32")),
+    "sort": lambda: (_sort("i2", 24, "i2"), [_values("i2", 5), _values("i2", 6)]),
+    "random bits": lambda: (RANDOM_BITS, [np.array([1, 2], "u8")]),
+    "no mantissa": lambda: (_reduce_precision("2xf32", 8, 0), [_float("f32", np.nan, 3)]),
+    "narrow precision": lambda: (_reduce_precision("3xf8E4M3FN", 4, 3), [_float("f8E4M3FN", 2**-9, 2**-7, 1)]),
+    "f4 to integers": lambda: (_unary("convert", "2xf4E2M1FN", "2xi32"), [_float("f4E2M1FN", 6, -6)]),
+    "f4 constants": lambda: (_of_constant("convert", "[0x7F800000, 0xFF800000]", "2xf32", "2xf4E2M1FN"),),
+    "f6": lambda: (_unary("convert", "2xf32", "2xf6E2M3FN"), [_float("f32", 3, 1000)]),
+    "e8m0 constants": lambda: (_of_constant("convert", "[0.0, -2.0, 4.0]", "3xf32", "3xf8E8M0FNU"),),
+    "e8m0 nan": lambda: (_of_constant("convert", "[0xFF, 0x7F]", "2xf8E8M0FNU", "2xf32"),),
+}
+
+
+ASK = f"""
+import pickle
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pjrt
+from pjrt.devices.xla import faults, trial_compilation
+
+Arrays = Sequence[Any]
+{inspect.getsource(_run)}
+{inspect.getsource(_bits)}
+faults.mend = trial_compilation.attempt = lambda *_: None
+clients = [pjrt.client(name, num_devices=4) for name in ("cpu", "reference")]
+for name, (code, *arguments) in pickle.load(sys.stdin.buffer).items():
+    print(name, flush=True)
+    arguments = arguments or [()]
+    try:
+        found, expected = (
+            list(map(_bits, _run(client, code, arguments, {{"num_replicas": len(arguments)}}))) for client in clients
+        )
+    except pjrt.PjrtError:
+        print("an error", flush=True)
+    else:
+        print("right" if found == expected else "wrong", flush=True)
+"""
+
+
+@pytest.fixture(scope="module")
+def answers_of_xla() -> dict[str, str]:
+    """What XLA does with each probe: right, wrong, an error, or the end of its process."""
+    probes = {name: probe() for name, probe in PROBES.items()}
+    answers: dict[str, str] = {}
+    while missing := {name: probe for name, probe in probes.items() if name not in answers}:
+        done = subprocess.run(
+            [sys.executable, "-c", ASK], input=pickle.dumps(missing), capture_output=True, timeout=300, check=False
+        )
+        lines = done.stdout.decode().splitlines()
+        assert lines, done.stderr.decode()
+        lines += ["the end of the process"] * (len(lines) % 2)
+        answers |= dict(zip(lines[::2], lines[1::2], strict=True))
+    return answers
+
+
+@pytest.mark.parametrize("name", faults.FAULTS)
+def test_xla_has_the_fault_in_the_versions_of_the_table(name: str, answers_of_xla: dict[str, str]) -> None:
+    answer = answers_of_xla[name]
+    if faults.FAULTS[name].affects(jaxlib.version()):
+        assert answer in ("wrong", "the end of the process"), (
+            f"XLA has repaired '{name}' ({answer}): say so in its row, and take out what no version needs"
+        )
+    else:
+        assert answer in ("right", "an error"), f"XLA has the fault '{name}' again: say so in its row"
+
+
+def test_the_page_of_the_device_has_the_table_of_faults() -> None:
+    lines = PAGE.read_text(encoding="utf-8").splitlines()
+    begin = lines.index(faults.HEADING) + 2
+    rows = list(itertools.takewhile(lambda line: line.startswith("|"), lines[begin:]))
+    assert rows == [fault.row() for fault in faults.FAULTS.values()]
+
+
+def test_programs_without_suspect_operations_are_not_looked_through(monkeypatch: pytest.MonkeyPatch) -> None:
+    def outlined(code: str, num_partitions: int = 1) -> None:
+        with (module := to_module(read(code))) as mlir:
+            faults.mend(mlir, num_partitions, Outline.of(module))
+
+    def seen(*_: Any) -> Any:
+        raise LookupError("looked through")
+
+    monkeypatch.setattr("pjrt.stablehlo.mlir_walk.walk", seen)
+    outlined(_unary("convert", "4xf16", "4xi8"))
+    for code in (SCATTER, _unary("convert", "4xf4E2M1FN", "4xi8")):
+        with pytest.raises(LookupError):
+            outlined(code)
+    outlined(REDUCE % ("", "", "maximum"))
+    with pytest.raises(LookupError):
+        outlined(REDUCE % ("", "", "maximum"), 2)
+
+
+# Bits.
+
+
+def _bitcast_pairs() -> Iterator[tuple[str, str, str]]:
+    for kind, other in itertools.product(("i1", *INTEGERS, *FLOATS), repeat=2):
+        low, high = sorted((_width(kind), _width(other)))
+        if kind != other and low < 8 and low != high and not high % low:
+            yield kind, other, f"{high // low}x"
+
+
+@pytest.mark.parametrize("kind", ["i1", *INTEGERS, *FLOATS])
+def test_bitcasts_to_other_widths(kind: str, agree: Callable[..., None]) -> None:
+    """Of constants, parameters and values that are computed from either."""
+    lines, results = [], []
+    array = _values(kind, 3, 128)
+    for number, (_, other, parts) in enumerate(pair for pair in _bitcast_pairs() if pair[0] == kind):
+        more = _width(kind) > _width(other)
+        count = int(parts[:-1])
+        shape = (2,) if more else (2, count)
+        given = f"tensor<{'x'.join(map(str, shape))}x{kind}>"
+        result = f"tensor<2x{parts if more else ''}{other}>"
+        values = array[: int(np.prod(shape))].reshape(shape)
+        lines.append(f"%c{number} = stablehlo.constant dense<{_literal(values, kind)}> : {given}")
+        flat = f"tensor<{values.size}x{kind}>"
+        lines.append(f"%s{number} = stablehlo.slice %x [0:{values.size}] : (tensor<128x{kind}>) -> {flat}")
+        lines.append(f"%p{number} = stablehlo.reshape %s{number} : ({flat}) -> {given}")
+        lines.append(f"%r{number} = stablehlo.reverse %c{number}, dims = [0] : {given}")
+        for source in "cpr":
+            lines.append(f"%{source}b{number} = stablehlo.bitcast_convert %{source}{number} : ({given}) -> {result}")
+            results.append((f"%{source}b{number}", result))
+    names, types = (", ".join(each) for each in zip(*results, strict=True))
+    body = "\n".join(lines)
+    agree(f"func.func @main(%x: tensor<128x{kind}>) -> ({types}) {{\n{body}\nreturn {names} : {types}\n}}", [array])
+
+
+@pytest.mark.parametrize("kind", ["i2", "ui2", "i4", "ui4"])
+@pytest.mark.parametrize("direction", ["LT", "GT"])
+def test_sorts_of_narrow_integers(kind: str, direction: str, agree: Callable[..., None]) -> None:
+    given = [_values(kind, 5), _values(kind, 6)]
+    agree(_sort(kind, 24, kind, direction), given)
+    agree(_sort(kind, 24, "f32", direction), [given[0], np.arange(24, dtype="f4")])
+
+
+# Scatters.
+
+
+def _scatter(kinds: Sequence[str], same: bool = True, window: bool = False) -> str:
+    """Scatter as many operands: the same value where the types allow it, or the sum of the operand and 0."""
+    shape, updates = ("4x2", "2x2") if window else ("4", "2")
+    unique = list(dict.fromkeys(kinds))
+    operands = [f"tensor<{shape}x{kind}>" for kind in kinds]
+    updated = [f"tensor<{updates}x{kind}>" for kind in kinds]
+    scalars = [f"tensor<{kind}>" for kind in kinds]
+    n = len(kinds)
+    given = ", ".join([f"%o{unique.index(kind)}" for kind in kinds])
+    inside = [f"%a{i}: {kind}" for i, kind in enumerate(scalars)] + [f"%u{i}: {kind}" for i, kind in enumerate(scalars)]
+    parameters = [f"%o{i}: tensor<{shape}x{kind}>" for i, kind in enumerate(unique)]
+    parameters += ["%i: tensor<2x1xi32>", *(f"%v{i}: {kind}" for i, kind in enumerate(updated))]
+    results = ", ".join(operands)
+    dimensions = "update_window_dims = [1], " if window else ""
+    return f"""
+    func.func @main({", ".join(parameters)}) -> ({results}) {{
+      %0:{n} = "stablehlo.scatter"({given}, %i, {", ".join(f"%v{i}" for i in range(n))}) ({{
+        ^bb0({", ".join(inside)}):
+          stablehlo.return {", ".join(f"%u{i}" for i in range(n))} : {", ".join(scalars)}
+      }}) {{scatter_dimension_numbers = #stablehlo.scatter<{dimensions}inserted_window_dims = [0],
+        scatter_dims_to_operand_dims = [0], index_vector_dim = 1>}}
+        : ({results}, tensor<2x1xi32>, {", ".join(updated)}) -> ({results})
+      return {", ".join(f"%0#{i}" for i in range(n))} : {results}
+    }}"""
+
+
+def _scatter_arguments(kinds: Sequence[str], window: bool = False) -> list[Any]:
+    shape, updates = ((4, 2), (2, 2)) if window else ((4,), (2,))
+    operands = [_values(kind, 7, int(np.prod(shape))).reshape(shape) for kind in dict.fromkeys(kinds)]
+    more = [_values(kind, 8 + i, int(np.prod(updates))).reshape(updates) for i, kind in enumerate(kinds)]
+    return [*operands, np.array([[0], [2]], "i4"), *more]
+
+
+@pytest.mark.parametrize("kind", ["i1", *INTEGERS, *FLOATS])
+@pytest.mark.parametrize("window", [False, True])
+def test_scatters_of_one_value_twice(kind: str, window: bool, agree: Callable[..., None]) -> None:
+    agree(_scatter([kind] * 2, window=window), _scatter_arguments([kind] * 2, window))
+
+
+@pytest.mark.parametrize("kinds", ["i32 i32 i32", "f32 f32 f32", "f64 f64 f64", "i1 i1 i1 i1", "i32 f32 i32 f32"])
+def test_scatters_of_one_value_more_often(kinds: str, agree: Callable[..., None]) -> None:
+    agree(_scatter(kinds.split()), _scatter_arguments(kinds.split()))
+
+
+def test_scatters_whose_region_combines_its_arguments(agree: Callable[..., None]) -> None:
+    code = SCATTER.replace(
+        "stablehlo.return %c, %d",
+        "%m = stablehlo.maximum %a, %d : tensor<i32>\n %n = stablehlo.subtract %b, %c : tensor<i32>\n"
+        "stablehlo.return %m, %n",
+    )
+    assert "%m" in code
+    agree(code, SCATTERED)
+
+
+IN_A_LOOP = """
+func.func private @inner(%p: tensor<4xi32>, %q: tensor<4xi32>, %i: tensor<2x1xi32>, %u: tensor<2xi32>,
+    %v: tensor<2xi32>) -> (tensor<4xi32>, tensor<4xi32>) {
+  %0:2 = "stablehlo.scatter"(%p, %q, %i, %u, %v) ({
+    ^bb0(%a: tensor<i32>, %b: tensor<i32>, %c: tensor<i32>, %d: tensor<i32>):
+      stablehlo.return %c, %d : tensor<i32>, tensor<i32>
+  }) {scatter_dimension_numbers = #stablehlo.scatter<inserted_window_dims = [0], scatter_dims_to_operand_dims = [0],
+    index_vector_dim = 1>} : (tensor<4xi32>, tensor<4xi32>, tensor<2x1xi32>, tensor<2xi32>, tensor<2xi32>)
+    -> (tensor<4xi32>, tensor<4xi32>)
+  return %0#0, %0#1 : tensor<4xi32>, tensor<4xi32>
+}
+func.func @main(%o: tensor<4xi32>, %i: tensor<2x1xi32>, %u: tensor<2xi32>, %v: tensor<2xi32>)
+    -> (tensor<4xi32>, tensor<4xi32>, tensor<2x2xi4>) {
+  %zero = stablehlo.constant dense<0> : tensor<i32>
+  %yes = stablehlo.constant dense<true> : tensor<i1>
+  %r:3 = stablehlo.while(%n = %zero, %s = %o, %t = %o) : tensor<i32>, tensor<4xi32>, tensor<4xi32>
+    cond {
+      %one = stablehlo.constant dense<1> : tensor<i32>
+      %c = stablehlo.compare LT, %n, %one : (tensor<i32>, tensor<i32>) -> tensor<i1>
+      stablehlo.return %c : tensor<i1>
+    } do {
+      %one = stablehlo.constant dense<1> : tensor<i32>
+      %m = stablehlo.add %n, %one : tensor<i32>
+      %x:2 = func.call @inner(%s, %s, %i, %u, %v) : (tensor<4xi32>, tensor<4xi32>, tensor<2x1xi32>, tensor<2xi32>,
+        tensor<2xi32>) -> (tensor<4xi32>, tensor<4xi32>)
+      stablehlo.return %m, %x#0, %x#1 : tensor<i32>, tensor<4xi32>, tensor<4xi32>
+    }
+  %parts = "stablehlo.if"(%yes) ({
+    %k = stablehlo.constant dense<[18, 250]> : tensor<2xui8>
+    %b = stablehlo.bitcast_convert %k : (tensor<2xui8>) -> tensor<2x2xi4>
+    stablehlo.return %b : tensor<2x2xi4>
+  }, {
+    %b = stablehlo.constant dense<0> : tensor<2x2xi4>
+    stablehlo.return %b : tensor<2x2xi4>
+  }) : (tensor<i1>) -> tensor<2x2xi4>
+  return %r#1, %r#2, %parts : tensor<4xi32>, tensor<4xi32>, tensor<2x2xi4>
+}"""
+
+
+def test_operations_in_loops_branches_and_functions(agree: Callable[..., None]) -> None:
+    agree(IN_A_LOOP, SCATTERED)
+
+
+def test_scatters_on_several_devices(agree: Callable[..., None]) -> None:
+    agree(SCATTER, *[SCATTERED] * 4, num_replicas=4)
+    agree(SCATTER, *[SCATTERED] * 2, num_partitions=2)
+
+
+# Floats of few bits.
+
+
+@pytest.mark.parametrize("result", ["i1", *INTEGERS])
+def test_conversions_of_f4_to_integers(result: str, agree: Callable[..., None]) -> None:
+    values = np.arange(16, dtype=np.uint8).view(_dtype("f4E2M1FN"))
+    agree(_unary("convert", "16xf4E2M1FN", f"16x{result}"), [values])
+    agree(_of_constant("convert", _literal(values, "f4E2M1FN"), "16xf4E2M1FN", f"16x{result}"))
+
+
+@pytest.mark.parametrize("kind", ["i1", *INTEGERS, *FLOATS])
+@pytest.mark.parametrize("result", ["f4E2M1FN", "f8E8M0FNU"])
+def test_conversions_to_narrow_floats(kind: str, result: str, agree: Callable[..., None]) -> None:
+    if kind == result:
+        return
+    values = _values(kind, 9, 40)
+    if kind in ("f16", "bf16", "f32", "f64", "f8E5M2", "f8E4M3", "f8E3M4"):
+        values[:6] = _float(kind, np.inf, -np.inf, 0.0, -0.0, 1.5, -2)
+    if result == "f8E8M0FNU":  # its range begins with a number that is not normal as f32
+        values = np.where(np.abs(values.astype(np.float64)) < 2.0**-126, np.zeros((), values.dtype), values)
+        values = np.where(np.abs(values.astype(np.float64)) > 2.0**126, np.ones((), values.dtype), values)
+        values = values.astype(_dtype(kind))
+    agree(_unary("convert", f"40x{kind}", f"40x{result}"), [values])
+    agree(_of_constant("convert", _literal(values, kind), f"40x{kind}", f"40x{result}"))
+
+
+@pytest.mark.parametrize("result", [kind for kind in FLOATS if kind not in ("f4E2M1FN", "f8E8M0FNU")])
+def test_conversions_of_nan_from_e8m0(result: str, agree: Callable[..., None]) -> None:
+    agree(_of_constant("convert", "[0xFF, 0x7F, 0x80]", "3xf8E8M0FNU", f"3x{result}"))
+    agree(_unary("convert", "3xf8E8M0FNU", f"3x{result}"), [_float("f8E8M0FNU", np.nan, 1, 2)])
+
+
+@pytest.mark.parametrize("kind", ["f16", "bf16", "f32", "f64", "f8E5M2", "f8E4M3", "f8E3M4", "f8E4M3FN"])
+def test_reduced_precision(kind: str, agree: Callable[..., None]) -> None:
+    given = _float(kind, np.nan, 3, -2, 0, -0.0, 1.5, 0.125)
+    if kind != "f8E4M3FN":
+        given[5] = np.inf
+    narrow = _width(kind) == 8
+    for exponent, mantissa in ((3, 4), (8, 7), (5, 4)) if narrow and kind != "f8E5M2" else ((8, 0), (3, 2), (5, 0)):
+        if kind.startswith("f8E4") and exponent == 3:
+            exponent, mantissa = 4, 3
+        agree(_reduce_precision(f"7x{kind}", exponent, mantissa), [given])
+
+
+@pytest.mark.parametrize("kind", ["i8", "i16", "i32", "i64", "ui32"])
+def test_random_bits_of_signed_types_are_signed(kind: str, agree: Callable[..., None]) -> None:
+    """In the results, and in what is computed with them."""
+    agree(
+        f"""
+        func.func public @main(%state: tensor<2xui64>) -> (tensor<16x{kind}>, tensor<16xf64>) {{
+          %0:2 = stablehlo.rng_bit_generator %state, algorithm = THREE_FRY
+            : (tensor<2xui64>) -> (tensor<2xui64>, tensor<16x{kind}>)
+          %1 = stablehlo.convert %0#1 : (tensor<16x{kind}>) -> tensor<16xf64>
+          return %0#1, %1 : tensor<16x{kind}>, tensor<16xf64>
+        }}""",
+        [np.array([1, 2], np.uint64)],
+    )
+
+
+# Devices.
+
+COMPARED = ("f16", "bf16", "f32", "f64", "f8E5M2", "f8E4M3FN")
+
+REDUCE = """
+module {
+  %s
+  func.func @main(%%x: tensor<4x4xf32> %s) -> tensor<4xf32> {
+    %%i = stablehlo.constant dense<1.0> : tensor<f32>
+    %%0 = stablehlo.reduce(%%x init: %%i) applies stablehlo.%s across dimensions = [0]
+      : (tensor<4x4xf32>, tensor<f32>) -> tensor<4xf32>
+    return %%0 : tensor<4xf32>
+  }
+}"""
+
+SHARDED_SCATTER = """
+module {
+  sdy.mesh @mesh = <["x"=2]>
+  func.func @main(%%o: tensor<4xf32>, %%x: tensor<4x4xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"x"}, {}]>})
+      -> tensor<4xf32> {
+    %%i = stablehlo.constant dense<0> : tensor<4x1xi32>
+    %%0 = "stablehlo.scatter"(%%o, %%i, %%x) ({
+      ^bb0(%%a: tensor<f32>, %%b: tensor<f32>):
+        %%m = stablehlo.%s %%a, %%b : tensor<f32>
+        stablehlo.return %%m : tensor<f32>
+    }) {scatter_dimension_numbers = #stablehlo.scatter<update_window_dims = [1], scatter_dims_to_operand_dims = [0],
+      index_vector_dim = 1>} : (tensor<4xf32>, tensor<4x1xi32>, tensor<4x4xf32>) -> tensor<4xf32>
+    return %%0 : tensor<4xf32>
+  }
+}"""
+
+ROWS = np.array([[np.nan, 1, 0.0, -0.0], [1, 1, -0.0, 0.0], [1, np.nan, -0.0, 0.0], [1, 1, 0.0, -0.0]], "f4")
+
+
+@pytest.mark.parametrize("combine", ["maximum", "minimum"])
+@pytest.mark.parametrize("kind", COMPARED)
+def test_maxima_between_replicas(kind: str, combine: str, agree: Callable[..., None]) -> None:
+    agree(_all_reduce(kind, combine), *_of_devices(kind), num_replicas=4)
+    agree(_all_reduce(kind, combine, "[[0, 2], [1, 3]]"), *_of_devices(kind), num_replicas=4)
+    agree(_all_reduce(kind, combine, operation="reduce_scatter", size=1), *_of_devices(kind), num_replicas=4)
+
+
+@pytest.mark.parametrize("combine", ["maximum", "minimum"])
+def test_maxima_of_several_operands(combine: str, agree: Callable[..., None]) -> None:
+    agree(
+        f"""
+        func.func @main(%x: tensor<4xf32>) -> (tensor<4xf32>, tensor<4xf32>) {{
+          %y = stablehlo.negate %x : tensor<4xf32>
+          %0:2 = "stablehlo.all_reduce"(%x, %y) ({{
+            ^bb0(%a: tensor<f32>, %b: tensor<f32>):
+              %m = stablehlo.{combine} %a, %b : tensor<f32>
+              stablehlo.return %m : tensor<f32>
+          }}) {{replica_groups = dense<[[0, 1, 2, 3]]> : tensor<1x4xi64>}}
+            : (tensor<4xf32>, tensor<4xf32>) -> (tensor<4xf32>, tensor<4xf32>)
+          return %0#0, %0#1 : tensor<4xf32>, tensor<4xf32>
+        }}""",
+        *_of_devices("f32"),
+        num_replicas=4,
+    )
+
+
+@pytest.mark.parametrize("combine", ["maximum", "minimum"])
+@pytest.mark.parametrize("shardy", [False, True])
+def test_maxima_between_partitions(combine: str, shardy: bool, agree: Callable[..., None]) -> None:
+    mesh = 'sdy.mesh @mesh = <["x"=2]>' if shardy else ""
+    sharding = (
+        '{sdy.sharding = #sdy.sharding<@mesh, [{"x"}, {}]>}' if shardy else '{mhlo.sharding = "{devices=[2,1]<=[2]}"}'
+    )
+    halves = [[ROWS[:2]], [ROWS[2:]]]
+    agree(REDUCE % (mesh, sharding, combine), *halves, num_partitions=2, use_shardy_partitioner=shardy)
+
+
+@pytest.mark.parametrize("combine", ["maximum", "minimum"])
+def test_scatters_of_maxima_between_partitions(combine: str, agree: Callable[..., None]) -> None:
+    first = np.zeros(4, "f4")
+    halves = [[first, ROWS[:2]], [first, ROWS[2:]]]
+    agree(SHARDED_SCATTER % combine, *halves, num_partitions=2, use_shardy_partitioner=True)
+
+
+TERMS = """
+module {
+  sdy.mesh @mesh = <["x"=2]>
+  func.func @main(%x: tensor<4x4xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"x"}, {}]>})
+      -> (tensor<4xf32> {sdy.sharding = #sdy.sharding<@mesh, [{}], unreduced={"x"}>}) {
+    %i = stablehlo.constant dense<0.0> : tensor<f32>
+    %0 = stablehlo.reduce(%x init: %i) applies stablehlo.maximum across dimensions = [0]
+      : (tensor<4x4xf32>, tensor<f32>) -> tensor<4xf32>
+    return %0 : tensor<4xf32>
+  }
+}"""
+
+
+def test_devices_keep_their_terms_of_a_maximum(client: pjrt.Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    """XLA leaves a result unreduced where no operation stands before such a sharding. Some versions refuse it."""
+    halves = [[np.full((2, 4), 1, "f4")], [np.full((2, 4), 2, "f4")]]
+
+    def outcome() -> Any:
+        try:
+            results = _run(client, TERMS, halves, {"num_partitions": 2, "use_shardy_partitioner": True})
+        except pjrt.InvalidArgumentError as error:
+            return error.message
+        return [array.tolist() for array in results]
+
+    mended = outcome()
+    monkeypatch.setattr(faults, "mend", lambda *_: None)
+    assert mended == outcome()
+    assert mended == [[1] * 4, [2] * 4] or "unreduced" in mended
+
+
+@pytest.mark.parametrize("combine", ["add", "maximum"])
+def test_integers_and_sums_between_devices_stay_as_they_are(combine: str, agree: Callable[..., None]) -> None:
+    agree(_all_reduce("i32", combine), *[[np.array([1, -2, 3, i], "i4")] for i in range(4)], num_replicas=4)
+
+
+# Refusals, and the ways in.
+
+
+@pytest.mark.parametrize(
+    ("code", "reason"),
+    [
+        (_scatter(["i64"] * 3), "stablehlo.scatter wrongly with so many operands of the type i64"),
+        (_scatter(["complex<f32>"] * 2), "with so many operands of the type complex<f32>"),
+        (_reduce_precision("2xf8E4M3FN", 4, 2), "stablehlo.reduce_precision wrongly for f8E4M3FN to e4m2"),
+        (_unary("convert", "2xf32", "2xf6E2M3FN"), "stablehlo.convert wrongly from f32 to f6E2M3FN"),
+        (_unary("bitcast_convert", "2xf6E2M3FN", "2x6xi1"), "wrongly from f6E2M3FN to i1"),
+        (COMPLEX, "stablehlo.bitcast_convert wrongly from complex<f32> to complex<f64>"),
+        (_all_reduce("f8E8M0FNU", "maximum"), "stablehlo.all_reduce wrongly for f8E8M0FNU between devices"),
+        (_all_reduce("f6E2M3FN", "minimum"), "stablehlo.all_reduce wrongly for f6E2M3FN between devices"),
+    ],
+)
+def test_what_cannot_be_mended_is_refused(client: pjrt.Client, code: str, reason: str) -> None:
+    options = pjrt.CompileOptions(num_replicas=4 if "all_reduce" in code else 1)
+    with pytest.raises(pjrt.UnimplementedError, match=re.escape(reason)) as caught:
+        client.compile(code, options)
+    assert "use the device 'reference'" in caught.value.message
+
+
+def test_quantized_bitcasts_are_left_to_xla(client: pjrt.Client) -> None:
+    with pytest.raises(pjrt.InvalidArgumentError, match="does not compile this program"):
+        client.compile(_unary("bitcast_convert", "2xi32", "2x4x!quant.uniform<i8:f32, 0.5>"))
+
+
+@pytest.mark.parametrize("form", ["text", "artifact", "hlo", "hlo text"])
+def test_every_form_of_program_is_mended(client: pjrt.Client, reference: pjrt.Client, form: str) -> None:
+    proto = to_hlo(IN_A_LOOP)
+    program: Any = {
+        "text": lambda: IN_A_LOOP,
+        "artifact": lambda: serialize(IN_A_LOOP, "1.0.0"),
+        "hlo": lambda: proto,
+        "hlo text": lambda: parse_hlo_text(to_hlo_text(proto).encode()),
+    }[form]()
+    found, expected = (_run(each, program, [SCATTERED], {}) for each in (client, reference))
+    assert list(map(_bits, found)) == list(map(_bits, expected))
