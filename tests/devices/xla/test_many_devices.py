@@ -180,6 +180,58 @@ def test_more_devices_than_there_are(client: pjrt.Client, programs: Any) -> None
         client.compile(programs.add, beyond)
 
 
+def _collective(name: str, rows: str, channel: int = 0) -> str:
+    """Exchange four floats in groups of two, or along pairs."""
+    word = "source_target_pairs" if name == "collective_permute" else "replica_groups"
+    dimensions = {
+        "all_gather": "all_gather_dim = 0 : i64, ",
+        "all_to_all": "split_dimension = 0 : i64, concat_dimension = 0 : i64, split_count = 2 : i64, ",
+        "reduce_scatter": "scatter_dimension = 0 : i64, ",
+    }.get(name, "")
+    handle = f", channel_handle = #stablehlo.channel_handle<handle = {channel}, type = 1>" if channel else ""
+    size = {"all_gather": 8, "reduce_scatter": 2}.get(name, 4)
+    region = """({
+        ^bb0(%a: tensor<f32>, %b: tensor<f32>):
+          %s = stablehlo.add %a, %b : tensor<f32>
+          stablehlo.return %s : tensor<f32>
+      })"""
+    combine = region if "reduce" in name else ""
+    return f"""
+    func.func public @main(%x: tensor<4xf32>) -> tensor<{size}xf32> {{
+      %0 = "stablehlo.{name}"(%x) {combine} {{{dimensions}{word} = dense<{rows}> : tensor<1x2xi64>{handle}}}
+        : (tensor<4xf32>) -> tensor<{size}xf32>
+      return %0 : tensor<{size}xf32>
+    }}"""
+
+
+COLLECTIVES = ("all_gather", "all_reduce", "all_to_all", "collective_broadcast", "collective_permute", "reduce_scatter")
+
+
+@pytest.mark.parametrize("name", COLLECTIVES)
+def test_collectives_that_name_a_replica_that_is_not_there(client: pjrt.Client, name: str) -> None:
+    message = rf"of stablehlo.{name} below 1, the number of replicas, found \[0, 1\]; change them, or compile"
+    with pytest.raises(pjrt.InvalidArgumentError, match=message):
+        client.compile(_collective(name, "[[0, 1]]"))
+
+
+def test_collectives_that_name_a_partition_that_is_not_there(client: pjrt.Client) -> None:
+    code = _collective("collective_permute", "[[0, 3]]", channel=1)
+    with pytest.raises(pjrt.InvalidArgumentError, match=r"below 2, the number of partitions, found \[0, 3\]"):
+        client.compile(code, pjrt.CompileOptions(num_partitions=2))
+    executable = client.compile(code, pjrt.CompileOptions(num_partitions=4))
+    outs = executable.execute(
+        [[client.buffer_from_host(np.full(4, i + 1, "f4"), device=client.devices[i])] for i in range(4)]
+    )
+    assert [np.asarray(out)[0] for (out,) in outs] == [0, 0, 0, 1]
+    with pytest.raises(pjrt.InvalidArgumentError, match="below 1, the number of replicas and partitions"):
+        client.compile(_collective("all_reduce", "[[0, 1]]", channel=1))
+
+
+@pytest.mark.parametrize("name", [name for name in COLLECTIVES if name != "collective_broadcast"])
+def test_collectives_of_all_replicas(client: pjrt.Client, name: str) -> None:
+    client.compile(_collective(name, "[[0, 1]]"), pjrt.CompileOptions(num_replicas=2)).delete()
+
+
 def test_the_short_form_is_for_one_device(all_reduce: pjrt.LoadedExecutable) -> None:
     with pytest.raises(pjrt.InvalidArgumentError, match="this program runs on 4"):
         all_reduce(np.ones(4, np.float32))

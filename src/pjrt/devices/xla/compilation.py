@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from pjrt.api.checks import expect_bytes
 from pjrt.api.compile_options import CompileOptions, DeviceAssignment
@@ -44,7 +47,8 @@ def compile_program(
             raise.
 
     Raises:
-        InvalidArgumentError: the bytes are no program, or the compiler rejects it.
+        InvalidArgumentError: the bytes are no program, the compiler rejects it, or a collective names a replica or
+            partition that is not there.
         UnimplementedError: XLA would compute something wrongly; see ``faults``.
     """
     module = _module(program)
@@ -59,6 +63,8 @@ def compile_program(
 
         csr_product.guard(module, called)
     with module as mlir:
+        if outline is None or not _COLLECTIVES.isdisjoint(outline.operations):
+            _check_groups(mlir, options.partitioning)
         faults.mend(mlir, options.partitioning.num_partitions, outline)
     jaxlib_options = _jaxlib_options(options, assignment)
     try:
@@ -132,6 +138,55 @@ def _executable(
     for module in compiled.hlo_modules():
         custom_calls.prepare(module.as_serialized_hlo_module_proto(), called)
     return XlaExecutable(compiled, assignment, options, result_shapes, code)
+
+
+_COLLECTIVES = frozenset(
+    f"stablehlo.{name}"
+    for name in (
+        "all_gather",
+        "all_reduce",
+        "all_to_all",
+        "collective_broadcast",
+        "collective_permute",
+        "reduce_scatter",
+    )
+)
+
+
+def _check_groups(mlir: Any, counts: Partitioning) -> None:
+    """Refuse collectives that name a replica or partition that is not there: XLA fails over them, or gives zeros.
+
+    Raises:
+        InvalidArgumentError: there is such a collective.
+    """
+    from pjrt.stablehlo.mlir_walk import walk  # here: few programs have collectives
+
+    for operation in walk(mlir.operation):
+        if operation.name not in _COLLECTIVES:
+            continue
+        attributes = operation.attributes
+        name = "source_target_pairs" if "source_target_pairs" in attributes else "replica_groups"
+        rows = np.asarray(attributes[name]) if "dense<" in str(attributes[name]) else np.empty((0, 0))
+        count, kind = _processes(attributes, name, counts)
+        for row in rows.tolist():
+            if max(row, default=-1) >= count:
+                location = str(operation.location).removeprefix("loc(").removesuffix(")")
+                raise InvalidArgumentError(
+                    f"expected {name} of {operation.name} below {count}, the number of {kind}, found {row}; change "
+                    f"them, or compile the program for more ({location})"
+                )
+
+
+def _processes(attributes: Any, name: str, counts: Partitioning) -> tuple[int, str]:
+    """Return how many processes a collective may name, and what they are."""
+    replicas, partitions = counts.num_replicas, counts.num_partitions
+    handle = str(attributes["channel_handle"]) if "channel_handle" in attributes else ""
+    channel = re.search("handle = ([0-9]+)", handle)
+    if channel is None or channel[1] == "0":
+        return replicas, "replicas"
+    if name == "source_target_pairs":
+        return partitions, "partitions"
+    return replicas * partitions, "replicas and partitions"
 
 
 def _explained(error: Exception) -> PjrtError:
