@@ -97,9 +97,7 @@ FAULTS = {
     ),
     "f4 constants": Fault("`convert` of constant infinities to `f4E2M1FN`", "0", "limits the numbers first"),
     "f6": Fault("`convert` to floats of six bits", "0 for numbers beyond the range", "refuses it", since=(0, 11)),
-    "e8m0 constants": Fault(
-        "`convert` of constants without a logarithm to `f8E8M0FNU`: zeros, negative numbers", "numbers", "gives NaN"
-    ),
+    "e8m0 constants": Fault("`convert` of constants that are zero or negative to `f8E8M0FNU`", "numbers", "gives NaN"),
     "e8m0 nan": Fault("`convert` of the constant NaN from `f8E8M0FNU`", "infinity", "gives NaN", (0, 11)),
 }
 """The faults that a program is protected from, in the order of the table."""
