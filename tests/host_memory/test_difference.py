@@ -37,6 +37,27 @@ def test_neighbours_are_one_apart(dtype: Any) -> None:
     assert int(ulp_distance(ordered[:1], ordered[-1:])[0]) == len(wide) - 1
 
 
+@pytest.mark.parametrize("dtype", [*FLOATS, np.complex64, np.complex128])
+def test_zeros_of_two_signs(dtype: Any) -> None:
+    """They agree, unless the tolerance tells them apart. Types without -0 have one zero, or none."""
+    zeros = np.array([0.0, 1.0, 0.0]).astype(dtype)
+    others = np.array([-0.0, 1.0, 0.0]).astype(dtype)
+    wide = others.astype(np.complex128).real
+    assert Difference.of(others, zeros).agrees
+    found = Difference.of(others, zeros, Tolerance(tells_zeros_apart=True))
+    if wide[0] == 0 and np.signbit(wide[0]):
+        assert (found.mismatches, found.worst) == (1, (0,))
+        assert str(found).startswith("1 of 3 elements differ")
+    else:
+        assert found.agrees
+
+
+def test_a_part_of_a_complex_zero_has_a_sign() -> None:
+    apart = Tolerance(tells_zeros_apart=True)
+    assert Difference.of(np.array([complex(0.0, -0.0)]), np.array([0j]), apart).mismatches == 1
+    assert Difference.of(np.array([complex(1.0, 0.0)]), np.array([1 + 0j]), apart).agrees
+
+
 @given(st.floats(allow_nan=False, allow_infinity=False, width=32), st.integers(0, 50))
 def test_steps_of_f32(value: float, steps: int) -> None:
     start = end = np.float32(value)

@@ -66,6 +66,91 @@ def test_operations_inside_of_others_are_found(place: str, function: str, path: 
     assert [step.partition(" at ")[0] for step in first.path] == path
 
 
+ZEROS = {
+    "maximum": '%m = stablehlo.maximum %y, %z : tensor<4x{0}> loc("zero")',
+    "minimum": '%m = stablehlo.minimum %y, %z : tensor<4x{0}> loc("zero")',
+    "clamp": '%m = stablehlo.clamp %z, %y, %z : tensor<4x{0}> loc("zero")',
+    "reduce": """
+      %w = stablehlo.broadcast_in_dim %y, dims = [1] : (tensor<4x{0}>) -> tensor<2x4x{0}>
+      %c = stablehlo.constant dense<0.0> : tensor<{0}>
+      %m = stablehlo.reduce(%w init: %c) applies stablehlo.maximum across dimensions = [0]
+        : (tensor<2x4x{0}>, tensor<{0}>) -> tensor<4x{0}> loc("zero")""",
+    "select_and_scatter": """
+      %c = stablehlo.constant dense<0.0> : tensor<{0}>
+      %w = stablehlo.slice %y [0:2] : (tensor<4x{0}>) -> tensor<2x{0}>
+      %m = "stablehlo.select_and_scatter"(%y, %w, %c) ({{
+        ^bb0(%a: tensor<{0}>, %b: tensor<{0}>):
+          %p = stablehlo.compare GE, %a, %b : (tensor<{0}>, tensor<{0}>) -> tensor<i1>
+          stablehlo.return %p : tensor<i1>
+      }}, {{
+        ^bb0(%a: tensor<{0}>, %b: tensor<{0}>):
+          %s = stablehlo.add %a, %b : tensor<{0}>
+          stablehlo.return %s : tensor<{0}>
+      }}) {{window_dimensions = array<i64: 2>, window_strides = array<i64: 2>}}
+        : (tensor<4x{0}>, tensor<2x{0}>, tensor<{0}>) -> tensor<4x{0}> loc("zero")""",
+}
+
+
+def _with_other_zeros(values: Any) -> Any:
+    return np.where(values == 0, -values, values)
+
+
+def _divided_by_zeros(lines: str, kind: str) -> str:
+    """Compute zeros, among other things, and divide by them."""
+    return f"""
+    func.func @main(%x: tensor<4x{kind}>) -> tensor<4x{kind}> {{
+      %z = stablehlo.constant dense<0.0> : tensor<4x{kind}>
+      %one = stablehlo.constant dense<1.0> : tensor<4x{kind}>
+      %x1 = stablehlo.multiply %x, %one : tensor<4x{kind}>
+      %y = stablehlo.multiply %x1, %z : tensor<4x{kind}>
+      {lines.format(kind)}
+      %n = stablehlo.multiply %m, %one : tensor<4x{kind}>
+      %i = stablehlo.divide %one, %n : tensor<4x{kind}>
+      return %i : tensor<4x{kind}>
+    }}"""
+
+
+@pytest.mark.parametrize("kind", ["f32", "f64", "f16", "bf16"])
+@pytest.mark.parametrize("operation", ZEROS)
+def test_an_operation_that_gives_the_other_zero_is_found(operation: str, kind: str) -> None:
+    """The zeros agree, and what is divided by them does not."""
+    x = np.ones(4, pjrt.ElementType.from_mlir(kind).dtype)
+    first = find(_divided_by_zeros(ZEROS[operation], kind), at("zero", _with_other_zeros), x)
+    assert (first.cause, first.location, first.name) == (Cause.OPERATION, "zero", f"stablehlo.{operation}")
+    assert first.results[0].difference.mismatches
+
+
+def test_the_other_zero_is_found_inside_of_a_loop() -> None:
+    loop = """
+      %k = stablehlo.constant dense<0> : tensor<i32>
+      %e = stablehlo.constant dense<2> : tensor<i32>
+      %h = stablehlo.constant dense<1> : tensor<i32>
+      %r:2 = stablehlo.while(%q = %k, %m0 = %y) : tensor<i32>, tensor<4x{0}>
+        cond {{ %p = stablehlo.compare LT, %q, %e : (tensor<i32>, tensor<i32>) -> tensor<i1>
+               stablehlo.return %p : tensor<i1> }}
+        do {{ %t = stablehlo.maximum %m0, %z : tensor<4x{0}> loc("zero")
+             %u = stablehlo.add %q, %h : tensor<i32>
+             stablehlo.return %u, %t : tensor<i32>, tensor<4x{0}> }}
+      %m = stablehlo.multiply %r#1, %one : tensor<4x{0}>"""
+    first = find(_divided_by_zeros(loop, "f32"), at("zero", _with_other_zeros), np.ones(4, np.float32))
+    assert (first.cause, first.location) == (Cause.OPERATION, "zero")
+    assert first.path[0].startswith("iteration")
+
+
+def test_zeros_of_another_sign_that_come_from_rounding() -> None:
+    """No operation gives the other zero on the same inputs, so the search ends where it does without signs."""
+    program = """
+    func.func @main(%x: tensor<4xf32>) -> tensor<4xf32> {
+      %one = stablehlo.constant dense<1.0> : tensor<4xf32>
+      %a = stablehlo.multiply %x, %one : tensor<4xf32> loc("small")
+      %b = stablehlo.multiply %a, %x : tensor<4xf32>
+      %i = stablehlo.divide %one, %b : tensor<4xf32>
+      return %i : tensor<4xf32>
+    }"""
+    first = find(program, at("small", lambda values: -values), np.full(4, 1e-30, np.float32))
+    assert (first.cause, first.name) == (Cause.ROUNDING, "stablehlo.divide")
+
+
 def test_the_first_wrong_iteration_of_a_loop() -> None:
     def spoil(step: Any, inputs: Any, outputs: Any) -> None:
         if "in loop" in step.location and inputs[0].max() > 10:

@@ -148,6 +148,7 @@ class _Sum:
     def __init__(self, value: Array, expected: Array, kind: ElementType, tolerance: Tolerance) -> None:
         self._value, self._expected, self._kind = value, expected, kind
         self._rtol, self._atol = tolerance.of(kind)
+        self._tells_zeros_apart = tolerance.tells_zeros_apart
         self._counts: dict[str, int] = {"mismatches": 0, "nan_disagreements": 0, "infinity_disagreements": 0}
         self._largest: dict[str, float] = {"max_absolute": 0.0, "max_relative": 0.0}
         self._max_ulp = 0
@@ -191,10 +192,13 @@ class _Sum:
             allowed = self._atol + self._rtol * np.where(finite, size, 0.0)
             # Where nothing is allowed, every error is infinitely far beyond it, and the largest one is the worst.
             severity = np.where(error > 0, np.where(allowed > 0, error / allowed, np.inf), 0.0)
-        severity[nan | infinite] = np.inf
+        beyond = nan | infinite
+        if self._tells_zeros_apart:
+            beyond |= _other_zero(a.real, b.real) | _other_zero(a.imag, b.imag)
+        severity[beyond] = np.inf
         if severity.size:
-            self._place(severity, np.where(nan | infinite, np.inf, error), begin)
-        self._count("mismatches", (error > allowed) | nan | infinite)
+            self._place(severity, np.where(beyond, np.inf, error), begin)
+        self._count("mismatches", (error > allowed) | beyond)
         self._count("nan_disagreements", nan)
         self._count("infinity_disagreements", infinite)
         self._enlarge("max_absolute", error)
@@ -231,6 +235,11 @@ class _Sum:
         at = int(np.where(severity == largest, error, -1.0).argmax())
         if (largest, float(error[at])) > self._furthest:
             self._furthest, self._at = (largest, float(error[at])), begin + at
+
+
+def _other_zero(a: Array, b: Array) -> Array:
+    other: Array = (a == 0) & (b == 0) & (np.signbit(a) != np.signbit(b))
+    return other
 
 
 def ulp_distance(a: Array, b: Array) -> np.ndarray[Any, np.dtype[np.uint64]]:

@@ -31,10 +31,12 @@ class Tolerance:
     Attributes:
         rtol: the relative tolerance; None for the default of each type, see ``DEFAULT_TOLERANCES``.
         atol: the absolute tolerance; None for the default of each type.
+        tells_zeros_apart: whether +0 and -0 differ. They are the same number, but 1 divided by them is not.
     """
 
     rtol: float | None = None
     atol: float | None = None
+    tells_zeros_apart: bool = False
 
     def __post_init__(self) -> None:
         for name, value in (("rtol", self.rtol), ("atol", self.atol)):

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 
 from pjrt.api.errors import PjrtError
 from pjrt.api.program import Program
@@ -65,6 +66,21 @@ class CutComparison:
     def seconds(self) -> float:
         """The time since the beginning."""
         return time.perf_counter() - self._begin
+
+    @property
+    def tells_zeros_apart(self) -> bool:
+        """Whether +0 and -0 differ."""
+        return self._tolerance.tells_zeros_apart
+
+    @contextmanager
+    def telling_zeros_apart(self) -> Iterator[None]:
+        """Let +0 and -0 differ meanwhile."""
+        tolerance = self._tolerance
+        self._tolerance = replace(tolerance, tells_zeros_apart=True)
+        try:
+            yield
+        finally:
+            self._tolerance = tolerance
 
     def run(self, device: ComparedDevice, program: Program, arguments: Sequence[list[Array]]) -> list[list[Array]]:
         """Run a program.

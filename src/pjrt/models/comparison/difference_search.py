@@ -86,9 +86,9 @@ class Search:
             return self._first_in(block)
         return None
 
-    def _first_in(self, block: SearchBlock) -> FirstDifference:
-        """Return the first difference in a block whose results differ."""
-        low, high = 0, len(block.operations)
+    def _first_in(self, block: SearchBlock, count: int | None = None) -> FirstDifference:
+        """Return the first difference in a block whose results differ, or in so many of its operations."""
+        low, high = 0, len(block.operations) if count is None else count
         self._narrowed = (block, low, high)
         while high - low > 1:
             step = next(self._decided(block, low, high), None)
@@ -148,6 +148,9 @@ class Search:
         results = block.results_of(operation)
         inputs = [value for value in inputs_of(operation) if value.name in expected]
         own = cuts.compute(cuts.device, block, [*inputs, *results])
+        found = self._by_signs_of_zeros(block, operation, own, expected)
+        if found is not None:
+            return found
         from_drift = cuts.run_cut(cuts.judge, alone, own)
         drifts, changes = (cuts.differences(values, own, expected) for values in (inputs, results))
         places = {value.name: index for index, value in enumerate(operation.operands)}
@@ -167,6 +170,25 @@ class Search:
         return self.finding(
             block, operation, cause, inputs=drifts, results=changes, suspects=tuple(suspects), case=case
         )
+
+    def _by_signs_of_zeros(
+        self, block: SearchBlock, operation: Operation, own: Values, expected: Values
+    ) -> FirstDifference | None:
+        """Search again for an operation before another, whose inputs differ in the signs of zeros.
+
+        +0 and -0 are the same number, and the wrong one may come out of an operation long before it is divided by.
+        """
+        cuts = self.cuts
+        if cuts.tells_zeros_apart:
+            return None
+        with cuts.telling_zeros_apart():
+            if all(each.difference.agrees for each in cuts.differences([*inputs_of(operation)], own, expected)):
+                return None
+            narrowed = self._narrowed
+            place = next(index for index, each in enumerate(block.operations) if each is operation)
+            found = self._first_in(block, place)
+            self._narrowed = narrowed
+        return found if found.cause is Cause.OPERATION else None
 
     def _examine_failure(
         self, block: SearchBlock, operation: Operation, inputs: Sequence[Value], failure: PjrtError
