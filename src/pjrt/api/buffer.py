@@ -185,6 +185,8 @@ class Buffer(ArrayValue):
     def unsafe_pointer(self) -> int:
         """Return the address of the memory on the device; nothing keeps the memory there
         (``PJRT_Buffer_UnsafePointer``).
+
+        The device ``cpu`` waits for the value: a computation that fails may have no memory.
         """
         raise unimplemented(self.client.platform_name, "Buffer.unsafe_pointer")
 

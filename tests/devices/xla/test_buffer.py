@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import subprocess
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -230,3 +232,67 @@ def test_dlpack_of_what_cannot_be_shared(client: pjrt.Client) -> None:
         client.buffer_from_dlpack(strided)
     with pytest.raises(pjrt.InvalidArgumentError, match="expected an object with __dlpack__, found str"):
         client.buffer_from_dlpack("text")
+
+
+FAILED = """
+import resource, sys
+from pathlib import Path
+import numpy as np
+import pjrt
+
+n = 60_000
+PRODUCT = f'''func.func @main(%x: tensor<{n}x1xf32>, %y: tensor<1x{n}xf32>) -> tensor<{n}x{n}xTYPE> {{
+  %0 = stablehlo.dot_general %x, %y, contracting_dims = [1] x [0]
+    : (tensor<{n}x1xf32>, tensor<1x{n}xf32>) -> tensor<{n}x{n}xTYPE>
+  return %0 : tensor<{n}x{n}xTYPE> }}'''
+FIRST = f'''func.func @main(%x: tensor<{n}x{n}xTYPE> ALIAS) -> tensor<RESULTxTYPE> {{
+  %0 = OP : (tensor<{n}x{n}xTYPE>) -> tensor<RESULTxTYPE>
+  return %0 : tensor<RESULTxTYPE> }}'''
+PART = FIRST.replace("OP", "stablehlo.slice %x [0:1, 0:1]").replace("ALIAS", "").replace("RESULT", "1x1")
+ALL = FIRST.replace("OP", "stablehlo.negate %x").replace("ALIAS", "{tf.aliasing_output = 0 : i32}")
+ALL = ALL.replace("RESULT", f"{n}x{n}")
+
+ways = {
+    "numpy": np.asarray,
+    "__array__": lambda buffer: buffer.__array__(),
+    "pointer": lambda buffer: buffer.unsafe_pointer(),
+    "memoryview": memoryview,
+    "dlpack": np.from_dlpack,
+    "to_host": lambda buffer: buffer.to_host().result(),
+    "raw": lambda buffer: buffer.copy_raw_to_host(np.empty(4, np.uint8), 0, 4).result(),
+    "raw buffer": lambda buffer: buffer.raw().host_pointer(),
+    "external": lambda buffer: buffer.external_reference(),
+    "copy": lambda buffer: np.asarray(buffer.copy_to(client.devices[-1])),
+    "bitcast": lambda buffer: np.asarray(buffer.bitcast(CAST, (n, n))),
+    "argument": lambda buffer: np.asarray(part(buffer)[0]),
+    "donation": lambda buffer: np.asarray(whole(buffer)[0]),
+}
+with pjrt.client("cpu", num_devices=2) as client:
+    for mlir, CAST in (("f32", pjrt.ElementType.S32), ("bf16", pjrt.ElementType.U16)):
+        product, part, whole = (client.compile(text.replace("TYPE", mlir)) for text in (PRODUCT, PART, ALL))
+        column, row = (client.buffer_from_host(np.ones(shape, np.float32)) for shape in ((n, 1), (1, n)))
+        used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+        before = resource.getrlimit(resource.RLIMIT_AS)
+        resource.setrlimit(resource.RLIMIT_AS, (used + (1 << 30), before[1]))
+        for waits in (True, False):
+            for name, way in ways.items():
+                (buffer,) = product(column, row)
+                if waits:
+                    assert isinstance(buffer.ready().exception(), pjrt.ResourceExhaustedError)
+                try:
+                    way(buffer)
+                except (pjrt.PjrtError, BufferError) as error:
+                    assert "memory" in str(error).lower() or name == "memoryview", error
+                else:
+                    raise AssertionError(name)
+                assert client.devices[0].memory_stats().bytes_in_use >= column.on_device_size
+        resource.setrlimit(resource.RLIMIT_AS, before)
+        print(mlir)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the limit of a process's memory is Linux's")
+def test_a_result_that_found_no_memory_is_an_error_wherever_it_is_read() -> None:
+    """XLA would end the process."""
+    done = subprocess.run([sys.executable, "-c", FAILED], capture_output=True, text=True, timeout=280)
+    assert (done.returncode, done.stdout.split()) == (0, ["f32", "bf16"]), done.stderr[-2000:]

@@ -303,6 +303,7 @@ _read = getattr(jax.ArrayImpl, "_to_np_array_did_copy", None) or jax.ArrayImpl._
 
 def _in_place(array: Array) -> np.ndarray[Any, Any] | None:
     """Return what ``view`` returns, if numpy can hold the elements as they lie there; wait for the value."""
+    array.block_until_ready()  # raises the error of the execution; one without a value has no memory, and XLA would end
     try:
         return np.asarray(memoryview(array))
     except BufferError:  # Python's buffer protocol has no letter for the element type, such as bf16, or for the layout
@@ -319,12 +320,13 @@ def _in_place(array: Array) -> np.ndarray[Any, Any] | None:
 
 def capsule(array: Array) -> Any:
     """Return a DLPack capsule over the array's memory; wait for the value."""
+    array.block_until_ready()
     return jax.buffer_to_dlpack_managed_tensor(array)
 
 
 def pointer(array: Array) -> int:
-    """Return the address of an array's memory; do not wait for the value."""
-    contents = _in_place(array) if array.is_ready() else None
+    """Return the address of an array's memory; wait for the value, because one that fails may have no memory."""
+    contents = _in_place(array)
     # jaxlib's own function makes an array without a type.
     address: int = array.unsafe_buffer_pointer() if contents is None else contents.ctypes.data
     return address
@@ -342,10 +344,12 @@ def size_on_device(array: Array, count: int = 1) -> int:
 def address_on(device: Any, array: Array, devices: Any) -> int | None:
     """Return the address of an array's memory on one of its devices.
 
-    ``None`` stands for an array that failed, and for one of several devices that was not taken apart: to take it apart
-    would import ``jax``, if that is installed.
+    ``None`` stands for an array that failed or is not there yet, and for one of several devices that was not taken
+    apart: to take it apart would import ``jax``, if that is installed.
     """
     try:
+        if not array.is_ready():
+            return None
         if len(devices) == 1:
             return pointer(array)
         if "jax" in sys.modules or not _may_import_jax():

@@ -26,6 +26,7 @@ cdef class ArrayHolder:
     """
 
     cdef object _array
+    cdef bint _has_value  # whether the array is known to have one; to ask jaxlib takes a fifth of a read
     cdef public object type  # of one value from the constructor on
 
     @property
@@ -38,6 +39,14 @@ cdef class ArrayHolder:
     def array(self, array):
         with cython.critical_section(self):
             self._array = array
+            self._has_value = False
+
+    cdef object _await_value(self, array):
+        """Wait for the array's value; raise the error of the execution."""
+        array.block_until_ready()
+        with cython.critical_section(self):
+            if self._array is array:
+                self._has_value = True
 
     def ready(self):
         """Return a future of the buffer's value; see ``pjrt.Buffer.ready``."""
@@ -50,7 +59,7 @@ cdef class ArrayHolder:
                 if not _turn:
                     collect_released()
                 if not self.type.runtime.ended and array.is_ready():
-                    array.block_until_ready()  # raises the error of the execution
+                    self._await_value(array)
                     return READY
             except Exception:
                 pass  # the array failed, is gone or is not there yet: the future below finds out which
@@ -61,15 +70,20 @@ cdef class ArrayHolder:
         # `__array__`, whatever the exception is: so nothing waits here, because Ctrl-C would be lost.
         global _turn
         with cython.critical_section(self):
-            array, kind = self._array, self.type
+            array, has_value, kind = self._array, self._has_value, self.type
         _turn += 1
         if not _turn:
             collect_released()
-        if array is None or not kind.has_buffer_format or not array.is_ready():
+        if array is None or not kind.has_buffer_format or not (has_value or array.is_ready()):
             raise BufferError("the buffer has no value yet, or elements without a format; use numpy.asarray(buffer)")
         runtime = kind.runtime
         if runtime.ended or runtime.watcher.lost:
             raise BufferError("the client was closed or has lost a process; numpy.asarray(buffer) raises its error")
+        if not has_value:
+            try:
+                self._await_value(array)  # without a value there is no memory, and XLA would end the process
+            except Exception as error:
+                raise BufferError(f"the buffer has no value: {converted(error)}") from error
         PyObject_GetBuffer(array, view, flags)
         Py_DECREF(None)  # which Cython had put into `view.obj`
 

@@ -196,7 +196,7 @@ class XlaBuffer(ArrayHolder, Buffer):
                 "the buffer has no memory yet, because the work that fills it has not begun; wait for buffer.ready() "
                 "first"
             )
-        return _jaxlib.pointer(array)
+        return when_ready(array, self.type.runtime.watcher, _jaxlib.pointer).result()
 
     def raw(self) -> XlaRawBuffer:
         from pjrt.devices.xla.raw_buffer import XlaRawBuffer

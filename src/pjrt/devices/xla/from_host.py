@@ -135,7 +135,10 @@ def _lent(source: HostArray, array_type: ArrayType, on_done: Callable[[], object
 def shares_memory(jaxlib_array: _jaxlib.Array, array: HostArray) -> bool:
     """Whether an array of jaxlib uses a host array's memory in place."""
     # What is used in place is ready at once.
-    is_shared: bool = jaxlib_array.is_ready() and _jaxlib.pointer(jaxlib_array) == array.ctypes.data
+    try:
+        is_shared: bool = jaxlib_array.is_ready() and _jaxlib.pointer(jaxlib_array) == array.ctypes.data
+    except _jaxlib.jax.JaxRuntimeError:  # its copy found no memory
+        return False
     return is_shared
 
 
