@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import threading
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
@@ -21,6 +20,7 @@ from pjrt.remote.protocol.values import element_type_proto, error_of, shape_prot
 from pjrt.remote.protocol.versions import NEWEST, Version
 from pjrt.remote.server.host_memory import array_in, bytes_of
 from pjrt.remote.server.session import Session
+from pjrt.remote.server.workers import Workers
 
 PATIENCE = 60
 
@@ -46,14 +46,14 @@ class ProtocolClient:
         self._arrived = threading.Condition()
         self._handles = itertools.count(1)
         self._ops = itertools.count(1)
-        self._workers = ThreadPoolExecutor(4)
+        self._workers = Workers(4)
         self.ifrt = ifrt.Client(client)
-        self.session = Session(self.ifrt, self._receive, self._workers, version, **options)
+        self.session = Session(self.ifrt, self._receive, self._workers.for_session(), version, **options)
 
     def close(self) -> None:
         """End the session, and its threads."""
         self.session.close("the test is over")
-        self._workers.shutdown()
+        assert self._workers.close(PATIENCE)
 
     def _receive(self, response: Any) -> None:
         with self._arrived:

@@ -5,8 +5,11 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import sys
 import threading
 from collections.abc import Iterator
+
+import click
 
 _ENDING = (signal.SIGINT, signal.SIGTERM)
 
@@ -61,3 +64,25 @@ def asked_to_end() -> Iterator[EndRequest]:
         for number, handler in handlers.items():
             signal.signal(number, handler)
         request.close()
+
+
+@contextlib.contextmanager
+def ended_within(seconds: float, message: str) -> Iterator[None]:
+    """End the process if the block takes more than so many seconds; print a message then.
+
+    It ends also while code in C does not return, and without a wait for the threads that run it.
+    """
+
+    def end() -> None:
+        click.echo(message, err=True)
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(0)
+
+    timer = threading.Timer(seconds, end)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()

@@ -15,7 +15,7 @@ from pjrt.cli._completion import complete_device
 from pjrt.cli._console import echo
 from pjrt.cli._options import client_options
 from pjrt.cli._remote_options import limit_options, server_file_options
-from pjrt.cli._signals import asked_to_end
+from pjrt.cli._signals import asked_to_end, ended_within
 
 _EXAMPLES = """
 \b
@@ -75,6 +75,13 @@ Examples:
 @click.option(
     "--log", "log_sessions", is_flag=True, help="Log each session that opens or ends; refused ones are always logged."
 )
+@click.option(
+    "--grace",
+    type=click.FloatRange(0),
+    default=10,
+    show_default=True,
+    help="Seconds that the programs of clients have to end after SIGTERM, before the server ends without them.",
+)
 @client_options
 def serve(
     devices: tuple[str, ...],
@@ -88,6 +95,7 @@ def serve(
     metrics_address: str | None,
     transfer_directory: str | None,
     log_sessions: bool,
+    grace: float,
     options: dict[str, Any],
 ) -> None:
     """Serve DEVICES to programs in other processes, over the IFRT proxy protocol.
@@ -111,30 +119,32 @@ def serve(
     # What XLA warns of is about the programs of clients, and quotes them. The log here is for who runs the server.
     limit_xla_log(2)
     keep_freed_memory()
-    with asked_to_end() as stopped, contextlib.ExitStack() as stack:
+    with asked_to_end() as stopped, contextlib.ExitStack() as end, contextlib.ExitStack() as stack:
         handler = log_to(sys.stderr, logging.INFO if log_sessions else logging.WARNING)
         stack.callback(LOGGER.removeHandler, handler)
         metrics = stack.enter_context(remote.MetricsServer(metrics_address)) if metrics_address else None
         for name, address in zip(devices, places, strict=True):
             client = stack.enter_context(pjrt.client(name, **options))
-            server = stack.enter_context(
-                remote.serve(
-                    client,
-                    address,
-                    **files,
-                    limits=remote.Limits(**limits),
-                    metrics=metrics,
-                    transfer_directory=transfer_directory,
-                    name=name,
-                    platform_name=platform_name,
-                    vet_programs=vet_programs,
-                    save_executables=save_executables,
-                    allow_options=allow_options,
-                )
+            server = remote.serve(
+                client,
+                address,
+                **files,
+                limits=remote.Limits(**limits),
+                metrics=metrics,
+                transfer_directory=transfer_directory,
+                name=name,
+                platform_name=platform_name,
+                vet_programs=vet_programs,
+                save_executables=save_executables,
+                allow_options=allow_options,
             )
+            stack.callback(server.stop, None)
             count = len(client.addressable_devices)
             echo(f"serving {name} with {count} device{'s' * (count != 1)} at {server.address}")
         if metrics is not None:
             echo(f"metrics at {metrics.url}")
         gc.freeze()  # the objects so far live as long as the server: the garbage collector need not visit them
         stopped.wait()
+        # XLA can stop neither a loop without an end nor a compilation, and waits for them before it closes the devices.
+        message = f"programs of clients are still at work after {grace:g} s: the server ends without them"
+        end.enter_context(ended_within(grace, message))

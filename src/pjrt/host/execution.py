@@ -155,6 +155,8 @@ class Execution:
             error = storage.definition._error
             if error is not None:
                 return error
+        if self._launch is not None:
+            self._launch.check_wanted()
         return self.definition._error  # It was poisoned or given up while it was waiting.
 
     def _compute(self) -> PjrtError | None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from pjrt.api import interruption
 from pjrt.api.errors import AbortedError, CancelledError, DeadlineExceededError, InvalidArgumentError, PjrtError
+from pjrt.api.strangers import the_stranger
 from pjrt.host.device_errors import without_traceback
 from pjrt.host.fork_safety import runtime_lock
 
@@ -33,8 +34,8 @@ class Launch:
     """
 
     __slots__ = (
-        "_changed", "_error", "_given_up", "_interruptions", "_mail", "_meetings", "_under_way", "launch_id",
-        "processes", "run_id",
+        "_changed", "_error", "_given_up", "_interruptions", "_mail", "_meetings", "_stranger", "_under_way",
+        "launch_id", "processes", "run_id",
     )  # fmt: skip
 
     def __init__(self, launch_id: int = 0, processes: ProcessExchange | None = None) -> None:
@@ -47,6 +48,7 @@ class Launch:
         self._error: PjrtError | None = None
         self._given_up = False
         self._interruptions = interruption.count()
+        self._stranger = the_stranger()
         # The executions that are not done. They hold the launch, too, until then.
         self._under_way: list[_UnderWay] = []
 
@@ -195,8 +197,10 @@ class Launch:
         """Raise an error if the launch has ended.
 
         Raises:
-            AbortedError: a device of the launch failed, or the launch was given up.
+            AbortedError: a device of the launch failed, or the launch was given up: by the client of a server that has
+                left, for example.
         """
+        self._end_with_stranger()
         if self._interruptions != interruption.count():
             interruption.forget_variables()
             if not any(each.is_wanted for each in self._under_way):
@@ -205,6 +209,21 @@ class Launch:
                 )
         if self._error is not None:
             raise self._aborted()
+
+    def check_wanted(self) -> None:
+        """Raise an error if the client of a server that began the launch has left: it need not begin on a device.
+
+        Raises:
+            AbortedError: the launch was given up for that.
+        """
+        if self._end_with_stranger():
+            raise self._aborted()
+
+    def _end_with_stranger(self) -> bool:
+        if self._stranger is None or not self._stranger.has_left:
+            return False
+        self.give_up(CancelledError("the client that ran the program has left"))
+        return True
 
     def _join(self, key: Hashable, who: Hashable, expected: tuple[Hashable, ...], value: Any) -> _Meeting:
         self.check()

@@ -16,15 +16,16 @@ As a program, this module is the subprocess.
 
 from __future__ import annotations
 
+import contextlib
 import re
 import sys
 import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from pjrt.api.errors import DataLossError, FailedPreconditionError, PjrtError, ResourceExhaustedError
+from pjrt.api.errors import CancelledError, DataLossError, FailedPreconditionError, PjrtError, ResourceExhaustedError
 from pjrt.api.program import Program
-from pjrt.api.strangers import is_for_stranger
+from pjrt.api.strangers import the_stranger
 from pjrt.stablehlo.format import Encoding, encoding_of
 
 if TYPE_CHECKING:
@@ -154,11 +155,14 @@ def run_module(module: str, *arguments: str, given: bytes, time_limit: float | N
         TimeoutError: the subprocess took too long.
         ResourceExhaustedError: it cannot be started. What it would check is not known to be harmless then.
         FailedPreconditionError: there is no Python to start, and the program is a stranger's.
+        CancelledError: the stranger whose program it is has left; the subprocess was ended.
     """
     from pjrt.system import python_process  # here: most programs need no subprocess
 
+    stranger = the_stranger()
+    meanwhile = (lambda kill: contextlib.nullcontext()) if stranger is None else stranger.served_by
     try:
-        ended = python_process.run_module(module, *arguments, given=given, time_limit=time_limit)
+        ended = python_process.run_module(module, *arguments, given=given, time_limit=time_limit, meanwhile=meanwhile)
     except TimeoutError:
         raise
     except OSError as error:
@@ -166,7 +170,9 @@ def run_module(module: str, *arguments: str, given: bytes, time_limit: float | N
             f"cannot start the subprocess that looks at the program first: {error.strerror or error}; close other "
             "programs and files, or raise the limits of this process"
         ) from error
-    if ended is None and is_for_stranger():
+    if stranger is not None and stranger.has_left:
+        raise CancelledError("the one whose program it is has left, and the subprocess that looks at it was ended")
+    if ended is None and stranger is not None:
         raise FailedPreconditionError(
             f"expected a Python to start, which looks at programs of others first; found none at {sys.executable!r}"
         )

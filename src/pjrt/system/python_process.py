@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -75,7 +76,13 @@ def module_environment() -> dict[str, str]:
     return os.environ | {"PYTHONPATH": os.pathsep.join(part for part in sys.path if part)}
 
 
-def run_module(module: str, *arguments: str, given: bytes, time_limit: float | None) -> Ended | None:
+def run_module(
+    module: str,
+    *arguments: str,
+    given: bytes,
+    time_limit: float | None,
+    meanwhile: Callable[[Callable[[], object]], AbstractContextManager[object]] = lambda kill: nullcontext(),
+) -> Ended | None:
     """Run a module as a program in a subprocess, which finds modules where this process does.
 
     Args:
@@ -83,6 +90,7 @@ def run_module(module: str, *arguments: str, given: bytes, time_limit: float | N
         arguments: its arguments.
         given: the bytes of its standard input.
         time_limit: the seconds that it may take; ``None`` for no limit.
+        meanwhile: returns the context in which it is waited for, given the function that ends it.
 
     Returns:
         How it ended; ``None`` if there is no Python to start, as in some programs that embed Python.
@@ -95,14 +103,25 @@ def run_module(module: str, *arguments: str, given: bytes, time_limit: float | N
         return None
     command = module_command(module, *arguments)
     try:
-        done = subprocess.run(
-            command, input=given, capture_output=True, timeout=time_limit, env=module_environment(), check=False
+        child = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=module_environment(),
         )
-    except subprocess.TimeoutExpired as error:
-        raise TimeoutError(f"not done after {time_limit:.0f} s") from error
     except FileNotFoundError:  # no lack of processes, memory or descriptors: they have errors of their own
         return None
-    return Ended(done.returncode, done.stdout, done.stderr.decode(errors="replace"))
+    with child:
+        try:
+            with meanwhile(child.kill):
+                output, errors = child.communicate(given, time_limit)
+        except BaseException as error:
+            child.kill()
+            if isinstance(error, subprocess.TimeoutExpired):
+                raise TimeoutError(f"not done after {time_limit:.0f} s") from error
+            raise
+    return Ended(child.returncode, output, errors.decode(errors="replace"))
 
 
 _ANSWER = """

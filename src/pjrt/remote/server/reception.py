@@ -38,6 +38,7 @@ class Reception:
         self._numbers = itertools.count(1)
         self._lock = threading.Lock()
         self._open: set[int] = set()
+        self._left: set[int] = set()  # those of them whose work goes on
         self._hosts: dict[int, str] = {}  # by session: the host of a client that shows its token there alone
 
     def authorize(self, context: CallContext) -> bool:
@@ -73,8 +74,8 @@ class Reception:
             with self._lock:
                 if len(self._open) >= self._most:
                     raise ResourceExhaustedError(
-                        f"{self._most} sessions are open, and the server allows no more; end one, or start the server "
-                        "with a larger limit"
+                        f"{self._most} sessions are open or still at work, and the server allows no more; end one, or "
+                        "start the server with a larger limit"
                     )
                 self._open.add(number)
         except PjrtError as error:
@@ -90,13 +91,23 @@ class Reception:
         return number
 
     def leave(self, session: Session, reason: str) -> None:
-        """Note the end of a session; a second call does nothing."""
+        """Note the end of a session; a second call does nothing.
+
+        While work of it goes on that cannot be stopped, the session counts: a client must not leave and come back to
+        get further threads.
+        """
         with self._lock:
-            if session.number not in self._open:
+            if session.number not in self._open or session.number in self._left:
                 return
-            self._open.remove(session.number)
+            self._left.add(session.number)
             self._hosts.pop(session.number, None)
+        session.workers.when_idle(lambda: self._forget(session.number))
         self._log.ended(session.number, reason, time.monotonic() - session.opened, session.requests)
+
+    def _forget(self, number: int) -> None:
+        with self._lock:
+            self._open.discard(number)
+            self._left.discard(number)
 
     def _has_session_from(self, host: str) -> bool:
         with self._lock:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -26,6 +26,7 @@ from pjrt.remote.security.server_security import ServerSecurity
 from pjrt.remote.server.reception import Reception
 from pjrt.remote.server.session import CallFunction, PassOnCall, Session
 from pjrt.remote.server.time_limits import TimeLimits
+from pjrt.remote.server.workers import Workers
 from pjrt.remote.transport.calls import CallContext
 from pjrt.remote.transport.grpc_server import GrpcServer
 from pjrt.remote.transport.ifrt_service import ifrt_methods
@@ -39,6 +40,8 @@ if TYPE_CHECKING:
 _NO_FILES = ServerSecurity()
 _DEFAULT_LIMITS = Limits()
 _MOST_REFUSED = 8
+
+_log = logging.getLogger("pjrt.remote")
 
 
 class Server:
@@ -108,7 +111,7 @@ class Server:
         self._refused: dict[CallContext, float] = {}
         self._stopping = threading.Event()
         # Compilations wait here, and requests that wait for values.
-        self._workers = ThreadPoolExecutor(min(32, (os.cpu_count() or 1) + 4), "pjrt-remote")
+        self._workers = Workers(min(32, (os.cpu_count() or 1) + 4))
         with _private_sockets(place):
             self._transport = GrpcServer(
                 place.target,
@@ -144,7 +147,7 @@ class Server:
         session = Session(
             self.client,
             send,
-            self._workers,
+            self._workers.for_session(),
             version,
             limits=self._limits,
             metrics=self.metrics,
@@ -219,8 +222,13 @@ class Server:
         """Wait until the server is stopped."""
         self._transport.wait()
 
-    def stop(self) -> None:
-        """End all sessions and stop to listen. May be called again."""
+    def stop(self, patience: float | None = 10.0) -> None:
+        """End all sessions and stop to listen. May be called again.
+
+        Args:
+            patience: the seconds that compilations under way may take to end, ``None`` for any time. They are left
+                alone then: XLA's compiler cannot be stopped.
+        """
         self._stopping.set()
         self._time_limits.stop()
         for session in self._open_sessions():
@@ -228,7 +236,8 @@ class Server:
         self._transport.stop()
         for session in self._open_sessions():
             self.close_session(session, "the server was stopped")
-        self._workers.shutdown(cancel_futures=True)
+        if not self._workers.close(patience):
+            _log.warning("the server has stopped, and compilations of its clients go on: they cannot be stopped")
 
     def __enter__(self) -> Server:
         return self

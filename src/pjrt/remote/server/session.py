@@ -10,7 +10,6 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Collection, Container, Sequence
-from concurrent.futures import Executor
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pjrt.api.buffer import Buffer
@@ -18,7 +17,7 @@ from pjrt.api.device import Device
 from pjrt.api.errors import CancelledError, PjrtError, ResourceExhaustedError, StatusCode, UnimplementedError
 from pjrt.api.future import Future, Promise, when_all_done
 from pjrt.api.shape_spec import ShapeSpec
-from pjrt.api.strangers import for_stranger
+from pjrt.api.strangers import Stranger, for_stranger
 from pjrt.host_memory.aligned import HostArray
 from pjrt.ifrt.array import Array
 from pjrt.ifrt.client import Client
@@ -34,6 +33,7 @@ from pjrt.remote.server.handles import HandleStore, server_handles
 from pjrt.remote.server.host_buffers import HostBuffers
 from pjrt.remote.server.host_callbacks import Call, HostCallback
 from pjrt.remote.server.requests import HANDLERS, Handler
+from pjrt.remote.server.workers import SessionWorkers
 
 if TYPE_CHECKING:
     from pjrt.remote.monitoring.metrics import ServerMetrics
@@ -106,7 +106,7 @@ class Session:
         self,
         client: Client,
         send: Callable[[Any], object],
-        workers: Executor,
+        workers: SessionWorkers,
         version: Version = NEWEST,
         *,
         limits: Limits = _DEFAULT_LIMITS,
@@ -147,6 +147,7 @@ class Session:
         self.transfer_subdirectory = ""
         self.takes_batches = False
         self.hang_up: Callable[[PjrtError], None] = lambda error: None
+        self._stranger = Stranger()
         self._metrics = metrics
         self._send = send
         # A done callback may be called inside of a handler.
@@ -193,9 +194,9 @@ class Session:
             else:
                 self._run(call)
 
-    def compiling(self) -> contextlib.AbstractContextManager[None]:
-        """Return the context in which the client's programs are compiled: as a stranger's, unless it is trusted."""
-        return contextlib.nullcontext() if self.allow_options is None else for_stranger()
+    def as_stranger(self) -> contextlib.AbstractContextManager[None]:
+        """Return the context in which programs are compiled and begun: a stranger's, unless the client is trusted."""
+        return contextlib.nullcontext() if self.allow_options is None else for_stranger(self._stranger)
 
     def close(self, reason: str) -> None:
         """End the session: forget and free all that it made. May be called again."""
@@ -205,6 +206,8 @@ class Session:
                 return
             self._closed = True
         self._ended.set()
+        self.workers.cancel()
+        self._stranger.leave()
         self.host_buffers.close(error)
         # Programs that wait for the client end first: the arrays that they use can be deleted then.
         for callback in self.callbacks.clear():

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from pjrt.devices.reference.core.block import Environment, Kernel, one_or_all
+from pjrt.devices.reference.core.block import Environment, Kernel, context_of, one_or_all
 from pjrt.devices.reference.core.op_view import OpView
 from pjrt.devices.reference.core.registry import op
 from pjrt.devices.reference.core.values import TOKEN
 from pjrt.stablehlo.types import TensorType
+
+_ROUNDS_PER_CHECK = 16
 
 
 @op("stablehlo.while", quantized=True)
@@ -18,7 +20,13 @@ def while_(view: OpView) -> Kernel:
 
     def run(environment: Environment, *values: Any) -> Any:
         current = list(values)
+        host = context_of(environment).host
+        rounds = 0
         while condition.run(environment, current)[0]:
+            # A loop may have no end. It is left when nobody waits for it any more.
+            if host is not None and not rounds % _ROUNDS_PER_CHECK:
+                host.check()
+            rounds += 1
             current = body.consume(environment, current)
         return one_or_all(current)
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 def compile_program(session: Session, request: Any) -> Any:
     """Compile a program, and return the handle of its executable."""
     callbacks = [HostCallback(callback_signature_of(serialized)) for serialized in request.host_callbacks]
-    with session.compiling():
+    with session.as_stranger():
         executable = session.client.compile(*received(session, request))
     return compiled(session, executable, callbacks)
 

@@ -45,10 +45,11 @@ def execute(session: Session, request: Any) -> Any:
     arguments = session.arrays.get_all(request.args_handles)
     options = execute_options_of(request.execute_options)
     status = None
-    if request.execute_options.fill_status:
-        arrays, status = entry.execute(arguments, options)
-    else:
-        arrays = entry.launch(arguments, options)
+    with session.as_stranger():
+        if request.execute_options.fill_status:
+            arrays, status = entry.execute(arguments, options)
+        else:
+            arrays = entry.launch(arguments, options)
     session.backlog.add(arrays)
     handles = session.arrays.add_all(arrays, request.result_array_handle)
     for output, handle in zip(outputs, handles, strict=False):

@@ -26,7 +26,7 @@ def serialize(session: Session, request: Any) -> Any:
 def load(session: Session, request: Any) -> Any:
     """Load an executable from the device's bytes, and return what a compilation of its program returns."""
     _check(session)
-    with session.compiling():
+    with session.as_stranger():
         program, options = received(session, request)
         executable = session.client.pjrt_client.deserialize(request.serialized_executable, options)
     types = signature(program, trusted=True)
