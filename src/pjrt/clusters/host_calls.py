@@ -1,7 +1,8 @@
 """Calls of functions on the hosts of a cluster, as bytes: the controller writes them, and the workers make them.
 
-A call runs any code in the worker, and its result may run code in the controller. Both have shown each other that they
-belong to the cluster before.
+A call runs any code in the worker, and its result may run code in the controller: it is any object that the user's
+function returns, and what makes that is pickle. Both have shown each other that they belong to the cluster before, and
+trust each other so; the page on clusters says it.
 """
 
 from __future__ import annotations

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -81,6 +82,40 @@ def test_an_error_has_the_code_and_the_place() -> None:
         handler(read_only(np.zeros(1)))
     with pytest.raises(InvalidArgumentError, match=r"ValueError: no buffers \(test_controller_calls.py:\d+ in fail\)"):
         handler()
+
+
+class Code:
+    """A value that runs a function where it is unpickled."""
+
+    def __reduce__(self) -> Any:
+        return _runs, ()
+
+
+RAN: list[str] = []
+
+
+def _runs() -> tuple[int, list[Any], dict[str, Any]]:
+    RAN.append("code of the worker")
+    return 0, [], {}
+
+
+def test_a_worker_runs_no_code_in_the_controller() -> None:
+    answered = threading.Event()
+    answers = LongValues()
+    failures: list[bytes] = []
+
+    def receive(index: int, message: Message) -> None:
+        if (answer := answers.add(None, carried(message))) is not None:
+            failures.append(answer)
+            answered.set()
+
+    functions = ControllerFunctions(receive)
+    functions.number_of(LocalHandler(lambda: None))
+    for message in messages_with("call", 1, pickle.dumps(Code())):
+        functions.receive(5, carried(message))
+    assert answered.wait(LIMIT)
+    assert b"DATA_LOSS" in failures[0]
+    assert not RAN
 
 
 def test_a_function_has_one_number_and_one_handler() -> None:

@@ -1,8 +1,11 @@
-"""Functions of the controller that its workers call: FFI handlers that only this process can run."""
+"""Functions of the controller that its workers call: FFI handlers that only this process can run.
+
+Calls and answers are plain data (``pjrt.host.message``): a worker says which function it calls, and runs no code of its
+own here.
+"""
 
 from __future__ import annotations
 
-import pickle
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -10,9 +13,11 @@ from typing import Any
 import numpy as np
 
 from pjrt.api.author_errors import from_author
+from pjrt.api.element_type import ElementType
 from pjrt.api.local_handler import LocalHandler
 from pjrt.clusters.workers.long_values import LongValues, messages_with
 from pjrt.distributed.messages import Message
+from pjrt.host_memory.layout import array_dtype
 
 
 class ControllerFunctions:
@@ -45,22 +50,25 @@ class ControllerFunctions:
             threading.Thread(target=self._answer, args=arguments, name="pjrt-cluster-call", daemon=True).start()
 
     def _answer(self, index: int, number: int, call: bytes) -> None:
+        from pjrt.host.message import pack  # here: few clusters need the host runtime
+
         try:
-            answer = pickle.dumps((None, self._results(call)), protocol=pickle.HIGHEST_PROTOCOL)
+            answer = pack((None, self._results(call)))
         except BaseException as error:
             failure = from_author(error)
-            answer = pickle.dumps(((failure.code.name, failure.message), ()))
-        for message in messages_with("answer", number, answer):
+            answer = pack(((failure.code.name, failure.message), ()))
+        for message in messages_with("answer", number, answer.tobytes()):
             self._send(index, message)
 
     def _results(self, call: bytes) -> list[np.ndarray[Any, Any]]:
-        number, buffers, attributes = pickle.loads(call)
+        from pjrt.host.message import unpack
+
+        number, buffers, attributes = unpack(np.frombuffer(call, np.uint8))
         results = []
         for position, buffer in enumerate(buffers):
             if isinstance(buffer, tuple):
-                buffers[position] = np.zeros(*buffer)
+                element, shape = buffer
+                buffers[position] = np.zeros(shape, array_dtype(ElementType[element]))
                 results.append(buffers[position])
-            else:
-                buffer.flags.writeable = False
         self._functions[number](*buffers, **attributes)
         return results

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import itertools
-import pickle
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
+from pjrt.api.element_type import ElementType
 from pjrt.api.errors import PjrtError, StatusCode, UnimplementedError
 from pjrt.api.future import Promise
 from pjrt.clusters.workers.long_values import LongValues, messages_with
@@ -62,15 +62,17 @@ class ControllerCalls:
             promise.set_error(error)
 
     def _call(self, function: int, buffers: Sequence[Any], attributes: dict[str, Any]) -> None:
+        from pjrt.host.message import pack, unpack  # here: few workers need it
+
         if not all(isinstance(buffer, np.ndarray) for buffer in buffers):
             raise UnimplementedError(
                 "functions of the controller get values in the memory of the host, and this device's are in its own"
             )
         # The results go there as their types.
         results = [buffer for buffer in buffers if buffer.flags.writeable]
-        sent = [(b.shape, b.dtype) if b.flags.writeable else np.ascontiguousarray(b).reshape(b.shape) for b in buffers]
-        call = pickle.dumps((function, sent, attributes), protocol=pickle.HIGHEST_PROTOCOL)
-        failure, values = pickle.loads(self._answer(call).result())
+        sent = [(ElementType.of(b.dtype).name, b.shape) if b.flags.writeable else b for b in buffers]
+        call = pack((function, sent, attributes)).tobytes()
+        failure, values = unpack(np.frombuffer(self._answer(call).result(), np.uint8))
         if failure is not None:
             raise PjrtError.of(StatusCode[failure[0]], failure[1])
         for result, value in zip(results, values, strict=True):
