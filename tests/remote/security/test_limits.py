@@ -9,14 +9,16 @@ from typing import Any
 
 import numpy as np
 import pytest
-from message_client import MessageClient
+from message_client import MessageClient, array_fields
 from waiting import wait_until
 
 import pjrt
 from pjrt import remote
 from pjrt.remote import Limits
+from pjrt.remote.protocol.messages import wire
 from pjrt.remote.security import limits
 from pjrt.remote.security.limits import SessionUsage
+from pjrt.remote.server.requests import HANDLERS
 
 
 @pytest.fixture(scope="module")
@@ -46,6 +48,82 @@ def test_the_memory_of_a_session(client: pjrt.Client) -> None:
         speaker.put(5, np.zeros(6000, np.uint8))
         with MessageClient(server.address) as other:
             other.put(1, np.zeros(6000, np.uint8))
+
+
+def test_the_texts_of_errors_are_short_and_count(client: pjrt.Client) -> None:
+    with remote.serve(client, limits=Limits(session_bytes=10_000)) as server, MessageClient(server.address) as speaker:
+        (session,) = server._open_sessions()
+
+        def fail(handle: int, message: str, **payload: bytes) -> None:
+            status = wire.StatusProto(code=5, message=message)
+            status.payload.extend(wire.StatusProto_PayloadEntry(key=key, value=payload[key]) for key in payload)
+            spec = wire.ArraySpecProto(**array_fields(np.zeros(0, np.float32)))
+            speaker.ask("make_error_arrays", error=status, array_specs=[spec], array_handles=[handle])
+
+        fail(1, "short", place=b"there")
+        with pytest.raises(pjrt.NotFoundError, match=r"^NOT_FOUND: short$") as caught:
+            session.arrays.get(1).ready().result()
+        assert caught.value.payloads == {"place": b"there"}
+        fail(2, "x" * 1_000_000, place=b"y" * 1_000_000)
+        with pytest.raises(pjrt.NotFoundError, match=r"x{4096} … \(995904 characters more\)$") as caught:
+            session.arrays.get(2).ready().result()
+        assert not caught.value.payloads
+        fail(3, "x" * 4096)
+        with pytest.raises(pjrt.ResourceExhaustedError):
+            fail(4, "x" * 4096)
+        with pytest.raises(pjrt.ResourceExhaustedError):
+            session.arrays.get(4)
+        speaker.ask("destruct_array", array_handle=[2])
+        fail(5, "x" * 4096)
+        speaker.ask("destruct_array", array_handle=[1, 3, 4, 5])
+        assert session.usage.bytes == 0
+
+
+def test_errors_that_a_session_keeps_are_short(client: pjrt.Client) -> None:
+    """Errors quote what the client sent."""
+    with remote.serve(client) as server, MessageClient(server.address) as speaker:
+        (session,) = server._open_sessions()
+        failure = pjrt.InvalidArgumentError("x" * 1_000_000)
+        request = wire.MakeErrorArraysRequest(array_handles=[7])
+        assert session._failed(HANDLERS["make_error_arrays_request"], request, failure) is failure
+        with pytest.raises(pjrt.InvalidArgumentError, match=r"x{4096} … \("):
+            session.arrays.get(7)
+        speaker.ask("destruct_array", array_handle=[7])
+        assert session.usage.bytes == 0
+
+
+def test_programs_count(client: pjrt.Client) -> None:
+    values = np.arange(1000, dtype=np.float32).tobytes().hex()
+    program = f"""func.func @main() -> tensor<1000xf32> {{
+      %0 = stablehlo.constant dense<"0x{values}"> : tensor<1000xf32>
+      return %0 : tensor<1000xf32> }}"""
+    with (
+        remote.serve(client, limits=Limits(session_bytes=15_000)) as server,
+        pjrt.client("remote", address=server.address) as user,
+    ):
+        loaded = [user.compile(program) for _ in range(3)]
+        (session,) = server._open_sessions()
+        assert 12_000 <= session.usage.bytes < 15_000
+        with pytest.raises(pjrt.ResourceExhaustedError, match="a session may use"):
+            user.compile(program)
+        del loaded
+        wait_until(lambda: not session.usage.bytes, "the end of the programs")
+        user.compile(program)
+
+
+def test_requests_that_wait_count(client: pjrt.Client) -> None:
+    with remote.serve(client, limits=Limits(session_bytes=10_000)) as server, MessageClient(server.address) as speaker:
+        (session,) = server._open_sessions()
+        value = np.zeros(2, np.float32)
+        waiting = [
+            speaker.send("make_array_from_host_buffer", **array_fields(value), host_buffer_handle=n, array_handle=n)
+            for n in range(1, 6)
+        ]
+        with pytest.raises(pjrt.ResourceExhaustedError, match="a session may use"):
+            speaker.wait(waiting[-1])
+        speaker.store(1, value.tobytes())
+        speaker.wait(waiting[0])
+        assert session.usage.bytes < 10_000
 
 
 def test_the_number_of_arrays(client: pjrt.Client) -> None:

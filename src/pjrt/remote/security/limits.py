@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, fields
+from typing import Any
 
 from pjrt.api.errors import InvalidArgumentError, ResourceExhaustedError
 from pjrt.api.units import readable_bytes
@@ -23,8 +24,9 @@ class Limits:
         sessions: the sessions that are open at one time; each connection of a client is one.
         session_arrays: the arrays of one session.
         session_executables: the loaded programs of one session.
-        session_bytes: the memory of the arrays of one session, and of host buffers on their way, in bytes; ``None``
-            for as much as the devices have. Arrays that share memory count each.
+        session_bytes: the memory of the arrays of one session, of host buffers on their way, of its programs as they
+            were sent and of requests that wait, in bytes; ``None`` for as much as the devices have. Arrays that share
+            memory count each.
         requests_per_second: the requests of one session in one second; further ones wait. ``None`` for any number.
         open_seconds: how long a client may take to open its session, once it is connected.
         host_buffer_seconds: how long a request waits for its array while nothing of it comes.
@@ -80,12 +82,13 @@ class SessionUsage:
         self._lock = threading.Lock()
         self._arrays: dict[int, int] = {}  # by handle: bytes
         self._host_buffers: dict[int, int] = {}
+        self._others: dict[Hashable, int] = {}
         self._bytes = 0
         self._next_request = time.monotonic()
 
     @property
     def bytes(self) -> int:
-        """The memory of the arrays, and of host buffers on their way, in bytes."""
+        """The memory of the arrays, of host buffers on their way, and of what else counts, in bytes."""
         return self._bytes
 
     def add_array(self, handle: int, size: int) -> None:
@@ -118,9 +121,25 @@ class SessionUsage:
         with self._lock:
             self._bytes -= self._host_buffers.pop(handle, 0)
 
+    def add_other(self, key: Hashable, size: int) -> None:
+        """Count something else of so many bytes: a program, the text of an error, a request that waits.
+
+        Raises:
+            ResourceExhaustedError: the session would use too much memory. It does not count then.
+        """
+        with self._lock:
+            self._add(self._others, key, size)
+
+    def remove_other(self, key: Hashable) -> None:
+        """Count something else no more; what is not counted is ignored."""
+        if key in self._others:
+            with self._lock:
+                self._bytes -= self._others.pop(key, 0)
+
     def clear(self) -> None:
         """Count nothing any more."""
         with self._lock:
+            self._others.clear()
             self._arrays.clear()
             self._host_buffers.clear()
             self._bytes = 0
@@ -138,7 +157,7 @@ class SessionUsage:
             self._next_request = max(self._next_request, now - 1.0) + 1.0 / rate
             return max(0.0, self._next_request - now)
 
-    def _add(self, sizes: dict[int, int], handle: int, size: int) -> None:
+    def _add(self, sizes: dict[Any, int], handle: Hashable, size: int) -> None:
         allowed = self._limits.session_bytes
         more = size - sizes.get(handle, 0)
         if allowed is not None and self._bytes + more > allowed and more > 0:

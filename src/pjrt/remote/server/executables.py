@@ -17,12 +17,14 @@ class SessionExecutable:
     Args:
         executable: the executable.
         callbacks: the functions of the client that the program calls.
+        size: the bytes of the program that the client sent.
     """
 
-    __slots__ = ("_callbacks", "executable")
+    __slots__ = ("_callbacks", "executable", "size")
 
-    def __init__(self, executable: LoadedExecutable, callbacks: Sequence[HostCallback] = ()) -> None:
+    def __init__(self, executable: LoadedExecutable, callbacks: Sequence[HostCallback] = (), *, size: int = 0) -> None:
         self.executable = executable
+        self.size = size
         self._callbacks = tuple(callbacks)
 
     def launch(self, arguments: Sequence[Array], options: ExecuteOptions) -> list[Array]:

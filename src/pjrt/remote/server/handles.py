@@ -19,8 +19,12 @@ _FIRST_OF_SERVER = 1 << 62
 class HeldMemory(Protocol[T_contra]):
     """The count of the memory of objects by their handles."""
 
-    def hold(self, handle: int, value: T_contra) -> None:
-        """Count an object; raise ``ResourceExhaustedError`` if there would be too much memory."""
+    def hold(self, handle: int, value: T_contra | PjrtError) -> None:
+        """Count an object, or the error that came instead of it.
+
+        Raises:
+            ResourceExhaustedError: there would be too much memory. It does not count then.
+        """
 
     def release(self, handle: int) -> None:
         """Count the object of a handle no more."""
@@ -74,7 +78,7 @@ class HandleStore(Generic[T]):
             handle = next(self._numbers)
         elif handle in self._objects:
             raise InvalidArgumentError(f"expected a new handle for the {self._noun}, found {handle}, which is in use")
-        if self._memory is not None and not isinstance(value, PjrtError):
+        if self._memory is not None:
             self._memory.hold(handle, value)
         self._objects[handle] = value
         return handle

@@ -26,7 +26,7 @@ from pjrt.remote.protocol.messages import wire
 from pjrt.remote.protocol.values import status_proto
 from pjrt.remote.protocol.versions import NEWEST, Version
 from pjrt.remote.security.limits import Limits, SessionUsage
-from pjrt.remote.server.array_memory import ArrayMemory
+from pjrt.remote.server.array_memory import ArrayMemory, ProgramMemory, shortened
 from pjrt.remote.server.executables import SessionExecutable
 from pjrt.remote.server.execution_backlog import ExecutionBacklog
 from pjrt.remote.server.handles import HandleStore, server_handles
@@ -44,6 +44,9 @@ _DEFAULT_LIMITS = Limits()
 # jaxlib's client drops its record of a request when it has dropped all responses up to the one that names the record.
 # It keeps the response to ``init`` for ever, and does not look at the numbers of those to requests that it collects.
 _UNCOUNTED = -1
+
+_BYTES_OF_CALL = 2048
+"""The memory of a request that waits, beside its message."""
 
 CallFunction = Callable[[bytes, Sequence[HostArray]], tuple[bytes, Sequence[Any]]]
 """A function that a client has called here, with bytes and the values of arrays; it returns bytes and arrays."""
@@ -87,6 +90,7 @@ class Session:
         version: the versions that both ends speak.
         workers: threads for work that waits.
         arrays: the arrays.
+        array_memory: the count of their memory.
         executables: the executables.
         callbacks: the functions of the client that programs call.
         calls: the calls of such functions that the client makes now.
@@ -130,10 +134,10 @@ class Session:
         self.version = version
         self.workers = workers
         self.usage = SessionUsage(limits, self._is_deleted)
-        memory, most = ArrayMemory(self.usage), limits.session_arrays
-        self.arrays: HandleStore[Array] = HandleStore("array", numbers, most, memory)
+        self.array_memory, most = ArrayMemory(self.usage), limits.session_arrays
+        self.arrays: HandleStore[Array] = HandleStore("array", numbers, most, self.array_memory)
         self.executables: HandleStore[SessionExecutable] = HandleStore(
-            "executable", numbers, limits.session_executables
+            "executable", numbers, limits.session_executables, ProgramMemory(self.usage)
         )
         self.callbacks: HandleStore[HostCallback] = HandleStore("host callback", numbers, most)
         self.calls: HandleStore[Call] = HandleStore("call of a host callback", numbers, most)
@@ -187,9 +191,16 @@ class Session:
                 named = [*handler.handles(message), *([] if queue is None else [queue])]
                 awaited = named if queue is None else [*named, *queue.awaited]
                 inputs += [self._held[handle] for handle in awaited if handle in self._held]
+            waits = bool(inputs) or handler.is_blocking(self, message)
+            if waits:
+                try:
+                    self.usage.add_other(("call", id(call)), _BYTES_OF_CALL + message.ByteSize())
+                except ResourceExhaustedError as error:
+                    self._respond(call, self._failed(handler, message, error))
+                    return
             if inputs:
                 self._hold(named, lambda end: when_all_done(inputs, lambda: self._begin(call, end)))
-            elif handler.is_blocking(self, message):
+            elif waits:
                 self._hold(named, lambda end: self._begin(call, end))
             else:
                 self._run(call)
@@ -273,6 +284,8 @@ class Session:
 
     def _run(self, call: _Call, end: Callable[[], None] | None = None) -> None:
         assert call.handler is not None
+        if end is not None:  # it has waited
+            self.usage.remove_other(("call", id(call)))
         outcome: Any
         try:
             if self._closed:
@@ -299,14 +312,15 @@ class Session:
             seen.add(id(link))
             link.__traceback__ = None
             link = link.__cause__ or link.__context__
+        held = shortened(failure)
         # Where a session holds as many objects as it may, not even errors are held, and their handles are unknown.
         with self._lock, contextlib.suppress(ResourceExhaustedError):
             for handle in handler.result_handles(message):
                 if handle not in self.arrays:
-                    self.arrays.add(failure, handle)
+                    self.arrays.add(held, handle)
             for handle in handler.future_handles(message):
                 if handle not in self.futures:
-                    self.futures.add(Future.failed(failure), handle)
+                    self.futures.add(Future.failed(held), handle)
         return failure
 
     def _respond(self, call: _Call, outcome: Any) -> None:

@@ -29,7 +29,7 @@ def compile_program(session: Session, request: Any) -> Any:
     callbacks = [HostCallback(callback_signature_of(serialized)) for serialized in request.host_callbacks]
     with session.as_stranger():
         executable = session.client.compile(*received(session, request))
-    return compiled(session, executable, callbacks)
+    return compiled(session, executable, callbacks, size=request.program.ByteSize())
 
 
 def received(session: Session, request: Any) -> tuple[Program, CompileOptions]:
@@ -47,8 +47,16 @@ def received(session: Session, request: Any) -> tuple[Program, CompileOptions]:
     return program, options
 
 
-def compiled(session: Session, executable: LoadedExecutable, callbacks: Sequence[HostCallback] = ()) -> Any:
+def compiled(
+    session: Session, executable: LoadedExecutable, callbacks: Sequence[HostCallback] = (), *, size: int
+) -> Any:
     """Keep an executable for the client, and return its handle and the first facts about it (``CompileResponse``).
+
+    Args:
+        session: the session of the client.
+        executable: the executable.
+        callbacks: the functions of the client that the program calls.
+        size: the bytes of the program that the client sent, which count as memory of the session.
 
     Raises:
         UnimplementedError: the shape of a result is known only after a run. Clients learn shapes before.
@@ -60,7 +68,7 @@ def compiled(session: Session, executable: LoadedExecutable, callbacks: Sequence
             "shapes of the arguments, as in compile(program, shapes=…)"
         )
     response = wire.CompileResponse(
-        loaded_executable_handle=session.executables.add(SessionExecutable(executable, callbacks)),
+        loaded_executable_handle=session.executables.add(SessionExecutable(executable, callbacks, size=size)),
         loaded_host_callback_handles=[session.callbacks.add(callback) for callback in callbacks],
         name=executable.name,
         num_devices=executable.num_devices,

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from pjrt.api.future import Future
 from pjrt.remote.protocol.messages import wire
 from pjrt.remote.protocol.values import error_of
+from pjrt.remote.server.array_memory import shortened
 from pjrt.remote.server.host_callbacks import Call
 from pjrt.remote.server.requests.table import handles
 
@@ -49,5 +50,5 @@ def return_results(session: Session, request: Any) -> Any:
     if error is None:
         call.results.set_result(bytes(session.host_buffers.take(request.result_host_buffer_handle)))
     else:
-        call.results.set_error(error)
+        call.results.set_error(shortened(error))
     return wire.LoadedHostCallbackReturnResponse()

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pjrt.api.errors import InvalidArgumentError
+from pjrt.api.errors import InvalidArgumentError, ResourceExhaustedError
 from pjrt.api.host_buffer_semantics import HostBufferSemantics
 from pjrt.ifrt.array import ArraySpec
 from pjrt.ifrt.from_host import parts_of_whole
@@ -16,6 +16,7 @@ from pjrt.remote.protocol.layouts import layout_of
 from pjrt.remote.protocol.messages import wire
 from pjrt.remote.protocol.shardings import sharding_of
 from pjrt.remote.protocol.values import element_type_of, error_of, shape_of
+from pjrt.remote.server.array_memory import shortened
 from pjrt.remote.server.host_memory import array_in, bytes_of
 from pjrt.remote.server.requests.table import handles
 
@@ -94,9 +95,18 @@ def make_error_arrays(session: Session, request: Any) -> Any:
     error = error_of(request.error)
     if error is None:
         raise InvalidArgumentError("expected the status of an error for error arrays, found OK")
+    error = shortened(error)
     specs = [array_spec_of(session.client, spec) for spec in request.array_specs]
     arrays = session.client.make_error_arrays(error, specs)
-    return wire.MakeErrorArraysResponse(array_handles=session.arrays.add_all(arrays, request.array_handles))
+    handles = session.arrays.add_all(arrays, request.array_handles)
+    try:
+        for handle in handles:
+            session.array_memory.hold_text(handle, error)
+    except ResourceExhaustedError:
+        for handle in handles:
+            session.arrays.forget(handle)
+        raise
+    return wire.MakeErrorArraysResponse(array_handles=handles)
 
 
 @handles("copy_to_host_buffer", inputs=("array_handle",))

@@ -30,7 +30,8 @@ def load(session: Session, request: Any) -> Any:
         program, options = received(session, request)
         executable = session.client.pjrt_client.deserialize(request.serialized_executable, options)
     types = signature(program, trusted=True)
-    return wire.LoadExecutableResponse(compiled=compiled(session, session.client.on_global_arrays(executable, types)))
+    loaded = session.client.on_global_arrays(executable, types)
+    return wire.LoadExecutableResponse(compiled=compiled(session, loaded, size=request.ByteSize()))
 
 
 def _check(session: Session) -> None:
