@@ -37,11 +37,21 @@ _SIZES = {
 
 _NUMBERS = {
     "sessions": ("--max-sessions", click.IntRange(min=1), "The clients that may be connected at one time; 64."),
+    "sessions_per_client": (
+        "--max-sessions-per-client",
+        click.IntRange(min=1),
+        "Those of one access token, or of one name in a certificate; 32.",
+    ),
     "session_arrays": ("--max-session-arrays", click.IntRange(min=1), "The arrays of one client; 1000000."),
     "requests_per_second": (
         "--max-requests-per-second",
         click.FloatRange(min=0, min_open=True),
         "The requests of one client in one second; further ones wait.",
+    ),
+    "idle_seconds": (
+        "--max-idle-seconds",
+        click.FloatRange(min=0, min_open=True),
+        "The seconds that a client may stay connected without a request.",
     ),
 }
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,6 +19,7 @@ from pjrt import remote
 from pjrt.remote import Limits
 from pjrt.remote.protocol.messages import wire
 from pjrt.remote.security import limits
+from pjrt.remote.security.admission import TOKEN_ATTRIBUTE
 from pjrt.remote.security.limits import SessionUsage
 from pjrt.remote.server.requests import HANDLERS
 
@@ -161,6 +164,44 @@ def test_the_number_of_sessions(client: pjrt.Client) -> None:
                 MessageClient(server.address)
         wait_until(lambda: not server._open_sessions(), "the end of all sessions")
         MessageClient(server.address).close()
+
+
+def test_the_sessions_of_one_client(client: pjrt.Client, tmp_path: Path) -> None:
+    tokens = tmp_path / "tokens"
+    tokens.write_text(f"one {'1' * 32}\ntwo {'2' * 32}\n")
+    tokens.chmod(0o600)
+    limits = Limits(sessions=4, sessions_per_client=2)
+    first, second = ({TOKEN_ATTRIBUTE: number * 32} for number in "12")
+    with remote.serve(client, token_file=tokens, limits=limits) as server:
+        with (
+            MessageClient(server.address, initialization_data=first),
+            MessageClient(server.address, initialization_data=first),
+        ):
+            with pytest.raises(pjrt.ResourceExhaustedError, match="2 sessions of the client 'one' are open"):
+                MessageClient(server.address, initialization_data=first)
+            MessageClient(server.address, initialization_data=second).close()
+        wait_until(lambda: not server._open_sessions(), "the end of all sessions")
+        MessageClient(server.address, initialization_data=first).close()
+
+
+def test_the_time_without_a_request(client: pjrt.Client) -> None:
+    limits = Limits(idle_seconds=1000)
+    with remote.serve(client, limits=limits) as server, MessageClient(server.address) as speaker:
+        speaker.put(1, np.arange(2))
+        (session,) = server._open_sessions()
+        answered = time.monotonic()
+        server._time_limits.check(answered)
+        value = np.zeros(2, np.float32)
+        waits = speaker.send("make_array_from_host_buffer", **array_fields(value), host_buffer_handle=2, array_handle=2)
+        wait_until(lambda: session.requests > 2, "the request")
+        assert session.idle_seconds(answered + 2000) == 0
+        server._time_limits.check(answered + 2000)  # its answer takes long
+        speaker.store(2, value.tobytes())
+        speaker.wait(waits)
+        assert session.idle_seconds(time.monotonic() + 2000) >= 2000
+        server._time_limits.check(time.monotonic() + 2000)
+        error = speaker.wait_for_end()
+        assert (error.code.name, error.message) == ("DEADLINE_EXCEEDED", "the session was idle for more than 1000 s")
 
 
 def test_the_pace_of_requests(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,6 +22,8 @@ class Limits:
         message_bytes: the size of one message; a program with its constants is one.
         host_buffer_bytes: the size of one array that is sent or fetched.
         sessions: the sessions that are open at one time; each connection of a client is one.
+        sessions_per_client: those of one client: of an access token, or of the name in a certificate. A server that
+            knows no clients has no such limit.
         session_arrays: the arrays of one session.
         session_executables: the loaded programs of one session.
         session_bytes: the memory of the arrays of one session, of host buffers on their way, of its programs as they
@@ -30,17 +32,21 @@ class Limits:
         requests_per_second: the requests of one session in one second; further ones wait. ``None`` for any number.
         open_seconds: how long a client may take to open its session, once it is connected.
         host_buffer_seconds: how long a request waits for its array while nothing of it comes.
+        idle_seconds: how long a session may stay without a request, once all have been answered; it is ended then.
+            ``None`` for any time.
     """
 
     message_bytes: int = 1 << 30
     host_buffer_bytes: int = 16 << 30
     sessions: int = 64
+    sessions_per_client: int = 32
     session_arrays: int = 1_000_000
     session_executables: int = 10_000
     session_bytes: int | None = None
     requests_per_second: float | None = None
     open_seconds: float = 30.0
     host_buffer_seconds: float = 60.0
+    idle_seconds: float | None = None
 
     def __post_init__(self) -> None:
         for item in fields(self):

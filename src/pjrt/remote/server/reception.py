@@ -32,12 +32,12 @@ class Reception:
 
     def __init__(self, security: ServerSecurity, limits: Limits, device: str, metrics: ServerMetrics | None) -> None:
         self._admission = Admission(security.tokens())
-        self._most = limits.sessions
+        self._most, self._most_of_client = limits.sessions, limits.sessions_per_client
         self._metrics = metrics
         self._log = ConnectionLog(device)
         self._numbers = itertools.count(1)
         self._lock = threading.Lock()
-        self._open: set[int] = set()
+        self._open: dict[int, str] = {}  # by session: the name of its client; empty where clients have none
         self._left: set[int] = set()  # those of them whose work goes on
         self._hosts: dict[int, str] = {}  # by session: the host of a client that shows its token there alone
 
@@ -65,11 +65,12 @@ class Reception:
 
         Raises:
             UnauthenticatedError: the access token is missing or not valid.
-            ResourceExhaustedError: as many sessions are open as may be.
+            ResourceExhaustedError: as many sessions are open as may be, or as one client may have.
         """
         try:
             token = attributes_of(metadata.initialization_data).get(TOKEN_ATTRIBUTE)
             name = self._admission.check_session(context.metadata, token if isinstance(token, str) else None)
+            client = name or certificate_name(context.identity.get("x509_common_name"))
             number = next(self._numbers)
             with self._lock:
                 if len(self._open) >= self._most:
@@ -77,7 +78,12 @@ class Reception:
                         f"{self._most} sessions are open or still at work, and the server allows no more; end one, or "
                         "start the server with a larger limit"
                     )
-                self._open.add(number)
+                if client and list(self._open.values()).count(client) >= self._most_of_client:
+                    raise ResourceExhaustedError(
+                        f"{self._most_of_client} sessions of the client {client!r} are open or still at work, and the "
+                        "server allows one client no more; end one, or start the server with a larger limit"
+                    )
+                self._open[number] = client
         except PjrtError as error:
             self._refuse(context, error)
             raise
@@ -86,7 +92,6 @@ class Reception:
                 self._hosts[number] = _host_of(context.peer)
         if self._metrics is not None:
             self._metrics.session_opened()
-        client = name or certificate_name(context.identity.get("x509_common_name"))
         self._log.opened(number, context.peer, client, metadata.version.protocol_version)
         return number
 
@@ -106,7 +111,7 @@ class Reception:
 
     def _forget(self, number: int) -> None:
         with self._lock:
-            self._open.discard(number)
+            self._open.pop(number, None)
             self._left.discard(number)
 
     def _has_session_from(self, host: str) -> bool:

@@ -161,6 +161,9 @@ class Session:
         # Nothing here refers to the client's records about its callers, so the client may drop one with each response.
         self._contexts: collections.deque[int] = collections.deque()
         self._counted_responses = itertools.count()
+        # One for each request without a response. Several threads respond, and need no lock for this.
+        self._unanswered: collections.deque[None] = collections.deque()
+        self._latest = self.opened
         self._closed = False
         self._ended = threading.Event()
 
@@ -172,6 +175,8 @@ class Session:
         no further ones.
         """
         self.requests += 1
+        self._unanswered.append(None)
+        self._latest = time.monotonic()
         if not self.callbacks:  # an execution may wait for the client's answer to a callback, which is a request
             self.backlog.wait(self._ended)
         if seconds := self.usage.seconds_to_wait():
@@ -204,6 +209,14 @@ class Session:
                 self._hold(named, lambda end: self._begin(call, end))
             else:
                 self._run(call)
+
+    def idle_seconds(self, now: float) -> float:
+        """Return how long the session has had no request, and no answer to one; 0 while one is not answered.
+
+        Args:
+            now: the time, on the clock of ``time.monotonic``.
+        """
+        return 0.0 if self._unanswered else now - self._latest
 
     def as_stranger(self) -> contextlib.AbstractContextManager[None]:
         """Return the context in which programs are compiled and begun: a stranger's, unless the client is trusted."""
@@ -324,6 +337,8 @@ class Session:
         return failure
 
     def _respond(self, call: _Call, outcome: Any) -> None:
+        self._latest = time.monotonic()
+        self._unanswered.pop()
         if self._metrics is not None:
             code = outcome.code if isinstance(outcome, PjrtError) else StatusCode.OK
             kind = "unknown" if call.handler is None else call.handler.kind

@@ -1,4 +1,4 @@
-"""The time limits of a server: sessions that are opened and not used, and host buffers that never come."""
+"""The time limits of a server: sessions that are not used, and host buffers that never come."""
 
 from __future__ import annotations
 
@@ -32,7 +32,8 @@ class TimeLimits:
         self._limits = limits
         self._sessions = sessions
         self._refused = refused
-        self._pause = min(_LONGEST_PAUSE, limits.open_seconds / 4, limits.host_buffer_seconds / 4)
+        idle = _LONGEST_PAUSE if limits.idle_seconds is None else limits.idle_seconds / 4
+        self._pause = min(_LONGEST_PAUSE, limits.open_seconds / 4, limits.host_buffer_seconds / 4, idle)
         self._stopped = threading.Event()
         threading.Thread(target=self._watch, name="pjrt time limits", daemon=True).start()
 
@@ -42,12 +43,19 @@ class TimeLimits:
 
     def _watch(self) -> None:
         while not self._stopped.wait(self._pause):
-            error = DeadlineExceededError(f"the client sent no request within {self._limits.open_seconds:g} s")
-            latest = time.monotonic() - self._limits.open_seconds
-            for session in self._sessions():
-                session.host_buffers.give_up_after(self._limits.host_buffer_seconds)
-                if not session.requests and session.opened < latest:
+            self.check(time.monotonic())
+
+    def check(self, now: float) -> None:
+        """End what has used up its time at a moment of the clock of ``time.monotonic``."""
+        error = DeadlineExceededError(f"the client sent no request within {self._limits.open_seconds:g} s")
+        latest, idle = now - self._limits.open_seconds, self._limits.idle_seconds
+        for session in self._sessions():
+            session.host_buffers.give_up_after(self._limits.host_buffer_seconds)
+            if not session.requests:
+                if session.opened < latest:
                     session.hang_up(error)
-            for context, since in self._refused():
-                if since < latest:
-                    context.hang_up(error)
+            elif idle is not None and session.idle_seconds(now) > idle:
+                session.hang_up(DeadlineExceededError(f"the session was idle for more than {idle:g} s"))
+        for context, since in self._refused():
+            if since < latest:
+                context.hang_up(error)
