@@ -16,6 +16,7 @@ import pjrt
 from pjrt.devices.xla import custom_calls, trial_compilation
 from pjrt.stablehlo import read, safe_parse, to_module
 from pjrt.stablehlo.outline import Outline
+from pjrt.stablehlo.types import TensorType
 
 SIX = """func.func @main(%x: tensor<3xf6E2M3FN>) -> tensor<3xf6E2M3FN> {
   %0 = stablehlo.exponential %x : tensor<3xf6E2M3FN>
@@ -230,7 +231,11 @@ SIZES = st.lists(st.integers(0, 2**20), max_size=2)
 def test_ordinary_types_are_ordinary(element: str, sizes: list[int]) -> None:
     kind = f"tensor<{''.join(f'{size}x' for size in sizes)}{element}>"
     text = f"func.func @main(%x: {kind}) -> {kind} {{ return %x : {kind} }}"
-    assert trial_compilation.is_ordinary(Outline.of(to_module(read(text))))
+    outline = Outline.of(to_module(read(text)))
+    fits = all(
+        isinstance(each, TensorType) and each.nbytes <= trial_compilation._most_bytes() for each in outline.types
+    )
+    assert trial_compilation.is_ordinary(outline) is fits
 
 
 MUTATIONS = st.sampled_from(
@@ -261,6 +266,44 @@ def test_mutated_text_gives_our_errors_only(
 @functools.cache
 def device_named(name: str) -> pjrt.Client:
     return pjrt.client(name)
+
+
+DEEP = "[" * 100_000
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f'''module attributes {{mhlo.frontend_attributes = {{xla.sdy.meshes = "{DEEP}"}}}} {{
+          func.func @main(%x: tensor<4xf32>) -> tensor<4xf32> {{ return %x : tensor<4xf32> }} }}''',
+        f'''module attributes {{"mhlo.frontend\\5Fattributes" = {{"xl\\61.sdy.meshes" = "{DEEP}"}}}} {{
+          func.func @main(%x: tensor<4xf32>) -> tensor<4xf32> {{ return %x : tensor<4xf32> }} }}''',
+    ],
+    ids=["plain", "escaped"],
+)
+def test_strings_that_xla_parses_and_that_nest_deeply_are_tried_first(text: str) -> None:
+    options = pjrt.CompileOptions(num_partitions=2, use_spmd_partitioning=True, use_shardy_partitioner=True)
+    with pjrt.client("cpu", num_devices=2) as client, pytest.raises(pjrt.UnimplementedError, match="ends its process"):
+        client.compile(text, options)
+
+
+def test_strings_that_do_not_nest_are_ordinary(client: pjrt.Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(subprocess, "Popen", None)
+    text = """module attributes {mhlo.frontend_attributes = {xla.sdy.meshes = "{mesh = #sdy.mesh<[\\22x\\22=2]>}"}} {
+      func.func @main(%x: tensor<4xf32>) -> tensor<4xf32> { return %x : tensor<4xf32> } }"""
+    client.compile(text)
+
+
+def test_types_larger_than_the_memory_are_not_ordinary(monkeypatch: pytest.MonkeyPatch) -> None:
+    """XLA's compiler computes some values itself."""
+    text = """func.func @main(%x: tensor<256xf32>) -> tensor<256xf32> {
+      %0 = stablehlo.negate %x : tensor<256xf32>
+      return %0 : tensor<256xf32> }"""
+    outline = Outline.of(to_module(read(text)))
+    assert trial_compilation._most_bytes() > 1 << 20
+    for memory, is_ordinary in ((1024, True), (1023, False)):
+        monkeypatch.setattr(trial_compilation, "_most_bytes", lambda memory=memory: memory)
+        assert trial_compilation.is_ordinary(outline) is is_ordinary
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="the limits of a process are those of POSIX")

@@ -11,7 +11,9 @@ cpu``.)
 
 from __future__ import annotations
 
+import functools
 import itertools
+import os
 import re
 import sys
 from typing import TYPE_CHECKING, Any
@@ -74,7 +76,7 @@ def compile_safely(runtime: Runtime, program: Program, options: CompileOptions |
             _check_feeds(program, options, num_devices)
         if min(options.partitioning.num_replicas, options.partitioning.num_partitions) > 1:
             _attempt_grid(program, options, num_devices)
-        elif not is_ordinary(outline):
+        elif not is_ordinary(outline) or _has_deep_string(module, program.code):
             attempt(program, options, num_devices)
         return outline
 
@@ -142,6 +144,29 @@ def _is_ordinary_choice(name: str, element: ElementType, attributes: str) -> boo
 _WORD = re.compile("[A-Z]+")
 
 
+def _has_deep_string(module: Any, code: bytes) -> bool:
+    """Whether a string of a program nests deeply, and XLA may parse it: Shardy's attributes of older programs are MLIR.
+
+    Args:
+        module: the program.
+        code: its bytes. They show the name of such attributes, unless text spells it with escapes.
+    """
+    if b"xla.sdy" not in code and b"\\" not in code:
+        return False
+    with module as mlir:
+        text = mlir.operation.get_asm(large_elements_limit=16)
+    return any(_depth(string) > _DEEPEST_STRING for string in _STRING.findall(text))
+
+
+def _depth(text: str) -> int:
+    steps = (1 if letter in "([{<" else -1 if letter in ")]}>" else 0 for letter in text)
+    return max(itertools.accumulate(steps), default=0)
+
+
+_STRING = re.compile(r'"(?:[^"\\]|\\.)*"')
+_DEEPEST_STRING = 50
+
+
 def _is_empty(type_: ValueType) -> bool:
     return isinstance(type_, TensorType) and 0 in type_.sizes
 
@@ -154,10 +179,19 @@ def _is_ordinary_type(type_: ValueType) -> bool:
             type_.is_static
             and type_.quantization is None
             and type_.element in _ELEMENTS
-            and type_.nbytes <= _MOST_BYTES
+            and type_.nbytes <= _most_bytes()
             and all(size <= _MOST_BYTES for size in type_.sizes)
         )
     return isinstance(type_, TokenType)
+
+
+@functools.cache
+def _most_bytes() -> int:
+    """Return the memory of this machine: XLA's compiler computes with values, and ends the process without memory."""
+    try:
+        return min(_MOST_BYTES, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+    except (AttributeError, OSError, ValueError):  # not on every system
+        return _MOST_BYTES
 
 
 def attempt(program: Program, options: CompileOptions, num_devices: int) -> None:
