@@ -30,7 +30,7 @@ async def receive(reader: asyncio.StreamReader) -> Message | None:
     try:
         line = await reader.readline()
         message = json.loads(line) if line.endswith(b"\n") else None
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):  # a stranger's may nest without end
         return None
     return message if isinstance(message, dict) else None
 

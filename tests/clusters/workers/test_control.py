@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import queue
+import socket
 import ssl
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -81,6 +82,35 @@ def test_neither_side_accepts_another_token(controller: Controller) -> None:
     assert controller.facts == []
 
 
+STRANGERS = [
+    b"GET / HTTP/1.1\r\n\r\n",
+    b"[" * 60_000 + b"\n",
+    b'{"type": "worker"}\n',
+    b'{"type": "worker", "nonce": "1", "facts": [1]}\n',
+    b'{"type": "worker", "nonce": "1", "facts": {"index": {"a": 1}}}\n',
+    b'{"type": "worker", "nonce": "1", "facts": {}}\n{"proof": "\\ud800"}\n',
+    b'{"type": "worker", "nonce": "1", "facts": {}}\n{"type": "proof", "proof": 7}\n',
+]
+
+
+@pytest.mark.parametrize("controller", ["clear"], indirect=True)
+@pytest.mark.parametrize("said", STRANGERS)
+def test_strangers_get_no_proof_and_make_no_traceback(
+    controller: Controller, said: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    """With a proof they could try tokens on machines of their own."""
+    with socket.create_connection(("127.0.0.1", controller.server.port), SECONDS) as stranger:
+        stranger.sendall(said)
+        stranger.shutdown(socket.SHUT_WR)
+        heard = b"".join(iter(lambda: stranger.recv(4096), b""))
+    assert b"proof" not in heard
+    assert controller.facts == []
+    link = ControllerLink(controller.bootstrap, lambda reason: None)
+    link.close()
+    controller.server.close()
+    assert not caplog.records
+
+
 @pytest.mark.parametrize("liar", ["worker", "controller"])
 def test_who_does_not_know_the_token_cannot_prove_it(
     controller: Controller, liar: str, monkeypatch: pytest.MonkeyPatch
@@ -98,7 +128,7 @@ def test_who_does_not_know_the_token_cannot_prove_it(
     monkeypatch.setattr(control_server.handshake, "is_valid", is_valid)
     with pytest.raises((pjrt.UnauthenticatedError, pjrt.UnavailableError)):
         ControllerLink(controller.bootstrap, lambda reason: None)
-    assert controller.facts == []
+    assert bool(controller.facts) is (liar == "controller")  # the worker proves itself first
 
 
 def test_versions_must_be_the_same(controller: Controller, monkeypatch: pytest.MonkeyPatch) -> None:

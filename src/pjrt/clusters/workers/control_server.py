@@ -21,6 +21,8 @@ _BACKLOG = 4096  # all workers come at once
 
 Refusal = tuple[StatusCode, str]
 
+_FACTS = (str, int, type(None))
+
 
 class ControlServer:
     """The connections of the workers to their controller.
@@ -117,13 +119,16 @@ class ControlServer:
         hello = await messages.receive(reader)
         if hello is None or hello.get("type") != "worker":
             return None
-        facts, own_nonce = dict(hello["facts"]), handshake.new_nonce()
-        nonces = str(hello["nonce"]), own_nonce
-        own_proof = handshake.proof(self._token, "controller", nonces, self._certificate, facts)
-        messages.send(writer, type="proof", nonce=own_nonce, proof=own_proof)
+        facts, own_nonce = hello.get("facts"), handshake.new_nonce()
+        if not isinstance(facts, dict) or not all(isinstance(each, _FACTS) for each in facts.values()):
+            return None  # a stranger's
+        nonces = str(hello.get("nonce")), own_nonce
+        # The worker proves itself first: a proof of ours would let strangers try tokens on machines of their own.
+        messages.send(writer, type="challenge", nonce=own_nonce)
         answer = await messages.receive(reader)
         expected = handshake.proof(self._token, "worker", nonces, self._certificate, facts)
         if answer is None or not handshake.is_valid(answer.get("proof"), expected):
+            self._refuse(writer, StatusCode.UNAUTHENTICATED, "the controller has not the token of this worker")
             return None
         if facts.get("version") != pjrt.__version__:
             self._refuse(
@@ -138,7 +143,8 @@ class ControlServer:
             self._refuse(writer, number, str(assignment))
             return None
         self._writers[number] = writer
-        messages.send(writer, type="assignment", assignment=assignment)
+        own_proof = handshake.proof(self._token, "controller", nonces, self._certificate, facts)
+        messages.send(writer, type="assignment", proof=own_proof, assignment=assignment)
         return number
 
     def _refuse(self, writer: asyncio.StreamWriter, code: StatusCode, message: str) -> None:

@@ -136,8 +136,10 @@ class ControllerLink:
             "pid": os.getpid(),
         }
         messages.send(writer, type="worker", nonce=own_nonce, facts=facts)
-        answer = _expect(await messages.receive(reader), "proof")
-        nonces = own_nonce, str(answer.get("nonce"))
+        nonces = own_nonce, str(_expect(await messages.receive(reader), "challenge").get("nonce"))
+        own_proof = handshake.proof(token, "worker", nonces, certificate, facts)
+        messages.send(writer, type="proof", proof=own_proof)
+        answer = _expect(await messages.receive(reader), "assignment")
         if not handshake.is_valid(
             answer.get("proof"), handshake.proof(token, "controller", nonces, certificate, facts)
         ):
@@ -145,9 +147,7 @@ class ControllerLink:
                 f"the controller at {' or '.join(self._bootstrap.addresses)} has not the token of this worker; give "
                 "both the same one"
             )
-        own_proof = handshake.proof(token, "worker", nonces, certificate, facts)
-        messages.send(writer, type="proof", proof=own_proof)
-        fields = _expect(await messages.receive(reader), "assignment")["assignment"]
+        fields = answer["assignment"]
         return InnerNodeAssignment.read(fields) if "children" in fields else Assignment.read(fields)
 
     async def _listen(self, reader: asyncio.StreamReader) -> None:

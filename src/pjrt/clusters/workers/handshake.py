@@ -38,4 +38,4 @@ def proof(token: str, side: str, nonces: tuple[str, str], certificate: bytes, fa
 
 def is_valid(candidate: object, expected: str) -> bool:
     """Whether a proof is the expected one; the time does not depend on it."""
-    return isinstance(candidate, str) and hmac.compare_digest(candidate.encode(), expected.encode())
+    return isinstance(candidate, str) and hmac.compare_digest(candidate.encode(errors="replace"), expected.encode())
