@@ -198,7 +198,7 @@ def test_the_time_without_a_request(client: pjrt.Client) -> None:
         server._time_limits.check(answered + 2000)  # its answer takes long
         speaker.store(2, value.tobytes())
         speaker.wait(waits)
-        assert session.idle_seconds(time.monotonic() + 2000) >= 2000
+        assert session.idle_seconds(answered + 1e6) > 1000  # it is counted again
         server._time_limits.check(time.monotonic() + 2000)
         error = speaker.wait_for_end()
         assert (error.code.name, error.message) == ("DEADLINE_EXCEEDED", "the session was idle for more than 1000 s")
