@@ -538,3 +538,26 @@ except pjrt.UnimplementedError as error:
     numbers, refused = done.stdout.splitlines()
     assert numbers == "[ 0.  2.  4.  6.  8. 10. 12. 14.]"
     assert refused.startswith("the device 'silent' does not declare how result 0 of a program of several partitions")
+
+
+def test_a_device_that_cannot_be_had_leaves_the_others(tmp_path: Path) -> None:
+    """JAX ends over a library without a table. Over one whose functions fail it reports the reason, and goes on."""
+    device, library = tmp_path / "device.py", tmp_path / "libdevice.so"
+    device.write_text("import pjrt\ndef make(): return pjrt.client('reference')\n")
+    exported = python("-m", "pjrt", "export", f"{device}:make", "-o", str(library), "--name", "mychip")
+    assert exported.returncode == 0, exported.stderr
+    device.write_text("raise RuntimeError('the chip is not there')\n")
+    script = """
+import jax
+for _ in range(2):
+    try:
+        jax.devices("mychip")
+    except RuntimeError as error:
+        print(error)
+    print(jax.jit(lambda x: x + 1)(jax.device_put(1, jax.devices("cpu")[0])))
+"""
+    done = python("-c", script, PJRT_NAMES_AND_LIBRARY_PATHS=f"mychip:{library}", JAX_PLATFORMS="cpu,mychip")
+    assert done.returncode == 0, done.stderr
+    refused, two, *_ = done.stdout.splitlines()
+    assert "the chip is not there" in refused
+    assert two == "2"
