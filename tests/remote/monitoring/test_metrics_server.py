@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import socket
 import urllib.error
+import urllib.parse
 import urllib.request
 from collections.abc import Iterator
 
@@ -14,6 +16,7 @@ from prometheus_client.parser import text_string_to_metric_families
 import pjrt
 from pjrt import remote
 from pjrt.remote import Limits, MetricsServer
+from pjrt.remote.monitoring import metrics_server
 from pjrt.remote.transport.channel import Channel
 
 CHECK = "/grpc.health.v1.Health/Check"
@@ -83,3 +86,27 @@ def test_the_health_service(client: pjrt.Client, tmp_path) -> None:
         with pytest.raises(pjrt.InvalidArgumentError):
             channel.unary(CHECK, b"\xff", timeout=120)
         channel.close()
+
+
+def begun(metrics: MetricsServer) -> socket.socket:
+    """Return a connection that has sent the beginning of a request."""
+    place = urllib.parse.urlsplit(metrics.url)
+    connection = socket.create_connection((place.hostname, place.port), timeout=60)
+    connection.sendall(b"GET /metr")
+    return connection
+
+
+def test_there_are_so_many_connections_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(metrics_server, "_MOST_AT_ONCE", 2)
+    with MetricsServer() as metrics:
+        slow = [begun(metrics) for _ in range(2)]
+        with pytest.raises((ConnectionError, urllib.error.URLError)):
+            urllib.request.urlopen(metrics.url, timeout=60)
+        for connection in slow:
+            connection.close()
+
+
+def test_a_request_may_take_so_long_in_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(metrics_server, "_SECONDS", 0.01)
+    with MetricsServer() as metrics, begun(metrics) as slow:
+        assert slow.recv(100) == b""

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import socket
+import socketserver
 import threading
 from collections.abc import Callable, Iterable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
 
 from prometheus_client.exposition import choose_encoder
 
@@ -13,7 +17,10 @@ from pjrt.api.errors import InvalidArgumentError, UnavailableError
 from pjrt.remote.monitoring.metrics import Metrics, OpenSession, ServerMetrics
 from pjrt.remote.security.addresses import parse_address
 
-_SECONDS = 10.0  # for one request
+_SECONDS = 10.0
+"""The seconds that one request may take in all, however slowly its bytes come."""
+_MOST_AT_ONCE = 32
+"""The connections that are served at once; a further one is closed."""
 
 
 class MetricsServer:
@@ -75,17 +82,40 @@ class _HttpServer(ThreadingHTTPServer):
 
     def __init__(self, place: tuple[str, int], handler: type[BaseHTTPRequestHandler]) -> None:
         if ":" in place[0]:
-            import socket
-
             self.address_family = socket.AF_INET6
         super().__init__(place, handler)
+        self._free = threading.BoundedSemaphore(_MOST_AT_ONCE)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Serve a connection on a thread of its own, or close it where too many are open."""
+        if self._free.acquire(blocking=False):
+            super().process_request(request, client_address)
+        else:
+            self.shutdown_request(request)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        """Serve a connection, and end it when its time is over."""
+        end = threading.Timer(_SECONDS, _end, (request,))
+        end.daemon = True
+        end.start()
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            end.cancel()
+            self._free.release()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Write nothing about strangers who leave, or whose time is over."""
 
     def server_bind(self) -> None:
         """Bind the socket, without asking for the host's name in the network, which may take seconds."""
-        import socketserver
-
         socketserver.TCPServer.server_bind(self)
         self.server_name, self.server_port = str(self.server_address[0]), self.server_address[1]
+
+
+def _end(connection: socket.socket) -> None:
+    with contextlib.suppress(OSError):  # it has ended itself
+        connection.shutdown(socket.SHUT_RDWR)
 
 
 def _handler(metrics: Metrics) -> type[BaseHTTPRequestHandler]:
