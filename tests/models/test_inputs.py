@@ -17,6 +17,7 @@ from hypothesis.extra.numpy import arrays
 import pjrt
 from pjrt.api.element_type import ElementType
 from pjrt.models import make_arguments
+from pjrt.models.inputs.input_files import arrays_in
 from pjrt.stablehlo import Parameter
 
 F32 = ElementType.F32
@@ -243,3 +244,15 @@ def test_shapes_for_what_has_none(tmp_path: Path) -> None:
         shapes("zeros", c=(4,))
     with pytest.raises(pjrt.InvalidArgumentError, match=r"z.*its shape is dynamic; give it by --shape"):
         shapes("zeros", b=(4,))
+
+
+def test_an_array_that_is_too_large_is_not_read(tmp_path: Path) -> None:
+    """A compressed array may take a thousand times the memory of its file."""
+    path = tmp_path / "large.npz"
+    np.savez_compressed(path, x=np.zeros(1 << 20, np.float32), y=np.ones(2, np.float32))
+    message = refused(pjrt.InvalidArgumentError, str(path), x=(F32, (2,)), y=(F32, (2,)))
+    assert "expected arrays of at most 8 bytes" in message
+    assert "found 'x' of 4,194," in message
+    with pytest.raises(pjrt.InvalidArgumentError, match="expected arrays of at most 8 bytes"):
+        arrays_in(str(path), "0=large.npz", most_bytes=8)
+    assert set(arrays_in(f"{path}:y", "0=large.npz:y", most_bytes=8)) == {"y"}

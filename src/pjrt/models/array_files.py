@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import zipfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -37,11 +38,40 @@ _SAFETENSORS = {
 }
 
 
-def arrays_by_name(path: str | os.PathLike[str]) -> Mapping[str, HostArray]:
+_NPY_HEADER = 1 << 16
+"""The bytes before the elements of an array in a ``.npy`` file, at the most."""
+_LARGER = 16
+"""How much larger an array of another element type may be: the error for that says more."""
+
+
+def check_sizes(path: str | os.PathLike[str], most_bytes: int) -> None:
+    """Check that no array of a ``.npz`` file is much larger than any that is wanted, before one is read.
+
+    A compressed array may be a thousand times as large as its file.
+
+    Raises:
+        InvalidArgumentError: one is larger.
+    """
+    if Path(path).suffix != ".npz" or not zipfile.is_zipfile(path):
+        return
+    with zipfile.ZipFile(path) as archive:
+        for member in archive.infolist():
+            if member.file_size > _LARGER * most_bytes + _NPY_HEADER:
+                raise InvalidArgumentError(
+                    f"expected arrays of at most {most_bytes:,} bytes in {os.fspath(path)!r}, found "
+                    f"{member.filename.removesuffix('.npy')!r} of {member.file_size:,}"
+                )
+
+
+def arrays_by_name(path: str | os.PathLike[str], only: str = "") -> Mapping[str, HostArray]:
     """Return the arrays in a file by name; the one of a ``.npy`` file has the name of the file.
 
     Those of a ``.safetensors`` file are mapped: the operating system reads them when they are needed, and may drop
     them again. The others are read at once, because a ``.npz`` file may be compressed.
+
+    Args:
+        path: the file.
+        only: the name of the only array that is wanted; empty for all. Others may be left out.
 
     Raises:
         NotFoundError: there is no such file.
@@ -55,22 +85,22 @@ def arrays_by_name(path: str | os.PathLike[str]) -> Mapping[str, HostArray]:
     if reader is None:
         raise InvalidArgumentError(f"expected a .npy, .npz or .safetensors file, found {str(file)!r}")
     try:
-        return reader(file)
+        return reader(file, only)
     except Exception as error:  # numpy's readers raise what they are made of: ast, struct, tokenize, zipfile, zlib
         raise DataLossError(f"{str(file)!r} is not a readable {file.suffix} file: {error}") from error
 
 
-def _load_npy(file: Path) -> Mapping[str, HostArray]:
+def _load_npy(file: Path, only: str) -> Mapping[str, HostArray]:
     return {file.stem: np.load(file, allow_pickle=False)}
 
 
-def _load_npz(file: Path) -> Mapping[str, HostArray]:
+def _load_npz(file: Path, only: str) -> Mapping[str, HostArray]:
     # numpy leaves a file open that it opened itself and cannot read.
     with file.open("rb") as stream, np.load(stream, allow_pickle=False) as arrays:
-        return dict(arrays)
+        return {only: arrays[only]} if only in arrays.files else dict(arrays)
 
 
-def _map_safetensors(file: Path) -> Mapping[str, HostArray]:
+def _map_safetensors(file: Path, only: str) -> Mapping[str, HostArray]:
     """Return the arrays in a ``.safetensors`` file: eight bytes with the header's size, a header in JSON, the data."""
     with file.open("rb") as stream:
         size = int.from_bytes(stream.read(8), "little")
@@ -90,7 +120,7 @@ def _array(data: HostArray, entry: Mapping[str, Any]) -> HostArray:
     return data[begin:end].view(_SAFETENSORS[entry["dtype"]].dtype).reshape(entry["shape"])
 
 
-_READERS: Mapping[str, Callable[[Path], Mapping[str, HostArray]]] = {
+_READERS: Mapping[str, Callable[[Path, str], Mapping[str, HostArray]]] = {
     ".npy": _load_npy,
     ".npz": _load_npz,
     ".safetensors": _map_safetensors,

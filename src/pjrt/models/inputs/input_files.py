@@ -11,7 +11,7 @@ import numpy as np
 
 from pjrt.api.element_type import ElementType
 from pjrt.api.errors import DataLossError, InvalidArgumentError, NotFoundError
-from pjrt.models.array_files import SUFFIXES, arrays_by_name
+from pjrt.models.array_files import SUFFIXES, arrays_by_name, check_sizes
 from pjrt.stablehlo.call_signature import Parameter
 
 Array = np.ndarray[Any, Any]
@@ -27,16 +27,17 @@ RAW = ".bin"
 """The suffix of a file with the bytes of one array, whose type and shape are the parameter's."""
 
 
-def arrays_in(text: str, option: str, flag: str = "--input") -> Mapping[str, Array]:
+def arrays_in(text: str, option: str, flag: str = "--input", *, most_bytes: int | None = None) -> Mapping[str, Array]:
     """Return the arrays of a ``.npy``, ``.npz`` or ``.safetensors`` file by name.
 
     Args:
         text: the path, and optionally the name of one array after a colon.
         option: the whole option, for messages.
         flag: the name of the option, for messages.
+        most_bytes: the bytes of the largest array that is wanted; None if that is not known.
 
     Raises:
-        InvalidArgumentError: the file is of another format, or is damaged.
+        InvalidArgumentError: the file is of another format, or is damaged, or has a larger array.
         NotFoundError: there is no such file, or no such array in it.
     """
     path, _, name = text.partition(":") if not Path(text).exists() else (text, "", "")
@@ -45,7 +46,11 @@ def arrays_in(text: str, option: str, flag: str = "--input") -> Mapping[str, Arr
         raise InvalidArgumentError(f"{flag} {option}: expected {forms}")
     _check_exists(path, option, flag)
     try:
-        mapped = arrays_by_name(path)
+        if most_bytes is not None and not name:
+            check_sizes(path, most_bytes)
+        mapped = arrays_by_name(path, name)
+    except InvalidArgumentError as error:
+        raise InvalidArgumentError(f"{flag} {option}: {error.message}") from error
     except DataLossError as error:
         raise InvalidArgumentError(f"{flag} {option}: {error.message}") from error
     # An array that stays mapped would end the process if the file became shorter, as with ``--watch``.

@@ -5,6 +5,7 @@ They are the values of the command's ``--input`` options, and messages call them
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -226,13 +227,20 @@ def _one_array(source: _Source, parameter: Parameter) -> Array:
         return array_of_bytes(source.value, parameter, source.option)
     if are_numbers(source.value):
         return _numbers(source, parameter)
-    arrays = arrays_in(source.value, source.option)
+    arrays = arrays_in(source.value, source.option, most_bytes=_most_bytes([parameter]))
     if len(arrays) != 1:
         raise InvalidArgumentError(
             f"--input {source.option}: expected one array for {parameter}, "
             f"the file has {len(arrays)}: {', '.join(arrays)}; add :NAME"
         )
     return next(iter(arrays.values()))
+
+
+def _most_bytes(parameters: Sequence[Parameter]) -> int | None:
+    """Return the bytes of the largest argument; None if a size of one is known only when the program is called."""
+    if any(parameter.is_dynamic for parameter in parameters):
+        return None
+    return max((math.prod(each.sizes) * each.element_type.dtype.itemsize for each in parameters), default=0)
 
 
 def _numbers(source: _Source, parameter: Parameter) -> Array:
@@ -253,7 +261,7 @@ def _first_open(chosen: dict[int, Input], parameters: Sequence[Parameter], sourc
 
 
 def _fill_from_file(chosen: dict[int, Input], parameters: Sequence[Parameter], source: _Source) -> None:
-    arrays = arrays_in(source.value, source.option)
+    arrays = arrays_in(source.value, source.option, most_bytes=_most_bytes(parameters))
     by_index = {each.index: each for each in parameters}
     by_name = {name: by_index[number] for name, number in numbers_by_name(parameters).items()}
     # The name of a .npy file is not the name of an argument.
