@@ -19,7 +19,6 @@ import threading
 import time
 import weakref
 from collections.abc import Callable
-from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
@@ -54,11 +53,16 @@ _COMPILE, _COMPILING_SHARE = "compile_request", 0.01
 class Workers:
     """Threads for blocking requests that run in the thread of the caller: rounds are the same each time."""
 
-    def submit(self, function: Any, *arguments: Any) -> Future[Any]:
-        """Run a function now."""
-        future: Future[Any] = Future()
-        future.set_result(function(*arguments))
-        return future
+    def submit(self, function: Callable[..., object], *arguments: Any) -> None:
+        """Call a function now."""
+        function(*arguments)
+
+    def cancel(self) -> None:
+        """Drop nothing: nothing waits."""
+
+    def when_idle(self, callback: Callable[[], object]) -> None:
+        """Call a function now: nothing is under way."""
+        callback()
 
 
 class Mistakes(logging.Handler):
