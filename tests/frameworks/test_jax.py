@@ -561,3 +561,36 @@ for _ in range(2):
     refused, two, *_ = done.stdout.splitlines()
     assert "the chip is not there" in refused
     assert two == "2"
+
+
+def test_a_device_is_registered_again() -> None:
+    """The same call does nothing, as where a cell of a notebook runs again. For another the error says what to do."""
+    done = python(
+        "-c",
+        """
+import jax.extend, pjrt
+from pjrt.frameworks.jax import register
+print(register("reference", num_devices=2), register("reference", num_devices=2))
+for _ in range(2):
+    try:
+        register("reference", num_devices=3)
+    except pjrt.FailedPreconditionError as error:
+        print(error.message)
+    print(len(jax.devices("reference")), register("reference", num_devices=2))
+jax.extend.backend.clear_backends()
+print(register("reference", num_devices=3, platform="reference_2"))
+print(len(jax.devices("reference_2")), len(jax.devices("reference")))
+""",
+    )
+    assert done.returncode == 0, done.stderr
+    said = done.stdout.splitlines()
+    assert said[0] == "reference reference"
+    assert "for other options give another name, such as platform='reference_2'" in said[1]
+    assert "call jax.extend.backend.clear_backends(), and give another name" in said[3]
+    assert [said[2], *said[4:]] == ["2 reference", "2 reference", "reference_2", "3 2"]
+
+
+def test_a_name_that_jax_registers_itself() -> None:
+    script = "import pjrt; pjrt.frameworks.jax.register('reference', platform='mine')"
+    done = python("-c", script, PJRT_NAMES_AND_LIBRARY_PATHS="other:/a.so,mine:/b.so")
+    assert "JAX registers 'mine' itself, because PJRT_NAMES_AND_LIBRARY_PATHS names it" in done.stderr

@@ -31,6 +31,7 @@ _BEHIND_ALL = -100
 _BEFORE_ALL = 1000
 
 _registered: dict[str, str] = {}  # the platforms of devices
+_asked: dict[str, tuple[Any, ...]] = {}  # the arguments of the registrations, by platform
 _exported_clients: dict[str, ExportedPlugin] = {}  # the plugins of clients, by platform
 
 
@@ -45,9 +46,10 @@ def register(
 ) -> str:
     """Register a device with JAX, as a PJRT plugin.
 
-    Call it before JAX is first used. JAX loads a vendor's library itself; a device in Python, or a library with
-    ``wrap``, goes through this package. The defaults of the arguments are the settings ``frameworks.jax`` of the
-    plugin's manifest: ``platform``, ``priority``, ``make_default``, ``wrap`` and ``experimental``.
+    Call it before JAX is first used; the same call again does nothing. JAX loads a vendor's library itself; a device in
+    Python, or a library with ``wrap``, goes through this package. The defaults of the arguments are the settings
+    ``frameworks.jax`` of the plugin's manifest: ``platform``, ``priority``, ``make_default``, ``wrap`` and
+    ``experimental``.
 
     Args:
         device: one of ``pjrt.plugins.names()``, the path of a plugin's library, a client, or a plugin from
@@ -65,7 +67,8 @@ def register(
         The device's name in JAX: ``jax.devices(platform)``.
 
     Raises:
-        FailedPreconditionError: JAX has made its backends already, or the plugin cannot be used.
+        FailedPreconditionError: JAX has made its backends already, or has the platform with other options, or the
+            plugin cannot be used.
         NotFoundError: JAX is not installed, or there is no such device.
     """
     bridge = _xla_bridge()
@@ -79,6 +82,9 @@ def register(
     served = Served(device, JAX, options, wrap=wrap)
     settings = served.settings
     platform = platform or str(settings.get("platform", "")) or _unreserved(served.name)
+    asked = (served.device, make_default, wrap, experimental, options)
+    if platform in bridge._backend_factories and _asked.get(platform) == asked:
+        return platform  # such as a cell of a notebook that runs again
     priority = _priority(settings, make_default)
     if served.is_wrapped:
         # XLA's CPU keeps the platform name "cpu": JAX's rules for that name (DLPack, linear algebra) apply to it.
@@ -99,6 +105,7 @@ def register(
         experimental = bool(settings["experimental"]) if "experimental" in settings else False if is_builtin else None
     _set_experimental(bridge, platform, experimental)
     _registered[served.device] = platform
+    _asked[platform] = asked
     return platform
 
 
@@ -279,8 +286,22 @@ def _priority(settings: Mapping[str, Any], make_default: bool | None) -> int:
 
 def _check_not_too_late(bridge: Any, platform: str) -> None:
     if platform in bridge._backend_factories:
-        raise FailedPreconditionError(f"JAX has a platform {platform!r} already; give another name with platform=")
+        first = "call jax.extend.backend.clear_backends(), and " if bridge.backends_are_initialized() else ""
+        raise FailedPreconditionError(
+            f"JAX has a platform {platform!r} already, and keeps it until the process ends; for other options {first}"
+            f"give another name, such as platform='{platform}_2'"
+        )
+    named = os.environ.get(_NAMES, "")
+    if platform in (each.partition(":")[0] for each in named.split(",")):
+        raise FailedPreconditionError(
+            f"JAX registers {platform!r} itself, because {_NAMES} names it; give another name with platform=, or unset "
+            "the variable"
+        )
     _check_no_backends(bridge, platform)
+
+
+_NAMES = "PJRT_NAMES_AND_LIBRARY_PATHS"
+"""The environment variable of JAX's with the platforms that it loads libraries for, as ``NAME:PATH,NAME:PATH``."""
 
 
 def _check_no_backends(bridge: Any, platform: str) -> None:
