@@ -9,7 +9,7 @@ import sys
 import threading
 from collections.abc import Iterator
 
-import click
+from pjrt.cli._console import echo
 
 _ENDING = (signal.SIGINT, signal.SIGTERM)
 
@@ -74,7 +74,7 @@ def ended_within(seconds: float, message: str) -> Iterator[None]:
     """
 
     def end() -> None:
-        click.echo(message, err=True)
+        echo(message, err=True)
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(0)

@@ -128,7 +128,8 @@ class ControlServer:
         answer = await messages.receive(reader)
         expected = handshake.proof(self._token, "worker", nonces, self._certificate, facts)
         if answer is None or not handshake.is_valid(answer.get("proof"), expected):
-            self._refuse(writer, StatusCode.UNAUTHENTICATED, "the controller has not the token of this worker")
+            reason = "the controller has not the token of this worker; give both the same one"
+            self._refuse(writer, StatusCode.UNAUTHENTICATED, reason)
             return None
         if facts.get("version") != pjrt.__version__:
             self._refuse(

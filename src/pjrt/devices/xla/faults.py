@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pjrt.api.errors import UnimplementedError
 from pjrt.stablehlo.jaxlib import load, version
+from pjrt.stablehlo.location import Location
 from pjrt.stablehlo.types import TensorType
 
 if TYPE_CHECKING:
@@ -148,10 +149,9 @@ class Place:
 
     def refused(self, reason: str) -> UnimplementedError:
         """Return the error for an operation that has no replacement."""
-        location = str(self.operation.location).removeprefix("loc(").removesuffix(")")
         return UnimplementedError(
             f"the device 'cpu' does not run this program: XLA computes {self.operation.name} wrongly {reason} "
-            f"({location}); use the device 'reference'"
+            f"({Location(str(self.operation.location))}); use the device 'reference'"
         )
 
     def element(self, text: str) -> Any:
