@@ -11,10 +11,9 @@ from pjrt.api.compile_options import CompileOptions
 from pjrt.api.element_type import ElementType
 from pjrt.api.source_location import SourceLocation
 from pjrt.stablehlo._call_graph import CallGraph
-from pjrt.stablehlo.inspection import COLLECTIVES
 from pjrt.stablehlo.location import Location
 from pjrt.stablehlo.operation import Function, Operation, ParsedProgram
-from pjrt.stablehlo.outline import faults
+from pjrt.stablehlo.outline import COLLECTIVES, faults
 from pjrt.stablehlo.types import FutureType, OpaqueType, TensorType, TupleType, ValueType
 
 STRUCTURE = frozenset({"func.return", "func.call", "stablehlo.return", "chlo.return", "mhlo.return", "sdy.return"})

@@ -15,24 +15,12 @@ from pjrt.stablehlo.entry_signature import ArgumentInfo, ResultInfo, signature_o
 from pjrt.stablehlo.format import Encoding, artifact_version, encoding_of, has_resources
 from pjrt.stablehlo.location import Location
 from pjrt.stablehlo.operation import Operation, ParsedProgram
+from pjrt.stablehlo.outline import COLLECTIVES
 from pjrt.stablehlo.parser import parse_module
 from pjrt.stablehlo.reader import as_program
 from pjrt.stablehlo.shardings.mesh_sharding import Mesh
 from pjrt.stablehlo.types import FutureType, OpaqueType, TensorType, TupleType, ValueType
 from pjrt.stablehlo.version import Version
-
-COLLECTIVES = frozenset(
-    f"stablehlo.{name}"
-    for name in (
-        "all_gather",
-        "all_reduce",
-        "all_to_all",
-        "collective_broadcast",
-        "collective_permute",
-        "reduce_scatter",
-    )
-)
-"""The operations in which several devices take part."""
 
 SIDE_EFFECTS = frozenset(f"stablehlo.{name}" for name in ("infeed", "outfeed", "send", "recv"))
 """The operations with side effects (a custom call may declare one, too)."""

@@ -23,6 +23,19 @@ from pjrt.stablehlo.types import FutureType, TensorType, TupleType, ValueType
 
 _MOST_BYTES = 2**63
 
+COLLECTIVES = frozenset(
+    f"stablehlo.{name}"
+    for name in (
+        "all_gather",
+        "all_reduce",
+        "all_to_all",
+        "collective_broadcast",
+        "collective_permute",
+        "reduce_scatter",
+    )
+)
+"""The operations in which several devices take part."""
+
 
 class Outline(NamedTuple):
     """The operations, types and functions of a program.

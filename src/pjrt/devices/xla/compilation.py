@@ -63,8 +63,7 @@ def compile_program(
 
         csr_product.guard(module, called)
     with module as mlir:
-        if outline is None or not _COLLECTIVES.isdisjoint(outline.operations):
-            _check_groups(mlir, options.partitioning)
+        _check_groups(mlir, options.partitioning, outline)
         faults.mend(mlir, options.partitioning.num_partitions, outline)
     jaxlib_options = _jaxlib_options(options, assignment)
     try:
@@ -140,29 +139,20 @@ def _executable(
     return XlaExecutable(compiled, assignment, options, result_shapes, code)
 
 
-_COLLECTIVES = frozenset(
-    f"stablehlo.{name}"
-    for name in (
-        "all_gather",
-        "all_reduce",
-        "all_to_all",
-        "collective_broadcast",
-        "collective_permute",
-        "reduce_scatter",
-    )
-)
-
-
-def _check_groups(mlir: Any, counts: Partitioning) -> None:
+def _check_groups(mlir: Any, counts: Partitioning, outline: Outline | None) -> None:
     """Refuse collectives that name a replica or partition that is not there: XLA fails over them, or gives zeros.
 
     Raises:
         InvalidArgumentError: there is such a collective.
     """
+    from pjrt.stablehlo.outline import COLLECTIVES  # here: `inspect` has imported it, if there is an outline
+
+    if outline is not None and COLLECTIVES.isdisjoint(outline.operations):
+        return
     from pjrt.stablehlo.mlir_walk import walk  # here: few programs have collectives
 
     for operation in walk(mlir.operation):
-        if operation.name not in _COLLECTIVES:
+        if operation.name not in COLLECTIVES:
             continue
         attributes = operation.attributes
         name = "source_target_pairs" if "source_target_pairs" in attributes else "replica_groups"

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from pjrt.stablehlo.inspection import COLLECTIVES, SIDE_EFFECTS
+from pjrt.stablehlo.inspection import SIDE_EFFECTS
 from pjrt.stablehlo.operation import Block, Operation
+from pjrt.stablehlo.outline import COLLECTIVES
 
 
 def live_operations(block: Block) -> list[Operation]:

@@ -18,9 +18,9 @@ from pjrt.stablehlo.analysis._live_operations import live_operations
 from pjrt.stablehlo.analysis._trip_count import Constants, TripCounts
 from pjrt.stablehlo.analysis._work import Work, flops_and_bytes, work_of
 from pjrt.stablehlo.conversion import to_module
-from pjrt.stablehlo.inspection import COLLECTIVES
 from pjrt.stablehlo.location import Location
 from pjrt.stablehlo.operation import Block, Operation, ParsedProgram
+from pjrt.stablehlo.outline import COLLECTIVES
 from pjrt.stablehlo.parser import parse_module
 from pjrt.stablehlo.shardings.partitioner import partition
 from pjrt.stablehlo.shardings.stated_partitioning import with_partitioning
