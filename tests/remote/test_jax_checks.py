@@ -29,6 +29,7 @@ CLIENT_LIMITS = {
     "callbacks_with_elements_of_less_than_a_byte": NO_CALLBACKS,
     "debug_print_and_callbacks": NO_CALLBACKS,
     "host_arrays_with_strides": "Negative or zero strides are not fully supported",
+    "ordered_callbacks_without_results": NO_CALLBACKS,
     "serialized_executables": "IFRT service executable does not support `Serialize`",
 }
 """The checks that jaxlib's client fails by itself, with its own message: the server has no part in it."""

@@ -7,11 +7,12 @@ attribute without a form there is no error: it becomes an ``Opaque`` with MLIR's
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 from pjrt.api.errors import PjrtError
+from pjrt.stablehlo import jaxlib
 from pjrt.stablehlo._dense import decode_dense, parse_dense
 from pjrt.stablehlo.mlir_types import binding, decode_type
 
@@ -133,3 +134,21 @@ _DECODERS: dict[str, Callable[[Any], Any]] = {
     "DenseResourceElementsAttr": decode_dense,
     **{f"Dense{kind}ArrayAttr": tuple for kind in ("I8", "I16", "I32", "I64", "F32", "F64")},
 }
+
+
+_LONGEST_DICTIONARY = 1000
+"""The characters of a dictionary that is read: MLIR's parser recurses into what nests."""
+
+
+def dictionary_of(text: str) -> Mapping[str, Any] | None:
+    """Return the values of a dictionary that MLIR spells, such as ``{a = 1 : i64, b = "c"}``; None for other text."""
+    if len(text) > _LONGEST_DICTIONARY:
+        return None
+    ir = jaxlib.load("mlir.ir", "read attributes")
+    with ir.Context() as context:
+        try:
+            attribute = ir.Attribute.parse(text, context)
+        except (ir.MLIRError, ValueError):
+            return None
+        value = decode_attribute(attribute)
+        return value if isinstance(value, Mapping) else None

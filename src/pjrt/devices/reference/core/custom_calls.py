@@ -81,8 +81,13 @@ def config(view: OpView) -> Mapping[str, Any]:
         if isinstance(value, str) and value.startswith("{"):
             try:
                 return dict(json.loads(value))
-            except ValueError as error:
-                raise view.invalid(f"expected a dictionary or JSON as {name}, found {value[:80]!r}") from error
+            except ValueError:
+                from pjrt.stablehlo.mlir_attributes import dictionary_of  # here: nearly all are JSON
+
+                parsed = dictionary_of(value)  # as XLA since jaxlib 0.12 writes those of its own calls
+                if parsed is None:
+                    raise view.invalid(f"expected a dictionary or JSON as {name}, found {value[:80]!r}") from None
+                return parsed
         if isinstance(value, Opaque | bytes):
             text = value.text if isinstance(value, Opaque) else repr(value)
             raise view.invalid(f"expected a dictionary or JSON as {name}, found {text[:80]}")
