@@ -41,7 +41,7 @@ _SAFETENSORS = {
 _NPY_HEADER = 1 << 16
 """The bytes before the elements of an array in a ``.npy`` file, at the most."""
 _LARGER = 16
-"""How much larger an array of another element type may be: the error for that says more."""
+"""Factor by which an array of another element type may be larger: the error for that says more."""
 
 
 def check_sizes(path: str | os.PathLike[str], most_bytes: int) -> None:

@@ -1,4 +1,4 @@
-"""What XLA's CPU compiler computes wrongly: the device computes it as the reference does, or refuses it.
+"""Faults of XLA's CPU compiler: the device computes what the reference does, or refuses the operation.
 
 One test asks XLA itself for each fault, so that a repair is noticed.
 """
@@ -259,7 +259,7 @@ for name, (code, *arguments) in pickle.load(sys.stdin.buffer).items():
 
 @pytest.fixture(scope="module")
 def answers_of_xla() -> dict[str, str]:
-    """What XLA does with each probe: right, wrong, an error, or the end of its process."""
+    """Return what XLA does with each probe: right, wrong, an error, or the end of its process."""
     probes = {name: probe() for name, probe in PROBES.items()}
     answers: dict[str, str] = {}
     while missing := {name: probe for name, probe in probes.items() if name not in answers}:
@@ -409,17 +409,10 @@ def test_scatters_whose_region_combines_its_arguments(agree: Callable[..., None]
     agree(code, SCATTERED)
 
 
-IN_A_LOOP = """
-func.func private @inner(%p: tensor<4xi32>, %q: tensor<4xi32>, %i: tensor<2x1xi32>, %u: tensor<2xi32>,
-    %v: tensor<2xi32>) -> (tensor<4xi32>, tensor<4xi32>) {
-  %0:2 = "stablehlo.scatter"(%p, %q, %i, %u, %v) ({
-    ^bb0(%a: tensor<i32>, %b: tensor<i32>, %c: tensor<i32>, %d: tensor<i32>):
-      stablehlo.return %c, %d : tensor<i32>, tensor<i32>
-  }) {scatter_dimension_numbers = #stablehlo.scatter<inserted_window_dims = [0], scatter_dims_to_operand_dims = [0],
-    index_vector_dim = 1>} : (tensor<4xi32>, tensor<4xi32>, tensor<2x1xi32>, tensor<2xi32>, tensor<2xi32>)
-    -> (tensor<4xi32>, tensor<4xi32>)
-  return %0#0, %0#1 : tensor<4xi32>, tensor<4xi32>
-}
+INNER = SCATTER.replace("@main(%o: tensor<4xi32>,", "private @inner(%p: tensor<4xi32>, %q: tensor<4xi32>,")
+IN_A_LOOP = (
+    INNER.replace("(%o, %o,", "(%p, %q,")
+    + """
 func.func @main(%o: tensor<4xi32>, %i: tensor<2x1xi32>, %u: tensor<2xi32>, %v: tensor<2xi32>)
     -> (tensor<4xi32>, tensor<4xi32>, tensor<2x2xi4>) {
   %zero = stablehlo.constant dense<0> : tensor<i32>
@@ -446,6 +439,7 @@ func.func @main(%o: tensor<4xi32>, %i: tensor<2x1xi32>, %u: tensor<2xi32>, %v: t
   }) : (tensor<i1>) -> tensor<2x2xi4>
   return %r#1, %r#2, %parts : tensor<4xi32>, tensor<4xi32>, tensor<2x2xi4>
 }"""
+)
 
 
 def test_operations_in_loops_branches_and_functions(agree: Callable[..., None]) -> None:
