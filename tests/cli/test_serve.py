@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import socket
+import subprocess
+import sys
 import urllib.request
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 from remote_fixtures import RunJax, Serve
+from waiting import wait_until
 
 from pjrt.cli import main
 
@@ -78,3 +82,21 @@ def test_what_cannot_be_served_is_refused() -> None:
     assert "no-such-file" in refusal("cpu", "--token-file", "no-such-file")
     assert "expected a port from 0 to 65535" in refusal("cpu", "--address", "127.0.0.1:99999")
     assert "other machines can reach" in refusal("cpu", "--address", "0.0.0.0:0")
+
+
+def test_connections_that_say_nothing_keep_nobody_out() -> None:
+    """Each takes a file of the server until it is dropped; the limit with which the server begins is none for it."""
+    few_files = ["sh", "-c", 'ulimit -S -n 128 && exec "$@"', "sh"]
+    command = [sys.executable, "-m", "pjrt", "serve", "reference"]
+    with subprocess.Popen([*few_files, *command], stdout=subprocess.PIPE) as server:
+        try:
+            assert server.stdout is not None
+            address = server.stdout.readline().decode().split()[-1]
+            place, _, port = address.removeprefix("grpc://").rpartition(":")
+            with contextlib.ExitStack() as silent:
+                for _ in range(300):
+                    silent.enter_context(socket.create_connection((place, int(port))))
+                files = Path(f"/proc/{server.pid}/fd")
+                wait_until(lambda: len(list(files.iterdir())) > 300, "the server to accept all connections")
+        finally:
+            server.terminate()

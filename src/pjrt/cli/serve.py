@@ -107,7 +107,7 @@ def serve(
     """
     from pjrt import remote
     from pjrt.remote.monitoring.connection_log import LOGGER, log_to
-    from pjrt.system import keep_freed_memory, limit_xla_log
+    from pjrt.system import keep_freed_memory, limit_xla_log, use_all_open_files
 
     if len(addresses) > 1 and len(addresses) != len(devices):
         raise click.UsageError(f"expected an --address for each of {len(devices)} devices, found {len(addresses)}")
@@ -119,6 +119,7 @@ def serve(
     # What XLA warns of is about the programs of clients, and quotes them. The log here is for who runs the server.
     limit_xla_log(2)
     keep_freed_memory()
+    use_all_open_files()  # connections that say nothing are dropped after seconds; until then others need files, too
     with asked_to_end() as stopped, contextlib.ExitStack() as end, contextlib.ExitStack() as stack:
         handler = log_to(sys.stderr, logging.INFO if log_sessions else logging.WARNING)
         stack.callback(LOGGER.removeHandler, handler)

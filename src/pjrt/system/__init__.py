@@ -32,6 +32,7 @@ from pjrt.system.processes import (
     fork,
     process_command,
     succeeds_in_fork,
+    use_all_open_files,
 )
 from pjrt.system.resident_memory import peak_resident_bytes, reset_peak_resident_bytes
 from pjrt.system.whole_file import PARTIAL, read_plain_file, write_whole
@@ -70,6 +71,7 @@ __all__ = [
     "shared_folder",
     "sign_library",
     "succeeds_in_fork",
+    "use_all_open_files",
     "with_preloaded",
     "writable_by_everyone",
     "write_whole",

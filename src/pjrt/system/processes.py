@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from collections.abc import Callable, Iterable
@@ -168,3 +169,15 @@ def describe_exit(status: int) -> str:
         return f"it was ended by {signal.Signals(-status).name}"
     except ValueError:
         return f"it was ended by signal {-status}"
+
+
+def use_all_open_files() -> None:
+    """Let this process have as many open files as the system allows it; the usual 1,024 are few for a server."""
+    if sys.platform == "win32":
+        return
+    import resource
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        with contextlib.suppress(ValueError, OSError):  # macOS calls its limit infinite and takes no such number
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

@@ -12,7 +12,7 @@ from certificates import write_secret
 from pjrt import InvalidArgumentError, NotFoundError, PermissionDeniedError
 from pjrt.remote.security.access_tokens import AccessTokens, read_token, read_tokens
 
-A, B = "a" * 32, "b" * 32
+A, B = "abcdefgh" * 4, "ijklmnop" * 4
 
 
 def test_names_and_comments(tmp_path: Path) -> None:
@@ -36,6 +36,7 @@ def test_names_and_comments(tmp_path: Path) -> None:
         (f"x {A}\nx {B}\n", ":2: the name or the token is there already"),
         ("\N{SNOWMAN}" * 20, "printable ASCII"),
         ("a" * 1025, "found 1025"),
+        ("abcdefg" * 5, "at least 8 different letters, found 7; make one with: openssl"),
     ],
 )
 def test_wrong_lines(tmp_path: Path, text: str, message: str) -> None:
@@ -84,7 +85,7 @@ def test_a_changed_file_is_read_again(tmp_path: Path, caplog: pytest.LogCaptureF
 
 
 def test_all_tokens_are_compared_in_constant_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    tokens = AccessTokens(write_secret(tmp_path / "tokens", f"{A}\n{B}\n{'c' * 32}\n"))
+    tokens = AccessTokens(write_secret(tmp_path / "tokens", f"{A}\n{B}\n{'qrstuvwx' * 4}\n"))
     compared = []
     compare = hmac.compare_digest
     monkeypatch.setattr(hmac, "compare_digest", lambda x, y: (compared.append((x, y)), compare(x, y))[1])

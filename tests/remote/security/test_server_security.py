@@ -19,7 +19,7 @@ from pjrt.remote.security.client_security import ClientSecurity
 from pjrt.remote.security.diagnosis import why_unreachable
 from pjrt.remote.security.server_security import ServerSecurity
 
-A, B = "a" * 32, "b" * 32
+A, B = "abcdefgh" * 4, "ijklmnop" * 4
 
 
 @pytest.fixture(scope="module")
@@ -92,7 +92,7 @@ def test_access_tokens_over_tls(client: pjrt.Client, authority: Authority, tmp_p
         check_works(server.address, ClientSecurity(authority.certificate, token_file=mine))
         with pytest.raises(pjrt.UnauthenticatedError, match="the client sent none; give its file as token_file"):
             MessageClient(server.address, ClientSecurity(authority.certificate))
-        wrong = write_secret(tmp_path / "wrong", "c" * 32)
+        wrong = write_secret(tmp_path / "wrong", "qrstuvwx" * 4)
         with pytest.raises(pjrt.UnauthenticatedError, match="not valid on this server"):
             MessageClient(server.address, ClientSecurity(authority.certificate, token_file=wrong))
         valid.write_text(f"alice {A}\n")

@@ -16,6 +16,8 @@ from pjrt.api.errors import InvalidArgumentError, NotFoundError, PermissionDenie
 from pjrt.remote.monitoring.connection_log import log_event
 
 _SHORTEST, _LONGEST = 16, 1024
+_FEWEST_DIFFERENT = 8
+_ADVICE = "make one with: openssl rand -hex 32"
 
 
 class AccessTokens:
@@ -121,13 +123,21 @@ def check_secret(path: Path, title: str) -> None:
 
 
 def _check_token(token: str, place: str) -> None:
-    """Raise an error, which does not show the token, if it is too short to be a secret or cannot be in a header."""
+    """Raise an error, which does not show the token, if it can be guessed or cannot be in a header.
+
+    A server answers thousands of guesses in a second: only the token itself keeps them from success.
+    """
     if not _SHORTEST <= len(token) <= _LONGEST:
         raise InvalidArgumentError(
-            f"{place}: expected a token of {_SHORTEST} to {_LONGEST} letters, found {len(token)}"
+            f"{place}: expected a token of {_SHORTEST} to {_LONGEST} letters, found {len(token)}; {_ADVICE}"
         )
     if not all("!" <= letter <= "~" for letter in token):
         raise InvalidArgumentError(f"{place}: expected a token of printable ASCII letters")
+    if len(set(token)) < _FEWEST_DIFFERENT:
+        raise InvalidArgumentError(
+            f"{place}: expected a token with at least {_FEWEST_DIFFERENT} different letters, found {len(set(token))}; "
+            f"{_ADVICE}"
+        )
 
 
 def _digests(tokens: dict[str, str]) -> dict[str, bytes]:
