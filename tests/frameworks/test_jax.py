@@ -128,6 +128,37 @@ with jax.default_device(jax.devices(platform)[0]):
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.parametrize("kind", ["pure", "ordered", "debug"])
+def test_the_error_of_a_callback_is_shown_once_at_exit(kind: str) -> None:
+    """It may have been caught, which nobody can tell then. The device goes on to work."""
+    code = f"""
+import atexit, sys
+from jax.experimental import io_callback
+import numpy as np
+def fail(*operands):
+    raise RuntimeError("boom")
+def call(x):
+    shape = jax.ShapeDtypeStruct(x.shape, x.dtype)
+    if {kind!r} == "pure":
+        return jax.pure_callback(fail, shape, x)
+    if {kind!r} == "ordered":
+        return io_callback(fail, shape, x, ordered=True)
+    jax.debug.callback(fail, x)
+    return x
+with jax.default_device(jax.devices(platform)[0]):
+    try:
+        jax.block_until_ready(jax.jit(call)(np.ones(3, np.float32)))
+    except Exception as error:
+        print(type(error).__name__)
+    print(float(jax.jit(lambda x: x.sum())(np.ones(3, np.float32))))
+atexit.register(print, "EXIT", file=sys.stderr)
+"""
+    done = script(code, "reference")
+    assert_clean(done)
+    assert done.stdout.split() == ["JaxRuntimeError", "3.0"]
+    assert done.stderr.partition("EXIT")[2].count("JaxRuntimeError: ") == 1
+
+
 def test_clear_backends() -> None:
     code = """
 import jax.extend, gc
