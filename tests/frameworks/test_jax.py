@@ -594,6 +594,42 @@ for _ in range(2):
     assert two == "2"
 
 
+@pytest.mark.parametrize("given", ["client", "pjrt.export(client, name='reference')"])
+def test_a_client_that_was_closed_leaves_the_other_devices(given: str) -> None:
+    """Before JAX makes its backends, while it has them, and before it makes them again."""
+    code = f"""
+import jax, jax.extend, pjrt
+client = pjrt.client("reference")
+platform = pjrt.frameworks.jax.register({given}, make_default=True)
+def show():
+    print(jax.default_backend(), float(jax.jit(lambda x: x + 1)(jax.device_put(1.0, jax.devices("cpu")[0]))))
+    try:
+        print(jax.jit(lambda x: x + 1)(jax.device_put(1.0, jax.devices(platform)[0])))
+    except RuntimeError as error:
+        print(error)
+if EARLY:
+    client.close()
+show()
+client.close()
+show()
+jax.clear_caches()
+jax.extend.backend.clear_backends()
+show()
+"""
+    late = python("-c", code.replace("EARLY", "False"), JAX_PLATFORMS="")
+    assert_clean(late)
+    closed = "FAILED_PRECONDITION: the client 'reference' was closed; make a new one"
+    gone = (
+        "Backend 'reference' failed to initialize: FAILED_PRECONDITION: <ReferenceClient reference, closed> was closed"
+    )
+    assert late.stdout.splitlines()[:5] == ["reference 2.0", "2.0", "reference 2.0", closed, "cpu 2.0"]
+    assert late.stdout.splitlines()[5].startswith(gone)
+    early = python("-c", code.replace("EARLY", "True"), JAX_PLATFORMS="")
+    assert_clean(early)
+    assert [line for line in early.stdout.splitlines() if not line.startswith(gone)] == ["cpu 2.0"] * 3
+    assert "the device 'reference' is unavailable to JAX: its client was closed" in early.stderr
+
+
 def test_a_device_is_registered_again() -> None:
     """The same call does nothing, as where a cell of a notebook runs again. For another the error says what to do."""
     done = python(

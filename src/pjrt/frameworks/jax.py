@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -30,6 +31,7 @@ _BEHIND_ALL = -100
 
 _BEFORE_ALL = 1000
 
+_log = logging.getLogger("pjrt")
 _registered: dict[str, str] = {}  # the platforms of devices
 _asked: dict[str, tuple[Any, ...]] = {}  # the arguments of the registrations, by platform
 _exported_clients: dict[str, ExportedPlugin] = {}  # the plugins of clients, by platform
@@ -54,6 +56,7 @@ def register(
     Args:
         device: one of ``pjrt.plugins.names()``, the path of a plugin's library, a client, or a plugin from
             ``pjrt.export``. JAX uses a client as it is and does not close it: keep it open as long as JAX uses it.
+            Without one that was closed JAX goes on, unless ``JAX_PLATFORMS`` names it.
             After ``jax.extend.backend.clear_backends()`` another client can take the place of one.
         platform: the device's name in JAX; by default its own name, after ``pjrt_`` if JAX reserves that name.
         make_default: whether JAX uses the device by default.
@@ -208,6 +211,8 @@ def _register_table(
     _check_not_too_late(bridge, platform)
     bridge.register_plugin(platform, c_api=exported.capsule, options=options or None, priority=priority)
     _prepare(bridge, exported, platform)
+    if exported.client is not None:  # it may be closed when JAX makes its backends
+        let_fail(platform)
 
 
 def _prepare(bridge: Any, exported: ExportedPlugin, platform: str) -> None:
@@ -223,6 +228,8 @@ def _prepare(bridge: Any, exported: ExportedPlugin, platform: str) -> None:
     make = registration.factory
 
     def make_and_add_rules() -> Any:
+        if exported.client is not None and exported.client.is_closed:
+            _log.warning("the device %r is unavailable to JAX: its client was closed", platform)
         client = make()
         if client.platform != platform:  # its own name, by which JAX lowers
             _jax_cpu_rules.add_cpu_rules(client.platform)
