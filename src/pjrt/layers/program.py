@@ -20,6 +20,7 @@ from pjrt.api.errors import FailedPreconditionError, InvalidArgumentError, NotFo
 from pjrt.capi.export import load_exported, write_library
 from pjrt.capi.layer.layer_library import write_layer_library
 from pjrt.capi.layer.stack import LayerOptions, check_layers, library_path, option_text
+from pjrt.capi.library_settings import check_loadable
 from pjrt.plugins import env_vars, factories, probe, registry
 from pjrt.plugins.declaration import Declaration, is_path
 from pjrt.system import with_preloaded
@@ -52,7 +53,8 @@ def run_program(
     Raises:
         InvalidArgumentError: a layer is unknown, or there is no command.
         NotFoundError: there is no such program or plugin.
-        FailedPreconditionError: the plugin cannot be loaded, or not in time; or the program cannot be started.
+        FailedPreconditionError: the plugin cannot be loaded, or not in time; no library can be loaded from the
+            temporary folder; or the program cannot be started.
         UnimplementedError: this system needs a ``plugin`` to put layers before.
     """
     if not command:
@@ -118,6 +120,7 @@ def program_environment(
                 "path, or a device in Python"
             )
         else:
+            check_loadable(folder)
             target.library = write_layer_library(Path(folder) / "liblayers.so", target.library, layers, options)
         if target is not None:
             variables.update(target.variables(variables))
@@ -138,6 +141,7 @@ class _Target:
         declaration = registry.declaration(plugin)
         declaration.check_usable()
         if declaration.library is None:
+            check_loadable(folder)
             place = factories.place(declaration.name)
             exported = load_exported(place, declaration.name)
             library = write_library(folder / f"lib{_word(declaration.name)}.so", place, exported.name)
