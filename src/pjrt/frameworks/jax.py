@@ -32,7 +32,7 @@ _BEHIND_ALL = -100
 _BEFORE_ALL = 1000
 
 _log = logging.getLogger("pjrt")
-_registered: dict[str, str] = {}  # the platforms of devices
+_registered: dict[str | Client | ExportedPlugin, str] = {}  # the platforms of devices
 _asked: dict[str, tuple[Any, ...]] = {}  # the arguments of the registrations, by platform
 _exported_clients: dict[str, ExportedPlugin] = {}  # the plugins of clients, by platform
 
@@ -81,6 +81,7 @@ def register(
         platform = platform or _unreserved(device.name)
         _register_table(bridge, device, platform, _priority({}, make_default), options)
         _set_experimental(bridge, platform, experimental)
+        _registered[device] = platform
         return platform
     served = Served(device, JAX, options, wrap=wrap)
     settings = served.settings
@@ -195,12 +196,16 @@ def _register_client(
     before = _exported_clients.get(platform)
     if before is not None:  # jaxlib cannot load a plugin of this name again
         _check_no_backends(bridge, platform)
+        assert before.client is not None
+        _registered.pop(before.client, None)
         before.replace_client(client)
+        _registered[client] = platform
         bridge._backend_factories[platform].priority = _priority({}, make_default)
         return platform
     exported = export(client, name=platform, platform_name=None if is_cpu else platform)
     _register_table(bridge, exported, platform, _priority({}, make_default), {})
     _exported_clients[platform] = exported
+    _registered[client] = platform
     _set_experimental(bridge, platform, bool(experimental))
     return platform
 
@@ -269,9 +274,9 @@ def is_registered(device: str) -> bool:
     return device in _registered
 
 
-def platform_of(device: str | os.PathLike[str]) -> str | None:
+def platform_of(device: str | os.PathLike[str] | Client | ExportedPlugin) -> str | None:
     """Return the name in JAX of a device that was registered; None for any other."""
-    return _registered.get(os.fspath(device))
+    return _registered.get(os.fspath(device) if isinstance(device, os.PathLike) else device)
 
 
 def let_fail(platform: str) -> None:

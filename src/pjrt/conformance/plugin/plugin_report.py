@@ -141,7 +141,7 @@ class PluginReport:
             short = reason if len(reason) <= _MOST_CHARACTERS else f"{reason[:_MOST_CHARACTERS]}…"
             lines.append(f"unsupported: {short} ({count} {'check' if count == 1 else 'checks'})")
         lines += [f"advice: {each.check}: {text}" for each in self.outcomes for text in each.advice]
-        numbers = {**self.counts, "not made": self.left}
-        counts = ", ".join(f"{number} {verdict}" for verdict, number in numbers.items() if number)
+        numbers = [*self.counts.items(), ("not made", self.left)]
+        counts = ", ".join(f"{number} {verdict}" for verdict, number in numbers if number)
         lines.append(f"{self.plugin}: {counts or 'no checks'}, in {self.seconds:.1f} s")
         return "\n".join(lines)
