@@ -82,6 +82,12 @@ def test_importing_changes_no_default() -> None:
     assert done.stdout.split() == ["cpu", "1"]
 
 
+def test_devices_are_shown_as_jax_shows_those_of_its_cpu() -> None:
+    code = "for d in jax.devices('cpu')[0], jax.devices(platform)[0]: print(d, repr(d), [d])"
+    theirs, ours = script(code).stdout.splitlines()
+    assert ours == theirs == "cpu:0 CpuDevice(id=0) [CpuDevice(id=0)]"
+
+
 def test_devices_from_the_environment() -> None:
     code = """
 import os
