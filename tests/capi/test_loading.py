@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -59,6 +61,55 @@ def test_a_library_that_needs_another_one(tmp_path: Path) -> None:
     (tmp_path / "libother.so").unlink()
     with pytest.raises(pjrt.FailedPreconditionError, match=r"could not be opened: libother\.so"):
         pjrt.load_plugin(tmp_path / "libneedy.so")
+
+
+NOEXEC = """
+import os, shutil, sys
+import pjrt
+from pjrt import layers
+from pjrt.frameworks import _torch_xla_device
+
+def show(attempt):
+    try:
+        attempt()
+    except pjrt.FailedPreconditionError as error:
+        print(error.message)
+
+def trace(plugin):
+    with layers.program_environment(["pass"], plugin=plugin, options={}):
+        pass
+
+library, folder = sys.argv[1:]
+show(lambda: trace("reference"))
+show(lambda: _torch_xla_device.TorchXlaDevice("reference", {}).library_path())
+show(lambda: pjrt.load_plugin(shutil.copy(library, folder)))
+pjrt.load_plugin(library)
+trace(library)  # no library is written
+os.environ["PJRT_LAYERS"] = "pass"
+show(lambda: _torch_xla_device.TorchXlaDevice(library, {}).library_path())
+os.utime(library, (1, 1))
+pjrt.load_plugin(library)
+"""
+MOUNTED = 'mount -t tmpfs -o noexec tmpfs "$TMPDIR" && exec "$@"'
+
+
+def test_a_temporary_folder_that_is_mounted_noexec(tiny_library: Path, tmp_path: Path) -> None:
+    """The error says so, and names TMPDIR. A copy of a library that was replaced goes to its own folder first."""
+    folder, library = tmp_path / "noexec", tmp_path / "libown.so"
+    folder.mkdir()
+    shutil.copy(tiny_library, library)
+    in_namespace = ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c", MOUNTED, "sh"]
+    environment = {**os.environ, "TMPDIR": str(folder)}
+    if shutil.which("unshare") is None or subprocess.run([*in_namespace, "true"], env=environment).returncode:
+        pytest.skip("this system lets nobody mount a file system")
+    command = [*in_namespace, sys.executable, "-c", NOEXEC, str(library), str(folder)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    traced, torch, loaded, layered = done.stdout.splitlines()
+    for message in (traced, torch, layered):
+        assert message.endswith("found one on a file system mounted noexec; name another folder in TMPDIR")
+    assert "failed to map segment" in loaded
+    assert "mounted noexec: move it to another; TMPDIR names that of temporary files" in loaded
 
 
 def test_a_null_table(tiny_copy: Callable[..., Control]) -> None:

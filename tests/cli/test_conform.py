@@ -58,6 +58,7 @@ def test_a_plugin_without_a_client_has_the_exit_code_2_unless_that_is_expected(t
     ("arguments", "message"),
     [
         (("nochip",), "there is no device called 'nochip'"),
+        (("nochip:make",), "a function of a module is given by its file, as nochip.py:make"),
         (("/nowhere/libmine.so",), "there is no such file"),
         (("reference", "--tier", "core"), "'core' is not one of 'official', 'contract', 'framework'"),
         (("reference", "--filter", "no_such_check"), "found no check for 'no_such_check'"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import sysconfig
 from pathlib import Path
 
 import pytest
@@ -31,6 +32,27 @@ def test_a_plugin_by_its_name(name: str, tmp_path: Path) -> None:
     asked = f"import pjrt; c = pjrt.client({str(library)!r}, num_devices=2); print(c.platform_name, len(c.devices))"
     done = subprocess.run([sys.executable, "-c", asked], capture_output=True, text=True, timeout=120, check=True)
     assert done.stdout == f"{name} 2\n"
+
+
+@pytest.mark.parametrize("module", ["gadget", "gadgets.chip"])
+def test_a_module_of_the_current_folder(module: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The command sees it however it was started, and so does who loads the library. ``-P`` keeps it out."""
+    file = tmp_path.joinpath(*module.split(".")).with_suffix(".py")
+    file.parent.mkdir(exist_ok=True)
+    file.write_text(DEVICE)
+    (tmp_path / "json.py").write_text("raise RuntimeError('planted')\n")
+    monkeypatch.delenv("PYTHONSAFEPATH", raising=False)
+    script = Path(sysconfig.get_path("scripts")) / "pjrt"
+    command = [script, "export", f"{module}:make_client", "-o", "libgadget.so"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    asked = f"import pjrt; print(pjrt.client({str(tmp_path / 'libgadget.so')!r}).platform_name)"
+    (tmp_path / "json.py").unlink()
+    done = subprocess.run([sys.executable, "-c", asked], capture_output=True, text=True, timeout=120, check=True)
+    assert done.stdout == "reference\n"
+    command = [sys.executable, "-P", script, *command[1:]]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
+    assert f"there is no module '{module}' here" in done.stderr
 
 
 def test_one_of_the_configuration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

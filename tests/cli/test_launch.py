@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -164,3 +165,23 @@ def test_bad_input(program: str) -> None:
     status, _, errors = launch("-n", "2", "--device", "nonesuch", program, "show")
     assert status == 2
     assert any("nonesuch" in line for line in errors)
+
+
+ONLY_IPV6 = "ip link set lo up && ip address delete 127.0.0.1/8 dev lo"
+MEETING = """
+from pjrt import distributed
+job = distributed.initialize()
+distributed.barrier("met")
+print(job.process_count)
+distributed.shutdown()
+"""
+
+
+def test_a_machine_whose_only_loopback_address_is_that_of_ipv6(tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(MEETING)
+    in_namespace = ["unshare", "--user", "--map-root-user", "--net", "sh", "-c", f'{ONLY_IPV6} && exec "$@"', "sh"]
+    if not shutil.which("unshare") or subprocess.run([*in_namespace, "true"], stderr=subprocess.DEVNULL).returncode:
+        pytest.skip("this system lets nobody make a network")
+    command = [*in_namespace, sys.executable, "-m", "pjrt", "launch", "-n", "2", str(tmp_path / "program.py")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=240)
+    assert sorted(done.stdout.splitlines()) == ["[0] 2", "[1] 2"], done.stderr

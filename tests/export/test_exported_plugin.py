@@ -156,6 +156,6 @@ def test_a_client_that_is_exported_itself() -> None:
         "InvalidArgumentError give options where the client is made",
         "InvalidArgumentError export a function that makes such a client",
         "UnimplementedError its one topology has no name",
-        "FailedPreconditionError export an open client",
+        "FailedPreconditionError export or register an open client",
         "InvalidArgumentError ",
     ]

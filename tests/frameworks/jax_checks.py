@@ -359,6 +359,8 @@ def buffer_callbacks() -> None:
 
     def add(context: Any, out: Any, x: Any, *, y: Any) -> None:
         assert context.stage.name == "EXECUTE"
+        with pytest.raises(jax.errors.JaxRuntimeError, match="UNIMPLEMENTED"):
+            _ = context.stream
         assert (out.shape, out.dtype, out.ndim) == (x.shape, x.dtype, x.ndim) == ((4,), np.float32, 1)
         assert out.writeable
         assert not x.writeable

@@ -82,6 +82,12 @@ def test_importing_changes_no_default() -> None:
     assert done.stdout.split() == ["cpu", "1"]
 
 
+def test_devices_are_shown_as_jax_shows_those_of_its_cpu() -> None:
+    code = "for d in jax.devices('cpu')[0], jax.devices(platform)[0]: print(d, repr(d), [d])"
+    theirs, ours = script(code).stdout.splitlines()
+    assert ours == theirs == "cpu:0 CpuDevice(id=0) [CpuDevice(id=0)]"
+
+
 def test_devices_from_the_environment() -> None:
     code = """
 import os
@@ -126,6 +132,37 @@ with jax.default_device(jax.devices(platform)[0]):
     done = script(code)
     assert_clean(done)
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("kind", ["pure", "ordered", "debug"])
+def test_the_error_of_a_callback_is_shown_once_at_exit(kind: str) -> None:
+    """It may have been caught, which nobody can tell then. The device goes on to work."""
+    code = f"""
+import atexit, sys
+from jax.experimental import io_callback
+import numpy as np
+def fail(*operands):
+    raise RuntimeError("boom")
+def call(x):
+    shape = jax.ShapeDtypeStruct(x.shape, x.dtype)
+    if {kind!r} == "pure":
+        return jax.pure_callback(fail, shape, x)
+    if {kind!r} == "ordered":
+        return io_callback(fail, shape, x, ordered=True)
+    jax.debug.callback(fail, x)
+    return x
+with jax.default_device(jax.devices(platform)[0]):
+    try:
+        jax.block_until_ready(jax.jit(call)(np.ones(3, np.float32)))
+    except Exception as error:
+        print(type(error).__name__)
+    print(float(jax.jit(lambda x: x.sum())(np.ones(3, np.float32))))
+atexit.register(print, "EXIT", file=sys.stderr)
+"""
+    done = script(code, "reference")
+    assert_clean(done)
+    assert done.stdout.split() == ["JaxRuntimeError", "3.0"]
+    assert done.stderr.partition("EXIT")[2].count("JaxRuntimeError: ") == 1
 
 
 def test_clear_backends() -> None:
@@ -561,6 +598,42 @@ for _ in range(2):
     refused, two, *_ = done.stdout.splitlines()
     assert "the chip is not there" in refused
     assert two == "2"
+
+
+@pytest.mark.parametrize("given", ["client", "pjrt.export(client, name='reference')"])
+def test_a_client_that_was_closed_leaves_the_other_devices(given: str) -> None:
+    """Before JAX makes its backends, while it has them, and before it makes them again."""
+    code = f"""
+import jax, jax.extend, pjrt
+client = pjrt.client("reference")
+platform = pjrt.frameworks.jax.register({given}, make_default=True)
+def show():
+    print(jax.default_backend(), float(jax.jit(lambda x: x + 1)(jax.device_put(1.0, jax.devices("cpu")[0]))))
+    try:
+        print(jax.jit(lambda x: x + 1)(jax.device_put(1.0, jax.devices(platform)[0])))
+    except RuntimeError as error:
+        print(error)
+if EARLY:
+    client.close()
+show()
+client.close()
+show()
+jax.clear_caches()
+jax.extend.backend.clear_backends()
+show()
+"""
+    late = python("-c", code.replace("EARLY", "False"), JAX_PLATFORMS="")
+    assert_clean(late)
+    closed = "FAILED_PRECONDITION: the client 'reference' was closed; make a new one"
+    gone = (
+        "Backend 'reference' failed to initialize: FAILED_PRECONDITION: <ReferenceClient reference, closed> was closed"
+    )
+    assert late.stdout.splitlines()[:5] == ["reference 2.0", "2.0", "reference 2.0", closed, "cpu 2.0"]
+    assert late.stdout.splitlines()[5].startswith(gone)
+    early = python("-c", code.replace("EARLY", "True"), JAX_PLATFORMS="")
+    assert_clean(early)
+    assert [line for line in early.stdout.splitlines() if not line.startswith(gone)] == ["cpu 2.0"] * 3
+    assert "the device 'reference' is unavailable to JAX: its client was closed" in early.stderr
 
 
 def test_a_device_is_registered_again() -> None:

@@ -31,6 +31,30 @@ except pjrt.FailedPreconditionError as error:
     assert message.startswith(f"{title} is needed to run PyTorch on a device of JAX, and it is not installed: pip inst")
 
 
+@pytest.mark.parametrize("given", ["client", "pjrt.export(client, name='mychip')"])
+def test_a_client_and_an_exported_plugin(given: str) -> None:
+    """Also one that JAX has already. What is no device is named."""
+    pytest.importorskip("jax")
+    output = run(f"""
+import sys, types
+import jax, pjrt
+from pjrt.stablehlo import torchax
+torchax.load = lambda purpose: types.SimpleNamespace(enable_globally=lambda: None)
+sys.modules["torch"] = types.SimpleNamespace(device=lambda name: name)
+client = pjrt.StableHloClient("mychip", fallback="reference")
+given = {given}
+for _ in range(2):
+    print(pjrt.frameworks.torch.register(given), jax.numpy.ones(2).devices())
+try:
+    pjrt.frameworks.torch.register(7)
+except pjrt.InvalidArgumentError as error:
+    print(error.message)
+""")
+    first, again, wrong = output.splitlines()
+    assert first == again == "jax {mychip(id=0)}"
+    assert wrong == "expected the name of a device, or the path of a plugin's library, found 7 of type int"
+
+
 @pytest.mark.torch
 def test_a_device_is_registered_before_jax_starts() -> None:
     output = run("""

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import threading
 import weakref
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import numpy as np
 import pytest
 import toys
 
 import pjrt
-from pjrt.host import Compiled, HostClient
+from pjrt.host import Compiled, Enqueued, HostClient
 
 
 def test_the_short_form_takes_numpy_and_gives_buffers() -> None:
@@ -413,3 +415,46 @@ def test_the_earliest_execution_with_a_launch_id_is_poisoned() -> None:
     gate.open(2)  # the first runs on
     assert third.ready().result(toys.TIMEOUT) is None
     client.close()
+
+
+@pytest.mark.parametrize("outputs", ["f32[4]", None])
+def test_enqueued_results_in_numpys_memory(outputs: str | None) -> None:
+    """The device waits for the fence: for its results, and before its next program. Its error is the results' error."""
+    gate = toys.Gate()
+    with ThreadPoolExecutor(1) as pool:
+
+        def run(x: np.ndarray[Any, Any]) -> Enqueued:
+            result = np.empty_like(x)
+
+            def work() -> None:
+                result[...] = gate(x)
+                if x[0] < 0:
+                    raise ValueError("negative")
+
+            return Enqueued([result], pool.submit(work))
+
+        with toys.client(run, outputs=outputs) as client:
+            executable = client.compile("program")
+            gate.open(3)
+            (y,) = executable(*executable(toys.floats()))
+            np.testing.assert_array_equal(np.asarray(y), toys.floats() + 2)
+            if outputs is not None:
+                (failed,) = executable(toys.floats(-1, 0, 0, 0))
+                with pytest.raises(pjrt.InvalidArgumentError, match="negative"):
+                    np.asarray(failed)
+
+
+def test_enqueued_results_of_a_program_that_runs_on_the_caller() -> None:
+    with ThreadPoolExecutor(1) as pool:
+
+        def run(x: np.ndarray[Any, Any]) -> Enqueued:
+            result = np.empty_like(x)
+            return Enqueued(result, pool.submit(np.negative, x, out=result))
+
+        with toys.client(run, facts={"runs_on_caller": True}) as client:
+            executable = client.compile("program")
+            np.testing.assert_array_equal(np.asarray(executable(toys.floats())[0]), -toys.floats())
+            path = executable.value_path()
+            assert path is not None
+            (value,) = path.run([path.value(client.buffer_from_host(toys.floats()))], 0, []) or [None]
+            np.testing.assert_array_equal(np.asarray(path.makers[0](value)), -toys.floats())

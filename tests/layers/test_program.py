@@ -16,6 +16,7 @@ from tiny.control import Control
 import pjrt
 from pjrt import layers
 from pjrt.capi.layer.stack import library_path
+from pjrt.layers.trace import read_trace
 
 PROGRAMS = Path(__file__).parent / "loading"
 SEARCHES = "table yes\nagain same\neverywhere yes\nnext yes\nmissing no\nreason yes\n"
@@ -76,10 +77,38 @@ def test_jax_on_a_device_in_python(plugin: str, tmp_path: Path) -> None:
     assert result.read_text() == f"{plugin} 0.0\n"
 
 
-def test_a_plugin_by_its_path_is_named_to_jax(tiny_copy: Callable[..., Control]) -> None:
+def test_a_plugin_by_its_path_is_named_to_jax(
+    tiny_copy: Callable[..., Control], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is the first, so JAX's default. The program may use what JAX has else, if it may so without layers."""
     path = tiny_copy().path
-    shown = "import os; print(os.environ['PJRT_NAMES_AND_LIBRARY_PATHS'], os.environ['JAX_PLATFORMS'])"
-    assert run([sys.executable, "-c", shown], plugin=path).stdout == f"tiny1:{path} tiny1,cpu\n"
+    shown = "import os; print(os.environ['PJRT_NAMES_AND_LIBRARY_PATHS'], os.environ.get('JAX_PLATFORMS'))"
+    monkeypatch.delenv("JAX_PLATFORMS", raising=False)
+    assert run([sys.executable, "-c", shown], plugin=path).stdout == f"layered_tiny1:{path} None\n"
+    monkeypatch.setenv("JAX_PLATFORMS", "mine,cpu")
+    assert run([sys.executable, "-c", shown], plugin=path).stdout == f"layered_tiny1:{path} layered_tiny1,mine,cpu\n"
+
+
+@pytest.mark.parametrize("plugin", ["reference", "cpu"])
+@pytest.mark.parametrize("platforms", [None, "{name},cpu"])
+def test_a_program_that_registers_the_device_itself(
+    plugin: str, platforms: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script, trace = tmp_path / "script.py", tmp_path / "trace"
+    script.write_text(f"""
+import jax, pjrt
+platform = pjrt.frameworks.jax.register({plugin!r})
+x = jax.device_put(1.0, jax.devices(platform)[0])
+(y,) = jax.jit(lambda x: (x + 1,))(x)
+assert y.devices() == {{jax.devices(platform)[0]}} and float(y) == 2
+""")
+    if platforms is None:
+        monkeypatch.delenv("JAX_PLATFORMS", raising=False)
+    else:
+        monkeypatch.setenv("JAX_PLATFORMS", platforms.format(name="pjrt_cpu" if plugin == "cpu" else plugin))
+    options = {"trace": {"file": trace}}
+    assert layers.run_program([sys.executable, str(script)], ["trace"], plugin=plugin, options=options) == 0
+    assert "PJRT_LoadedExecutable_Execute" in {call.function.name for call in read_trace(trace).calls}
 
 
 def test_the_device_of_pytorch_xla(tiny_copy: Callable[..., Control], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -100,10 +129,13 @@ def test_the_device_of_pytorch_xla(tiny_copy: Callable[..., Control], monkeypatc
 def test_what_the_environment_names_already_stays(
     tiny_copy: Callable[..., Control], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """A library that is named already keeps its name: no second client is made of it."""
     path = tiny_copy().path
-    monkeypatch.setenv("PJRT_NAMES_AND_LIBRARY_PATHS", f"other:{path},tiny1:/old.so")
     shown = "import os; print(os.environ['PJRT_NAMES_AND_LIBRARY_PATHS'])"
-    assert run([sys.executable, "-c", shown], plugin=path).stdout == f"other:{path},tiny1:{path}\n"
+    monkeypatch.setenv("PJRT_NAMES_AND_LIBRARY_PATHS", "other:/a.so,tiny1:/old.so")
+    assert run([sys.executable, "-c", shown], plugin=path).stdout == f"layered_tiny1:{path},other:/a.so,tiny1:/old.so\n"
+    monkeypatch.setenv("PJRT_NAMES_AND_LIBRARY_PATHS", f"other:/a.so,mine:{path}")
+    assert run([sys.executable, "-c", shown], plugin=path).stdout == f"mine:{path},other:/a.so\n"
 
 
 def test_options_reach_the_layer() -> None:
@@ -154,7 +186,7 @@ def test_a_library_that_never_finishes_loading(hanging: Path) -> None:
 def test_temporary_libraries_are_removed() -> None:
     shown = "import os; print(os.environ['PJRT_NAMES_AND_LIBRARY_PATHS'])"
     name, _, path = run([sys.executable, "-c", shown], plugin="reference").stdout.strip().partition(":")
-    assert name == "pjrt_reference"
+    assert name == "layered_reference"
     assert path.endswith("libreference.so")
     assert not Path(path).parent.exists()
 
@@ -167,7 +199,7 @@ def test_where_no_library_comes_first_jax_is_given_one_with_layers(
     options = {"pass": {"a": 1}}
     with layers.program_environment(["pass"], plugin=path, options=options, environment={}) as environment:
         name, _, library = environment["PJRT_NAMES_AND_LIBRARY_PATHS"].partition(":")
-        assert (name, "PJRT_LAYERS" in environment, "LD_PRELOAD" in environment) == ("tiny1", False, False)
+        assert (name, "PJRT_LAYERS" in environment, "LD_PRELOAD" in environment) == ("layered_tiny1", False, False)
         content = Path(library).read_bytes()
         assert f"target={path}\nlayers=pass\noptions=pass=a=1\n".encode() in content
     with pytest.raises(pjrt.UnimplementedError, match="give the plugin by its path, or a device in Python"):

@@ -11,7 +11,7 @@ import threading
 from pathlib import Path
 
 from pjrt.api.errors import DataLossError, FailedPreconditionError
-from pjrt.system import FileStamp, file_stamp, limit_xla_log, open_library
+from pjrt.system import FileStamp, file_stamp, is_noexec, limit_xla_log, open_library
 from pjrt.system.elf import is_library, missing_bytes
 
 _lock = threading.Lock()
@@ -74,7 +74,10 @@ def _open_copy(path: str) -> int:
 def _copy_beside(path: str) -> str:
     """Copy a library, to its own folder if possible: libraries that it needs may be found from there."""
     name = Path(path).name
-    for folder in (Path(path).parent, Path(tempfile.gettempdir())):
+    folders = [Path(path).parent, Path(tempfile.gettempdir())]
+    for folder in folders:
+        if is_noexec(folder):
+            continue
         copy = folder / f".{secrets.token_hex(8)}.{name}"
         try:
             # Nobody else may open it, not for a moment: what it holds is run.
@@ -84,7 +87,11 @@ def _copy_beside(path: str) -> str:
             _remove(str(copy))
             continue
         return str(copy)
-    raise OSError(f"an older {name} is in memory, and the new one cannot be copied to be opened beside it")
+    raise OSError(
+        f"an older {name} is in memory, and the new one cannot be copied to be opened beside it, neither to "
+        f"{folders[0]} nor to {folders[1]}: name a folder in TMPDIR that files can be written to and libraries loaded "
+        "from"
+    )
 
 
 def _remove(path: str) -> None:

@@ -20,7 +20,7 @@ from pjrt.capi._capabilities import of_plugin
 from pjrt.capi._dlopen import check_library_file, open_plugin_library
 from pjrt.capi._documented import documented
 from pjrt.capi.layer.environment import with_layers
-from pjrt.system import library_symbol
+from pjrt.system import is_noexec, library_symbol
 
 cdef extern from "Python.h":
     void *PyCapsule_GetPointer(object capsule, const char *name) except NULL
@@ -222,10 +222,10 @@ def open_table(path):
     try:
         handle = open_plugin_library(text)
     except OSError as error:
-        raise FailedPreconditionError(
-            f"{text}: the library could not be opened: {error}; install what it names as missing, or check that it is "
-            "a shared library for this machine"
-        ) from error
+        advice = "install what it names as missing, or check that it is a shared library for this machine"
+        if is_noexec(library.resolve().parent):
+            advice = "its folder is on a file system mounted noexec: move it to another; TMPDIR names that of temporary files"
+        raise FailedPreconditionError(f"{text}: the library could not be opened: {error}; {advice}") from error
     table = _table_in(handle, text)
     Api.of(<const PJRT_Api *><size_t>table, text, None)  # layers and replays read the table before a plugin is made of it
     return table, text, library.stem

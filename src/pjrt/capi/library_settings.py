@@ -7,8 +7,8 @@ import os
 import sysconfig
 from pathlib import Path
 
-from pjrt.api.errors import InternalError, InvalidArgumentError, NotFoundError
-from pjrt.system import sign_library
+from pjrt.api.errors import FailedPreconditionError, InternalError, InvalidArgumentError, NotFoundError
+from pjrt.system import is_noexec, sign_library
 
 _SETTINGS_SIZE = 16384
 
@@ -69,6 +69,19 @@ def write_with_settings(path: str | os.PathLike[str], template: Path, mark: byte
     except OSError as error:
         raise InvalidArgumentError(f"cannot write {str(target)!r}: {error.strerror or error}") from error
     return target
+
+
+def check_loadable(folder: str | os.PathLike[str]) -> None:
+    """Refuse a temporary folder from which no library can be loaded.
+
+    Raises:
+        FailedPreconditionError: the folder is on a file system that is mounted ``noexec``.
+    """
+    if is_noexec(folder):
+        raise FailedPreconditionError(
+            f"{os.fspath(folder)}: expected a temporary folder that libraries can be loaded from, found one on a file "
+            "system mounted noexec; name another folder in TMPDIR"
+        )
 
 
 def read_settings(path: str | os.PathLike[str], mark: bytes) -> dict[str, str]:

@@ -28,6 +28,9 @@ FAILED = 1
 NO_CLIENT = 2
 """The exit code where the plugin makes no client, as where it cannot be loaded."""
 
+INTERRUPTED = 130
+"""The exit code where an interrupt from the keyboard ended the checks, as shells report it."""
+
 
 @click.command(epilog=_EXAMPLES)
 @click.argument("plugin", shell_complete=complete_device)
@@ -100,7 +103,8 @@ def conform(
     PLUGIN is the path of a plugin's library, a plugin's name, or FILE.py:FUNCTION for a function that makes clients.
     Each check runs in a process of its own: a crash and a hang of the plugin are findings. The exit code is 0 if no
     check failed, 1 if one did, 2 if the plugin cannot be loaded or makes no client. With --baseline it is 1 only if a
-    check fails that did not fail before, or is unsupported though it passed.
+    check fails that did not fail before, or is unsupported though it passed. After Ctrl-C the report has the checks
+    made so far, and the exit code is 130.
     """
     from pjrt.conformance.plugin.check import Tier
     from pjrt.conformance.plugin.plugin_report import PluginReport
@@ -124,7 +128,7 @@ def conform(
             jobs=jobs,
             time_limit=time_limit,
         )
-    comparison = ReportComparison.of(report, earlier) if earlier is not None else None
+    comparison = ReportComparison.of(report, earlier) if earlier is not None and report.facts else None
     if output is not None:
         report.write(output)
     if html is not None:
@@ -135,6 +139,8 @@ def conform(
         echo(str(report))
         if comparison is not None:
             echo(str(comparison))
+    if report.left:
+        sys.exit(INTERRUPTED)
     if report.facts["problem"] and not without_client:
         echo(
             f"pjrt: error: {plugin} makes no client, so that only a part was checked: {report.facts['problem']}; give "

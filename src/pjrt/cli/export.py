@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import sys
+
 import click
 
 from pjrt.cli._completion import complete_file
@@ -28,13 +31,16 @@ def export(spec: str, output: str, name: str | None) -> None:
     """Write a device as a PJRT plugin library; needs no compiler.
 
     SPEC is the name of a plugin ('pjrt plugins' lists them), or MODULE:ATTRIBUTE or FILE.py:ATTRIBUTE of a function
-    that makes clients, or of the result of pjrt.export. The library runs the device in the Python of the process that
-    loads it, and starts this Python where there is none.
+    that makes clients, or of the result of pjrt.export. A module may be in the current folder. The library runs the
+    device in the Python of the process that loads it, and starts this Python where there is none.
     """
     from pjrt.capi.export import load_exported, write_library
 
     is_name = ":" not in spec and not is_path(spec)
     place = factories.place(spec) if is_name else spec
+    if not is_name and not sys.flags.safe_path:
+        # The last folder: what is installed is never imported from it, unlike under 'python -m'.
+        sys.path.append(os.getcwd())
     exported = load_exported(place, name or (spec if is_name else ""))
     library = write_library(output, place, name or exported.name)
     print_facts([("written", library), ("plugin", exported.name), ("device", spec)])

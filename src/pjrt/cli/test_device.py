@@ -23,6 +23,9 @@ Examples:
 WRONG = 1
 """The exit code where something is wrong."""
 
+INTERRUPTED = 130
+"""The exit code where an interrupt from the keyboard ended the test, as shells report it."""
+
 
 @click.command("test-device", epilog=_EXAMPLES)
 @click.argument("device", shell_complete=complete_device)
@@ -73,7 +76,8 @@ def test_device(
     """Test whether DEVICE is right: its operations, its behaviour, several of them, and JAX on it.
 
     DEVICE is as in 'pjrt run', such as FILE.py:FUNCTION. It runs in a subprocess: a crash or a hang is a finding. The
-    exit code is 0 if nothing is wrong, 1 if something is, 2 if no client can be made.
+    exit code is 0 if nothing is wrong, 1 if something is, 2 if no client can be made. After Ctrl-C the report has the
+    checks made so far, and the exit code is 130.
     """
     from pjrt.conformance import Choice, check_device
     from pjrt.conformance.device.plan import GROUPS
@@ -90,4 +94,4 @@ def test_device(
         print_json(report.as_dict())
     else:
         echo(str(report))
-    sys.exit(0 if report.is_right else WRONG)
+    sys.exit(INTERRUPTED if report.interrupted else 0 if report.is_right else WRONG)

@@ -12,6 +12,7 @@ from dataclasses import replace
 from pjrt.api.key_value_store import KeyValueStore
 from pjrt.distributed.job import Job
 from pjrt.distributed.settings import Settings
+from pjrt.system.reserved_port import loopback_host
 
 _lock = threading.Lock()
 _jobs: dict[tuple[str, int, int], Job] = {}
@@ -92,4 +93,4 @@ def own_hosts() -> list[str]:
             continue
     with contextlib.suppress(OSError):
         hosts += socket.gethostbyname_ex(socket.gethostname())[2]
-    return list(dict.fromkeys([*hosts, "127.0.0.1"]))
+    return list(dict.fromkeys([*hosts, loopback_host()]))

@@ -17,9 +17,10 @@ from pathlib import Path
 from typing import IO
 
 from pjrt import system
+from pjrt.api.errors import UnavailableError
 from pjrt.distributed.environments.launch import ADDRESS, COUNT, INDEX
 from pjrt.distributed.process_end import FAILURES
-from pjrt.system.reserved_port import reserved_port
+from pjrt.system.reserved_port import loopback_host, reserved_port
 
 _LONGEST_LINE = 1 << 16
 _TICK_SECONDS = 0.2
@@ -91,27 +92,36 @@ class Launcher:
 
         It is that of the first process that failed, 128 and the signal's number if a signal ended it, and 0 if none
         failed. The others are ended when one fails, and all when this process gets SIGINT or SIGTERM.
+
+        Raises:
+            UnavailableError: the processes have no address to meet at.
         """
-        count = len(self._environments)
-        with (
-            tempfile.TemporaryDirectory(prefix="pjrt-launch-") as folder,
-            reserved_port() as port,
-            self._handling_signals(),
-        ):
+        host = loopback_host()
+        with contextlib.ExitStack() as stack:
+            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="pjrt-launch-"))
             try:
-                self._start_all(count, port, folder)
+                port = stack.enter_context(reserved_port(host))
+            except OSError as error:
+                raise UnavailableError(
+                    "expected a loopback address at which the processes meet, 127.0.0.1 or ::1, found none that is up "
+                    f"({error.strerror or error}); bring the interface up, as with: ip link set lo up"
+                ) from error
+            stack.enter_context(self._handling_signals())
+            try:
+                self._start_all(f"[{host}]:{port}" if ":" in host else f"{host}:{port}", folder)
                 return self._follow(Path(folder))
             finally:
                 for process in self._processes:
                     with process.popen:  # closes its streams, and waits for it
                         process.send(signal.SIGKILL)
 
-    def _start_all(self, count: int, port: int, folder: str) -> None:
+    def _start_all(self, address: str, folder: str) -> None:
+        count = str(len(self._environments))
         shared = {
-            ADDRESS: f"127.0.0.1:{port}",
-            COUNT: str(count),
-            "WORLD_SIZE": str(count),
-            "LOCAL_WORLD_SIZE": str(count),
+            ADDRESS: address,
+            COUNT: count,
+            "WORLD_SIZE": count,
+            "LOCAL_WORLD_SIZE": count,
             "PYTHONUNBUFFERED": "1",
             FAILURES: folder,
         }

@@ -86,9 +86,11 @@ class _ExecutionContext:
         """The stream of the execution.
 
         Raises:
-            NotImplementedError: always, since devices in the host's memory have no streams.
+            JaxRuntimeError: always, as on JAX's CPU: devices in the host's memory have no streams.
         """
-        raise NotImplementedError("this device has no streams: the buffers are in the memory of the host")
+        from jax.errors import JaxRuntimeError
+
+        raise JaxRuntimeError("UNIMPLEMENTED: this device has no streams: the buffers are in the memory of the host")
 
 
 class Buffer:

@@ -66,13 +66,15 @@ def add_platform(platform: str) -> None:
 def _settle_effects() -> None:
     """Wait for ordered effects while devices in Python still work, and drop those that do not end in time.
 
-    JAX itself waits for them later in the exit, when devices in Python do not work any more.
+    JAX itself waits for them later in the exit, when devices in Python do not work any more. Before 0.12 it also keeps
+    those that failed, and each of its waits would show the same error once more.
     """
     from jax._src import dispatch
 
-    if wait_for_pending():
-        dispatch.wait_for_tokens()
-    else:
+    try:
+        if wait_for_pending():
+            dispatch.wait_for_tokens()
+    finally:
         dispatch.runtime_tokens.clear()
 
 

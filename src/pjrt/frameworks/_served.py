@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from pjrt.api.attributes import NamedValue
+from pjrt.api.checks import unexpected
 from pjrt.api.errors import FailedPreconditionError, InvalidArgumentError
 from pjrt.plugins import device_lock, memory_options, registry, visible_devices
 from pjrt.plugins.declaration import Declaration, is_path
@@ -42,7 +43,9 @@ class Served:
     def __init__(
         self, device: str | os.PathLike[str], framework: str, options: Mapping[str, Any], *, wrap: bool | None = None
     ) -> None:
-        self.device = device if isinstance(device, str) else os.fspath(device)
+        if not isinstance(device, str | os.PathLike):
+            raise unexpected(device, "the name of a device, or the path of a plugin's library")
+        self.device = os.fspath(device)
         self.options = dict(options)
         self._framework = framework
         self._wrap = wrap

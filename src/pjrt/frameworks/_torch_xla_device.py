@@ -14,6 +14,7 @@ from typing import Any
 from pjrt import system
 from pjrt.capi.export import ExportedPlugin, export, write_library
 from pjrt.capi.layer.environment import library_with_layers
+from pjrt.capi.library_settings import check_loadable
 from pjrt.frameworks._served import TORCH_XLA, Served, in_framework_types
 from pjrt.plugins import registry, visible_devices
 
@@ -119,6 +120,7 @@ def _library(device: str, name: str) -> Path:
     _exported[attribute] = export(make, name="pjrt", platform_name=platform_name)
     folder = tempfile.mkdtemp(prefix="pjrt-torch-xla-")
     atexit.register(_remove, folder)
+    check_loadable(folder)
     (file_name, *_) = system.library_file_names("libpjrt_python")
     return write_library(Path(folder) / file_name, f"{__name__}:{attribute}", "pjrt")
 

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -30,7 +31,8 @@ _BEHIND_ALL = -100
 
 _BEFORE_ALL = 1000
 
-_registered: dict[str, str] = {}  # the platforms of devices
+_log = logging.getLogger("pjrt")
+_registered: dict[str | Client | ExportedPlugin, str] = {}  # the platforms of devices
 _asked: dict[str, tuple[Any, ...]] = {}  # the arguments of the registrations, by platform
 _exported_clients: dict[str, ExportedPlugin] = {}  # the plugins of clients, by platform
 
@@ -54,6 +56,7 @@ def register(
     Args:
         device: one of ``pjrt.plugins.names()``, the path of a plugin's library, a client, or a plugin from
             ``pjrt.export``. JAX uses a client as it is and does not close it: keep it open as long as JAX uses it.
+            Without one that was closed JAX goes on, unless ``JAX_PLATFORMS`` names it.
             After ``jax.extend.backend.clear_backends()`` another client can take the place of one.
         platform: the device's name in JAX; by default its own name, after ``pjrt_`` if JAX reserves that name.
         make_default: whether JAX uses the device by default.
@@ -78,6 +81,7 @@ def register(
         platform = platform or _unreserved(device.name)
         _register_table(bridge, device, platform, _priority({}, make_default), options)
         _set_experimental(bridge, platform, experimental)
+        _registered[device] = platform
         return platform
     served = Served(device, JAX, options, wrap=wrap)
     settings = served.settings
@@ -192,12 +196,16 @@ def _register_client(
     before = _exported_clients.get(platform)
     if before is not None:  # jaxlib cannot load a plugin of this name again
         _check_no_backends(bridge, platform)
+        assert before.client is not None
+        _registered.pop(before.client, None)
         before.replace_client(client)
+        _registered[client] = platform
         bridge._backend_factories[platform].priority = _priority({}, make_default)
         return platform
     exported = export(client, name=platform, platform_name=None if is_cpu else platform)
     _register_table(bridge, exported, platform, _priority({}, make_default), {})
     _exported_clients[platform] = exported
+    _registered[client] = platform
     _set_experimental(bridge, platform, bool(experimental))
     return platform
 
@@ -208,6 +216,8 @@ def _register_table(
     _check_not_too_late(bridge, platform)
     bridge.register_plugin(platform, c_api=exported.capsule, options=options or None, priority=priority)
     _prepare(bridge, exported, platform)
+    if exported.client is not None:  # it may be closed when JAX makes its backends
+        let_fail(platform)
 
 
 def _prepare(bridge: Any, exported: ExportedPlugin, platform: str) -> None:
@@ -223,6 +233,8 @@ def _prepare(bridge: Any, exported: ExportedPlugin, platform: str) -> None:
     make = registration.factory
 
     def make_and_add_rules() -> Any:
+        if exported.client is not None and exported.client.is_closed:
+            _log.warning("the device %r is unavailable to JAX: its client was closed", platform)
         client = make()
         if client.platform != platform:  # its own name, by which JAX lowers
             _jax_cpu_rules.add_cpu_rules(client.platform)
@@ -262,9 +274,9 @@ def is_registered(device: str) -> bool:
     return device in _registered
 
 
-def platform_of(device: str | os.PathLike[str]) -> str | None:
+def platform_of(device: str | os.PathLike[str] | Client | ExportedPlugin) -> str | None:
     """Return the name in JAX of a device that was registered; None for any other."""
-    return _registered.get(os.fspath(device))
+    return _registered.get(os.fspath(device) if isinstance(device, os.PathLike) else device)
 
 
 def let_fail(platform: str) -> None:

@@ -5,21 +5,26 @@ from __future__ import annotations
 import os
 from typing import Any
 
+from pjrt.api.client import Client
 from pjrt.api.errors import FailedPreconditionError
+from pjrt.capi.export import ExportedPlugin
 from pjrt.frameworks import jax as jax_framework
 from pjrt.stablehlo import torchax
 
 _PURPOSE = "run PyTorch on a device of JAX"
 
 
-def register(device: str | os.PathLike[str], *, wrap: bool | None = None, **options: Any) -> Any:
+def register(
+    device: str | os.PathLike[str] | Client | ExportedPlugin, *, wrap: bool | None = None, **options: Any
+) -> Any:
     """Make a device PyTorch's device ``jax``, and have torchax run the operations on its tensors.
 
     The device becomes JAX's default device. It is registered with JAX if it is not yet; that has to happen before JAX
     is first used.
 
     Args:
-        device: one of ``pjrt.plugins.names()``, or the path of a plugin's library.
+        device: one of ``pjrt.plugins.names()``, the path of a plugin's library, a client, or a plugin from
+            ``pjrt.export``, as in ``pjrt.frameworks.jax.register``.
         wrap: whether JAX gets a library through this package.
         options: the client's options, such as ``num_devices``.
 

@@ -14,6 +14,7 @@ from pjrt.api.shape_spec import ShapeSpec
 from pjrt.host.compiled import Compiled
 from pjrt.host.demand import wanted_executions
 from pjrt.host.device_errors import without_traceback
+from pjrt.host.device_memory.fences import Enqueued, wait_for
 from pjrt.host.shutdown import is_lost
 from pjrt.host.storage import TOKEN, Storage, freeze, take_writable
 from pjrt.host_memory import references
@@ -167,13 +168,15 @@ class Execution:
             self._reserve(outputs)
         arrays = self._arrays()
         try:
-            results = compiled.run(*arrays) if self._context is None else compiled.run(self._context, *arrays)
+            results = as_sequence(
+                compiled.run(*arrays) if self._context is None else compiled.run(self._context, *arrays)
+            )
         except BaseException as error:
             return without_traceback(error)
         # From here on, donated arrays that the results reuse are held by the results alone.
         arrays.clear()
         self.inputs = []
-        held = [as_sequence(results)]
+        held = [results]
         del results
         exclusive = references.to_item(held, 0) == 1
         results = held[0]
@@ -227,7 +230,13 @@ class Execution:
 
 
 def as_sequence(results: Any) -> Any:
-    """Return the results of a device's function as a sequence: a single array becomes a list of one."""
+    """Return the results of a device's function as a sequence: a single array becomes a list of one.
+
+    Work that the function has enqueued is waited for.
+    """
+    if isinstance(results, Enqueued):
+        wait_for(results.fence)
+        return as_sequence(results.results)
     if isinstance(results, (tuple, list)):
         return results
     return [results]

@@ -20,7 +20,8 @@ from pjrt.api.errors import FailedPreconditionError, InvalidArgumentError, NotFo
 from pjrt.capi.export import load_exported, write_library
 from pjrt.capi.layer.layer_library import write_layer_library
 from pjrt.capi.layer.stack import LayerOptions, check_layers, library_path, option_text
-from pjrt.plugins import factories, probe, registry
+from pjrt.capi.library_settings import check_loadable
+from pjrt.plugins import env_vars, factories, probe, registry
 from pjrt.plugins.declaration import Declaration, is_path
 from pjrt.system import with_preloaded
 
@@ -52,7 +53,8 @@ def run_program(
     Raises:
         InvalidArgumentError: a layer is unknown, or there is no command.
         NotFoundError: there is no such program or plugin.
-        FailedPreconditionError: the plugin cannot be loaded, or not in time; or the program cannot be started.
+        FailedPreconditionError: the plugin cannot be loaded, or not in time; no library can be loaded from the
+            temporary folder; or the program cannot be started.
         UnimplementedError: this system needs a ``plugin`` to put layers before.
     """
     if not command:
@@ -118,6 +120,7 @@ def program_environment(
                 "path, or a device in Python"
             )
         else:
+            check_loadable(folder)
             target.library = write_layer_library(Path(folder) / "liblayers.so", target.library, layers, options)
         if target is not None:
             variables.update(target.variables(variables))
@@ -138,34 +141,43 @@ class _Target:
         declaration = registry.declaration(plugin)
         declaration.check_usable()
         if declaration.library is None:
-            # JAX reads names and paths from a variable that this package reads too: the library must not take the
-            # name of the device in it.
+            check_loadable(folder)
             place = factories.place(declaration.name)
             exported = load_exported(place, declaration.name)
             library = write_library(folder / f"lib{_word(declaration.name)}.so", place, exported.name)
-            return cls(declaration, declaration.name, f"pjrt_{_word(declaration.name)}", library)
+            return cls(declaration, declaration.name, _layered(declaration.name), library)
         result = probe.probe(declaration, time_limit=time_limit)
         if result.problem:
             raise FailedPreconditionError(f"{plugin}: {result.problem}")
         if is_path(os.fspath(plugin)):
             stem = re.sub(r"^(lib)?(pjrt[-_]plugin[-_])?", "", Path(plugin).name.partition(".")[0])
             library = Path(declaration.library)
-            return cls(declaration, str(library), _word(stem) or "plugin", library)
+            return cls(declaration, str(library), _layered(stem or "plugin"), library)
         return cls(declaration, declaration.name, declaration.name, None)
 
     def variables(self, environment: Mapping[str, str]) -> dict[str, str]:
         """Return the environment variables that name the device to frameworks, and make it their default."""
         variables: dict[str, str] = {}
         if self.library is not None:
-            listed = [each for each in environment.get("PJRT_NAMES_AND_LIBRARY_PATHS", "").split(",") if each]
-            others = [each for each in listed if each.partition(os.pathsep)[0] != self.name]
-            names = ",".join([*others, f"{self.name}{os.pathsep}{self.library}"])
-            # JAX's own CPU is there too: programs ask for it to make data.
-            variables = {"PJRT_NAMES_AND_LIBRARY_PATHS": names, "JAX_PLATFORMS": f"{self.name},cpu"}
+            listed = environment.get(env_vars.NAMES_AND_PATHS, "").split(",")
+            paths = dict(each.split(os.pathsep, 1) for each in listed if os.pathsep in each)
+            # A library that is named already keeps its name: JAX would make two clients of it under two names.
+            own = (each for each, path in paths.items() if os.path.realpath(path) == os.path.realpath(self.plugin))
+            name = next(own, self.name)
+            paths = {name: str(self.library)} | {each: path for each, path in paths.items() if each != name}
+            variables[env_vars.NAMES_AND_PATHS] = ",".join(f"{each}{os.pathsep}{path}" for each, path in paths.items())
+            if platforms := environment.get("JAX_PLATFORMS"):
+                others = [each for each in platforms.split(",") if each != name]
+                variables["JAX_PLATFORMS"] = ",".join([name, *others])
         # PyTorch/XLA loads this package's entry point PJRT, or the plugin's own.
         torch_name = str(self.declaration.frameworks.get("torch_xla", {}).get("name", "")) or "PJRT"
         named = {"PJRT_DYNAMIC_PLUGINS": "1", "PJRT_DEVICE": torch_name, "PJRT_TORCH_XLA_DEVICE": self.plugin}
         return variables | named
+
+
+def _layered(name: str) -> str:
+    """Return a name for JAX that is not the device's own: a program may register the device under that itself."""
+    return f"layered_{_word(name)}"
 
 
 def _word(name: str) -> str:

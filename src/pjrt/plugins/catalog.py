@@ -67,9 +67,11 @@ class Catalog:
         names = ", ".join(sorted(name for name, plugin in plugins.items() if not plugin.problem))
         others = ", ".join(sorted(vendor for vendor in wheels.vendors() if vendor not in plugins))
         wheel = f" one from a vendor's wheel ({others})," if others else ""
+        module, _, function = name.partition(":")
+        file = f"a function of a module is given by its file, as {module}.py:{function}; " if function else ""
         return NotFoundError(
             f"there is no device called {name!r}: expected one of {names},{wheel} or the path of a plugin's library; "
-            "run 'pjrt plugins' for details"
+            f"{file}run 'pjrt plugins' for details"
         )
 
     def _builtin(self, name: str) -> Declaration | None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from pjrt.system.dynlib import (
     is_library_file_name,
+    is_noexec,
     library_file_names,
     library_suffixes,
     library_symbol,
@@ -53,6 +54,7 @@ __all__ = [
     "file_stamp",
     "fork",
     "is_library_file_name",
+    "is_noexec",
     "keep_freed_memory",
     "library_file_names",
     "library_suffixes",

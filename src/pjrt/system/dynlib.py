@@ -61,6 +61,11 @@ def open_library(path: str | os.PathLike[str]) -> int:
     return handle
 
 
+def is_noexec(folder: str | os.PathLike[str]) -> bool:
+    """Whether a folder is on a file system that is mounted ``noexec``, from which Linux opens no library."""
+    return sys.platform == "linux" and bool(os.statvfs(folder).f_flag & os.ST_NOEXEC)
+
+
 def library_symbol(handle: int, name: str) -> int | None:
     """Return the address of a function or a variable of an open library; ``None`` if it has none of that name."""
     import ctypes

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -45,6 +46,14 @@ def test_the_file_has_the_whole_report(tmp_path: Path) -> None:
     assert (plain["format"], plain["version"]) == ("pjrt conformance report", 1)
     assert plain["unsupported"] == {"buffers of S4": 2}
     assert plain["counts"] == {"passed": 1, "failed": 1, "unsupported": 2, "crashed": 1, "hung": 0}
+
+
+def test_an_interrupted_run_does_not_pass(tmp_path: Path) -> None:
+    interrupted = replace(report(outcome("a.passes", "passed")), left=2)
+    assert not interrupted.passes
+    assert str(interrupted) == "libmine.so: 1 passed, 2 not made, in 1.5 s"
+    interrupted.write(tmp_path / "report.json")
+    assert PluginReport.read(tmp_path / "report.json") == interrupted
 
 
 def test_the_text_has_each_failure_and_each_lack_once() -> None:

@@ -41,3 +41,41 @@ def test_the_tiny_plugin_passes(tiny_library: Path) -> None:
     assert report.counts[Verdict.PASSED] > 400
     assert (report.facts["platform"], report.facts["devices"]) == ("tiny", 2)
     assert sorted(each.check for each in outcomes) == sorted(each.check for each in report.outcomes)
+
+
+ADDRESSLESS = '''
+import itertools
+import numpy as np
+import pjrt
+
+class ChipMemory(pjrt.host.Memory):
+    """Memory with the required methods alone: it has no addresses to give."""
+
+    def __init__(self):
+        self.handles, self.contents = itertools.count(1), {}
+
+    def allocate(self, spec, space):
+        handle = next(self.handles)
+        self.contents[handle] = np.empty(spec.shape, spec.element_type.dtype)
+        return handle
+
+    def free(self, handle):
+        del self.contents[handle]
+
+    def copy_in(self, handle, array):
+        self.contents[handle][...] = array
+
+    def copy_out(self, handle, array):
+        array[...] = self.contents[handle]
+
+def make_client(**options):
+    return pjrt.StableHloClient("mychip", fallback="reference", memory=ChipMemory(), **options)
+'''
+
+
+def test_what_a_memory_without_addresses_lacks_is_unsupported(tmp_path: Path) -> None:
+    (tmp_path / "chip.py").write_text(ADDRESSLESS)
+    report = check_plugin(f"{tmp_path / 'chip.py'}:make_client", filters=["external_reference"], time_limit=PATIENCE)
+    assert report.passes, str(report)
+    reasons = {each.check: each.found for each in report.outcomes if each.verdict is Verdict.UNSUPPORTED}
+    assert reasons["leaks.rounds[external_reference]"] == "PJRT_Buffer_IncreaseExternalReferenceCount is unimplemented"

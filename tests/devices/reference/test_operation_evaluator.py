@@ -95,3 +95,14 @@ def test_what_cannot_be_evaluated_is_an_error() -> None:
     other = stablehlo.parse("func.func @main(%x: tensor<i32>) -> tensor<i32> { return %x : tensor<i32> }")
     with pytest.raises(pjrt.InvalidArgumentError, match="expected an operation of the program"):
         OperationEvaluator(other).evaluate(loop, np.int32(1))
+
+
+def test_a_handle_of_a_devices_own_memory_is_no_operand() -> None:
+    program = stablehlo.parse("""
+    func.func @main(%x: tensor<i32>) -> tensor<i32> {
+      %0 = stablehlo.negate %x : tensor<i32>
+      return %0 : tensor<i32>
+    }""")
+    (negate, _) = program.entry.body.operations  # type: ignore[union-attr]
+    with pytest.raises(pjrt.InvalidArgumentError, match=r"expected an array for %\w+, found int; copy what"):
+        OperationEvaluator(program).evaluate(negate, 0x1000)

@@ -94,6 +94,11 @@ class ExportedPlugin:
         return self._platform_name
 
     @property
+    def client(self) -> Client | None:
+        """The client that was exported itself; ``None`` for a function that makes clients."""
+        return self._shared_client
+
+    @property
     def attributes(self) -> Attributes:
         """The plugin's attributes (``PJRT_Plugin_Attributes``).
 
@@ -249,7 +254,7 @@ class ExportedPlugin:
         assert client is not None
         check_no_options(client, options)
         if client.is_closed:
-            raise FailedPreconditionError(f"{client!r} was closed; export an open client")
+            raise FailedPreconditionError(f"{client!r} was closed; export or register an open client")
         return client
 
     def _takes(self, option: str) -> bool:

@@ -52,12 +52,11 @@ def _settings(spec: str, name: str) -> dict[str, str]:
 def _search_path(place: str) -> str:
     """Return the folder that the module was imported from; empty if installed packages are there."""
     module = sys.modules.get(place.partition(".")[0])
-    file = getattr(module, "__file__", None)
-    if place.endswith(".py") or file is None:
+    # A package without __init__.py has no file.
+    files = [*getattr(module, "__path__", ()), getattr(module, "__file__", None)]
+    if place.endswith(".py") or files[0] is None:
         return ""
-    folder = Path(file).resolve().parent
-    if Path(file).name == "__init__.py":
-        folder = folder.parent
+    folder = Path(files[0]).resolve().parent
     installed = {
         Path(p).resolve()
         for p in (sysconfig.get_path("purelib"), sysconfig.get_path("platlib"), sysconfig.get_path("stdlib"))

@@ -56,13 +56,18 @@ def library_with_layers(library: Path) -> Path:
     """Return a library that puts the layers of ``PJRT_LAYERS`` before a plugin's; the plugin's own without layers.
 
     For a framework that takes nothing but a path. The library is removed when the process ends.
+
+    Raises:
+        FailedPreconditionError: no library can be loaded from the temporary folder.
     """
     if not os.environ.get("PJRT_LAYERS"):
         return library
     from pjrt.capi.layer.layer_library import write_layer_library
+    from pjrt.capi.library_settings import check_loadable
 
     folder = tempfile.mkdtemp(prefix="pjrt-layers-")
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    check_loadable(folder)
     return write_layer_library(Path(folder) / library.name, library, (), {})
 
 

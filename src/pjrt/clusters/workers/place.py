@@ -13,8 +13,8 @@ from pjrt.clusters.launchers import Launcher
 from pjrt.clusters.workers.certificates import Authority, server_context
 from pjrt.distributed.joining import own_hosts
 from pjrt.distributed.settings import split_address
+from pjrt.system.reserved_port import loopback_host
 
-_LOOPBACK = "127.0.0.1"
 _CONTROLLER = "controller"
 
 
@@ -72,7 +72,8 @@ class Place:
                     "the option controller_address is for workers on other machines; found "
                     f"{controller_address!r} for workers on this one"
                 )
-            return Place([_LOOPBACK], _LOOPBACK, 0, folder, None)
+            host = loopback_host()
+            return Place([host], host, 0, folder, None)
         hosts, port, bind_host = own_hosts(), 0, None
         if controller_address:
             host, _, text = controller_address.rpartition(":")
@@ -115,7 +116,7 @@ def _own_address(host: str) -> str | None:
     Other machines may know another address by a name that this one has for its loopback interface.
     """
     if host == "localhost":
-        return _LOOPBACK
+        return loopback_host()
     try:
         found = {str(entry[4][0]) for entry in socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)}
     except OSError:

@@ -57,7 +57,8 @@ def check_device(
         progress: called with the name of each check before it begins.
 
     Returns:
-        The report. A device that crashes or hangs is reported, too.
+        The report. A device that crashes or hangs is reported, too. After an interrupt from the keyboard the report
+        has the checks that were made until then.
 
     Raises:
         InvalidArgumentError: there is no such group of checks, or no check with a name that a filter allows.
@@ -71,10 +72,14 @@ def check_device(
     begun = time.monotonic()
     # JAX keeps its backends until the process ends, so it has a subprocess of its own.
     in_python = tuple(each for each in GROUPS if each in choice.groups and each != JAX)
-    if in_python:
-        test.run(Task(device, dict(options or {}), choice, in_python))
-    if JAX in choice.groups and plan(Capabilities(), choice, (JAX,)):
-        test.run(Task(device, dict(options or {}), choice, (JAX,)))
+    interrupted = False
+    try:
+        if in_python:
+            test.run(Task(device, dict(options or {}), choice, in_python))
+        if JAX in choice.groups and plan(Capabilities(), choice, (JAX,)):
+            test.run(Task(device, dict(options or {}), choice, (JAX,)))
+    except KeyboardInterrupt:
+        interrupted, test.complete = True, False
     if (choice.filters or choice.left_out) and not (test.passed or test.findings or test.skipped) and test.complete:
         wanted = ", ".join(map(repr, choice.filters or ["*"]))
         without = f", without those for {', '.join(map(repr, choice.left_out))}" if choice.left_out else ""
@@ -91,6 +96,7 @@ def check_device(
         tuple(test.untested),
         time.monotonic() - begun,
         test.complete,
+        interrupted,
     )
 
 
@@ -196,6 +202,7 @@ class _Worker:
             stdout=subprocess.PIPE,
             stderr=self._printed,
             env=module_environment(),
+            start_new_session=True,  # an interrupt from the keyboard is no fault of the device
         )
         assert self._child.stdin is not None
         with contextlib.suppress(OSError), self._child.stdin as file:  # OSError: it ended already

@@ -21,7 +21,8 @@ class Report:
         skipped: the checks that do not apply to the device, each with the reason.
         untested: operations that the device declares and that no check exists for.
         seconds: the time that the test took.
-        complete: whether all checks were made; not if the test ran out of time.
+        complete: whether all checks were made; not if the test ran out of time, or was interrupted.
+        interrupted: whether an interrupt from the keyboard ended the test.
     """
 
     device: str
@@ -32,6 +33,7 @@ class Report:
     untested: tuple[str, ...]
     seconds: float
     complete: bool
+    interrupted: bool = False
 
     @property
     def is_right(self) -> bool:
@@ -50,6 +52,7 @@ class Report:
             "untested": list(self.untested),
             "seconds": round(self.seconds, 3),
             "complete": self.complete,
+            "interrupted": self.interrupted,
         }
 
     def by_subject(self) -> dict[str, list[Finding]]:
@@ -81,7 +84,7 @@ class Report:
         if self.untested:
             lines.append(f"not tested: {', '.join(self.untested)}")
         if not self.complete:
-            lines.append("not all checks were made: the time is up")
+            lines.append(f"not all checks were made: {'interrupted' if self.interrupted else 'the time is up'}")
         wrong = f"{len(self.findings)} failed" if self.findings else "nothing is wrong"
         lines.append(f"{self.device}: {self.passed} checks passed, {wrong}, {self.seconds:.1f} s")
         return "\n".join(lines)

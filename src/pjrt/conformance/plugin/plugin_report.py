@@ -30,20 +30,22 @@ class PluginReport:
         plugin: the name or path of the plugin.
         facts: what the plugin states about itself: ``api_version``, ``attributes``, ``extensions``, ``functions``,
             ``platform``, ``platform_version``, ``devices``, ``memories``; and ``problem``, the reason why no client can
-            be made, or an empty text.
+            be made, or an empty text. Empty if the run was interrupted before the plugin was loaded.
         outcomes: the outcome of each check.
         seconds: how long the run took.
+        left: the number of checks that were not made, because the run was interrupted.
     """
 
     plugin: str
     facts: Mapping[str, Any]
     outcomes: tuple[Outcome, ...]
     seconds: float = 0.0
+    left: int = 0
 
     @property
     def passes(self) -> bool:
-        """Whether no check failed."""
-        return not self.failures
+        """Whether all checks were made, and none failed."""
+        return not self.failures and not self.left
 
     @property
     def failures(self) -> tuple[Outcome, ...]:
@@ -73,6 +75,7 @@ class PluginReport:
             "unsupported": dict(self.unsupported),
             "outcomes": [each.as_dict() for each in self.outcomes],
             "seconds": self.seconds,
+            "left": self.left,
         }
 
     def write(self, path: str | os.PathLike[str]) -> None:
@@ -115,7 +118,8 @@ class PluginReport:
             )
         try:
             outcomes = tuple(Outcome.from_dict(each) for each in plain["outcomes"])
-            return PluginReport(str(plain["plugin"]), dict(plain["facts"]), outcomes, float(plain["seconds"]))
+            seconds, left = float(plain["seconds"]), int(plain.get("left", 0))
+            return PluginReport(str(plain["plugin"]), dict(plain["facts"]), outcomes, seconds, left)
         except (KeyError, TypeError, ValueError) as error:
             raise DataLossError(f"{name}: the report is damaged ({error!r}); make it again") from error
 
@@ -137,6 +141,7 @@ class PluginReport:
             short = reason if len(reason) <= _MOST_CHARACTERS else f"{reason[:_MOST_CHARACTERS]}…"
             lines.append(f"unsupported: {short} ({count} {'check' if count == 1 else 'checks'})")
         lines += [f"advice: {each.check}: {text}" for each in self.outcomes for text in each.advice]
-        counts = ", ".join(f"{number} {verdict}" for verdict, number in self.counts.items() if number)
+        numbers = [*self.counts.items(), ("not made", self.left)]
+        counts = ", ".join(f"{number} {verdict}" for verdict, number in numbers if number)
         lines.append(f"{self.plugin}: {counts or 'no checks'}, in {self.seconds:.1f} s")
         return "\n".join(lines)

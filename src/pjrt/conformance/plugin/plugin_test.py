@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fnmatch
 import os
 import time
@@ -37,7 +38,8 @@ def check_plugin(
 ) -> PluginReport:
     """Check whether a plugin does what the C API requires, and return a report.
 
-    Each check runs in a process of its own: a crash and a hang of the plugin are outcomes.
+    Each check runs in a process of its own: a crash and a hang of the plugin are outcomes. An interrupt from the
+    keyboard ends the run, and the report has the checks that were made until then.
 
     Args:
         plugin: the path of the plugin's library, a name of ``pjrt.plugins.names()``, or ``FILE.py:FUNCTION`` for a
@@ -70,13 +72,15 @@ def check_plugin(
     )  # fmt: skip
     begin = time.monotonic()
     outcomes: dict[str, Outcome] = {}
-    with zygote_process(task) as zygote:
+    facts: Mapping[str, Any] = {}
+    with contextlib.suppress(KeyboardInterrupt), zygote_process(task) as zygote:
         facts = zygote.facts()
         for _ in checks:
             outcome = with_programs(zygote.next_event()["outcome"], name)
             outcomes[outcome.check] = outcome
             progress(outcome)
-    return PluginReport(name, facts, tuple(outcomes[each.name] for each in checks), time.monotonic() - begin)
+    made = tuple(outcomes[each.name] for each in checks if each.name in outcomes)
+    return PluginReport(name, facts, made, time.monotonic() - begin, len(checks) - len(made))
 
 
 def chosen_checks(tiers: Iterable[str], filters: Sequence[str], leave_out: Sequence[str]) -> tuple[Check, ...]:

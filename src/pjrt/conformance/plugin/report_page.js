@@ -146,8 +146,9 @@ const attributes = Object.entries(stated.attributes || {}).map(([name, value]) =
   [name, Array.isArray(value) ? value.join('.') : String(value)]);
 const header = element('header', {}, element('h1', {}, data.plugin), facts([
   ['result', element('span', {class: `verdict ${data.passes ? 'passed' : 'failed'}`}, data.passes ? 'no check failed' :
-    `${failures.length} checks failed`)],
+    failures.length ? `${failures.length} checks failed` : 'interrupted')],
   ...data.verdicts.filter((word) => data.counts[word]).map((word) => [word, String(data.counts[word])]),
+  ...data.left ? [['not made', String(data.left)]] : [],
   ['platform', [stated.platform, stated.platform_version].filter(Boolean).join(', ') || 'unknown'],
   ['C API', (stated.api_version || []).join('.')],
   ['devices', String(stated.devices ?? 'unknown')],

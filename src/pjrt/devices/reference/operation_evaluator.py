@@ -14,13 +14,15 @@ from pjrt.host import RunContext
 from pjrt.stablehlo import to_module
 from pjrt.stablehlo.cuts.cutting import Cut, Cutter
 from pjrt.stablehlo.operation import Operation, ParsedProgram
+from pjrt.stablehlo.types import TensorType
 
 
 class OperationEvaluator:
     """Runs single operations of a parsed program on numpy arrays, for a device that runs the others itself.
 
     Any operation that the interpreter has can be run, also collectives among the devices of a launch. Each operation
-    is compiled once, when it is first asked for. Any thread may use it.
+    is compiled once, when it is first asked for. Any thread may use it. A device with memory of its own copies its
+    handles to the host before (``Memory.copy_out``), and the results into its memory behind.
 
     Args:
         program: a program from ``parse``, or one that a client gave to an author's ``compile``.
@@ -54,7 +56,14 @@ class OperationEvaluator:
 
         Raises:
             UnimplementedError: the interpreter lacks the operation, or its regions take values from around it.
+            InvalidArgumentError: an operand is no array, such as a handle of a device's own memory.
         """
+        for value, operand in zip(operation.operands, operands, strict=True):
+            if isinstance(value.type, TensorType) and not hasattr(operand, "dtype"):
+                raise InvalidArgumentError(
+                    f"{operation}: expected an array for {value.name}, found {type(operand).__name__}; copy what is in "
+                    "memory of the device's own to the host first"
+                )
         cut, evaluator = self._evaluator(operation)
         by_name = {value.name: operand for value, operand in zip(operation.operands, operands, strict=True)}
         missing = [name for name in cut.arguments if name not in by_name]

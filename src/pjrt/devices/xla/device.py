@@ -48,10 +48,10 @@ class XlaDeviceDescription(DeviceDescription):
 
     @property
     def debug_string(self) -> str:
-        return f"CpuDevice(id={self._id})"
+        return f"cpu:{self._id}"
 
     def __str__(self) -> str:
-        return f"cpu:{self._id}"
+        return f"CpuDevice(id={self._id})"  # as XLA's own client has it: JAX shows it as the device's repr
 
 
 class XlaDevice(Device):
@@ -80,6 +80,9 @@ class XlaDevice(Device):
     @property
     def description(self) -> XlaDeviceDescription:
         return self._description
+
+    def __str__(self) -> str:
+        return self._description.debug_string
 
     @property
     def is_addressable(self) -> bool:

@@ -36,6 +36,9 @@ class XlaRemoteDevice(Device):
     def description(self) -> XlaDeviceDescription:
         return self._description
 
+    def __str__(self) -> str:
+        return self._description.debug_string
+
     @property
     def is_addressable(self) -> bool:
         return False

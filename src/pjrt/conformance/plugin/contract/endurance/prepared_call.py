@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from pjrt.api.errors import StatusCode
 from pjrt.capi.layer.schema import FUNCTIONS, STRUCTS
 from pjrt.capi.raw.numbers import UNSIGNED
 from pjrt.capi.raw.struct_writer import StructWriter
@@ -25,6 +26,7 @@ class PreparedCall:
         if self._slot is None:
             raise Unsupported(f"the plugin lacks {name}")
         self._subject, self._name = subject, name
+        self._has_succeeded = False
         self._spec = STRUCTS[FUNCTIONS[name].args]
         self._returns_nothing = FUNCTIONS[name].result == "NOTHING"
         writer = StructWriter()
@@ -37,11 +39,19 @@ class PreparedCall:
         return UNSIGNED[field.size].from_address(self._address + field.offset)
 
     def __call__(self) -> None:
-        """Make the call, which must succeed."""
+        """Make the call, which must succeed.
+
+        Raises:
+            Failed: the plugin returned an error.
+            Unsupported: the first call is answered UNIMPLEMENTED; whether it may be is for the function's own checks.
+        """
         error = self._slot(self._address)
         if error and not self._returns_nothing:  # a C function without a result leaves any number in its place
             found = self._subject.plugin.take_error(error)
-            raise Failed(f"{self._name} to succeed, as it did before", str(found))
+            if found.code == StatusCode.UNIMPLEMENTED and not self._has_succeeded:
+                raise Unsupported(f"{self._name} is unimplemented")
+            raise Failed(f"{self._name} to succeed{', as it did before' if self._has_succeeded else ''}", str(found))
+        self._has_succeeded = True
 
     def error(self) -> int:
         """Make the call, which must fail, and return the address of the error."""
