@@ -72,4 +72,4 @@ def _constants(block: Block) -> int:
 def _held(array: np.ndarray[Any, Any] | np.generic[Any]) -> int:
     """Return the bytes of an array in memory, where elements that a view repeats are there once."""
     sizes = (size if stride else min(size, 1) for size, stride in zip(array.shape, array.strides, strict=True))
-    return array.itemsize * math.prod(sizes)
+    return int(array.itemsize * math.prod(sizes))
