@@ -118,7 +118,7 @@ def raw(job: object) -> Callable[[int], Call]:
     import numpy as np
     from jaxlib import _jax, xla_client
 
-    from benchmarks.raw_jaxlib import Aval
+    from benchmarks.raw_jaxlib import Aval, result_handler
 
     store = job.runtime_client
     client = _jax.get_tfrt_cpu_client(
@@ -148,7 +148,7 @@ def raw(job: object) -> Callable[[int], Call]:
             for device in client.local_devices()
         ]
         argument = _jax.ArrayImpl(aval, whole, shards, True, True)
-        handler = _jax.array_result_handler(aval, whole, True, True)
+        handler = result_handler(aval, whole)
 
         def call() -> None:
             (result,) = executable.execute_sharded([argument]).consume_with_handlers([handler])

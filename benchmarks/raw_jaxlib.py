@@ -23,6 +23,14 @@ class Aval:
         self.ndim = len(shape)
 
 
+def result_handler(aval: Aval, sharding: _jax.GSPMDSharding) -> _jax.ResultHandler:
+    """Return the handler that turns a result into an array."""
+    try:
+        return _jax.array_result_handler(aval, sharding, True, True)
+    except TypeError:  # from 0.12 on there is no check to skip
+        return _jax.array_result_handler(aval, sharding, True)
+
+
 class RawClient:
     """A CPU client with one device."""
 
@@ -49,9 +57,7 @@ class RawClient:
     def compile(self, code: bytes | str, results: Sequence[tuple[tuple[int, ...], np.dtype]]) -> RawExecutable:
         """Compile with default options; `results` are the shapes and dtypes of what the program returns."""
         executable = self.client.compile_and_load(code, self.devices, xla_client.CompileOptions())
-        handlers = [
-            _jax.array_result_handler(Aval(shape, dtype), self.sharding, True, True) for shape, dtype in results
-        ]
+        handlers = [result_handler(Aval(shape, dtype), self.sharding) for shape, dtype in results]
         return RawExecutable(executable, handlers)
 
 
@@ -98,7 +104,7 @@ class RawJob:
         semantics = xla_client.HostBufferSemantics.IMMUTABLE_ONLY_DURING_CALL
         shard = _jax.batched_device_put(aval, own, [argument], [self.device], True, True, semantics, True)
         whole = _jax.ArrayImpl(aval, self.sharding, [shard], True, True)
-        handler = _jax.array_result_handler(aval, self.sharding, True, True)
+        handler = result_handler(aval, self.sharding)
 
         def run() -> _jax.ArrayImpl:
             (result,) = executable.execute_sharded([whole]).consume_with_handlers([handler])

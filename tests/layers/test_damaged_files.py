@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import random
+import re
 import struct
 import zlib
 from collections.abc import Callable
@@ -18,10 +19,11 @@ from recorded import record_sums
 from traced import TracedRun
 
 import pjrt
+from pjrt.capi.raw.struct import Struct
 from pjrt.layers import read_findings
 from pjrt.layers.recording import Recording, lines_of
-from pjrt.layers.recording.recorded_value import Blob
-from pjrt.layers.recording.recording import MAGIC
+from pjrt.layers.recording.recorded_value import Blob, Function, Handle, Pointer, Writer
+from pjrt.layers.recording.recording import CALL, HEADER, MAGIC, NAME, RETURN
 from pjrt.layers.trace import log_lines, read_trace, summarize, write_chrome_trace
 
 DAMAGES = int(os.environ.get("PJRT_TEST_DAMAGES", "60"))
@@ -97,6 +99,54 @@ def test_a_blob_that_is_not_in_the_file(recording: bytes) -> None:
 
 def test_recordings_with_right_checksums(recording: bytes, tmp_path: Path) -> None:
     check(recording, read_whole_recording, tmp_path / "a.rec", with_checksums)
+
+
+HANDLE = Handle("name", 1)
+VALUES = [
+    True,
+    5,
+    -5,
+    0.5,
+    b"text",
+    [],
+    [HANDLE, 13],
+    [HANDLE, 13, 7],
+    HANDLE,
+    Pointer(1),
+    Function("name", 1),
+    Blob(2, 3),
+]
+
+
+@pytest.mark.parametrize("value", VALUES, ids=repr)
+@pytest.mark.parametrize("place", ["error", "results"])
+def test_values_of_the_wrong_kind(value: object, place: str, tmp_path: Path) -> None:
+    begun, returned = Writer(lambda _: 1), Writer(lambda _: 1)
+    for number in (1, 1, 0, 1):  # the call, its thread, its time, and the name of its function
+        begun.number(number)
+    for each in (Struct("name"), None):
+        begun.value(each)
+    for number in (1, 0):
+        returned.number(number)
+    for each in (value, None) if place == "error" else (None, value):
+        returned.value(each)
+    records = [(HEADER, b'{"format": 1}'), (NAME, b"\1name"), (CALL, begun.data), (RETURN, returned.data)]
+    bodies = [bytes([kind]) + body for kind, body in records]
+    file = tmp_path / "a.rec"
+    file.write_bytes(MAGIC + b"".join(FRAME.pack(len(body), zlib.crc32(body)) + body for body in bodies))
+    expected = "an error, which is a handle, a code and a message" if place == "error" else "a struct"
+    assert re.fullmatch(
+        rf"the file is damaged at byte \d+: expected {expected}[,;] found .*; what is before it was read",
+        Recording.open(file).problem,
+    )
+    read_whole_recording(file)
+
+
+@pytest.mark.parametrize("header", [b"5", b"[]", b"{", b"[" * 100_000], ids=["number", "list", "cut", "nested"])
+def test_headers_of_the_wrong_kind(header: bytes) -> None:
+    body = bytes([HEADER]) + header
+    with pytest.raises(pjrt.DataLossError, match="the recording has no calls: the file is damaged at byte"):
+        Recording.parse(MAGIC + FRAME.pack(len(body), zlib.crc32(body)) + body, "a.rec")
 
 
 def test_findings(tiny_library: Path, tmp_path: Path) -> None:

@@ -5,14 +5,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pjrt import DataLossError, Program
-from pjrt.stablehlo import _bytecode
+from pjrt.stablehlo import _bytecode, _mlir
 
 
 @pytest.mark.parametrize("name", ["bytecode", "artifact"])
 def test_sections(request: pytest.FixtureRequest, name: str) -> None:
     code = request.getfixturevalue(name).code
     header = _bytecode.screen(code)
-    assert {"STRING", "DIALECT", "IR"} <= _bytecode.read_sections(code, header.end)
+    assert {"STRING", "DIALECT", "IR"} <= _bytecode.read_sections(code, header.end).keys()
+
+
+def test_only_bytecode_with_resources_has_them(bytecode: Program, artifact: Program) -> None:
+    assert not _bytecode.has_resources(bytecode.code)
+    assert not _bytecode.has_resources(artifact.code)
+    constant = "module { %0 = stablehlo.constant dense_resource<w> : tensor<1xf32> }"
+    for values in ("", '{-# dialect_resources: { builtin: { w: "0x040000000000803F" } } #-}'):
+        assert _bytecode.has_resources(_mlir.write_bytecode(_mlir.parse(f"{constant}{values}".encode())))
 
 
 def test_the_header_names_the_producer(artifact: Program, bytecode: Program) -> None:

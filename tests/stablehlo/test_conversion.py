@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import threading
+from typing import Any
 
 import pytest
 
@@ -116,6 +117,21 @@ def test_the_needed_version_is_the_oldest_that_can_hold_it(given: Program, neede
     if found > minimum_version():
         with pytest.raises(InvalidArgumentError, match="cannot hold"):
             serialize(given, Version(found.major, found.minor - 1))
+
+
+def test_most_programs_are_written_once_to_find_their_version(monkeypatch: pytest.MonkeyPatch) -> None:
+    written, write = [], _mlir.write_artifact
+
+    def count(module: Any, version: Version, **options: bool) -> bytes:
+        written.append(str(version))
+        return write(module, version, **options)
+
+    monkeypatch.setattr(_mlir, "write_artifact", count)
+    needed_version(ADD)
+    assert written == ["0.9.0"]
+    written.clear()
+    needed_version(COMPOSITE)  # without chlo in it, each version is tried once
+    assert len(set(written)) == len(written)
 
 
 def test_converting_leaves_the_module_as_it_was() -> None:

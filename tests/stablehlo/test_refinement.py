@@ -157,9 +157,40 @@ def test_a_division_in_the_shapes() -> None:
         "%c = stablehlo.constant dense<12> : tensor<i32>", "%result = stablehlo.divide %c, %size : tensor<i32>"
     )
     assert shapes_of(refine(program, [(5,)])) == ([(5,)], [(2,)])
-    # XLA ends its process over it, or leaves the division alone.
-    with pytest.raises(pjrt.InvalidArgumentError, match=r"\(0 \[0\]\): .*(SIGFPE|sizes depend on values)"):
+    with pytest.raises(pjrt.InvalidArgumentError, match=r"\(0 \[0\]\): .*shape \[-1\]"):  # what XLA has for 12 / 0
         refine(program, [(0,)])
+    remainder = program.replace("divide", "remainder")
+    assert shapes_of(refine(remainder, [(0,)])) == ([(0,)], [(12,)])
+
+
+@pytest.mark.parametrize(
+    ("type_", "dividend", "divisor", "quotient", "remainder"),
+    [
+        ("i32", 12, "%size", -1, 12),
+        ("ui8", 12, "%size", 255, 12),
+        ("i64", -(1 << 63), "%less", -(1 << 63), 0),
+        ("i32", 12, "%less", -12, 0),
+    ],
+)
+def test_a_division_without_a_result(type_: str, dividend: int, divisor: str, quotient: int, remainder: int) -> None:
+    """Sizes of 0 divide by zero and, less 1, the smallest integer by -1; the results are those of XLA's programs."""
+    program = f"""func.func @main(%x: tensor<?xi32>) -> (tensor<2x{type_}>, tensor<2x{type_}>) {{
+      %n = stablehlo.get_dimension_size %x, dim = 0 : (tensor<?xi32>) -> tensor<i32>
+      %one = stablehlo.constant dense<1> : tensor<i32>
+      %less_one = stablehlo.subtract %n, %one : tensor<i32>
+      %size = stablehlo.convert %n : (tensor<i32>) -> tensor<{type_}>
+      %less = stablehlo.convert %less_one : (tensor<i32>) -> tensor<{type_}>
+      %a = stablehlo.constant dense<{dividend}> : tensor<2x{type_}>
+      %b = stablehlo.broadcast_in_dim {divisor}, dims = [] : (tensor<{type_}>) -> tensor<2x{type_}>
+      %quotient = stablehlo.divide %a, %b : tensor<2x{type_}>
+      %remainder = stablehlo.remainder %a, %b : tensor<2x{type_}>
+      return %quotient, %remainder : tensor<2x{type_}>, tensor<2x{type_}>
+    }}"""
+    refined = refine(program, [(0,)])
+    for device in ("reference", "cpu"):
+        with pjrt.client(device) as client:
+            results = client.compile(refined)(np.zeros(0, np.int32))
+            assert [np.asarray(each).tolist() for each in results] == [[quotient] * 2, [remainder] * 2]
 
 
 def test_a_program_for_refinement_that_lies_about_its_operands_ends_a_subprocess() -> None:

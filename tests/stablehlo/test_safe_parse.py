@@ -8,6 +8,7 @@ import pytest
 
 from pjrt import DataLossError, InvalidArgumentError, PjrtError, Program
 from pjrt.stablehlo import _mlir, inspect, parse, read, safe_parse, to_module, to_text, vet
+from pjrt.system.python_process import Ended
 
 
 @pytest.fixture(autouse=True)
@@ -229,6 +230,27 @@ def _vetted(program: Program, before: str = "") -> str:
 def test_a_program_that_passes_in_a_fork_needs_no_subprocess(artifact: Program, hlo: Program) -> None:
     assert _vetted(artifact) == "sound 0"
     assert _vetted(hlo) == "sound 0"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems do not fork")
+def test_a_large_program_is_parsed_once(artifact: Program) -> None:
+    forks = "import os; os.fork = lambda: sys.exit('a fork')\n"
+    assert _vetted(artifact, f"{forks}safe_parse._LARGEST_IN_FORK = {len(artifact) - 1}") == "sound 1"
+
+
+def test_a_large_program_has_time(monkeypatch: pytest.MonkeyPatch, artifact: Program) -> None:
+    limits: list[float] = []
+
+    def run(*_: str, given: bytes, time_limit: float) -> Ended:
+        limits.append(time_limit)
+        return Ended(0, b"", "")
+
+    monkeypatch.setattr(safe_parse, "run_module", run)
+    for size in (len(artifact), 30_000_000):
+        safe_parse.run("module", given=bytes(size), time_limit=None)
+    assert limits[0] < 61
+    # 3,000,000 operations, each of which takes 40 μs on a machine that does nothing else, and five times that here
+    assert limits[1] > 3_000_000 * 40e-6 * 5
 
 
 def test_a_program_that_crashes_a_fork_is_vetted_in_a_subprocess(crashing: Program) -> None:

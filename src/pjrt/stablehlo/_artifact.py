@@ -41,8 +41,10 @@ def needed_version(module: MlirModule) -> Version:
     module = _without_values(module)
     newest = _mlir.current_version()
     versions = _minor_versions(_mlir.minimum_version(), newest)
+    if _can_write(module, versions[0]):  # the oldest first: it can hold most programs
+        return versions[0]
     write(module, newest)
-    low, high = 0, len(versions) - 1  # the last one can hold it, and each that is newer than one that can
+    low, high = 1, len(versions) - 1  # the last one can hold it, and each that is newer than one that can
     while low < high:
         middle = (low + high) // 2
         if _can_write(module, versions[middle]):
@@ -73,7 +75,12 @@ def _attempt(module: MlirModule, version: Version) -> bytes:
     try:
         return _mlir.write_artifact(module, version)
     except InvalidArgumentError:
-        plain = _mlir.parse(_mlir.write_bytecode(module))
+        code = _mlir.write_bytecode(module)
+        is_plain = b"chlo" not in code
+        if is_plain and version < _MIXED_DIALECTS:
+            raise
+    plain = _mlir.parse(code)
+    if not is_plain:
         _mlir.run_passes(plain, "builtin.module(func.func(chlo-legalize-to-stablehlo))")
     try:
         return _mlir.write_artifact(plain, version)

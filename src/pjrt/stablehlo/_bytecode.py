@@ -74,7 +74,7 @@ def screen(code: bytes) -> Header:
     """
     header = read_header(code)
     if header.container <= _NEWEST_CONTAINER:
-        missing = [name for name in _SECTIONS if name in _REQUIRED - read_sections(code, header.end)]
+        missing = [name for name in _SECTIONS if name in _REQUIRED - read_sections(code, header.end).keys()]
         if missing:
             raise DataLossError(
                 f"truncated MLIR bytecode: {len(code)} bytes without the section {' and '.join(missing)}"
@@ -89,20 +89,21 @@ def has_resources(code: bytes) -> bool:
         DataLossError: as for ``screen``.
     """
     header = read_header(code)
-    return header.container > _NEWEST_CONTAINER or "RESOURCE" in read_sections(code, header.end)
+    # MLIR writes the section in any case; the one byte of an empty one is the number of groups.
+    return header.container > _NEWEST_CONTAINER or read_sections(code, header.end).get("RESOURCE_OFFSET", 0) > 1
 
 
-def read_sections(code: bytes, position: int) -> set[str]:
-    """Return the names of the sections that begin at a position and fill the rest of the bytes.
+def read_sections(code: bytes, position: int) -> dict[str, int]:
+    """Return the sizes, by name, of the sections that begin at a position and fill the rest of the bytes.
 
     Raises:
         DataLossError: they do not fill it.
     """
-    names: set[str] = set()
+    sizes: dict[str, int] = {}
     while position < len(code):
         number, is_aligned = code[position] & 0x7F, code[position] & 0x80
         name = _SECTIONS[number] if number < len(_SECTIONS) else ""
-        if not name or name in names:
+        if not name or name in sizes:
             raise DataLossError(f"corrupt MLIR bytecode: section {number} at byte {position} is unknown or there twice")
         length, position = _varint(code, position + 1)
         if is_aligned:
@@ -111,8 +112,8 @@ def read_sections(code: bytes, position: int) -> set[str]:
         position += length
         if position > len(code):
             raise DataLossError(f"truncated MLIR bytecode: section {name} ends at byte {position} of only {len(code)}")
-        names.add(name)
-    return names
+        sizes[name] = length
+    return sizes
 
 
 def _varint(code: bytes, position: int) -> tuple[int, int]:

@@ -30,21 +30,29 @@ _BUFFERED = frozenset(("i1", "i8", "i16", "i32", "i64", "ui8", "ui16", "ui32", "
 def decode_dense(attribute: Any) -> Array:
     """Return a dense elements attribute as a read-only array of the tensor's shape.
 
+    A large one whose elements are all equal is a view of one element.
+
     Raises:
         UnimplementedError: the constant is stored in an unsupported way.
     """
     if str(attribute.type.element_type) in _BUFFERED:
-        array: Array = np.array(attribute)  # a copy: the attribute's memory belongs to MLIR
+        elements: Array = np.asarray(attribute)
+        if elements.size > _LARGEST_WITH_EQUAL_ELEMENTS and not any(elements.strides):
+            return _repeated(elements[(0,) * elements.ndim], elements.shape)
+        array = elements.copy()  # the attribute's memory belongs to MLIR
         array.flags.writeable = False
         return array
     return parse_dense(str(attribute))
 
 
+_LARGEST_WITH_EQUAL_ELEMENTS = 1 << 16
+"""The most elements of an array of equal ones that is made in full: computing with it is faster than with a view."""
+
 _DENSE = r"dense<(?P<body>.*)> : tensor<(?P<dims>(?:\d+x)*)(?P<element>[^x].*)>$"
 
 
 def parse_dense(text: str) -> Array:
-    """Return the array that ``dense<…> : tensor<…>`` spells; it is read-only.
+    """Return the array that ``dense<…> : tensor<…>`` spells, as ``decode_dense`` does.
 
     Raises:
         UnimplementedError: the text is not that of a dense constant.
@@ -60,6 +68,8 @@ def parse_dense(text: str) -> Array:
     else:
         flat = _from_words(body, element)
     count = math.prod(shape)
+    if flat.size == 1 and count > _LARGEST_WITH_EQUAL_ELEMENTS:
+        return _repeated(flat[0], shape)
     if flat.size == 1 and count != 1:
         array = np.full(shape, flat[0], element.dtype)
     elif flat.size == count:
@@ -68,6 +78,11 @@ def parse_dense(text: str) -> Array:
         raise InvalidArgumentError(f"expected {count} elements in a constant of shape {shape}, found {flat.size}")
     array.flags.writeable = False
     return array
+
+
+def _repeated(element: Any, shape: tuple[int, ...]) -> Array:
+    """Return a read-only view of a copy of one element."""
+    return np.broadcast_to(np.array(element), shape)
 
 
 def _from_words(body: str, element: ElementType) -> Array:

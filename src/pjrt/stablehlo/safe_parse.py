@@ -35,8 +35,9 @@ if TYPE_CHECKING:
 TIME_LIMIT = 60.0
 """The least time limit of the parser, in seconds; large programs get more, in proportion."""
 
+_SECONDS_PER_MEGABYTE = 20.0  # bytecode has up to 100,000 operations in it: 4 s on a machine that does nothing else
 _FORK_TIME_LIMIT = 5.0
-_SECONDS_PER_MEGABYTE = 2.0
+_LARGEST_IN_FORK = 500_000  # in bytes; a larger program may take longer than a fork may, and would be parsed again
 _REMEMBERED = 1024
 
 _lock = threading.Lock()
@@ -68,10 +69,12 @@ def vet(program: Program, *, time_limit: float | None = None) -> None:
 def vet_in_fork(program: Program) -> None:
     """Vet a program in a fork of this process, where that is safe; ``vet`` then has nothing left to do.
 
-    A program that does not pass is left to ``vet``, which reports the reason. Call this before anything starts threads:
-    a fork has none of them, and would wait for ever for the locks that they hold.
+    A large program, and one that does not pass, is left to ``vet``, which reports the reason. Call this before anything
+    starts threads: a fork has none of them, and would wait for ever for the locks that they hold.
     """
-    if encoding_of(program) is Encoding.TEXT or threading.active_count() > 1 or "jaxlib._jax" in sys.modules:
+    if len(program) > _LARGEST_IN_FORK or encoding_of(program) is Encoding.TEXT:
+        return
+    if threading.active_count() > 1 or "jaxlib._jax" in sys.modules:
         return  # text seldom needs it, and XLA's runtime has threads that Python does not count
     from pjrt import system
     from pjrt.stablehlo import _mlir, conversion, parser  # noqa: F401  # both processes have them then

@@ -13,12 +13,13 @@ import numpy as np
 import pytest
 
 from pjrt.api.element_type import ElementType
-from pjrt.api.errors import InvalidArgumentError, ResourceExhaustedError, UnimplementedError
+from pjrt.api.errors import InvalidArgumentError, UnimplementedError
 from pjrt.devices.reference import Context, Evaluator, op, rules
 from pjrt.devices.reference.core import mlir
 from pjrt.devices.reference.core.block import run_fast
 from pjrt.devices.reference.core.locations import describe
 from pjrt.devices.reference.core.region import Region
+from pjrt.devices.reference.memory_stats import memory_stats
 from pjrt.stablehlo.types import TensorType
 
 T = ElementType
@@ -334,8 +335,46 @@ def test_calls_that_are_nested_too_deep_are_refused() -> None:
         Evaluator(mlir.parse(text))
 
 
+CONSTANTS = [
+    ("f32", "1.5", "stablehlo.add"),
+    ("bf16", "1.5", "stablehlo.add"),
+    ("f8E4M3FN", "1.5", "stablehlo.add"),
+    ("i4", "3", "stablehlo.add"),
+    ("ui16", "7", "stablehlo.multiply"),
+    ("i1", "true", "stablehlo.xor"),
+    ("complex<f32>", "(1.0, 2.0)", "stablehlo.multiply"),
+    ("!quant.uniform<u8:f32, 0.5:1>", "9", "stablehlo.add"),
+]
+
+
+@pytest.mark.parametrize(("element", "value", "op"), CONSTANTS, ids=[element for element, *_ in CONSTANTS])
+def test_a_constant_of_equal_elements_is_kept_as_one(element: str, value: str, op: str) -> None:
+    stored = "i8" if element.startswith("!quant") else element  # MLIR has no elements of quantized types
+
+    def results(size: int) -> tuple[Evaluator, Any]:
+        shape = f"{size}x{size}"
+        text = f"""func.func @main() -> (tensor<3x2x{element}>, tensor<2x{size}x{element}>) {{
+  %0 = "stablehlo.constant"() {{value = dense<{value}> : tensor<{shape}x{stored}>}} : () -> tensor<{shape}x{element}>
+  %1 = {op} %0, %0 : tensor<{shape}x{element}>
+  %2 = stablehlo.slice %1 [0:3, 2:4] : (tensor<{shape}x{element}>) -> tensor<3x2x{element}>
+  %3 = stablehlo.slice %0 [0:2, 0:{size}] : (tensor<{shape}x{element}>) -> tensor<2x{size}x{element}>
+  return %2, %3 : tensor<3x2x{element}>, tensor<2x{size}x{element}>
+}}"""
+        program = Evaluator(mlir.parse(text))
+        return program, program()
+
+    (small, (few, _)), (large, (same, row)) = results(8), results(1000)
+    assert few.dtype == same.dtype
+    assert few.tobytes() == same.tobytes()
+    assert row.flags.writeable
+    assert row.tobytes() == row[:1, :1].tobytes() * row.size
+    sizes = [memory_stats(program, ()).generated_code_size_in_bytes for program in (small, large)]
+    assert sizes[1] < sizes[0]
+
+
 def test_a_constant_that_is_larger_than_memory() -> None:
     type_ = "tensor<4000000x4000000xf32>"
     text = f"func.func @main() -> {type_} {{ %0 = stablehlo.constant dense<1.0> : {type_} return %0 : {type_} }}"
-    with pytest.raises(ResourceExhaustedError, match="Unable to allocate"):
-        Evaluator(mlir.parse(text))
+    program = Evaluator(mlir.parse(text))
+    with pytest.raises(MemoryError, match="Unable to allocate"):
+        program()

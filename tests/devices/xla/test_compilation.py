@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import pjrt
+from pjrt.devices.xla._jaxlib import hlo, jax
 from pjrt.stablehlo.jaxlib import load
 
 X = np.arange(4, dtype=np.float32)
@@ -161,6 +162,36 @@ def test_the_compiler_is_told_what_travels_in_base(client: pjrt.Client, programs
     base = pjrt.CompileOptions(option_overrides={"xla_cpu_enable_fast_math": True}).to_proto()
     executable = client.compile(programs.add, pjrt.CompileOptions.from_proto(base))
     assert executable.compile_options().option_overrides == {"xla_cpu_enable_fast_math": True}
+
+
+IN_HLO = "HloModule m\nENTRY e {{ {} }}"
+SUM = "p = f32[4]{0} parameter(0) a = f32[4]{0} add(p, p)"
+
+
+@pytest.mark.parametrize(
+    ("body", "arguments", "results"),
+    [
+        (f"{SUM} ROOT t = (f32[4]{{0}}) tuple(a)", [1], [1]),
+        (f"{SUM} ROOT t = (f32[4]{{0}}, f32[4]{{0}}) tuple(a, a)", [1], [1, 1]),
+        (f"{SUM} u = (f32[4]{{0}}) tuple(a) ROOT t = ((f32[4]{{0}}), f32[4]{{0}}) tuple(u, a)", [1], [[1], 1]),
+        ("p = (f32[4]{0}) parameter(0) x = f32[4]{0} get-tuple-element(p), index=0 ROOT a = add(x, x)", [[1]], 1),
+    ],
+    ids=["a tuple of one", "a tuple of two", "a tuple in a tuple", "a tuple as argument"],
+)
+def test_layouts_of_tuples_in_the_options(client: pjrt.Client, body: str, arguments: Any, results: Any) -> None:
+    """TensorFlow states the layouts of the tuples that its programs in HLO take and return."""
+
+    def shape(nested: Any) -> Any:
+        if isinstance(nested, list):
+            return hlo.Shape.tuple_shape([shape(each) for each in nested])
+        return hlo.Shape.array_shape(np.dtype(np.float32), (4,), (0,))
+
+    options = jax.CompileOptions()
+    options.argument_layouts = [shape(each) for each in arguments]
+    options.executable_build_options.result_layout = shape(results)
+    stated = pjrt.CompileOptions.from_proto(options.SerializeAsString())
+    found = client.compile(IN_HLO.format(body), stated)(X)
+    assert all(np.asarray(each).tolist() == [0, 2, 4, 6] for each in found)
 
 
 def test_layouts_in_a_program_are_kept_apart(client: pjrt.Client) -> None:

@@ -202,6 +202,7 @@ def test_an_execution_that_fails_at_once_gives_its_error_at_the_results(client: 
 def test_portable(client: pjrt.Client, programs: Any) -> None:
     executable = client.compile(programs.add, pjrt.CompileOptions(compile_portable_executable=True))
     assert list(executable.addressable_devices) == []
+    assert executable.device_assignment.device_ids == ((client.addressable_devices[0].id,),)
     assert np.asarray(executable(X, X)[0]).tolist() == [0, 2, 4, 6]
     for device in client.devices[1:3]:
         x = client.buffer_from_host(X, device=device)

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
 
 from pjrt.api.executable import CompiledMemoryStats
 from pjrt.devices.reference.core.block import Block
@@ -62,5 +65,11 @@ def _peak(block: Block) -> int:
 
 def _constants(block: Block) -> int:
     """Return the bytes of all constants of a block and those inside, which a compiled program keeps."""
-    own = sum(getattr(value, "nbytes", 0) for value in block.template)
+    own = sum(_held(value) for value in block.template if isinstance(value, np.ndarray | np.generic))
     return own + sum(_constants(inner) for step in block.steps for inner in step.blocks)
+
+
+def _held(array: np.ndarray[Any, Any] | np.generic[Any]) -> int:
+    """Return the bytes of an array in memory, where elements that a view repeats are there once."""
+    sizes = (size if stride else min(size, 1) for size, stride in zip(array.shape, array.strides, strict=True))
+    return int(array.itemsize * math.prod(sizes))

@@ -224,4 +224,17 @@ def _jaxlib_options(options: CompileOptions, assignment: DeviceAssignment) -> An
     if assignment.device_ids == ((0,),) and options == _DEFAULT:
         return _jaxlib.jax.CompileOptions()  # without protobuf, whose import would slow down the start
     complete = replace(options, device_assignment=assignment, compile_portable_executable=False, device_ordinal=-1)
-    return _jaxlib.jax.CompileOptions.ParseFromString(with_debug_options(complete.to_proto()))
+    stated = _jaxlib.jax.CompileOptions.ParseFromString(with_debug_options(complete.to_proto()))
+    build_options = stated.executable_build_options
+    # HLO has a tuple where StableHLO has several arguments or results, or one.
+    if build_options.result_layout is not None:
+        results = _leaves(build_options.result_layout)
+        build_options.result_layout = results[0] if len(results) == 1 else _jaxlib.hlo.Shape.tuple_shape(results)
+    if stated.argument_layouts is not None:
+        stated.argument_layouts = [leaf for layout in stated.argument_layouts for leaf in _leaves(layout)]
+    return stated
+
+
+def _leaves(shape: Any) -> list[Any]:
+    """Return the shapes of the arrays in a shape of XLA's, which may be a tuple."""
+    return [leaf for each in shape.tuple_shapes() for leaf in _leaves(each)] if shape.is_tuple() else [shape]

@@ -59,6 +59,10 @@ class XlaLoaded(XlaExecutable, LoadedExecutable):
         return self._executable
 
     @property
+    def device_assignment(self) -> DeviceAssignment:
+        return self.assignment
+
+    @property
     def is_deleted(self) -> bool:
         return self._deleted
 
@@ -122,10 +126,6 @@ class XlaLoadedExecutable(ShortCall, XlaLoaded):
     @property
     def addressable_device_logical_ids(self) -> Sequence[tuple[int, int]]:
         return [self.assignment.logical_ids(device.id) for device in self._devices]
-
-    @property
-    def device_assignment(self) -> DeviceAssignment:
-        return self.assignment
 
     # Running it.
 

@@ -29,7 +29,8 @@ class XlaPortableExecutable(XlaLoaded):
     """A program for one device of choice.
 
     jaxlib cannot run an executable on another device than the one that it was loaded on. So the program is loaded on
-    each device from its serialized form when it first runs there.
+    each device from its serialized form when it first runs there. The device assignment is the one that it was compiled
+    for: frameworks in C ask each executable for one, and TensorFlow ends the process over an error.
     """
 
     __slots__ = ("_loaded", "_lock")
@@ -47,10 +48,6 @@ class XlaPortableExecutable(XlaLoaded):
     @property
     def addressable_device_logical_ids(self) -> Sequence[tuple[int, int]]:
         return ()
-
-    @property
-    def device_assignment(self) -> DeviceAssignment:
-        raise FailedPreconditionError("a portable executable has no device assignment: name a device at each execution")
 
     def execute(
         self,

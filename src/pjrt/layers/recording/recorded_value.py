@@ -106,8 +106,15 @@ class Reader:
 
     def struct(self) -> Struct:
         """Read a struct."""
+        value = self.struct_or_null()
+        if value is None:
+            raise ValueError("expected a struct, found null")
+        return value
+
+    def struct_or_null(self) -> Struct | None:
+        """Read a struct, or ``None`` where there is none."""
         value = self.value()
-        if not isinstance(value, Struct):
+        if value is not None and not isinstance(value, Struct):
             raise ValueError(f"expected a struct, found {value!r}")
         return value
 

@@ -197,15 +197,15 @@ class _Parser:
         self._ended = False
 
     def parse(self) -> Recording:
-        at = len(MAGIC)
         recording = self._recording
-        try:
-            for begin, end in self._records(at):
+        for begin, end in self._records(len(MAGIC)):
+            try:
                 self._add(self._data[begin], begin + 1, end)
-        except InvalidArgumentError:
-            raise
-        except ValueError as error:
-            recording.problem = str(error)
+            except InvalidArgumentError:
+                raise
+            except (ValueError, DataLossError) as error:
+                recording.problem = f"the file is damaged at byte {begin}: {error}; what is before it was read"
+                break
         if not self._ended and not recording.problem:
             recording.problem = "the process ended before the recording was closed"
         return recording
@@ -218,10 +218,12 @@ class _Parser:
             end = at + 8 + size
             if at + 8 > len(self._data) or end > len(self._data):
                 problem = "cut short or damaged in a record"  # a damaged length looks like a cut
-                raise ValueError(f"the file is {problem} at byte {at}; what is before it was read")
+                self._recording.problem = f"the file is {problem} at byte {at}; what is before it was read"
+                return
             checksum = int.from_bytes(self._data[at + 4 : at + 8], "little")
             if zlib.crc32(self._view[at + 8 : end]) != checksum:
-                raise ValueError(f"the file is damaged at byte {at}; what is before it was read")
+                self._recording.problem = f"the file is damaged at byte {at}; what is before it was read"
+                return
             yield at + 8, end
             at = end
 
@@ -229,7 +231,7 @@ class _Parser:
         recording = self._recording
         read = Reader(self._view[begin:end], self._names)
         if kind == HEADER:
-            recording.header = json.loads(bytes(self._view[begin:end]))
+            recording.header = self._header(bytes(self._view[begin:end]))
             if recording.header.get("format") != FORMAT:
                 raise InvalidArgumentError(
                     f"{self._source}: expected a recording of format {FORMAT}, found format "
@@ -249,8 +251,7 @@ class _Parser:
         elif kind == RETURN:
             call = self._call(read.number())
             call.duration = read.number()
-            error, call.results = read.value(), read.value()
-            call.error = self._error(error)
+            call.error, call.results = self._error(read), read.struct_or_null()
             recording.steps.append(Step(call, "return"))
         elif kind == DATA:
             call = self._call(read.number())
@@ -258,7 +259,7 @@ class _Parser:
             recording.steps.append(Step(call, "data"))
         elif kind == CALLBACK:
             callback = Callback(read.number(), read.number(), read.number(), read.name(), read.struct())
-            callback.error = self._error(read.value())
+            callback.error = self._error(read)
             self._callbacks[callback.number] = callback
             recording.callbacks.append(callback)
             recording.steps.append(callback)
@@ -269,10 +270,26 @@ class _Parser:
         elif kind == END:
             self._ended = True
         else:
-            raise ValueError(f"a record of the unknown kind {kind} at byte {begin}")
+            raise ValueError(f"a record is of the unknown kind {kind}")
 
-    def _error(self, value: Any) -> RecordedError | None:
-        return None if value is None else RecordedError(value[0], value[1], self._recording.text(value[2]))
+    @staticmethod
+    def _header(text: bytes) -> Mapping[str, Any]:
+        try:
+            header = json.loads(text)
+        except RecursionError as error:
+            raise ValueError("the header is nested too deeply") from error
+        if not isinstance(header, dict):
+            raise ValueError(f"expected a header with names and values, found {header!r}")
+        return header
+
+    def _error(self, read: Reader) -> RecordedError | None:
+        match read.value():
+            case None:
+                return None
+            case [Handle() | None as handle, int(code), bytes() | Blob() | None as message]:
+                return RecordedError(handle, code, self._recording.text(message))
+            case value:
+                raise ValueError(f"expected an error, which is a handle, a code and a message; found {value!r}")
 
     def _call(self, number: int) -> Call:
         if number not in self._calls:

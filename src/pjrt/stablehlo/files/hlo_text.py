@@ -17,7 +17,9 @@ from pjrt.stablehlo import _hlo, jaxlib
 _PURPOSE = "read or write HLO text"
 _COMMENT = rb"//[^\n]*+|/\*(?:[^*]|\*(?!/))*+(?:\*/|\Z)"
 _BLANKS = rb"(?:\xef\xbb\xbf)?(?:\s|" + _COMMENT + rb")*+"
-_BEGINNING = _BLANKS + rb"(?:HloModule\b|ENTRY\s+%?[\w.-]+\s*[({]|%[\w.-]+\s*[({])"
+_INSTRUCTION = rb"(?:ROOT\s+)?%?[\w.-]+\s*=\s*\(*[a-z]\w*\["
+_COMPUTATION = rb"ENTRY\s+%?[\w.-]+\s*[({]|%[\w.-]+\s*[({]|[\w.-]+\s*\{\s*" + _INSTRUCTION
+_BEGINNING = _BLANKS + rb"(?:HloModule\b|" + _COMPUTATION + rb")"
 """A module, or a computation where the line of the module was left out."""
 _HEADER = rb"(?m)^HloModule\b[^\n]*"
 _COUNTS = rb"\b(replica_count|num_partitions)=(\d{1,6})\b"

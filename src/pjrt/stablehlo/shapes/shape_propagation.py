@@ -2,7 +2,8 @@
 
 XLA does not survive every program here: it divides where a program that computes shapes divides by zero, and it
 recurses into calls and copies each called function to its callers. Ordinary programs are recognized; every other
-program is refined in a subprocess, which costs a fraction of a second.
+program is refined in a subprocess, which costs a fraction of a second. Where XLA gives up over a division, it is given
+one that has a result for every divisor.
 
 As a program, this module is the subprocess.
 """
@@ -54,7 +55,71 @@ def propagate(module: MlirModule) -> bytes:
 
 def _propagate_safely(module: MlirModule) -> bytes:
     code = _mlir.write_bytecode(module)
-    return _propagate(code) if _is_ordinary(module) else _propagate_in_subprocess(code)
+    if _is_ordinary(module):
+        return _propagate(code)
+    try:
+        return _propagate_in_subprocess(code)
+    except InvalidArgumentError as error:
+        # XLA ends its process over a division by zero, or leaves it alone, as its version is.
+        if not error.message.startswith(_ENDS) and not error.message.endswith(_ON_VALUES):
+            raise
+        if not _guard_divisions(module):
+            raise
+    return _propagate_in_subprocess(_mlir.write_bytecode(module))
+
+
+def _guard_divisions(module: MlirModule) -> bool:
+    """Give divisions of integers a result for every divisor, that of XLA's programs; return whether there are any.
+
+    These are -1 by zero, and the smallest integer by -1; the remainders are the dividend and 0.
+    """
+    ir = jaxlib.load("mlir.ir", "refine the shapes of a program")
+    functions: dict[tuple[str, Any], str] = {}
+    with module as mlir, ir.Location.unknown():
+        for operation in list(walk(mlir.operation)):
+            type_ = operation.results[0].type if operation.name in _DIVISIONS else None
+            if type_ is None or not type_.has_static_shape or not isinstance(type_.element_type, ir.IntegerType):
+                continue
+            name = functions.setdefault((operation.name, type_), f"pjrt.guarded_division.{len(functions)}")
+            place: dict[str, Any] = {"ip": ir.InsertionPoint(operation), "loc": operation.location}
+            callee = {"callee": ir.FlatSymbolRefAttr.get(name)}
+            call = ir.Operation.create("func.call", [type_], list(operation.operands), callee, **place)
+            operation.results[0].replace_all_uses_with(call.result)
+            operation.erase()
+        for (kind, type_), name in functions.items():
+            element = type_.element_type
+            text = _GUARDED.format(
+                name=name,
+                kind=kind,
+                type=type_,
+                sign="UNSIGNED" if element.is_unsigned else "SIGNED",
+                lowest=0 if element.is_unsigned else -(1 << element.width - 1),
+                all_ones=(1 << element.width) - 1 if element.is_unsigned else -1,
+                otherwise="%a" if kind == "stablehlo.remainder" else "%all_ones",
+                flags=ir.RankedTensorType.get(type_.shape, ir.IntegerType.get_signless(1)),
+            )
+            guarded = ir.Module.parse(text)
+            mlir.body.append(guarded.body.operations[0].operation.clone())
+    return bool(functions)
+
+
+_GUARDED = """
+func.func private @{name}(%a: {type}, %b: {type}) -> {type} {{
+  %zero = stablehlo.constant dense<0> : {type}
+  %one = stablehlo.constant dense<1> : {type}
+  %lowest = stablehlo.constant dense<{lowest}> : {type}
+  %all_ones = stablehlo.constant dense<{all_ones}> : {type}
+  %by_zero = stablehlo.compare EQ, %b, %zero, {sign} : ({type}, {type}) -> {flags}
+  %of_lowest = stablehlo.compare EQ, %a, %lowest, {sign} : ({type}, {type}) -> {flags}
+  %by_ones = stablehlo.compare EQ, %b, %all_ones, {sign} : ({type}, {type}) -> {flags}
+  %overflows = stablehlo.and %of_lowest, %by_ones : {flags}
+  %is_none = stablehlo.or %by_zero, %overflows : {flags}
+  %divisor = stablehlo.select %is_none, %one, %b : {flags}, {type}
+  %result = {kind} %a, %divisor : {type}
+  %guarded = stablehlo.select %by_zero, {otherwise}, %result : {flags}, {type}
+  return %guarded : {type}
+}}
+"""
 
 
 def _conditions_of(module: MlirModule) -> MlirModule:
@@ -80,6 +145,8 @@ def _conditions_of(module: MlirModule) -> MlirModule:
 
 
 _STILL_DYNAMIC = "op has dynamic shapes"
+_ON_VALUES = ": its sizes depend on values, and only those that depend on shapes can be refined"
+_ENDS = "XLA ends its process while it computes the program's shapes"
 _FAILURE = re.compile(r'error: (?:(?:loc\(.*?\)|"[^"]*":\d+:\d+|<unknown>:0): )*(.*)')
 
 
@@ -93,7 +160,7 @@ def _propagate(code: bytes) -> bytes:
         match = _FAILURE.search(str(error))
         message = without_advice(match[1] if match else str(error))
         if message.endswith(_STILL_DYNAMIC):
-            message += ": its sizes depend on values, and only those that depend on shapes can be refined"
+            message += _ON_VALUES
         raise InvalidArgumentError(message) from error
     return refined
 
@@ -108,7 +175,7 @@ def _propagate_in_subprocess(code: bytes) -> bytes:
     if ended.status == _EXIT_REFUSED:
         raise InvalidArgumentError(ended.output.decode(errors="replace"))
     if ended.status:
-        raise InvalidArgumentError(f"XLA ends its process while it computes the program's shapes ({ended})")
+        raise InvalidArgumentError(f"{_ENDS} ({ended})")
     return ended.output
 
 

@@ -102,7 +102,10 @@ class OpView:
                     "with all elements of its constants"
                 )
             raise self.unimplemented(f"expected the elements of a constant, found {text}")
-        return converter(ElementType.of(value.dtype), self.result().element)(value)
+        convert = converter(ElementType.of(value.dtype), self.result().element)
+        if any(value.strides) or value.size <= 1:
+            return convert(value)
+        return np.broadcast_to(convert(value[(slice(1),) * value.ndim]), value.shape)  # of equal elements one is kept
 
     def function(self, name: str) -> Region:
         """Return a function of the module, for calls: a region without captured values."""
