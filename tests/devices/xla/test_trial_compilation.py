@@ -13,9 +13,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import pjrt
-from pjrt.devices.xla import custom_calls, trial_compilation
+from pjrt.devices.xla import compilation, custom_calls, trial_compilation
 from pjrt.stablehlo import read, safe_parse, to_module
-from pjrt.stablehlo.outline import Outline
+from pjrt.stablehlo.outline import MANY, Outline
 from pjrt.stablehlo.types import TensorType
 
 SIX = """func.func @main(%x: tensor<3xf6E2M3FN>) -> tensor<3xf6E2M3FN> {
@@ -292,6 +292,33 @@ def test_strings_that_do_not_nest_are_ordinary(client: pjrt.Client, monkeypatch:
     text = """module attributes {mhlo.frontend_attributes = {xla.sdy.meshes = "{mesh = #sdy.mesh<[\\22x\\22=2]>}"}} {
       func.func @main(%x: tensor<4xf32>) -> tensor<4xf32> { return %x : tensor<4xf32> } }"""
     client.compile(text)
+
+
+def test_the_executable_of_a_trial_is_used(client: pjrt.Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Programs of long chains take XLA minutes: none is compiled twice."""
+    monkeypatch.setattr(trial_compilation, "_LONGEST_CHAIN", 100)
+    kind = "tensor<4xf32>"
+    steps = [f"%v{i + 1} = stablehlo.sine %v{i} : {kind}\n" for i in range(MANY)]
+    text = f"func.func @main(%v0: {kind}) -> {kind} {{ {''.join(steps)} return %v{MANY} : {kind} }}"
+    serialized: list[bytes] = []
+
+    def compile_here(runtime: Any, program: Any, options: Any, inspect: Any) -> Any:
+        executable = compilation.compile_program(runtime, program, options, inspect)
+        serialized.append(executable.code or b"")
+        return executable
+
+    monkeypatch.setattr(trial_compilation, "compile_program", compile_here)
+    second = client.addressable_devices[1]
+    chosen = pjrt.CompileOptions(device_assignment=pjrt.DeviceAssignment.of([second.id]))
+    x = np.arange(4, dtype=np.float32)
+    expected = x.copy()
+    for _ in range(MANY):
+        expected = np.sin(expected)
+    for options in (None, chosen):
+        (result,) = client.compile(text, options)(x)
+        assert result.device is (client.addressable_devices[0] if options is None else second)
+        np.testing.assert_allclose(np.asarray(result), expected, rtol=1e-4)
+    assert all(serialized)
 
 
 def test_types_larger_than_the_memory_are_not_ordinary(monkeypatch: pytest.MonkeyPatch) -> None:

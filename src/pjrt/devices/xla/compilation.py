@@ -32,7 +32,7 @@ def compile_program(
     runtime: Runtime,
     program: Program,
     options: CompileOptions | None,
-    inspect: Callable[[Any, CompileOptions], Outline] | None = None,
+    inspect: Callable[[Any, CompileOptions], tuple[Outline, bytes]] | None = None,
 ) -> XlaExecutable:
     """Compile a program for the devices that the options name.
 
@@ -43,8 +43,8 @@ def compile_program(
         runtime: the runtime to compile with.
         program: the program.
         options: the options. What they leave to the program is read from it.
-        inspect: looks at the program as MLIR module, and at the complete options. It returns the outline, and may
-            raise.
+        inspect: looks at the program as MLIR module, and at the complete options. It returns the outline, and the
+            serialized executable if that was made elsewhere; it may raise.
 
     Raises:
         InvalidArgumentError: the bytes are no program, the compiler rejects it, or a collective names a replica or
@@ -56,7 +56,7 @@ def compile_program(
     assignment, devices = _assigned(runtime, options)
     options = with_fitting_partitioner(module, options)
     custom_calls.register_handlers(program.code)
-    outline = None if inspect is None else inspect(module, options)
+    outline, serialized = (None, b"") if inspect is None else inspect(module, options)
     called = set() if outline is None else {target for target, _ in outline.custom_calls}
     if called:
         from pjrt.devices.xla import csr_product  # here: few programs call handlers
@@ -66,6 +66,10 @@ def compile_program(
         _check_groups(mlir, options.partitioning, outline)
         faults.mend(mlir, options.partitioning.num_partitions, outline)
     jaxlib_options = _jaxlib_options(options, assignment)
+    if serialized:
+        code, _ = _unwrapped(serialized)
+        compiled = runtime.jaxlib_client.deserialize_executable(code, devices, jaxlib_options)
+        return _executable(compiled, assignment, options, code=code)
     try:
         with module as mlir:
             result_shapes = value_shape.result_shapes(mlir) if options.partitioning.num_partitions > 1 else None

@@ -2,9 +2,9 @@
 
 XLA checks itself with assertions that end the process, and recurses into the program that it compiles. The programs
 that it does not survive cannot be listed, but ordinary programs can be recognized: ``is_ordinary`` looks at a program's
-outline, which costs microseconds an operation. Every other program is compiled in a subprocess first, which costs about
-a second, once for each program. (The rules were learned from the fuzzing job, ``python -m benchmarks.fuzz --target
-cpu``.)
+outline, which costs microseconds an operation. Every other program is compiled in a subprocess first, once for each
+program. That costs about a second: the executable is taken from there, if it is for one device and calls no functions
+of this process. (The rules were learned from the fuzzing job, ``python -m benchmarks.fuzz --target cpu``.)
 
 ``python -m`` on this module is that subprocess.
 """
@@ -24,6 +24,7 @@ from pjrt.api.errors import DeadlineExceededError, PjrtError, UnimplementedError
 from pjrt.api.program import Program
 from pjrt.devices.xla import custom_calls
 from pjrt.devices.xla.compilation import compile_program
+from pjrt.devices.xla.executable import SERIALIZED
 from pjrt.devices.xla.runtime import Runtime
 from pjrt.stablehlo.outline import Outline
 from pjrt.stablehlo.safe_parse import check_once, run_module
@@ -31,6 +32,7 @@ from pjrt.stablehlo.types import TensorType, TokenType, TupleType, ValueType
 
 if TYPE_CHECKING:
     from pjrt.devices.xla.executable import XlaExecutable
+    from pjrt.system.python_process import Ended
 
 TIME_LIMIT = 600.0
 """Seconds that a trial may take."""
@@ -68,17 +70,19 @@ def compile_safely(runtime: Runtime, program: Program, options: CompileOptions |
         DeadlineExceededError: the trial took too long.
     """
 
-    def inspect(module: Any, options: CompileOptions) -> Outline:
+    def inspect(module: Any, options: CompileOptions) -> tuple[Outline, bytes]:
         outline = Outline.of(module)
         outline.check()
         num_devices = len(runtime.all_devices)
         if not _FED.isdisjoint(outline.operations):
             _check_feeds(program, options, num_devices)
+        serialized = b""
         if min(options.partitioning.num_replicas, options.partitioning.num_partitions) > 1:
             _attempt_grid(program, options, num_devices)
         elif not is_ordinary(outline) or _has_deep_string(module, program.code):
-            attempt(program, options, num_devices)
-        return outline
+            serialized = attempt(program, options, num_devices)
+        # Custom calls may be to functions of this process.
+        return outline, b"" if outline.custom_calls or options.partitioning.num_devices > 1 else serialized
 
     try:
         return compile_program(runtime, program, options, inspect)
@@ -194,15 +198,26 @@ def _most_bytes() -> int:
         return _MOST_BYTES
 
 
-def attempt(program: Program, options: CompileOptions, num_devices: int) -> None:
+def attempt(program: Program, options: CompileOptions, num_devices: int) -> bytes:
     """Compile a program in a subprocess; return if the compiler survives it, even if it rejects the program.
+
+    Returns:
+        The serialized executable; nothing if there is none, or if the program was attempted before.
 
     Raises:
         UnimplementedError: the compiler ends the subprocess.
         DeadlineExceededError: the compiler did not finish in time.
     """
-    proto = options.to_proto()
-    check_once(program, b"compiler " + proto + b" %d" % num_devices, lambda: _survives(program, proto, num_devices))
+    proto, output = options.to_proto(), b""
+
+    def survives() -> bool:
+        nonlocal output
+        exit_ = _compiled_elsewhere(program, proto, num_devices)
+        output = exit_.output if exit_ is not None else b""
+        return exit_ is not None
+
+    check_once(program, b"compiler " + proto + b" %d" % num_devices, survives)
+    return output if output.startswith(SERIALIZED) else b""
 
 
 def _attempt_grid(program: Program, options: CompileOptions, num_devices: int) -> None:
@@ -220,7 +235,7 @@ def _attempt_grid(program: Program, options: CompileOptions, num_devices: int) -
         ) from error
 
 
-def _survives(program: Program, proto: bytes, num_devices: int) -> bool:
+def _compiled_elsewhere(program: Program, proto: bytes, num_devices: int) -> Ended | None:
     try:
         exit_ = run_module(
             __name__,
@@ -236,15 +251,13 @@ def _survives(program: Program, proto: bytes, num_devices: int) -> bool:
             f"the device 'cpu' does not compile this program: XLA's compiler did not finish within {TIME_LIMIT:.0f} s "
             "in a subprocess"
         ) from error
-    if exit_ is None:
-        return False
-    if exit_.status:
+    if exit_ is not None and exit_.status:
         reason = f": {exit_.reason}" if exit_.reason else ""
         raise UnimplementedError(
             f"the device 'cpu' does not compile this program: XLA's compiler ends its process over it "
             f"({exit_.how}){reason}"
         )
-    return True
+    return exit_
 
 
 def main(arguments: list[str]) -> None:
@@ -253,7 +266,9 @@ def main(arguments: list[str]) -> None:
     options = CompileOptions.from_proto(bytes.fromhex(proto))
     runtime = Runtime(int(num_devices))
     try:
-        compile_program(runtime, Program(sys.stdin.buffer.read(int(size)), format_), options)
+        program = Program(sys.stdin.buffer.read(int(size)), format_)
+        executable = compile_program(runtime, program, options, lambda module, _: (Outline.of(module), b""))
+        sys.stdout.buffer.write(executable.serialize())
     except PjrtError:  # the parent gets the same error when it compiles the program itself
         pass
     finally:
