@@ -168,10 +168,11 @@ def test_the_number_of_sessions(client: pjrt.Client) -> None:
 
 def test_the_sessions_of_one_client(client: pjrt.Client, tmp_path: Path) -> None:
     tokens = tmp_path / "tokens"
-    tokens.write_text(f"one {'1' * 32}\ntwo {'2' * 32}\n")
+    one, two = "abcdefgh" * 4, "ijklmnop" * 4
+    tokens.write_text(f"one {one}\ntwo {two}\n")
     tokens.chmod(0o600)
     limits = Limits(sessions=4, sessions_per_client=2)
-    first, second = ({TOKEN_ATTRIBUTE: number * 32} for number in "12")
+    first, second = ({TOKEN_ATTRIBUTE: token} for token in (one, two))
     with remote.serve(client, token_file=tokens, limits=limits) as server:
         with (
             MessageClient(server.address, initialization_data=first),
