@@ -29,7 +29,9 @@ def from_author(error: BaseException) -> PjrtError:
         if _theirs(error.__traceback__):  # Otherwise it is this package's own error, whose message needs no place.
             _print(error, error)
         return error
-    wrapped = PjrtError.wrap(error, raised_at(error.__traceback__))
+    # That the memory is not enough is no fault of the code of this package that asked for it.
+    is_fault = not isinstance(error, MemoryError) or bool(_theirs(error.__traceback__))
+    wrapped = PjrtError.wrap(error, raised_at(error.__traceback__) if is_fault else "")
     _print(error, wrapped)
     return wrapped
 

@@ -18,7 +18,7 @@ def collected(context: Any) -> Iterator[list[str]]:
     messages: list[str] = []
 
     def listen(diagnostic: Any) -> bool:
-        messages.append(f"{_place(str(diagnostic.location))}{diagnostic.message}")
+        messages.append(f"{place_of(str(diagnostic.location))}{diagnostic.message}")
         return True
 
     handler = context.attach_diagnostic_handler(listen)
@@ -41,7 +41,7 @@ def senseless_refused() -> Iterator[None]:
         raise InvalidArgumentError(f"the program holds something senseless: {type(error).__name__}: {error}") from error
 
 
-def _place(location: str) -> str:
+def place_of(location: str) -> str:
     """Return a diagnostic's location as a prefix; positions in text without a name are ``line:column``.
 
     Of a chain of calls, which may fill the whole message, the innermost is left.

@@ -14,7 +14,8 @@ from typing import Any, NamedTuple
 
 from pjrt.api.errors import DataLossError, InvalidArgumentError
 from pjrt.stablehlo import jaxlib
-from pjrt.stablehlo._diagnostics import collected, first_in, first_of, shortened
+from pjrt.stablehlo._diagnostics import collected, first_in, first_of, place_of, shortened
+from pjrt.stablehlo._verification import broken_rule
 from pjrt.stablehlo.mlir_walk import walk_with_depths
 from pjrt.stablehlo.version import Version
 
@@ -154,12 +155,13 @@ DEEPEST = 100
 
 
 def check(module: MlirModule) -> None:
-    """Refuse a module that MLIR's parser accepts and its passes do not survive.
+    """Refuse a module that MLIR's parser accepts, and that breaks a rule or that MLIR's passes do not survive.
 
     Raises:
         DataLossError: the regions nest deeper than those of any program.
-        InvalidArgumentError: a ``chlo.top_k`` has the ``k`` that stands for an unknown size. The parser accepts it for
-            any size, and the pass that writes it out ends the process.
+        InvalidArgumentError: an operation breaks a rule that MLIR does not check. Or a ``chlo.top_k`` has the ``k``
+            that stands for an unknown size: the parser accepts it for any size, and the pass that writes it out ends
+            the process.
     """
     with module as mlir:
         for operation, depth in walk_with_depths(mlir.operation):
@@ -168,6 +170,9 @@ def check(module: MlirModule) -> None:
                     raise DataLossError(f"the program's regions are nested more than {DEEPEST} deep")
             elif operation.name == "chlo.top_k" and operation.attributes["k"].value < 0:
                 raise InvalidArgumentError("expected a 'chlo.top_k' with k of at least 0, found a negative one")
+            elif problem := broken_rule(operation):
+                place = place_of(str(operation.location))
+                raise InvalidArgumentError(f"{place}'{operation.name}' op {problem}")
 
 
 def device_counts(attributes: Any) -> tuple[int, int]:

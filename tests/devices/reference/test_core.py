@@ -12,6 +12,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+import pjrt
 from pjrt.api.element_type import ElementType
 from pjrt.api.errors import InvalidArgumentError, UnimplementedError
 from pjrt.devices.reference import Context, Evaluator, op, rules
@@ -378,3 +379,7 @@ def test_a_constant_that_is_larger_than_memory() -> None:
     program = Evaluator(mlir.parse(text))
     with pytest.raises(MemoryError, match="Unable to allocate"):
         program()
+    with pjrt.client("reference") as client:
+        (result,) = client.compile(text)()
+        with pytest.raises(pjrt.ResourceExhaustedError, match=r"Unable to allocate .* float32$"):
+            result.to_host().result()

@@ -1,0 +1,82 @@
+"""Rules that MLIR's verifier does not know: what breaks one is refused before any device sees it."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from pjrt import InvalidArgumentError
+from pjrt.stablehlo import inspect, read
+
+
+def einsum(config: str, left: str, right: str, result: str) -> str:
+    name = "einsum" if right else "unary_einsum"
+    types = [f"tensor<{shape}xf32>" for shape in (left, right) if shape]
+    arguments = ", ".join(f"%{i}: {type_}" for i, type_ in enumerate(types))
+    operands = ", ".join(f"%{i}" for i in range(len(types)))
+    return f"""func.func @main({arguments}) -> tensor<{result}xf32> {{
+  %r = "stablehlo.{name}"({operands}) {{einsum_config = "{config}"}} : ({", ".join(types)}) -> tensor<{result}xf32>
+  return %r : tensor<{result}xf32> }}"""
+
+
+def index_select(dimension: int, batches: int, result: str, values: str = "3x4", indices: str = "2") -> str:
+    return f"""func.func @main(%x: tensor<{values}xf32>, %i: tensor<{indices}xi32>) -> tensor<{result}xf32> {{
+  %r = "stablehlo.torch_index_select"(%x, %i) {{dim = {dimension} : i64, batch_dims = {batches} : i64}}
+    : (tensor<{values}xf32>, tensor<{indices}xi32>) -> tensor<{result}xf32>
+  return %r : tensor<{result}xf32> }}"""
+
+
+def gather(widths: str, result: str, indices: str = "2x1") -> str:
+    numbers = "offset_dims = [1], collapsed_slice_dims = [0], start_index_map = [0], index_vector_dim = 1"
+    return f"""func.func @main(%x: tensor<3x4xf32>, %i: tensor<{indices}xi32>) -> tensor<{result}xf32> {{
+  %r = "stablehlo.gather"(%x, %i) <{{dimension_numbers = #stablehlo.gather<{numbers}>,
+    slice_sizes = array<i64: {widths}>}}> : (tensor<3x4xf32>, tensor<{indices}xi32>) -> tensor<{result}xf32>
+  return %r : tensor<{result}xf32> }}"""
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (einsum("ab", "2x3", "3x4", "2x4"), "expects einsum_config to have a term for each of 2 operands, found 'ab'"),
+        (einsum("abc,bc->ac", "2x3", "3x4", "2x4"), "expects 2 letters for the operand [2, 3], found 'abc'"),
+        (einsum("a1,bc->ac", "2x3", "3x4", "2x4"), "expects 2 letters for the operand [2, 3], found 'a1'"),
+        (einsum("ab,ac->bc", "2x3", "3x4", "3x4"), "expects one size for 'a' of 'ab,ac->bc', found 2 and 3"),
+        (einsum("ab,bc->ad", "2x3", "3x4", "2x4"), "expects letters of the operands behind the arrow, each once"),
+        (einsum("ab,bc->aa", "2x3", "3x4", "2x2"), "expects letters of the operands behind the arrow, each once"),
+        (einsum("ab,bc->ca", "2x3", "3x4", "2x4"), "expects a result of shape [4, 2], found [2, 4]"),
+        (einsum("ab->b", "2x3", "", "2"), "expects a result of shape [3], found [2]"),
+        (einsum("ab,ab->a", "2x3", "", "2"), "expects einsum_config to have a term for each of 1 operands"),
+        (index_select(2, 0, "2x4"), "expects 0 <= batch_dims <= dim < 2 and batch_dims <= 1"),
+        (index_select(-1, 0, "3x2"), "found batch_dims 0 and dim -1"),
+        (index_select(1, -1, "3x2"), "found batch_dims -1 and dim 1"),
+        (index_select(0, 1, "3x4"), "found batch_dims 1 and dim 0"),
+        (index_select(1, 1, "3"), "expects operands of equal sizes in batch_dims, found [3, 4] and [2]"),
+        (index_select(1, 0, "2x4"), "expects a result of shape [3, 2], found [2, 4]"),
+        (gather("0, 4", "2x4"), "expects slice sizes of 1 in dimensions that the result drops, found [0, 4]"),
+    ],
+)
+def test_a_broken_rule(text: str, message: str) -> None:
+    with pytest.raises(InvalidArgumentError, match=rf"^INVALID_ARGUMENT: 2:8: '.*{re.escape(message)}"):
+        inspect(read(text))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        einsum("ab,bc->ac", "2x3", "3x4", "2x4"),
+        einsum("ab, bc", "2x3", "3x4", "2x4"),
+        einsum("ab,bc->ac", "2x1", "3x4", "2x4"),
+        einsum("...b,bc->...c", "2x3", "3x4", "2x4"),
+        einsum("ab,bc->ac", "?x3", "3x4", "?x4"),
+        einsum("ab->ba", "2x3", "", "3x2"),
+        index_select(0, 0, "2x4"),
+        index_select(1, 1, "3x2", indices="3x2"),
+        index_select(1, 0, "?x2", values="?x4"),
+        gather("1, 4", "2x4"),
+        gather("1, 0", "2x0"),
+        gather("0, 4", "0x4", indices="0x1"),
+    ],
+)
+def test_what_keeps_the_rules(text: str) -> None:
+    assert inspect(read(text)).num_operations == 1
