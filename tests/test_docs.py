@@ -79,6 +79,7 @@ PRINTED_LINES = {
 """The pages that show all of their output, and how many lines they print."""
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("page", PAGES)
 def test_the_python_of_a_page(page: str, tmp_path: Path) -> None:
     program = stablehlo.read(blocks("docs/cli.md", "mlir")[0])
@@ -135,6 +136,7 @@ def name_of(value: object) -> str:
     return value if isinstance(value, str) else ""
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("command", "output"), sessions("docs/cli.md"), ids=name_of)
 def test_a_command_of_the_page(command: str, output: list[str], folder: Path) -> None:
     assert command.startswith("pjrt ")
@@ -172,6 +174,7 @@ README = [
 ]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("command", "output"), README, ids=name_of)
 def test_a_command_of_the_readme(command: str, output: list[str]) -> None:
     program, *arguments = command.split()

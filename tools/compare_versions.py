@@ -2,12 +2,12 @@
 
     python tools/compare_versions.py                                  # this Python, and the newest on this machine
     python tools/compare_versions.py python3.12 "python3.11 jaxlib==0.9.* jax==0.9.*"
-    python tools/compare_versions.py --report first.xml newest        # first.xml: pytest's report of this Python's run
+    python tools/compare_versions.py --report first.xml newest        # first.xml: pytest's report of this Python
     python tools/compare_versions.py --record                         # and write the result into docs/platforms.md
 
-Each argument is a Python, by its command or as ``newest``, and what to install beside the extra ``test``. It gets a new
-environment with the newest packages that its pip finds. Only the tests that depend on these versions run, those of
-``FOLDERS``. The exit code is 1 if a test failed.
+Each argument is a Python, by its command or as ``newest``, and what to install beside the extra ``test-full``. It gets a
+new environment with the newest packages that its pip finds. Only the tests that depend on these versions run, those of
+``FOLDERS``, with those that take long. The exit code is 1 if a test failed.
 """
 
 from __future__ import annotations
@@ -67,9 +67,9 @@ class Run:
     def name(self) -> str:
         return f"Python {self.versions[0]}, JAX {self.versions[1]}"
 
-    def read(self, report: Path) -> Run:
-        """Take in pytest's report in JUnit's format."""
-        for case in ET.parse(report).getroot().iter("testcase"):
+    def read(self, *reports: Path) -> Run:
+        """Take in pytest's reports in JUnit's format."""
+        for case in (case for report in reports for case in ET.parse(report).getroot().iter("testcase")):
             name = f"{case.get('classname')}::{case.get('name')}"
             outcome, reason = "passed", ""
             for child in case:
@@ -84,11 +84,11 @@ class Run:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("pythons", nargs="*", metavar="PYTHON", help="a Python, and requirements beside the tests'")
-    parser.add_argument("--report", type=Path, action="append", default=[], help="the report of a run of this Python")
+    parser.add_argument("--report", type=Path, action="append", default=[], help="a report of this Python's tests")
     parser.add_argument("--pre", action="store_true", help="install pre-releases of jax and jaxlib")
     parser.add_argument("--record", action="store_true", help="write the result into docs/platforms.md")
     arguments = parser.parse_args()
-    runs = [Run(_versions(sys.executable)).read(report) for report in arguments.report]
+    runs = [Run(_versions(sys.executable)).read(*arguments.report)] if arguments.report else []
     pythons = arguments.pythons or (["newest"] if runs else [sys.executable, "newest"])
     for spec in pythons:
         python, *requirements = shlex.split(spec)
@@ -143,15 +143,17 @@ def run_tests(python: str, requirements: list[str], *, pre: bool) -> Run:
         subprocess.run([python, "-m", "venv", f"{folder}/venv"], check=True)
         own = f"{folder}/venv/bin/python"
         install = [own, "-m", "pip", "install", "-q"]
-        subprocess.run([*install, "-e", ".[test]", *requirements], cwd=HERE, check=True)
+        subprocess.run([*install, "-e", ".[test-full]", *requirements], cwd=HERE, check=True)
         if pre:
             subprocess.run([*install, "--pre", "--upgrade", "jax", "jaxlib"], cwd=HERE, check=True)
-        report = Path(folder) / "report.xml"
-        command = [own, "-m", "pytest", "-n", "auto", "-q", f"--junitxml={report}", *FOLDERS]
         # On the path of the environment, as a user who has activated it runs the command.
         env = os.environ | {"PATH": f"{folder}/venv/bin{os.pathsep}{os.environ.get('PATH', '')}"}
-        subprocess.run(command, cwd=HERE, env=env, check=False)
-        return Run(_versions(own)).read(report)
+        reports = []
+        for name, options in (("quick", []), ("full", ["-m", "full"])):
+            reports.append(Path(folder) / f"{name}.xml")
+            command = [own, "-m", "pytest", "-n", "auto", "-q", f"--junitxml={reports[-1]}", *options, *FOLDERS]
+            subprocess.run(command, cwd=HERE, env=env, check=False)
+        return Run(_versions(own)).read(*reports)
 
 
 def describe(runs: list[Run]) -> str:

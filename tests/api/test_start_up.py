@@ -82,6 +82,7 @@ def test_importing_pjrt_imports_next_to_nothing() -> None:
     assert of_pjrt(modules) == {"pjrt", "pjrt.api", "pjrt.api.lazy_names"}
 
 
+@pytest.mark.full
 def test_each_public_name_is_found() -> None:
     assert "pjrt.api.client" in modules_after("import pjrt\nfor name in pjrt.__all__: getattr(pjrt, name)")
 
@@ -116,6 +117,7 @@ def test_a_plain_run_imports_what_all_runs_need() -> None:
     assert len(of_pjrt(modules)) <= MOST_MODULES_TO_RUN, sorted(of_pjrt(modules))
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("arguments", [["run", "--help"], ["devices", "--help"]])
 def test_the_help_of_a_command_loads_no_jaxlib(arguments: list[str]) -> None:
     assert "jaxlib" not in modules_after(f"import pjrt.cli\npjrt.cli.main({arguments}, standalone_mode=False)")

@@ -313,6 +313,7 @@ print(json.dumps([wrong, cache.hits, cache.misses]))
 """
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("limit", [0, 8000], ids=["unlimited", "evicting"])
 def test_many_processes_at_once(tiny_library: Path, tmp_path: Path, limit: int) -> None:
     """They write, read and evict the same dozen entries; each always gets the program it asked for."""
@@ -369,6 +370,7 @@ with pjrt.client(sys.argv[1]) as client:
 """
 
 
+@pytest.mark.full
 def test_a_process_that_is_killed_leaves_whole_entries(tiny_library: Path, tmp_path: Path) -> None:
     for _ in range(3):
         command = [sys.executable, "-c", ENDLESS, tiny_library, tmp_path]

@@ -125,6 +125,7 @@ def test_what_stands_in_for_a_function_is_called(tiny_copy: Callable[..., Contro
     assert control.calls("LoadedExecutable_Fingerprint") == 1
 
 
+@pytest.mark.full
 def test_a_fault_at_any_call_harms_nothing(tiny_library: Path, tmp_path: Path) -> None:
     library = tmp_path / "libtiny.so"
     library.write_bytes(tiny_library.read_bytes())

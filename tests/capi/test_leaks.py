@@ -44,6 +44,7 @@ def least_step(values: list[int]) -> int:
     return min(after - before for before, after in pairwise(values))
 
 
+@pytest.mark.full
 def test_a_million_executions(noop_library: Path) -> None:
     with pjrt.load_plugin(noop_library).client() as client:
         executable = client.compile(pjrt.Program(b"nothing", format="nothing"))

@@ -21,6 +21,7 @@ from pjrt.api.client import Client
 TESTS = Path(__file__).resolve().parents[1]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("seed", range(12))
 def test_dropping_in_any_order(plugin: pjrt.Plugin, adder: pjrt.Program, tiny_control: Control, seed: int) -> None:
     gc.collect()
@@ -207,6 +208,7 @@ print("end of script", flush=True)
 """
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("how", EXITS)
 def test_the_process_ends_well(tiny_library: Path, how: str) -> None:
     script = SCRIPT.format(tests=str(TESTS), library=str(tiny_library), body=EXITS[how])
@@ -217,6 +219,7 @@ def test_the_process_ends_well(tiny_library: Path, how: str) -> None:
         assert "end of script" in done.stdout
 
 
+@pytest.mark.full
 def test_an_exit_in_the_midst_of_a_call_that_does_not_return(tiny_library: Path) -> None:
     """A client that a daemon thread is inside of is left alone: the process does not wait for it."""
     body = (

@@ -15,6 +15,7 @@ func.func @main(%x: tensor<4xf32>) -> tensor<4xf32> {
 }"""
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("version", [(1, 0, 0), (1, 9, 2), (1, 17, 0)])
 def test_text_is_written_at_the_plugins_version(version: tuple[int, ...]) -> None:
     sent, doubt = _program.prepared(ADD, {"stablehlo_current_version": version})

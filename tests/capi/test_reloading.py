@@ -46,6 +46,7 @@ def test_the_same_file_is_the_same_plugin(library: Path) -> None:
     assert len(plugins) == 1
 
 
+@pytest.mark.full
 def test_new_code_runs_beside_the_old(library: Path, tiny_cache: Path, adder: pjrt.Program) -> None:
     x = np.arange(4, dtype=np.float32)
     old = capi.load_plugin(library)

@@ -23,6 +23,7 @@ print(sys._is_gil_enabled())
 """
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("work", WORKS)
 def test_eight_threads_at_once(tiny_library: Path, work: str) -> None:
     """Nothing crashes, hangs, leaks or breaks a rule of the ABI."""

@@ -60,6 +60,7 @@ def run(tiny_library: Path, tiny_cache: Path) -> Callable[[str, str], list[str]]
     return run
 
 
+@pytest.mark.full
 def test_a_plugin_that_calls_back_twice_is_heard_once(run: Callable[[str, str], list[str]]) -> None:
     lines = run(
         "on_ready_twice",

@@ -26,6 +26,7 @@ def rows(output: str) -> dict[str, tuple[str, list[str]]]:
     return found
 
 
+@pytest.mark.full
 def test_what_differs_is_marked() -> None:
     done = run("cpu", "reference")
     assert (done.returncode, done.stderr) == (0, "")
@@ -38,6 +39,7 @@ def test_what_differs_is_marked() -> None:
     assert found["operations"][1][0] == "?"
 
 
+@pytest.mark.full
 def test_only_the_differences() -> None:
     found = rows(run("cpu", "reference", "--differences").stdout)
     assert "send recv" in found
@@ -45,6 +47,7 @@ def test_only_the_differences() -> None:
     assert {mark for title, (mark, _) in found.items() if title not in ("cpu",) and "─" not in title} == {"*"}
 
 
+@pytest.mark.full
 def test_topologies_and_options() -> None:
     found = json.loads(run("cpu", "-t", "cpu:3", "--json").stdout)
     assert (found["cpu"]["num_devices"], found["cpu:3"]["num_devices"]) == (1, 3)
@@ -59,6 +62,7 @@ def test_json_is_what_the_client_says() -> None:
     assert "stablehlo.add" in names
 
 
+@pytest.mark.full
 def test_without_names_the_devices_that_are_here() -> None:
     assert set(json.loads(run("--json").stdout)) >= {"cpu", "reference"}
 

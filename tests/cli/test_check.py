@@ -78,12 +78,14 @@ def in_json(folder: Path, *arguments: str, **environment: str) -> dict[str, Any]
     return found
 
 
+@pytest.mark.full
 def test_yes_is_exit_code_0(folder: Path) -> None:
     done = check(folder, "add.mlir", "-d", "cpu", "-d", "reference")
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.splitlines() == ["cpu: yes (by compiling)", "reference: yes (by types and attributes)"]
 
 
+@pytest.mark.full
 def test_no_is_exit_code_1_and_says_where(folder: Path) -> None:
     done = check(folder, "call.mlir", "--device", "reference")
     assert done.returncode == 1
@@ -100,11 +102,13 @@ def test_maybe_is_exit_code_3(folder: Path) -> None:
     assert done.stdout.startswith("cpu: maybe")
 
 
+@pytest.mark.full
 def test_the_worst_verdict_decides_the_exit_code(folder: Path) -> None:
     assert check(folder, "call.mlir", "-d", "reference", "-d", "cpu", "--effort", "types").returncode == 1
     assert check(folder, "add.mlir", "-d", "reference", "-d", "cpu", "--effort", "types").returncode == 3
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -149,6 +153,7 @@ def test_json_has_it_all(folder: Path) -> None:
     }
 
 
+@pytest.mark.full
 def test_a_program_says_itself_how_many_devices_it_is_for(folder: Path) -> None:
     (folder / "two.mlir").write_text(f"module attributes {{mhlo.num_partitions = 2 : i32}} {{\n{ADD}}}")
     assert check(folder, "two.mlir", "-d", "cpu").returncode == 0  # the device makes two
@@ -159,6 +164,7 @@ def test_a_program_says_itself_how_many_devices_it_is_for(folder: Path) -> None:
     assert found["devices"][0]["reasons"][0]["kind"] == "attribute"
 
 
+@pytest.mark.full
 def test_saved_executables_are_loaded(folder: Path) -> None:
     with pjrt.client("cpu") as client:
         pjrt.save_executable(client.compile(ADD), folder / "add.bin")
@@ -170,6 +176,7 @@ def test_saved_executables_are_loaded(folder: Path) -> None:
     assert check(folder, "add.bin", "-t", "cpu:1").returncode == 0
 
 
+@pytest.mark.full
 def test_topologies(folder: Path) -> None:
     (folder / "two.mlir").write_text(f"module attributes {{mhlo.num_partitions = 2 : i32}} {{\n{ADD}}}")
     done = check(folder, "two.mlir", "-t", "cpu:4", "-t", "cpu:1")
@@ -180,6 +187,7 @@ def test_topologies(folder: Path) -> None:
     ]
 
 
+@pytest.mark.full
 def test_an_artifact_that_is_too_new_says_both_versions(folder: Path) -> None:
     newest = stablehlo.current_version()
     code = stablehlo.serialize(stablehlo.read(ADD), newest).code
@@ -201,6 +209,7 @@ def half(folder: Path) -> dict[str, str]:
     return {"PJRT_CONFIG": str(folder / "half.toml")}
 
 
+@pytest.mark.full
 def test_a_device_of_ones_own_is_taken_at_its_word(folder: Path, half: dict[str, str]) -> None:
     assert in_json(folder, "half.mlir", "-d", "half", **half)["verdict"] == "yes"
     found = in_json(folder, "add.mlir", "-d", "half", **half)["devices"][0]
@@ -208,6 +217,7 @@ def test_a_device_of_ones_own_is_taken_at_its_word(folder: Path, half: dict[str,
     assert in_json(folder, "tanh.mlir", "-d", "half", **half)["devices"][0]["effort"] == "compile"
 
 
+@pytest.mark.full
 def test_a_compiler_that_crashes_is_a_no_and_hurts_nobody_else(folder: Path, half: dict[str, str]) -> None:
     done = check(folder, "tanh.mlir", "-d", "half", "-d", "reference", HALF_COMPILER="crashes", **half)
     assert done.returncode == 1
@@ -217,6 +227,7 @@ def test_a_compiler_that_crashes_is_a_no_and_hurts_nobody_else(folder: Path, hal
     assert "reference: yes" in done.stdout
 
 
+@pytest.mark.full
 def test_a_compiler_that_hangs_is_a_maybe(folder: Path, half: dict[str, str]) -> None:
     done = check(folder, "tanh.mlir", "-d", "half", "--time-limit", "5", HALF_COMPILER="hangs", **half)
     assert done.returncode == 3
@@ -232,6 +243,7 @@ def unusable(folder: Path) -> dict[str, str]:
     return {"PJRT_CONFIG": str(folder / "bad.toml")}
 
 
+@pytest.mark.full
 def test_devices_that_cannot_be_asked_do_not_keep_the_others_from_it(folder: Path, unusable: dict[str, str]) -> None:
     names = ["falls", "nonesuch", "reference", "hangs"]
     named = [word for name in names for word in ("-d", name)]
@@ -247,6 +259,7 @@ def test_devices_that_cannot_be_asked_do_not_keep_the_others_from_it(folder: Pat
     assert done.stderr == "pjrt: error: 3 of 4 gave no verdict: falls, nonesuch, hangs\n"
 
 
+@pytest.mark.full
 def test_the_error_of_a_device_in_json(folder: Path, unusable: dict[str, str]) -> None:
     done = check(folder, "add.mlir", "-d", "falls", "-d", "reference", "--json", **unusable)
     assert done.returncode == 2
@@ -267,6 +280,7 @@ def blocks(language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```", PAGE.read_text(), re.DOTALL | re.MULTILINE)
 
 
+@pytest.mark.full
 def test_the_commands_of_the_page(tmp_path: Path) -> None:
     step, zero = blocks("mlir")
     (tmp_path / "step.mlir").write_text(step)

@@ -170,6 +170,7 @@ def test_export_writes_a_library_that_loads(tmp_path: Path, program: Path) -> No
     assert "f32[] [0]" in done.stdout
 
 
+@pytest.mark.full
 def test_long_work_shows_progress_on_a_terminal_and_nowhere_else(program: Path) -> None:
     command = [sys.executable, "-m", "pjrt", "run", str(program), "-i", "zeros", "--json"]
     environment = {**os.environ, "TERM": "xterm", "COLUMNS": "160"}
@@ -296,6 +297,7 @@ def compile(program, options):
     return lambda x, w: (x, x.sum())
 """
 
+    @pytest.mark.full
     def test_both_say_no(self, program: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (tmp_path / "small.py").write_text(self.DEVICE)
         (tmp_path / "config.toml").write_text("[plugins.small]\nfactory = 'small:make_client'\n")
@@ -458,6 +460,7 @@ class TestWrongInput:
     def test_a_compiler_option_without_one_value(self, program: Path, flag: str) -> None:
         assert_refused(pjrt("compile", program, "-t", "cpu", "-C", flag), "expected KEY=VALUE with one value")
 
+    @pytest.mark.full
     def test_a_path_is_said_once(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         path = str(tmp_path / "nothing.so")
         monkeypatch.setenv("PJRT_PLUGIN_LIBRARY_PATH", path)

@@ -86,6 +86,7 @@ def test_a_device_that_differs_and_the_case(folder: Path) -> None:
     assert "stablehlo.tanh differs" in again.output
 
 
+@pytest.mark.full
 def test_a_crash_is_a_finding(folder: Path) -> None:
     result = compare("model.mlir", "-d", "wrong.py:crashing", "-d", "reference", "-i", "x.npy", "--json")
     assert result.exit_code == 1, result.output

@@ -77,6 +77,7 @@ def test_files() -> None:
     assert completed("run", "-o", "x") == ["FILES"]
 
 
+@pytest.mark.full
 @pytest.mark.usefixtures("abacus")
 @pytest.mark.skipif(shutil.which("bash") is None, reason="there is no bash")
 def test_in_a_real_bash(tmp_path: Path) -> None:

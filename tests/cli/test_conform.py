@@ -27,6 +27,7 @@ def test_a_right_plugin_has_the_exit_code_0(tiny_library: Path, tmp_path: Path) 
     assert "client.lookup_device.absent_id[-1]" in page.read_text()
 
 
+@pytest.mark.full
 def test_a_wrong_plugin_has_the_exit_code_1_unless_it_was_wrong_before(
     unruly_library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -45,6 +46,7 @@ def test_a_wrong_plugin_has_the_exit_code_1_unless_it_was_wrong_before(
     assert "PJRT_Client_LookupDevice" in plain["outcomes"][0]["c_program"]
 
 
+@pytest.mark.full
 def test_a_plugin_without_a_client_has_the_exit_code_2_unless_that_is_expected(tiny_library: Path) -> None:
     options = (tiny_library, *LOOKUP, "--option", "fail_code=5")
     code, output, errors = run(*options)

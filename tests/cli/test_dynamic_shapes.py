@@ -43,6 +43,7 @@ def pjrt_(folder: Path, *arguments: str) -> Result:
         return CliRunner().invoke(main, arguments)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("shapes", [("b=4",), ("x=4x16",), ("1=8",)])
 def test_compile_for_the_shapes_or_a_symbol(folder: Path, shapes: tuple[str, ...]) -> None:
     options = [part for shape in shapes for part in ("--shape", shape)]
@@ -51,6 +52,7 @@ def test_compile_for_the_shapes_or_a_symbol(folder: Path, shapes: tuple[str, ...
     assert json.loads(done.stdout)["memory"]["argument_size_in_bytes"] == 4 * 16 * 4 + 8 * 4
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -69,6 +71,7 @@ def test_compile_names_what_does_not_fit(folder: Path, options: list[str], messa
     assert message in done.stderr
 
 
+@pytest.mark.full
 def test_check_with_and_without_shapes(folder: Path) -> None:
     done = pjrt_(folder, "check", "step.exported", "-d", "cpu", "-d", "reference")
     assert done.exit_code == 1
@@ -99,6 +102,7 @@ def test_generated_inputs_take_their_shapes_from_options(folder: Path, command: 
     assert (done.exit_code, "give it by --shape" in done.stderr) == (2, True)
 
 
+@pytest.mark.full
 def test_devices_are_compared_on_generated_inputs(folder: Path) -> None:
     devices = ["-d", "cpu", "-d", "reference", "--in-process"]
     done = pjrt_(folder, "compare", "step.exported", *devices, "-i", "random:0", "--shape", "b=3")
@@ -122,6 +126,7 @@ def test_inspect_shows_names_and_symbols_without_the_file_around_the_program(fol
     assert "exported for    tpu, cpu" in done.stdout
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "command",
     [
@@ -163,6 +168,7 @@ def later(code: bytes, without: int | None = None) -> bytes:
     return bytes(changed)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("release", "writer"), [("0.12.0.1", "JAX 0.12.0.1"), ("0.10.2", None)])
 def test_inspect_shows_the_jax_that_wrote_the_file(release: str, writer: str | None) -> None:
     path = str(Path(__file__).parents[1] / "stablehlo" / "data" / f"jax_{release}.export")

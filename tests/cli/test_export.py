@@ -24,6 +24,7 @@ def export(*arguments: str) -> tuple[int, str]:
     return done.returncode, done.stdout + done.stderr
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", ["cpu", "reference"])
 def test_a_plugin_by_its_name(name: str, tmp_path: Path) -> None:
     library = tmp_path / f"lib{name}.so"
@@ -55,6 +56,7 @@ def test_a_module_of_the_current_folder(module: str, tmp_path: Path, monkeypatch
     assert f"there is no module '{module}' here" in done.stderr
 
 
+@pytest.mark.full
 def test_one_of_the_configuration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "gadget.py").write_text(DEVICE)
     (tmp_path / "config.toml").write_text("[plugins.gizmo]\nfactory = 'gadget:make_client'\n")
@@ -68,6 +70,7 @@ def test_one_of_the_configuration(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert done.stdout == "reference\n"
 
 
+@pytest.mark.full
 def test_the_library_may_be_given_the_name_of_its_device(tmp_path: Path) -> None:
     library = tmp_path / "libreference.so"
     export("reference", "-o", str(library))
@@ -87,6 +90,7 @@ def test_a_library_that_exports_only_itself_is_refused(tmp_path: Path, monkeypat
         factories.factory("gizmo")
 
 
+@pytest.mark.full
 def test_it_is_called_after_its_file_or_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "gadget.py").write_text(DEVICE)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))

@@ -101,6 +101,7 @@ def test_the_first_failure_is_shown_and_all_are_ended(program: str) -> None:
     assert own.startswith("pjrt launch: process 1 failed: exit code 1")
 
 
+@pytest.mark.full
 def test_the_process_that_failed_first_may_end_last(program: str) -> None:
     """The others learn of its error before it ends, and fail by it."""
     status, _, errors = launch("-n", "2", program, "slow end")

@@ -42,6 +42,7 @@ def install(package: Path) -> None:
     (metadata / "entry_points.txt").write_text("\n".join(lines) + "\n")
 
 
+@pytest.mark.full
 def test_its_own_tests_pass(package: Path) -> None:
     install(package)
     done = run("-m", "pytest", "-q", "-p", "no:cacheprovider", "tests", path=package / "src", cwd=package)
@@ -49,6 +50,7 @@ def test_its_own_tests_pass(package: Path) -> None:
     assert "11 passed" in done.stdout
 
 
+@pytest.mark.full
 def test_what_others_are_told_is_understood(package: Path) -> None:
     install(package)
     done = run("-m", "pjrt", "plugins", "gadget", "--json", path=package / "src")
@@ -59,6 +61,7 @@ def test_what_others_are_told_is_understood(package: Path) -> None:
     assert found["frameworks"] == {"jax": {"platform": "gadget"}, "torch_xla": {"name": "GADGET"}}
 
 
+@pytest.mark.full
 def test_pytorch_xla_finds_it(package: Path) -> None:
     """As far as that goes without PyTorch/XLA: its entry point leads to what answers for this device."""
     install(package)
@@ -75,6 +78,7 @@ with pjrt.load_plugin(plugin.library_path()).client(**plugin.client_create_optio
     assert done.stdout.split() == ["GADGET", "gadget"], done.stderr
 
 
+@pytest.mark.full
 def test_its_devices_are_shared_between_processes(package: Path) -> None:
     install(package)
     code = """
@@ -88,6 +92,7 @@ with pjrt.client("gadget") as client:
     assert done.stdout.splitlines() == ["(2, 3)", "[2, 3]"], done.stderr
 
 
+@pytest.mark.full
 def test_jax_goes_on_without_one_that_is_broken(package: Path) -> None:
     install(package)
     (package / "src" / "gadget" / "__init__.py").write_text("import nothing_of_this_name\n")
@@ -96,6 +101,7 @@ def test_jax_goes_on_without_one_that_is_broken(package: Path) -> None:
     assert "CpuDevice" in done.stdout
 
 
+@pytest.mark.full
 def test_it_is_listed(package: Path) -> None:
     install(package)
     done = run("-m", "pjrt", "devices", "gadget", path=package / "src")

@@ -99,6 +99,7 @@ def test_uneven_shards_are_not_saved(folder: Path) -> None:
     assert not (folder / "x.bin").exists()
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("device", ["cpu", "reference"])
 @pytest.mark.parametrize(("program", "rows"), [("shardy.mlir", 8), ("gspmd.mlir", 6), ("hlo.txt", 8)])
 def test_what_check_says_can_run_is_compiled_and_run(folder: Path, device: str, program: str, rows: int) -> None:
@@ -121,6 +122,7 @@ def test_what_check_says_can_run_is_compiled_and_run(folder: Path, device: str, 
     np.testing.assert_array_equal(found["result_1"], x * w)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("device", ["cpu", "reference"])
 def test_too_few_devices_are_too_few_for_all_three(folder: Path, device: str) -> None:
     two = ("-d", device, "-O", "num_devices=2")
@@ -133,12 +135,14 @@ def test_too_few_devices_are_too_few_for_all_three(folder: Path, device: str) ->
         assert "1 replicas × 4 partitions need 4 devices" in done.stderr
 
 
+@pytest.mark.full
 def test_devices_are_made_where_none_are_asked_for(folder: Path) -> None:
     assert pjrt("check", "shardy.mlir", "-d", "cpu", folder=folder).returncode == 0
     done = pjrt("run", "shardy.mlir", "-d", "cpu", "-i", "zeros", "--json", folder=folder)
     assert json.loads(done.stdout)["results"][1]["shape"] == [8, 2], done.stderr
 
 
+@pytest.mark.full
 def test_options_come_before_the_program(folder: Path) -> None:
     one = ("--num-partitions", "1")
     assert pjrt("check", "gspmd.mlir", "-d", "cpu", *one, folder=folder).returncode == 0

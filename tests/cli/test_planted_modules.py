@@ -48,6 +48,7 @@ def ran(folder: Path) -> list[str]:
     return sorted(path.name for path in (folder / "ran").iterdir())
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "arguments",
     [
@@ -68,6 +69,7 @@ def test_a_command_runs_nothing_of_the_current_folder(folder: Path, arguments: S
     assert "planted" not in done.stdout + done.stderr
 
 
+@pytest.mark.full
 @posix
 def test_run_watch_runs_nothing_of_the_current_folder(folder: Path) -> None:
     command = [SCRIPT, "run", "m.mlir", "-d", "cpu", "-i", "zeros", "--watch"]

@@ -58,6 +58,7 @@ def by_name(listed: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
 
 
 class TestList:
+    @pytest.mark.full
     def test_each_with_its_state_and_what_it_says(self, site: Path) -> None:
         done = pjrt("plugins", folder=site)
         assert (done.returncode, done.stderr) == (0, "")
@@ -69,6 +70,7 @@ class TestList:
         assert lines["crash:"].endswith("ended without an answer: SIGABRT; it printed 'falling'")
         assert "names the module 'nothing_y', which is not there" in lines["nothing:"]
 
+    @pytest.mark.full
     def test_as_json(self, site: Path) -> None:
         done = pjrt("plugins", "--json", folder=site)
         assert (done.returncode, done.stderr) == (0, "")
@@ -99,6 +101,7 @@ class TestList:
         assert (listed["nothing"]["state"], listed["crash"]["state"]) == ("broken", "ready")
         assert {each["api_version"] for each in listed.values()} == {None}
 
+    @pytest.mark.full
     def test_one_that_hangs(self, site: Path) -> None:
         hang = "import threading\nthreading.Event().wait()\n"
         install(site, "hang", {"pjrt.plugins": {"hang": "hang_y:make"}}, {"hang_y.py": hang})
@@ -107,6 +110,7 @@ class TestList:
         assert "hang: it did not answer within 5 seconds" in done.stdout
         assert "0.99" in done.stdout
 
+    @pytest.mark.full
     def test_what_is_hidden_is_listed(self, site: Path, tiny_library: Path) -> None:
         paths = f"abacus{os.pathsep}{tiny_library}"
         done = pjrt("plugins", "--no-load", folder=site, PJRT_NAMES_AND_LIBRARY_PATHS=paths)
@@ -147,6 +151,7 @@ class TestBusy:
             yield {**said, "HOLDER": str(holder.pid)}
             holder.communicate("\n", timeout=120)
 
+    @pytest.mark.full
     def test_who_has_it_is_said(self, site: Path, busy: dict[str, str]) -> None:
         reason = f"'sandglass' allows one client at a time, and process {busy['HOLDER']} ("
         done = pjrt("plugins", folder=site, **busy)
@@ -222,6 +227,7 @@ class TestOne:
 
 
 class TestDevicesAndInfo:
+    @pytest.mark.full
     def test_devices_of_all_that_can_be_used(self, site: Path) -> None:
         done = pjrt("devices", "--json", folder=site)
         assert (done.returncode, done.stderr) == (0, "")
@@ -237,6 +243,7 @@ class TestDevicesAndInfo:
         assert [device["name"] for device in json.loads(done.stdout)["devices"]] == ["abacus"] * 3
         assert pjrt("devices", "nothing", folder=site).returncode == 2
 
+    @pytest.mark.full
     def test_info_has_them_all(self, site: Path) -> None:
         done = pjrt("info", "--json", folder=site)
         assert done.returncode == 0

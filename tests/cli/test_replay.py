@@ -34,12 +34,14 @@ def wrong(tmp_path: Path) -> str:
     return f"{tmp_path / 'wrong.py'}:wrong"
 
 
+@pytest.mark.full
 def test_a_plugin_that_agrees() -> None:
     result = replay(RECORDING, "-p", "reference")
     assert result.exit_code == 0, result.output
     assert "reference does what the recording has" in result.output
 
 
+@pytest.mark.full
 def test_a_plugin_that_differs(wrong: str) -> None:
     result = replay(RECORDING, "-p", wrong, "--json")
     assert result.exit_code == 1, result.output
@@ -51,12 +53,14 @@ def test_a_plugin_that_differs(wrong: str) -> None:
     assert "worst at [2]: 7.0, expected 2.0" in finding["text"]
 
 
+@pytest.mark.full
 def test_stopping_before_the_difference(wrong: str) -> None:
     result = replay(RECORDING, "-p", wrong, "--stop-at", 60)
     assert result.exit_code == 0, result.output
     assert "60 made" in result.output
 
 
+@pytest.mark.full
 def test_a_reduction(wrong: str, tmp_path: Path) -> None:
     small = tmp_path / "small.rec"
     result = replay(RECORDING, "-p", wrong, "--reduce", "-o", small, "--reduce-time", 2)
@@ -78,6 +82,7 @@ def test_a_list_of_the_calls() -> None:
     assert lines[67].endswith("-> event=Event#18 <16 bytes>")
 
 
+@pytest.mark.full
 def test_a_recording_that_is_cut_short(tmp_path: Path) -> None:
     (tmp_path / "cut.rec").write_bytes(RECORDING.read_bytes()[:-400])
     result = replay(tmp_path / "cut.rec", "-p", "reference")
@@ -86,6 +91,7 @@ def test_a_recording_that_is_cut_short(tmp_path: Path) -> None:
     assert "# the file is cut short or damaged in a record at byte" in replay(tmp_path / "cut.rec", "--list").output
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -35,6 +35,7 @@ def refusal(*arguments: str) -> str:
     return done.stderr
 
 
+@pytest.mark.full
 def test_several_devices_at_once(serving: Serve, run_jax: RunJax, tmp_path: Path) -> None:
     """Each device has an address, and one process of JAX uses them all."""
     (tmp_path / "mine.py").write_text(DEVICE)

@@ -23,6 +23,7 @@ def test_each_encoding(program: bytes) -> None:
     assert "f32[2] [1, 2]" in done.stdout
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [(("inspect", "-"), "portable artifact"), (("check", "-", "-d", "reference"), "reference: yes")],

@@ -70,6 +70,7 @@ def test_examples_fit() -> None:
         assert "..." not in command.get_short_help_str(COLUMNS - 20), name
 
 
+@pytest.mark.full
 def test_a_bar_is_on_one_line(folder: Path) -> None:
     shown = lines("compile", "add.mlir", "-t", "cpu", cwd=folder)
     bars = [line for line in shown if "█" in line or "░" in line]
@@ -78,6 +79,7 @@ def test_a_bar_is_on_one_line(folder: Path) -> None:
     assert max(map(len, shown)) <= COLUMNS
 
 
+@pytest.mark.full
 def test_words_are_whole(folder: Path) -> None:
     shown = lines("inspect", "add.mlir", cwd=folder)
     assert any("a_folder_with_a_rather_long_name/and_a_file_in_it.py:12:9" in line for line in shown)
@@ -134,6 +136,7 @@ RARE = [
 """Modules that no command needs for a program of one device and static shapes."""
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("arguments", "absent"),
     [
@@ -184,6 +187,7 @@ COMMANDS = [
 ]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("call", [CALL, ADD_THERE], ids=["refused", "accepted"])
 @pytest.mark.parametrize("command", COMMANDS)
 def test_a_terminal_obeys_no_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str, call: str) -> None:

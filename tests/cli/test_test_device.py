@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
 from click.testing import CliRunner
 
 from pjrt.cli import main
@@ -12,6 +13,7 @@ from pjrt.cli import main
 DEVICES = Path(__file__).parents[1] / "conformance" / "device" / "devices_under_test.py"
 
 
+@pytest.mark.full
 def test_findings_are_printed_with_their_programs() -> None:
     arguments = ["test-device", f"{DEVICES}:wrong_for_bf16", "--filter", "tanh bf16", "--group", "operations"]
     result = CliRunner().invoke(main, arguments)
@@ -22,6 +24,7 @@ def test_findings_are_printed_with_their_programs() -> None:
     assert "1 checks passed, 5 failed" in result.output
 
 
+@pytest.mark.full
 def test_a_right_device_is_exit_code_0_and_json() -> None:
     arguments = ["test-device", f"{DEVICES}:right", "--filter", "add f32 scalar", "--json"]
     result = CliRunner().invoke(main, arguments)
@@ -32,6 +35,7 @@ def test_a_right_device_is_exit_code_0_and_json() -> None:
     assert report["findings"] == []
 
 
+@pytest.mark.full
 def test_checks_are_left_out() -> None:
     arguments = ["test-device", f"{DEVICES}:right", "--filter", "add f32 *", "--json"]
     left_out = ["--leave-out", "large", "--leave-out", "edge*"]

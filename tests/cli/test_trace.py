@@ -52,6 +52,7 @@ def script(tmp_path: Path) -> Path:
     return path
 
 
+@pytest.mark.full
 def test_an_unchanged_jax_script(tmp_path: Path) -> None:
     """The log has the parts and the nouns of PJRT's own example log, and the exit code is the script's."""
     (tmp_path / "train.py").write_text(JAX_SCRIPT)

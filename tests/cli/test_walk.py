@@ -38,6 +38,7 @@ def in_json(folder: Path, *arguments: str) -> Any:
     return json.loads(pjrt(folder, *arguments, "--json"))
 
 
+@pytest.mark.full
 def test_inspect(folder: Path) -> None:
     shown = pjrt(folder, "inspect", "step.jax")
     assert "mesh            data=4, model=2 (8 devices)" in shown
@@ -48,6 +49,7 @@ def test_inspect(folder: Path) -> None:
     assert " result[1]['layers'][1]['keys'] " in shown
 
 
+@pytest.mark.full
 def test_check(folder: Path) -> None:
     found = in_json(folder, "check", "step.jax", "-d", "cpu", "-d", "reference", "--shape", "b=8")
     assert [each["verdict"] for each in found["devices"]] == ["yes", "yes"]
@@ -64,6 +66,7 @@ def test_two_steps_on_eight_devices(folder: Path) -> None:
         np.testing.assert_allclose(written["result[0]"], expected["result[0]"], rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.full
 def test_compiled_before(folder: Path) -> None:
     compiled = in_json(folder, "compile", "step.jax", "-t", "cpu:8", "--shape", "b=8", "-o", "step.bin")
     assert compiled["num_partitions"] == 8
@@ -72,6 +75,7 @@ def test_compiled_before(folder: Path) -> None:
     pjrt(folder, "run", "step.bin", *INPUTS, "-d", "cpu", "--expect", "results_0.npz")
 
 
+@pytest.mark.full
 def test_compare(folder: Path) -> None:
     shown = pjrt(folder, "compare", "step.jax", "-d", "cpu", "-d", "reference", *INPUTS)
     assert "cpu agrees, compared with reference" in shown

@@ -110,6 +110,7 @@ def answer(folder: Path) -> float:
     return float(np.load(folder / "y.npy")[0])
 
 
+@pytest.mark.full
 @interrupts
 def test_it_runs_again_when_a_file_is_saved(watching: Callable[..., Watching], tmp_path: Path) -> None:
     command = watching()
@@ -130,6 +131,7 @@ def test_it_runs_again_when_a_file_is_saved(watching: Callable[..., Watching], t
     assert command.end() == 0
 
 
+@pytest.mark.full
 @interrupts
 @pytest.mark.parametrize(
     ("name", "broken", "said"),
@@ -161,6 +163,7 @@ def test_an_error_is_told_and_ends_nothing(
     assert command.end() == 0
 
 
+@pytest.mark.full
 @interrupts
 def test_a_device_that_is_broken_at_first(watching: Callable[..., Watching], tmp_path: Path) -> None:
     save(tmp_path / "device.py", "import +\n")
@@ -187,6 +190,7 @@ def test_many_saves_at_once(watching: Callable[..., Watching], tmp_path: Path) -
     assert command.end() == 0
 
 
+@pytest.mark.full
 @interrupts
 def test_a_device_in_the_box_and_json(watching: Callable[..., Watching], tmp_path: Path) -> None:
     command = watching("program.mlir", "-i", "0=x.npy", "-d", "reference", "--json")

@@ -23,6 +23,8 @@ from pjrt.clusters.launchers import WorkerHandle, WorkerStart
 from pjrt.clusters.launchers.local import LocalLauncher
 from pjrt.clusters.workers.workers import Workers
 
+pytestmark = pytest.mark.full
+
 SECONDS = 120.0
 """After these, what waits for a loss counts as hanging."""
 

@@ -17,6 +17,7 @@ def test_every_program_has_a_name() -> None:
     assert PAGE.count("```python\n") == len(PROGRAMS)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_a_program_of_the_page(name: str, tmp_path: Path) -> None:
     code = PROGRAMS[name]

@@ -109,6 +109,7 @@ def test_a_wrong_fan_out_is_an_error(fan_out: object) -> None:
         pjrt.cluster(2, fan_out=fan_out)
 
 
+@pytest.mark.full
 def test_a_tree_computes_as_one_machine_and_names_what_is_lost() -> None:
     with tree(3, 2, num_devices=2) as (client, pids, inner_pids):
         losses: queue.SimpleQueue[Any] = queue.SimpleQueue()

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.full
+
 pytest.importorskip("jax")
 
 TRANSFORMER = Path(__file__).parents[2] / "examples" / "transformer" / "transformer.py"

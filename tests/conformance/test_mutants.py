@@ -12,6 +12,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+pytestmark = pytest.mark.full
+
 HERE = Path(__file__).resolve().parent
 KNOWN: dict[str, list[str]] = json.loads((HERE / "mutants" / "caught_by.json").read_text())
 

@@ -23,11 +23,17 @@ from pjrt.api.errors import UnimplementedError
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the tests that compile many programs, where compiling takes long: they are run by hand."""
+    """Mark the tests that compile many programs, where compiling takes long: they are run by hand.
+
+    Old versions of the C ABI, and paths that consist of others, are left to the full tests.
+    """
     for item in items:
         callspec = getattr(item, "callspec", None)
-        if item.path.name == "test_properties.py" and callspec and callspec.params.get("backend") == "iree":
+        name = callspec.params.get("backend") if callspec else None
+        if name == "iree" and item.path.name == "test_properties.py":
             item.add_marker("iree")
+        elif name in ("iree", "layered-tiny", "remote-reference") or str(name).startswith("tiny-0."):
+            item.add_marker("full")
 
 
 @pytest.fixture(params=BACKENDS)

@@ -53,6 +53,7 @@ def test_a_number_becomes_a_number_of_python(client: Client) -> None:
     assert client.buffer_from_host(np.array([[7]], np.int32)).item() == 7
 
 
+@pytest.mark.full
 def test_the_numbers_of_every_type_are_pythons(backend: Backend, client: Client) -> None:
     for kind in ElementType:
         if kind in (ElementType.INVALID, ElementType.TOKEN) or kind.bits == 1 or kind in backend.element_types_left_out:

@@ -62,6 +62,7 @@ def test_deleting_is_final_and_may_be_repeated(client: Client) -> None:
             use()
 
 
+@pytest.mark.full
 def test_a_buffer_is_copied_to_devices_and_memory_spaces(client: Client) -> None:
     buffer = client.buffer_from_host(ARRAY)
     for device in client.addressable_devices:
@@ -133,6 +134,7 @@ def test_a_donation_waits_for_what_it_depends_on(client: Client) -> None:
     np.testing.assert_array_equal(donated.to_host().result(60), ARRAY)
 
 
+@pytest.mark.full
 def test_a_dependency_that_fails_fails_the_donation(client: Client) -> None:
     donated = client.buffer_from_host(ARRAY).donate_with_control_dependency(_failed())
     with pytest.raises(NotFoundError, match="gone"):

@@ -114,6 +114,7 @@ PROBES: dict[Feature, Callable[[Client, Any], object]] = {
 }
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("feature", PROBES, ids=str)
 def test_a_feature_is_as_it_is_described(client: Client, backend: Backend, feature: Feature) -> None:
     has = client.capabilities.has(feature)

@@ -15,6 +15,7 @@ from pjrt.api.errors import FailedPreconditionError, InvalidArgumentError, NotFo
 from pjrt.api.layout import TiledLayout
 
 
+@pytest.mark.full
 def test_a_client_has_the_devices_asked_for(new_client: Callable[..., Client]) -> None:
     client = new_client(num_devices=3)
     assert len(client.devices) == len(client.addressable_devices) == 3

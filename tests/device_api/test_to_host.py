@@ -32,6 +32,7 @@ def test_to_host_gives_the_value(client: Client) -> None:
     np.testing.assert_array_equal(array, ARRAY)
 
 
+@pytest.mark.full
 def test_the_value_is_there_however_often_it_is_asked_for_while_it_arrives(client: Client) -> None:
     buffer = client.buffer_from_host(ARRAY)
     usual = sys.getswitchinterval()

@@ -67,6 +67,7 @@ def check(results: Any, x: Any, y: Any) -> None:
     np.testing.assert_allclose(total, x.sum(0), rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.full
 @settings(max_examples=3, deadline=None)
 @given(batch=st.integers(0, 20))
 def test_compiled_for_the_shapes_of_its_arguments(client: pjrt.Client, batch: int) -> None:
@@ -113,6 +114,7 @@ def test_a_device_without_a_function_for_shapes_is_unimplemented() -> None:
         client.compile("anything", shapes={})
 
 
+@pytest.mark.full
 def test_the_cache_keeps_an_executable_for_each_shape(tmp_path: Any) -> None:
     cache = pjrt.CompilationCache(tmp_path)
     with pjrt.client("cpu") as client:

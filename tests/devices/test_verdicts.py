@@ -115,6 +115,7 @@ def held_against_the_truth(device: pjrt.Client, name: str, text: str) -> Verdict
     return found
 
 
+@pytest.mark.full
 def test_verdicts_of_the_reference_device() -> None:
     counts = dict.fromkeys(Verdict, 0)
     for name, text in programs(every=5):
@@ -123,6 +124,7 @@ def test_verdicts_of_the_reference_device() -> None:
     assert counts[Verdict.YES] > 200
 
 
+@pytest.mark.full
 def test_verdicts_of_the_cpu_device() -> None:
     counts = dict.fromkeys(Verdict, 0)
     for name, text in programs(every=23):
@@ -132,6 +134,7 @@ def test_verdicts_of_the_cpu_device() -> None:
     assert counts[Verdict.YES] > 40
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", ["cpu", "reference"])
 def test_element_types(name: str) -> None:
     device = client(name)
@@ -200,6 +203,7 @@ def compiles(device: pjrt.Client, text: str) -> bool:
     return True
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", ["cpu", "reference"])
 @pytest.mark.parametrize("program", SPECIAL)
 def test_what_programs_may_hold(name: str, program: str) -> None:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import signal
 
+import pytest
 from job_fixtures import StartJob
 
 
+@pytest.mark.full
 def test_barriers_name_all_that_are_missing(start_job: StartJob) -> None:
     lines = start_job(
         4,
@@ -29,6 +31,7 @@ distributed.shutdown()
     assert all(line.startswith("InvalidArgumentError") for rank in (1, 3) for line in lines[rank])
 
 
+@pytest.mark.full
 def test_a_recoverable_job_goes_on_without_a_process_which_joins_again(start_job: StartJob) -> None:
     source = """
 job = initialize(recoverable=True)
@@ -62,6 +65,7 @@ distributed.shutdown()
     job.succeed()
 
 
+@pytest.mark.full
 def test_all_processes_agree_on_one_preemption_step(start_job: StartJob) -> None:
     job = start_job(
         3,

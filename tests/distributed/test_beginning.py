@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 
+import pytest
 from job_fixtures import StartJob
 from waiting import wait_until
 
@@ -11,6 +12,7 @@ MEET = "attempt(initialize); distributed.shutdown()"
 TRY = "say('up'); attempt(initialize)"
 
 
+@pytest.mark.full
 def test_missing_processes_are_named(start_job: StartJob) -> None:
     job = start_job(["attempt(initialize, initialization_timeout=5)", TRY, "", ""], wait=True)
     job.start(1).hear("up")  # it tries to reach the leader again and again
@@ -21,6 +23,7 @@ def test_missing_processes_are_named(start_job: StartJob) -> None:
         assert job[rank].wait() == 0
 
 
+@pytest.mark.full
 def test_a_missing_leader_is_an_error_with_its_address(start_job: StartJob) -> None:
     job = start_job(["", "attempt(initialize, initialization_timeout=3)"], wait=True)
     job.start(0).wait()
@@ -29,6 +32,7 @@ def test_a_missing_leader_is_an_error_with_its_address(start_job: StartJob) -> N
     assert job[1].wait() == 0
 
 
+@pytest.mark.full
 def test_slow_starters_are_waited_for_and_one_that_was_killed_may_come_again(start_job: StartJob) -> None:
     job = start_job(["say('up');" + MEET] * 3, wait=True)
     for rank in (0, 1):
@@ -40,6 +44,7 @@ def test_slow_starters_are_waited_for_and_one_that_was_killed_may_come_again(sta
     assert all("result <pjrt.distributed.job.Job" in lines[1] for lines in job.succeed())
 
 
+@pytest.mark.full
 def test_two_processes_with_one_number_and_different_counts(start_job: StartJob) -> None:
     starts = ["", "", "rank = 1; hear()", "count = 5", "rank = 2; hear()", "rank = 3; hear()"]
     job = start_job([f"count = 4; {start}\n{TRY}" for start in starts])
@@ -75,6 +80,7 @@ distributed.shutdown()
     assert "call shutdown() first" in lines[1]
 
 
+@pytest.mark.full
 def test_two_jobs_at_once(start_job: StartJob) -> None:
     source = "job = initialize(); job.store.put('a', address.encode()); job.barrier('b'); say(job.store.get('a'))"
     jobs = [start_job(2, source) for _ in range(2)]
@@ -82,6 +88,7 @@ def test_two_jobs_at_once(start_job: StartJob) -> None:
         assert job.succeed() == [[str(job.address.encode())]] * 2
 
 
+@pytest.mark.full
 def test_a_process_that_is_killed_while_the_agents_connect(start_job: StartJob) -> None:
     # The leader's agent waits for that of process 1, which ends between the two meetings.
     dies = """

@@ -49,6 +49,7 @@ def settings_of(coordinator: Coordinator) -> dict[str, str]:
     return {"SETTINGS": json.dumps(asdict(settings))}
 
 
+@pytest.mark.full
 def test_no_process_is_needed_by_the_others(start_job: StartJob) -> None:
     """The loss of process 0, which leads other jobs, does not end this one; the loss of the leader does."""
     begun: queue.SimpleQueue[list[Member]] = queue.SimpleQueue()
@@ -76,6 +77,7 @@ def test_no_process_is_needed_by_the_others(start_job: StartJob) -> None:
         assert "the leader of the job was lost" in "\n".join(job[index].errors)
 
 
+@pytest.mark.full
 def test_a_process_cannot_join_again(start_job: StartJob) -> None:
     coordinator = Coordinator(1, ["127.0.0.1"], bind_host="127.0.0.1")
     try:

@@ -8,6 +8,7 @@ import pytest
 from job_fixtures import StartJob
 
 
+@pytest.mark.full
 def test_a_leader_that_leaves_first_waits_and_names_who_is_missing(start_job: StartJob) -> None:
     job = start_job(
         [
@@ -21,6 +22,7 @@ def test_a_leader_that_leaves_first_waits_and_names_who_is_missing(start_job: St
     assert job.wait() == [0, 0]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("failing", [0, 1])
 def test_an_error_ends_the_job_with_its_reason(start_job: StartJob, failing: int) -> None:
     job = start_job(
@@ -48,6 +50,7 @@ def test_processes_that_end_without_shutdown_wait_for_one_another(start_job: Sta
     assert job.succeed()[1] == ["b'1'"]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("stopped", [0, 1])
 def test_a_process_that_stands_still_is_lost(start_job: StartJob, stopped: int) -> None:
     job = start_job(
@@ -65,6 +68,7 @@ def test_a_process_that_stands_still_is_lost(start_job: StartJob, stopped: int) 
     assert job[stopped].wait() == 0
 
 
+@pytest.mark.full
 def test_ctrl_c_ends_a_wait_and_the_others_learn_it(start_job: StartJob) -> None:
     job = start_job(2, "job = initialize(); say('there'); job.store.get('never', 300)")
     for process in job.processes:
@@ -75,6 +79,7 @@ def test_ctrl_c_ends_a_wait_and_the_others_learn_it(start_job: StartJob) -> None
     assert "ended with KeyboardInterrupt" in "".join(job[0].errors)
 
 
+@pytest.mark.full
 def test_a_forked_child_leaves_the_job_alone(start_job: StartJob) -> None:
     job = start_job(
         2,
@@ -120,6 +125,7 @@ attempt(job.store.get, "a")
         assert all("shutdown() was called" in line for line in output[1:])
 
 
+@pytest.mark.full
 def test_a_leader_that_goes_after_the_others_is_no_loss(start_job: StartJob) -> None:
     lines = start_job(
         2,

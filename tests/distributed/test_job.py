@@ -8,6 +8,7 @@ import pytest
 from job_fixtures import StartJob
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("count", [1, 2, 4])
 def test_all_processes_meet_and_leave(start_job: StartJob, count: int) -> None:
     lines = start_job(
@@ -27,6 +28,7 @@ say(distributed.current())
         assert output == [str(values), f"{rank} {count} {list(range(count))}", "None"]
 
 
+@pytest.mark.full
 def test_a_killed_process_is_an_error_that_names_it(start_job: StartJob) -> None:
     job = start_job(
         3,
@@ -48,6 +50,7 @@ attempt(job.barrier, "never", 300)
         assert job[rank].wait() == 0
 
 
+@pytest.mark.full
 def test_a_killed_leader_is_an_error_that_names_it(start_job: StartJob) -> None:
     job = start_job(3, 'job = initialize(); say("there"); attempt(job.store.get, "never", 300)')
     for process in job.processes:

@@ -25,6 +25,7 @@ def test_every_program_is_run() -> None:
     assert sorted(name for name, _ in PROGRAMS) == sorted(command.split()[-1] for command, _ in SESSIONS)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("command", "output"), SESSIONS, ids=[command for command, _ in SESSIONS])
 def test_a_command_of_the_page(command: str, output: str, tmp_path: Path) -> None:
     for name, code in PROGRAMS:

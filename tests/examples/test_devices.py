@@ -36,6 +36,7 @@ def run(*command: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, *command], capture_output=True, text=True, timeout=180, env=environment)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("name", "printed"), [pytest.param("first_device", "on mychip(id=0)", id="first"), *DEVICES])
 def test_by_itself(name: str, printed: str) -> None:
     done = run(str(EXAMPLES / name / "device.py"))
@@ -43,6 +44,7 @@ def test_by_itself(name: str, printed: str) -> None:
     assert printed in done.stdout
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("name", "printed"), DEVICES)
 def test_under_jax(name: str, printed: str) -> None:
     done = run("-c", JAX, str(EXAMPLES / name / "device.py"), name)

@@ -44,6 +44,7 @@ def scores_by_numpy(weights: dict[str, np.ndarray], images: np.ndarray) -> np.nd
     return x.reshape(len(x), -1) @ w["dense.kernel"] + w["dense.bias"]
 
 
+@pytest.mark.full
 def test_run_prints_accuracy_and_time_without_any_framework() -> None:
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", WITHOUT_FRAMEWORKS, str(DIGITS / "run.py")],

@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.full
+
 pytest.importorskip("openvino", reason="needs OpenVINO: pip install openvino")
 
 Run = Callable[..., subprocess.CompletedProcess[str]]

@@ -79,6 +79,7 @@ def test_attributes_that_were_read_before_stay_readable() -> None:
             assert stablehlo.Version.of(said) == stablehlo.Version.parse(newest)
 
 
+@pytest.mark.full
 def test_jax_sends_programs_at_the_version_of_the_client() -> None:
     environment = {**os.environ, "JAX_PLATFORMS": "old"}
     done = subprocess.run(

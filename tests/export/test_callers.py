@@ -43,12 +43,14 @@ def test_there_are_cases() -> None:
     assert len(CASES) > 15
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("device", ["cpu", "reference"])
 @pytest.mark.parametrize("case", CASES)
 def test_it_is_survived(library: Path, device: str, case: str) -> None:
     assert run(library, device, case) == "survived\n"
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("device", ["cpu", "reference"])
 def test_nothing_leaks(library: Path, device: str) -> None:
     blocks, pages = map(int, run(library, device, "leak").split())

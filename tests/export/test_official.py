@@ -30,6 +30,7 @@ OF_GPUS = {
 ASSIGNMENT = "PJRT_Client_DefaultDeviceAssignment"
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("device", ["cpu", "reference"])
 def test_what_xlas_tests_expect(device: str) -> None:
     report = check_plugin(device, tiers=["official"], jobs=2)

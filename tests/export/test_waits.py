@@ -41,6 +41,7 @@ def run(*arguments: str) -> list[str]:
     return done.stdout.split()
 
 
+@pytest.mark.full
 @pytest.mark.skipif(sys.platform != "linux", reason="the functions that a library imports are replaced on Linux only")
 def test_a_library_that_waits_with_the_gil(tmp_path: Path) -> None:
     compiler = shutil.which("c++")

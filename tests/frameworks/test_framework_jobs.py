@@ -22,6 +22,7 @@ ENVIRONMENT = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "2"}
 ROOT = Path(__file__).parents[2]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("name", "devices"), [("jax", ["cpu", "reference", "mychip"]), ("sparse", ["reference"])])
 def test_a_job_that_needs_jax_alone(name: str, devices: list[str]) -> None:
     pytest.importorskip("jax")
@@ -31,6 +32,7 @@ def test_a_job_that_needs_jax_alone(name: str, devices: list[str]) -> None:
     assert all(len(row) == 2 + len(devices) for row in rows)
 
 
+@pytest.mark.full
 def test_the_page_as_a_reader_copies_it() -> None:
     pytest.importorskip("jax")
     text = PAGE.read_text()

@@ -76,6 +76,7 @@ def wait_until_asleep(pid: int) -> None:
         wait_until(is_asleep, "the wait of the process")
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "wait",
     [
@@ -121,6 +122,7 @@ x = jax.device_put(1.0, jax.devices(platform)[0])
 """
 
 
+@pytest.mark.full
 def test_a_function_that_asks_is_told_of_ctrl_c_and_the_next_program_runs() -> None:
     source = (
         ASKS
@@ -169,6 +171,7 @@ def interrupt_at_a_prompt(source: str, after: str = "hanging") -> list[str]:
     return lines
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "wait", ["numpy.asarray(x + 1)", "jax.block_until_ready(x + 1)", "jax.device_get([x + 1])", "float((x + 1) + 1)"]
 )
@@ -179,6 +182,7 @@ def test_a_prompt_that_shows_ctrl_c_does_not_keep_the_work_up(wait: str) -> None
     assert lines[-1] == "next 1.0"
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("wait", ["numpy.asarray(y)", "jax.block_until_ready(y)"])
 def test_work_whose_array_is_held_goes_on_after_ctrl_c(wait: str) -> None:
     lines = interrupt_at_a_prompt(
@@ -210,6 +214,7 @@ def test_a_function_that_asks_is_told_that_the_interpreter_ends() -> None:
     assert "told: the launch was given up: CANCELLED: the Python interpreter" in done.stdout, done
 
 
+@pytest.mark.full
 def test_the_process_ends() -> None:
     done = subprocess.run(
         [sys.executable, "-X", "faulthandler", "-c", HANGS + "y = x + 1\nprint('end')"],

@@ -19,10 +19,8 @@ pytest.importorskip("jax")
 
 SCRIPT = Path(__file__).with_name("jax_checks.py")
 DEVICES = (
-    "cpu",
     "reference",
-    "simulated_chip",
-    "cluster",
+    *(pytest.param(device, marks=pytest.mark.full) for device in ("cpu", "simulated_chip", "cluster")),
     pytest.param("iree", marks=[pytest.mark.iree, pytest.mark.timeout(900)]),
 )
 
@@ -88,6 +86,7 @@ def test_devices_are_shown_as_jax_shows_those_of_its_cpu() -> None:
     assert ours == theirs == "cpu:0 CpuDevice(id=0) [CpuDevice(id=0)]"
 
 
+@pytest.mark.full
 def test_devices_from_the_environment() -> None:
     code = """
 import os
@@ -103,10 +102,12 @@ print(jax.default_backend(), jax.devices("reference")[0].platform, len(jax.devic
     assert done.stdout.split() == ["cpu", "reference", "1"]
 
 
+@pytest.mark.full
 def test_exit_with_live_arrays() -> None:
     assert_clean(script("x = [jax.device_put(i * 1.0, jax.devices(platform)[i % 2]) for i in range(10)]"))
 
 
+@pytest.mark.full
 def test_exit_with_work_in_flight() -> None:
     code = """
 import jax.numpy as jnp
@@ -117,6 +118,7 @@ with jax.default_device(jax.devices(platform)[0]):
     assert_clean(script(code))
 
 
+@pytest.mark.full
 def test_exit_with_ordered_effects_in_flight() -> None:
     code = """
 from jax.experimental import io_callback
@@ -165,6 +167,7 @@ atexit.register(print, "EXIT", file=sys.stderr)
     assert done.stderr.partition("EXIT")[2].count("JaxRuntimeError: ") == 1
 
 
+@pytest.mark.full
 def test_clear_backends() -> None:
     code = """
 import jax.extend, gc
@@ -180,6 +183,7 @@ print(jax.device_put(2.0, jax.devices(platform)[0]) + 1)
     assert done.stdout.strip() == "3.0"
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("device", ["cpu", "reference"])
 def test_lowering_rules_that_a_library_adds_when_the_device_is_in_use(device: str) -> None:
     code = """
@@ -203,12 +207,14 @@ print(jax.jit(primitive.bind)(jnp.arange(3)))
     assert done.stdout.strip() == "[2 1 0]"
 
 
+@pytest.mark.full
 def test_the_only_cpu_device_is_jaxs_cpu_however_it_is_chosen() -> None:
     done = script("jax.config.update('jax_platforms', platform); print(jax.devices('cpu') == jax.devices())")
     assert_clean(done)
     assert done.stdout.strip() == "True"
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("device", ["cpu", "reference"])
 def test_a_client_that_stays_open_when_jax_ends(device: str) -> None:
     code = f"""
@@ -232,6 +238,7 @@ for _ in range(2):
     assert done.stdout.splitlines() == [f"{name} 2 {default}", *(["2.0", "False 3.0"] * 2)]
 
 
+@pytest.mark.full
 def test_two_devices_at_once() -> None:
     code = """
 other = pjrt.frameworks.jax.register("reference")
@@ -244,6 +251,7 @@ print(float(a + 1), float(b + 1), float(jax.device_put(a, jax.devices(other)[0])
     assert done.stdout.split() == ["2.0", "3.0", "3.0"]
 
 
+@pytest.mark.full
 def test_callers_on_many_threads() -> None:
     code = """
 import concurrent.futures, jax.numpy as jnp
@@ -260,6 +268,7 @@ print("done")
     assert done.stdout.strip() == "done"
 
 
+@pytest.mark.full
 def test_registering_too_late_says_so() -> None:
     code = """
 jax.devices()
@@ -272,6 +281,7 @@ except pjrt.PjrtError as error:
     assert done.stdout.startswith("FAILED_PRECONDITION JAX has made its backends already")
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("raised", "told"),
     [
@@ -303,6 +313,7 @@ except Exception as error:
     assert told in done.stdout
 
 
+@pytest.mark.full
 def test_an_error_of_a_kernel_on_device_memory_names_the_author_and_the_user(tmp_path: Path) -> None:
     (tmp_path / "author.py").write_text(f"""
 import sys
@@ -338,6 +349,7 @@ print(float(jax.jit(lambda x: x * 2)(x)))
     assert after == "2.0"  # the device goes on
 
 
+@pytest.mark.full
 def test_memory_stays_flat_over_many_calls() -> None:
     code = """
 import resource, jax.numpy as jnp, gc
@@ -370,6 +382,7 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "libvendors.so"
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("wrap", [False, True])
 def test_a_library_is_opened_by_jax_itself_or_comes_through_this_package(library: Path, wrap: bool) -> None:
     code = f"""
@@ -385,6 +398,7 @@ print(jax.jit(lambda v: jnp.tanh(v).sum())(x).devices() == {{jax.devices(platfor
     assert done.stdout.splitlines() == [f"vendors cpu 2 {platform}", "True"]
 
 
+@pytest.mark.full
 def test_processes_of_a_machine_have_devices_of_their_own() -> None:
     code = """
 import sys, pjrt, jax
@@ -407,6 +421,7 @@ except pjrt.FailedPreconditionError as error:
         assert "made a client in this process already" in second
 
 
+@pytest.mark.full
 def test_what_a_program_registers_itself_is_not_registered_again(tmp_path: Path) -> None:
     (tmp_path / "config.toml").write_text(
         '[plugins.sound]\nfactory = "pjrt.devices.reference.plugin:ReferencePlugin"\nframeworks.jax = {}\n'
@@ -427,6 +442,7 @@ print(len(jax.devices(platform)))
     assert "is unavailable to JAX" not in done.stderr
 
 
+@pytest.mark.full
 def test_a_plugin_that_is_meant_for_jax_is_there_and_a_broken_one_is_not(tmp_path: Path) -> None:
     (tmp_path / "config.toml").write_text(
         "[plugins.sound]\n"
@@ -472,6 +488,7 @@ print(np.asarray(y))
 """
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("exported", EXPORTS.values(), ids=EXPORTS)
 def test_an_exported_device_calls_back_into_python(exported: str) -> None:
     done = python("-c", f"import pjrt, jax\nplatform = pjrt.frameworks.jax.register({exported})\n{CALLBACKS}")
@@ -479,6 +496,7 @@ def test_an_exported_device_calls_back_into_python(exported: str) -> None:
     assert done.stdout.splitlines() == ["seen [0. 1. 2.]", "[0. 1. 4.]"]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("wrap", [False, True])
 def test_a_library_that_this_package_wrote_calls_back_into_python(library: Path, wrap: bool) -> None:
     register = f"import pjrt, jax\nplatform = pjrt.frameworks.jax.register({str(library)!r}, wrap={wrap})\n"
@@ -487,6 +505,7 @@ def test_a_library_that_this_package_wrote_calls_back_into_python(library: Path,
     assert done.stdout.splitlines() == ["seen [0. 1. 2.]", "[0. 1. 4.]"]
 
 
+@pytest.mark.full
 def test_the_processes_of_jax_distributed_know_each_other() -> None:
     """JAX gives each process's client its index; a device gets it under the option names that it declares."""
     said = of_two_processes("""
@@ -509,6 +528,7 @@ REGISTRATIONS = {
 }
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("registered", REGISTRATIONS.values(), ids=REGISTRATIONS)
 def test_a_device_that_knows_nothing_of_jax_distributed_works_beside_it(registered: str) -> None:
     said = of_two_processes(f"""
@@ -521,6 +541,7 @@ print(float(jax.jit(lambda v: v * 2)(jax.device_put(np.float32(3), device))))
     assert said == [["6.0"], ["6.0"]]
 
 
+@pytest.mark.full
 def test_an_exported_factory_that_asks_is_told_its_place_in_jax_distributed() -> None:
     said = of_two_processes("""
 import sys, pjrt, jax
@@ -550,6 +571,7 @@ def of_two_processes(code: str) -> list[list[str]]:
     return [said.splitlines() for said, _ in answers]
 
 
+@pytest.mark.full
 def test_a_device_that_does_not_say_how_results_are_split_is_named() -> None:
     code = """
 import numpy as np, pjrt, jax
@@ -577,6 +599,7 @@ except pjrt.UnimplementedError as error:
     assert refused.startswith("the device 'silent' does not declare how result 0 of a program of several partitions")
 
 
+@pytest.mark.full
 def test_a_device_that_cannot_be_had_leaves_the_others(tmp_path: Path) -> None:
     """JAX ends over a library without a table. Over one whose functions fail it reports the reason, and goes on."""
     device, library = tmp_path / "device.py", tmp_path / "libdevice.so"
@@ -636,6 +659,7 @@ show()
     assert "the device 'reference' is unavailable to JAX: its client was closed" in early.stderr
 
 
+@pytest.mark.full
 def test_a_device_is_registered_again() -> None:
     """The same call does nothing, as where a cell of a notebook runs again. For another the error says what to do."""
     done = python(
@@ -663,6 +687,7 @@ print(len(jax.devices("reference_2")), len(jax.devices("reference")))
     assert [said[2], *said[4:]] == ["2 reference", "2 reference", "reference_2", "3 2"]
 
 
+@pytest.mark.full
 def test_a_name_that_jax_registers_itself() -> None:
     script = "import pjrt; pjrt.frameworks.jax.register('reference', platform='mine')"
     done = python("-c", script, PJRT_NAMES_AND_LIBRARY_PATHS="other:/a.so,mine:/b.so")

@@ -14,6 +14,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+pytestmark = pytest.mark.full
+
 pytest.importorskip("jax")
 
 CHECKS: dict[str, Callable[[], None]] = {}

@@ -7,6 +7,8 @@ import sys
 
 import pytest
 
+pytestmark = pytest.mark.full
+
 PREAMBLE = """
 import sys, os, builtins, tempfile, pathlib
 kept = builtins.__import__, list(sys.meta_path), list(sys.path_hooks), dict(vars(builtins))

@@ -49,6 +49,7 @@ def results(device: str) -> dict[str, str | None]:
     return found
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("device", DEVICES)
 def test_the_table_has_what_is_measured(device: str) -> None:
     stated = {feature: cells[DEVICES.index(device)] for feature, cells in rows().items()}
@@ -69,6 +70,7 @@ REGISTRATIONS = {
 }
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("registered", "warns"), REGISTRATIONS.values(), ids=REGISTRATIONS)
 def test_jax_warns_of_experimental_platforms(tmp_path: Path, registered: str, warns: bool) -> None:
     (tmp_path / "config.toml").write_text(
@@ -86,6 +88,7 @@ print(len(jax.devices(pjrt.frameworks.jax.register({registered}))), jax.default_
     assert ("is experimental" in done.stderr) == warns, done.stderr
 
 
+@pytest.mark.full
 def test_two_processes_share_the_persistent_cache(tmp_path: Path) -> None:
     code = f"""
 import pjrt, jax, numpy as np
@@ -135,6 +138,7 @@ for refused in (
     assert (values, imported, converted) == ("[0 1 2]", "JaxRuntimeError", "ValueError")
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("handler", "options", "message"),
     [

@@ -60,6 +60,7 @@ jax.distributed.shutdown()
 )
 
 
+@pytest.mark.full
 def test_helpers_of_jax_for_several_hosts(start_job: StartJob) -> None:
     x = np.arange(12, dtype="f4").reshape(4, 3)
     for lines in start_job(2, HELPERS).succeed():
@@ -76,6 +77,7 @@ def test_helpers_of_jax_for_several_hosts(start_job: StartJob) -> None:
         ]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("device", ["reference", "scaffold"])
 def test_psum_over_two_processes(start_job: StartJob, tmp_path: Path, device: str) -> None:
     if device == "scaffold":
@@ -90,6 +92,7 @@ def test_psum_over_two_processes(start_job: StartJob, tmp_path: Path, device: st
     job.succeed()
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("device", ["reference", "cpu"])
 def test_a_transformer_trains_on_four_processes_with_the_losses_of_one(start_job: StartJob, device: str) -> None:
     alone = subprocess.run(

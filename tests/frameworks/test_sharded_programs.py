@@ -15,6 +15,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.full
+
 pytest.importorskip("jax")
 
 SCRIPT = Path(__file__).with_name("sharded_programs.py")

@@ -74,6 +74,7 @@ def _nothing_registered() -> object:
     os.environ.pop("PJRT_TEST_OF_A_VENDOR", None)
 
 
+@pytest.mark.full
 def test_the_processes_of_a_job_have_a_device_each() -> None:
     started = [
         subprocess.Popen([sys.executable, "-c", PROCESS, str(rank)], stdout=subprocess.PIPE, text=True)

@@ -27,6 +27,7 @@ def printed() -> list[str]:
     return done.stdout.strip().splitlines()
 
 
+@pytest.mark.full
 def test_the_tutorial_prints_what_it_shows() -> None:
     code = "\n".join(blocks())
     shown = re.findall(r"\bprint\(.*\)+\s+# (.*)$", code, re.MULTILINE)
@@ -64,6 +65,7 @@ def test_the_devices_are_short() -> None:
     assert lines_of(device()) < 60
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "choice",
     [("--filter", "f32"), ("--group", "behaviour", "--group", "devices", "--group", "jax")],

@@ -137,6 +137,7 @@ def test_callbacks_say_where_they_raise() -> None:
     assert error.message.endswith("in take)")
 
 
+@pytest.mark.full
 def test_a_variable_has_the_whole_traceback_printed(tmp_path: Path) -> None:
     (tmp_path / "device.py").write_text(SOURCE)
     script = (

@@ -290,6 +290,7 @@ pool = concurrent.futures.ThreadPoolExecutor(1)
 """
 
 
+@pytest.mark.full
 def test_ten_thousand_executions_free_each_handle_once() -> None:
     """On four threads; with and without fences, donation, deleted results and wrong results."""
     done = run_python(

@@ -8,6 +8,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 PAGE = Path(__file__).parents[2] / "docs" / "host.md"
 
 
@@ -31,6 +33,7 @@ def test_the_examples_run_in_order_and_print_what_they_say(capsys: Any) -> None:
         assert comment.removesuffix("…") in printed
 
 
+@pytest.mark.full
 def test_jax_runs_on_the_first_device() -> None:
     (framework,) = re.findall(r"^```py\n(.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL)
     script = examples()[0] + framework

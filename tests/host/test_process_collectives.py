@@ -230,6 +230,7 @@ def test_without_an_exchange_a_collective_of_several_processes_is_refused() -> N
         processes.close()
 
 
+@pytest.mark.full
 def test_an_exchange_that_takes_too_long_is_an_error() -> None:
     """The thread that waits cannot be interrupted; the results fail all the same."""
     processes, late = Processes(collective_timeout=2), threading.Event()

@@ -6,12 +6,15 @@ import gc
 from typing import Any
 
 import numpy as np
+import pytest
 import toys
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import pjrt
 from pjrt.host import Compiled, HostClient, RunContext
+
+pytestmark = pytest.mark.full
 
 SPEC = toys.spec("f32[4]")
 

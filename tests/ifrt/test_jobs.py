@@ -65,6 +65,7 @@ distributed.shutdown()
 )
 
 
+@pytest.mark.full
 @pytest.mark.skipif(version() < (0, 10), reason="jaxlib before 0.10 cannot pull arrays from other processes")
 def test_arrays_span_the_job(start_job: StartJob) -> None:
     for rank, lines in enumerate(start_job(2, ARRAYS).succeed()):

@@ -171,6 +171,7 @@ def test_a_sharding_keeps_the_domains_of_some_shapes(mesh: ifrt.Mesh) -> None:
     assert len(sharding._domains_by_shape) <= 64
 
 
+@pytest.mark.full
 def test_nothing_is_left_behind(own: ifrt.Client) -> None:
     mesh = ifrt.Mesh(own.devices, {"x": 4, "y": 2})
     executable = own.compile(twice())

@@ -97,6 +97,7 @@ def test_a_blob_that_is_not_in_the_file(recording: bytes) -> None:
         Recording.parse(recording, "a.rec").data(Blob(123456, 70))
 
 
+@pytest.mark.full
 def test_recordings_with_right_checksums(recording: bytes, tmp_path: Path) -> None:
     check(recording, read_whole_recording, tmp_path / "a.rec", with_checksums)
 

@@ -58,6 +58,7 @@ def lives(tiny_library: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
     return run_program("injected_lives.py", tiny_library, tmp_path_factory.mktemp("lives"), PENDING)
 
 
+@pytest.mark.full
 def test_every_function_was_tried(lives: Any) -> None:
     table = {name for name, each in FUNCTIONS.items() if not each.extension and each.result == "ERROR"}
     stand_ins = {"PJRT_Event_Await", "PJRT_LoadedExecutable_Fingerprint"}  # for functions that a plugin lacks

@@ -29,6 +29,7 @@ def report() -> Any:
     return json.loads(done.stdout)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("step", "error", "result"),
     [

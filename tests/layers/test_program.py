@@ -68,6 +68,7 @@ def test_layers_of_the_environment_that_do_not_exist(searches: Path, tiny_copy: 
     assert done.stderr.startswith(f"pjrt: the plugin {path} gets no layers, and so no table: there is no layer 'trac'")
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("plugin", ["reference", "cpu"])
 def test_jax_on_a_device_in_python(plugin: str, tmp_path: Path) -> None:
     """JAX runs on the device, through a table that has layers."""
@@ -178,6 +179,7 @@ def test_a_library_that_is_no_plugin(no_symbol_library: Path) -> None:
         layers.run_program(["true"], ["pass"], plugin=no_symbol_library)
 
 
+@pytest.mark.full
 def test_a_library_that_never_finishes_loading(hanging: Path) -> None:
     with pytest.raises(pjrt.FailedPreconditionError, match=r"libhangs.so: it did not answer within 3 seconds"):
         layers.run_program(["true"], ["pass"], plugin=hanging, time_limit=3)

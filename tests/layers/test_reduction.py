@@ -22,6 +22,7 @@ def sums(tiny_library: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@pytest.mark.full
 def test_a_crash_needs_what_it_is_called_with(sums: Path, tiny_library: Path, tmp_path: Path) -> None:
     plugin = WrongPlugin(str(tiny_library), "PJRT_LoadedExecutable_Execute", "crash")
     output = tmp_path / "small.rec"
@@ -39,6 +40,7 @@ def test_a_crash_needs_what_it_is_called_with(sums: Path, tiny_library: Path, tm
     assert replay(output, tiny_library, time_limit=120).agrees
 
 
+@pytest.mark.full
 def test_a_fault_that_depends_on_the_calls_before_it(sums: Path, tiny_library: Path, tmp_path: Path) -> None:
     plugin = WrongPlugin(str(tiny_library), "PJRT_Client_BufferFromHostBuffer", "fail", calls=1)
     output = tmp_path / "small.rec"
@@ -48,6 +50,7 @@ def test_a_fault_that_depends_on_the_calls_before_it(sums: Path, tiny_library: P
     assert reduction.finding.kind == "error"
 
 
+@pytest.mark.full
 def test_wrong_data_keeps_what_it_is_made_of(sums: Path, tiny_library: Path, tmp_path: Path) -> None:
     plugin = WrongPlugin(str(tiny_library), "PJRT_Buffer_ToHostBuffer", "flip")
     output = tmp_path / "small.rec"

@@ -63,6 +63,7 @@ def test_the_same_plugin_does_the_same(sums: Path, tiny_library: Path) -> None:
     assert result.skipped == 0
 
 
+@pytest.mark.full
 def test_a_training_step_of_jax_on_the_plugin_in_c(step: Path, tiny_library: Path) -> None:
     result = replay(step, tiny_library, time_limit=LIMIT)
     assert result.agrees, result.findings
@@ -113,6 +114,7 @@ def test_a_crash_is_a_finding(sums: Path, tiny_library: Path) -> None:
     assert "SIGSEGV" in finding.text
 
 
+@pytest.mark.full
 def test_a_hang_is_a_finding(sums: Path, tiny_library: Path) -> None:
     (finding,) = wrong(sums, tiny_library, "PJRT_Client_Compile", "hang", limit=5.0).findings
     assert (finding.kind, finding.function) == ("hang", "PJRT_Client_Compile")
@@ -264,6 +266,7 @@ def test_what_is_no_plugin(sums: Path, no_symbol_library: Path, tmp_path: Path, 
     assert finding.text.startswith("the plugin cannot be loaded: ")
 
 
+@pytest.mark.full
 def test_a_library_that_hangs_while_it_loads(sums: Path, tmp_path: Path) -> None:
     source, library = tmp_path / "hang.c", tmp_path / "libhang.so"
     source.write_text("#include <unistd.h>\n__attribute__((constructor)) static void f(void) { for (;;) pause(); }\n")

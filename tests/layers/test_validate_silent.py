@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from pjrt.layers import Finding, read_findings
 
 TESTS = Path(__file__).resolve().parents[1]
@@ -59,6 +61,7 @@ def breach(finding: Finding) -> tuple[str, str]:
     return finding.rule, names[0] if names else f"no test in {finding}"
 
 
+@pytest.mark.full
 def test_the_device_api_breaks_a_rule_only_on_purpose(tmp_path: Path) -> None:
     """Each breach is found, with the line of Python that made it, and nothing else is."""
     arguments = ["-m", "pytest", "-q", "-p", "validated_session", "-p", "no:cacheprovider", "tests/device_api"]

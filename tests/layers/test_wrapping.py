@@ -188,6 +188,7 @@ print(written != device, stack.layers_of(plugin.address), stack.layers_of(stack.
 """
 
 
+@pytest.mark.full
 def test_libraries_that_frameworks_load_themselves(tmp_path: Path) -> None:
     """JAX is given the table with layers, PyTorch/XLA a library; the exported device behind it has them already."""
     library = tmp_path / "libreference.so"

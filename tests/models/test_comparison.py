@@ -218,6 +218,7 @@ def test_a_crash_is_a_finding(tmp_path: Path) -> None:
     assert (str(first.cause), first.name) == ("failure", "stablehlo.cosine")
 
 
+@pytest.mark.full
 def test_a_device_that_hangs_is_ended(tmp_path: Path) -> None:
     comparison = isolated(tmp_path, "sine", time_limit=2.0, find_first=False)
     (error,) = comparison.errors.values()
@@ -236,6 +237,7 @@ def test_a_device_that_cannot_be_made_in_a_subprocess() -> None:
         pjrt.compare(PROGRAM, ["nonesuch", "reference"], isolated=True)
 
 
+@pytest.mark.full
 def test_a_model_of_jax_with_names_and_a_dynamic_size() -> None:
     def model(weights: Any, x: Any) -> Any:
         return {"logits": jnp.tanh(x @ weights["w"]), "count": x.shape[0] * jnp.ones((), jnp.int32)}

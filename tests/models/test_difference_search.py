@@ -299,6 +299,7 @@ def programs(draw: st.DrawFn) -> tuple[str, int]:
     return text, count
 
 
+@pytest.mark.full
 @settings(deadline=None, max_examples=10, suppress_health_check=[HealthCheck.filter_too_much])
 @given(programs(), st.data())
 def test_of_random_programs_the_one_wrong_operation_is_named(program: tuple[str, int], data: st.DataObject) -> None:

@@ -35,6 +35,7 @@ def expected_logits(params: dict[str, Any], tokens: Any, steps: int, scale: floa
     return 5 * np.tanh(hidden * scale * steps)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("device", ["cpu", "reference"])
 def test_a_sharded_step_of_any_batch_with_a_donated_cache(exported: Path, device: str) -> None:
     params = weights()

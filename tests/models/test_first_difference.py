@@ -218,6 +218,7 @@ def test_replicas_have_values_of_their_own() -> None:
     assert (first.cause, first.name) == (Cause.OPERATION, "stablehlo.multiply")
 
 
+@pytest.mark.full
 def test_a_wrong_device_behind_the_c_api(tmp_path: Path) -> None:
     """The same fault in an exported plugin that is loaded by its path."""
     source = tmp_path / "wrong.py"

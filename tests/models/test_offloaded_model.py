@@ -81,6 +81,7 @@ def assert_right(result: Any, model: Layered) -> None:
         np.testing.assert_allclose(array, expected, rtol=2e-4, atol=2e-5)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("device", "name"), [("cpu", "unrolled"), ("cpu", "scanned"), *(("reference", name) for name in NAMES)]
 )
@@ -312,6 +313,7 @@ def test_several_threads_take_turns(inner: pjrt.Client) -> None:
         assert (client.devices[0].memory_stats().peak_bytes_in_use or 0) <= 2 * MATRIX + 1024
 
 
+@pytest.mark.full
 def test_shapes_take_turns_with_the_memory(layered: Callable[[str], Layered], inner: pjrt.Client) -> None:
     model = layered("step")
     with limited(inner, 5 * model.layer + OTHERS) as client:
@@ -445,6 +447,7 @@ def programs(draw: st.DrawFn) -> tuple[str, int, int]:
     return f"func.func @main({', '.join(heads)}) -> ({types}) {{\n{body}\n}}", arguments, weights
 
 
+@pytest.mark.full
 @given(programs(), st.integers(2, 24), st.booleans(), st.booleans())
 @settings(max_examples=10, deadline=None)
 def test_any_program_in_any_memory(program: tuple[str, int, int], arrays: int, prefetch: bool, on_device: bool) -> None:

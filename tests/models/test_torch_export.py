@@ -19,7 +19,7 @@ from pjrt import stablehlo
 from pjrt.models import ModelFile
 from pjrt.stablehlo.files import torch_export
 
-DEVICES = ["cpu", "reference", "iree"]
+DEVICES = ["cpu", "reference", pytest.param("iree", marks=pytest.mark.full)]
 
 
 @pytest.fixture(scope="module")

@@ -247,6 +247,7 @@ def test_the_end_of_a_process_gives_the_device_back(
     pjrt.client("lock-chip").close()
 
 
+@pytest.mark.full
 @posix_only
 def test_a_forked_child_has_no_part_in_it(chip: Callable[..., None], other: Callable[..., Other]) -> None:
     """It cannot give the device back, and does not keep it."""
@@ -284,6 +285,7 @@ def test_a_forked_child_is_refused_like_any_other(chip: Callable[..., None]) -> 
     assert f"process {os.getpid()} " in said
 
 
+@pytest.mark.full
 def test_parts_of_a_device(other: Callable[..., Other]) -> None:
     """Processes that may use different chips do not keep each other out; one that may use all does, and is kept out."""
     first, second = other(CHIPS="0,1"), other(CHIPS="3, 2")

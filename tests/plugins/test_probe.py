@@ -92,6 +92,7 @@ def test_one_that_fails_says_why(
             raise AssertionError(said.problem)
 
 
+@pytest.mark.full
 def test_one_that_hangs_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     code = f"open({str(tmp_path / 'began')!r}, 'w').close()\nimport threading\nthreading.Event().wait()"
     said = probe(declared(tmp_path, code, monkeypatch), time_limit=3)

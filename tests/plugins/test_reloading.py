@@ -379,6 +379,7 @@ print("fine")
 """
 
 
+@pytest.mark.full
 def test_jax_on_a_device_that_is_reloaded(tmp_path: Path) -> None:
     pytest.importorskip("jax")
     script = tmp_path / "on_jax.py"

@@ -24,6 +24,7 @@ def test_all_are_found_and_ready(site: Path) -> None:
     assert {name: states[name] for name in new_packages.NAMES} == dict.fromkeys(new_packages.NAMES, "ready")
 
 
+@pytest.mark.full
 def test_programs_are_judged_for_each(site: Path, tmp_path: Path) -> None:
     programs = new_packages.write_programs(tmp_path)
     devices = ("abacus", "sliderule", "comptometer")
@@ -34,5 +35,6 @@ def test_programs_are_judged_for_each(site: Path, tmp_path: Path) -> None:
         assert verdicts == {device: new_packages.VERDICTS[device][name] for device in devices}, name
 
 
+@pytest.mark.full
 def test_both_use_all_and_one_is_swapped(tmp_path: Path) -> None:
     new_packages.use_and_swap(new_packages.make(tmp_path, new_packages.lay_out))

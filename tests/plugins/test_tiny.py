@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 from tiny import build
 
+pytestmark = pytest.mark.full
+
 DRIVER = build.HERE / "driver" / "driver.c"
 
 

@@ -36,6 +36,7 @@ def chip(tmp_path: Path, number: int, **facts: object) -> Declaration:
     return Declaration("chip", "a test", factory="chip:make", hardware=(str(tmp_path / "chip*"),), **facts)  # type: ignore[arg-type]
 
 
+@pytest.mark.full
 def test_processes_share_the_devices_between_them() -> None:
     environment = {**os.environ, "PJRT_OPTIONS_REFERENCE": "num_devices=4"}
     started = [

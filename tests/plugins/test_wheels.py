@@ -121,6 +121,7 @@ def test_a_library_that_is_cut_off_is_not_usable(
         pjrt.client("tpu")
 
 
+@pytest.mark.full
 @pytest.mark.skipif(
     any(Path("/dev").glob("accel[0-9]*")) or any(Path("/dev/vfio").glob("[0-9]*")), reason="a TPU may be here"
 )

@@ -8,9 +8,12 @@ import subprocess
 from pathlib import Path
 
 import numpy as np
+import pytest
 from remote_fixtures import Serve
 
 import pjrt
+
+pytestmark = pytest.mark.full
 
 PAGE = (Path(__file__).parents[2] / "docs" / "remote.md").read_text()
 SECTION = PAGE.partition("## A TLS deployment, step by step")[2].partition("\n## ")[0]

@@ -59,6 +59,7 @@ def launcher() -> Iterator[Launcher]:
         gate.set()
 
 
+@pytest.mark.full
 def test_the_session_takes_no_requests_while_the_backlog_is_full(launcher: Launcher) -> None:
     launcher.start(80)
     further = threading.Thread(target=launcher.start, args=(1000,))

@@ -58,6 +58,7 @@ def test_a_client_that_closes_leaves_nothing(client: pjrt.Client) -> None:
         assert not session.usage.bytes
 
 
+@pytest.mark.full
 def test_a_server_that_ends_fails_every_waiting_call(serving: Serve) -> None:
     """Another one may be started in its place."""
     with reserved_port() as port:
@@ -145,6 +146,7 @@ TANH = """func.func @main(%x: tensor<65536xf32>) -> tensor<65536xf32> {
 }"""
 
 
+@pytest.mark.full
 def test_a_client_that_dies_in_the_middle_of_an_execution_leaves_nothing() -> None:
     begun, gate = threading.Event(), threading.Event()
 
@@ -226,6 +228,7 @@ def test_a_connection_cut_in_the_middle_of_a_transfer_is_an_error(client: pjrt.C
         until_ended(server)
 
 
+@pytest.mark.full
 def test_both_ends_notice_a_network_that_stalls(client: pjrt.Client) -> None:
     with served(client) as server, slow_network(target(server.address)) as network:
         with MessageClient(f"grpc://{network.address}") as speaker:

@@ -59,6 +59,7 @@ def names(script: str, mark: str) -> list[str]:
     return [lines[i + 1].split("(")[0].removeprefix("def ") for i, line in enumerate(lines) if line == mark]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", names("jax_checks.py", "@check"))
 def test_jax_runs(results: dict[str, Any], name: str) -> None:
     message = results["checks"][name]
@@ -79,6 +80,7 @@ def test_training_gives_the_losses_of_local_training(results: dict[str, Any]) ->
     assert served[-1] < served[0]
 
 
+@pytest.mark.full
 def test_limits_of_the_client_of_jaxlib(served_cpu: str, run_jax: RunJax) -> None:
     source = """
 def limit(function, message):

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
 from remote_fixtures import RunJax
+
+pytestmark = pytest.mark.full
 
 
 def test_arrays_and_programs_on_one_device(served_cpu: str, run_jax: RunJax) -> None:

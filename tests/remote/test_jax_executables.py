@@ -6,11 +6,13 @@ from contextlib import ExitStack
 from typing import Any
 
 import numpy as np
+import pytest
 from remote_fixtures import RunJax
 
 import pjrt
 
 
+@pytest.mark.full
 def test_donation_and_facts_about_executables(served_cpu: str, run_jax: RunJax) -> None:
     source = """
 def step(state, gradient):

@@ -34,6 +34,7 @@ for number in range(len(sys.argv) - 1):
 """
 
 
+@pytest.mark.full
 def test_jax_in_every_version(run_jax: RunJax) -> None:
     """One process of JAX has a platform for each version, all on the same devices."""
     with pjrt.client("cpu", num_devices=2) as client, ExitStack() as stack:

@@ -49,6 +49,7 @@ def test_a_sharding_over_another_number_of_devices(name: str, program: str, reas
     assert caught.value.message.count("expected shardings") == 1
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", ["cpu", "reference"])
 def test_the_options_say_how_many_partitions_there_are(name: str) -> None:
     """A program that fails for another reason gets no advice about them."""
@@ -68,7 +69,7 @@ def test_an_error_with_another_reason_stays_as_it_is() -> None:
         assert with_advice(error, pjrt.Program(code)) is error
 
 
-@pytest.mark.parametrize("name", ["cpu", "reference", "iree"])
+@pytest.mark.parametrize("name", ["cpu", "reference", pytest.param("iree", marks=pytest.mark.full)])
 @pytest.mark.parametrize("is_bytecode", [False, True])
 def test_constants_whose_values_were_left_out(name: str, is_bytecode: bool) -> None:
     code: str | bytes = """func.func public @main() -> tensor<3xf32> {

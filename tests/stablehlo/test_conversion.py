@@ -212,6 +212,7 @@ def test_a_tuple_result_is_one_tuple() -> None:
     assert len(after.instructions) == len(before.instructions) + 1
 
 
+@pytest.mark.full
 def test_what_only_hlo_has_becomes_stablehlo() -> None:
     erf = to_hlo(CHLO)
     converted = to_text(from_hlo(erf))

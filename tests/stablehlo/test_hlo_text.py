@@ -67,6 +67,7 @@ OPTIMIZED: dict[str, Callable[..., Any]] = {
 }
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", OPTIMIZED)
 @pytest.mark.parametrize("device", ["cpu", "reference"])
 def test_optimized_programs_run(name: str, device: str) -> None:

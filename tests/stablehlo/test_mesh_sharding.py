@@ -117,6 +117,7 @@ def test_what_is_written_is_read_again(sharding: MeshSharding) -> None:
     assert parse_mesh_sharding(str(sharding).replace(",", " , ").replace("[", "[ ")) == sharding
 
 
+@pytest.mark.full
 @settings(deadline=None, max_examples=300)
 @given(sharding=shardings())
 def test_it_means_what_xla_says(xla: Ask, sharding: MeshSharding) -> None:

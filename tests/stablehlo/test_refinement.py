@@ -217,6 +217,7 @@ def test_calls_that_grow_without_end_take_a_subprocess(monkeypatch: pytest.Monke
         refine(program, [(3,)])
 
 
+@pytest.mark.full
 @settings(max_examples=5, deadline=None)
 @given(batch=st.integers(1, 9), extra=st.integers(0, 5))
 def test_results_are_those_of_jax(two_sums_program: pjrt.Program, batch: int, extra: int) -> None:
@@ -243,6 +244,7 @@ def two_sums(x: Any, y: Any) -> Any:
     return x @ jnp.ones((3, 2)) + y.sum(), jnp.concatenate([y, x.reshape(-1)])
 
 
+@pytest.mark.full
 def test_a_platform_is_selected_before_or_after_refinement() -> None:
     program = exported(
         lambda x: jax.lax.platform_dependent(x, cpu=lambda x: x + 1, tpu=lambda x: x * 3),

@@ -187,6 +187,7 @@ def test_brackets_in_strings_and_comments_do_not_nest() -> None:
     assert parse(program).attributes == {"a.b": signs}
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", ["bytecode", "artifact", "hlo"])
 def test_flipped_bits_never_harm_this_process(request: pytest.FixtureRequest, name: str) -> None:
     code = request.getfixturevalue(name).code

@@ -218,6 +218,7 @@ module @program attributes {mhlo.num_partitions = 8 : i32} {
 }"""
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("device", ["cpu", "reference"])
 def test_shardy_is_not_given_the_shardings_of_gspmd(device: str) -> None:
     """XLA ends the process over them since jaxlib 0.12, so it is tried in another."""

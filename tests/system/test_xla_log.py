@@ -36,6 +36,7 @@ def errors_of(script: str, **variables: str) -> str:
     return done.stderr
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("made", CLIENTS.values(), ids=CLIENTS)
 def test_information_is_left_out_whatever_comes_before_jax(made: str) -> None:
     pytest.importorskip("jax")

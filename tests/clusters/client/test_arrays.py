@@ -21,6 +21,7 @@ def mesh(client: ifrt.Client) -> ifrt.Mesh:
     return ifrt.Mesh(client.devices, {"x": 2, "y": 2})
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("axes", [("y", "x"), (None, "y"), (None, None), (("x", "y"), None)])
 def test_resharding_over_hosts(client: ifrt.Client, mesh: ifrt.Mesh, axes: tuple[str | None, ...]) -> None:
     array = client.make_array(VALUE, mesh.sharding("x", "y"))

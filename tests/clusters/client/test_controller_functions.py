@@ -62,6 +62,7 @@ def test_an_error_of_the_function_is_that_of_the_result(shared_cluster: ClusterC
         np.asarray(result)
 
 
+@pytest.mark.full
 def test_a_function_that_raises_on_one_worker_holds_up_no_other() -> None:
     def broken(x: Any, y: Any, *, factor: int) -> None:
         if x[0] == 0:
@@ -127,6 +128,7 @@ def test_a_function_may_outlive_the_worker_that_waits_for_it(end: str) -> None:
         assert ended.wait(LIMIT)
 
 
+@pytest.mark.full
 def test_workers_of_a_tree_call_functions_of_the_controller() -> None:
     def double(x: Any, y: Any, *, factor: int) -> None:
         y[...] = 2 * x

@@ -162,6 +162,7 @@ def test_hosts_start_programs_in_the_order_of_the_calls(shared_cluster: ClusterC
     assert numbers(others) == [1500.0] * 4
 
 
+@pytest.mark.full
 def test_threads_send_their_programs_to_all_hosts_in_one_order(shared_cluster: ClusterClient) -> None:
     cluster = shared_cluster
     executables = [cluster.compile(all_reduce("[[0, 1, 2, 3]]", 4)) for _ in range(2)]

@@ -42,6 +42,7 @@ def worker(address: str, token_file: Path, *further: str) -> subprocess.Popen[st
     )
 
 
+@pytest.mark.full
 def test_workers_join_the_controller(token_file: Path, address: str) -> None:
     """They may start before it. One too many is refused; when the controller ends, so do all."""
     workers = [worker(address, token_file, "--index", "1"), worker(address, token_file)]

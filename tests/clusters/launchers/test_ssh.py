@@ -52,6 +52,7 @@ class RecordingLauncher(SshLauncher):
         return self.handles
 
 
+@pytest.mark.full
 def test_workers_start_on_their_hosts_and_end_with_the_command(
     ssh_command: list[str], capfd: pytest.CaptureFixture[str]
 ) -> None:

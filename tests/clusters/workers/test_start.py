@@ -79,6 +79,7 @@ def configured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Configured]
     assert [handle.poll() for handle in cluster.launcher.handles] == ["exit code 0"] * 2
 
 
+@pytest.mark.full
 def test_workers_have_their_environment_and_folder(configured: Configured) -> None:
     client = configured.client
     assert client.call_on_hosts("os:getenv", "PJRT_TEST_WORD") == ["a word"] * 2
@@ -120,6 +121,7 @@ def test_no_secret_is_in_arguments_or_the_environment(configured: Configured) ->
         assert token.decode() not in repr(start)
 
 
+@pytest.mark.full
 def test_a_cluster_outlives_the_thread_that_starts_it(shared_cluster: ClusterClient) -> None:
     """Also: two clusters are in one process at one time."""
     clients: list[ClusterClient] = []
@@ -186,6 +188,7 @@ def test_a_worker_that_crashes_is_named_with_its_output(failing: Path) -> None:
     assert "\n  I shall crash" in error.message
 
 
+@pytest.mark.full
 def test_a_worker_that_is_late_is_named_with_its_state(failing: Path) -> None:
     _, error = start(f"{failing}:wait", start_timeout=3)
     assert error.code is pjrt.StatusCode.DEADLINE_EXCEEDED
@@ -210,6 +213,7 @@ except KeyboardInterrupt:
 """
 
 
+@pytest.mark.full
 def test_ctrl_c_ends_a_start(failing: Path) -> None:
     command = [sys.executable, "-c", CONTROLLER, f"{failing}:wait"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as controller:
@@ -256,6 +260,7 @@ elif sys.argv[1] == "forked":
 """
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("way", ["ended", "collected", "forked"])
 def test_the_end_of_the_controller_is_that_of_the_workers(way: str) -> None:
     environment = os.environ | {"PYTHONWARNINGS": "ignore"}

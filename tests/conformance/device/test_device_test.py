@@ -24,6 +24,7 @@ def only(report: Report) -> Finding:
     return finding
 
 
+@pytest.mark.full
 def test_a_device_that_is_right_passes() -> None:
     report = examined("right", "add f32", "add bf16", "tanh i", "donation", groups=("operations", "behaviour"))
     assert report.is_right
@@ -31,12 +32,14 @@ def test_a_device_that_is_right_passes() -> None:
     assert report.platform == "mychip"
 
 
+@pytest.mark.full
 def test_a_device_with_memory_of_its_own_passes() -> None:
     report = examined("with_memory", "add f32", "add c", "*", groups=("behaviour", "devices"))
     assert report.is_right, str(report)
     assert report.passed > 40
 
 
+@pytest.mark.full
 def test_the_scaffold_passes_with_jax(tmp_path: Path) -> None:
     file = tmp_path / "device.py"
     file.write_text(TEMPLATE.read_text().replace("@NAME@", "scaffold"))
@@ -61,17 +64,20 @@ def test_one_wrong_element_type_is_found_with_the_smallest_program() -> None:
     assert report.passed == 1
 
 
+@pytest.mark.full
 def test_the_sign_of_zero_is_a_part_of_exact_results() -> None:
     finding = only(examined("wrong_sign_of_zero", "negate f32 edge"))
     assert (finding.inputs, finding.expected, finding.value) == (("%x = 0.0",), "-0.0", "0.0")
 
 
+@pytest.mark.full
 def test_a_wrong_empty_result_is_found() -> None:
     finding = only(examined("wrong_on_empty", "add f32 *"))
     assert (finding.check, finding.kind) == ("stablehlo.add f32 empty", Kind.ERROR)
     assert "expected a result of type tensor<0x3xf32>, found f32[1,0,3]" in finding.message
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("function", "kind", "message"), [("crashes", Kind.CRASH, "SIGABRT"), ("hangs", Kind.HANG, "within 10 seconds")]
 )
@@ -88,6 +94,7 @@ def test_a_crash_or_a_hang_is_named_and_the_test_goes_on(function: str, kind: Ki
     assert report.complete
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("function", "check", "message"),
     [
@@ -104,12 +111,14 @@ def test_wrong_behaviour_is_named(function: str, check: str, message: str) -> No
     assert "stablehlo.add" in finding.program
 
 
+@pytest.mark.full
 def test_wrong_replicas_are_named_with_the_arguments_of_each_device() -> None:
     finding = only(examined("forgets_replicas", "stablehlo.all_*", groups=("devices",)))
     assert (finding.check, finding.kind) == ("replicas with stablehlo.all_reduce", Kind.WRONG)
     assert [each.partition(" = ")[0] for each in finding.inputs] == ["%x of device 0", "%x of device 1"]
 
 
+@pytest.mark.full
 def test_a_device_without_a_client_is_an_error() -> None:
     with pytest.raises(pjrt.PjrtError, match="no chip in this machine"):
         examined("has_no_client")

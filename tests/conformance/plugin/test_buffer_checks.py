@@ -45,6 +45,7 @@ def test_there_are_checks() -> None:
     assert {module_of(each) for each in checks().values()} == set(MODULES)
 
 
+@pytest.mark.full
 def test_each_check_can_fail(outcomes: Mapping[str, Mapping[str, str]]) -> None:
     found = outcomes["failing functions"]
     assert {name: each for name, each in found.items() if each not in ("caught", "unsupported")} == {}
@@ -55,6 +56,7 @@ def test_wrong_values_are_found(outcomes: Mapping[str, Mapping[str, str]]) -> No
     assert outcomes["wrong values"] == dict.fromkeys(WRONG_VALUES, "caught")
 
 
+@pytest.mark.full
 def test_leaks_are_found(tiny_library: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def subject() -> Subject:
         return Subject(raw.load(tiny_library), OPTIONS, Samples(str(PROGRAMS)))

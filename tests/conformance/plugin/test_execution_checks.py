@@ -85,6 +85,7 @@ def test_an_unimplemented_function_is_unsupported(subject: Subject, tiny_control
         all_checks()["serialization.bytes"].run(subject)
 
 
+@pytest.mark.full
 def test_memory_that_grows_fails_a_check(subject: Subject) -> None:
     memory = ctypes.CDLL(None)
     memory.malloc.restype = ctypes.c_void_p

@@ -19,6 +19,7 @@ PROGRAMS = HERE / "programs"
 RECORDINGS = resources.files("pjrt.conformance.plugin.framework") / "recordings"
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("device", ["cpu", "reference"])
 def test_what_jax_and_pytorch_do_works(device: str) -> None:
     filters = ["jax.grad", "jax.donation", "jax.shard_map", "jax.serialization", "torch_xla.training"]
@@ -26,11 +27,13 @@ def test_what_jax_and_pytorch_do_works(device: str) -> None:
     assert report.counts[Verdict.PASSED] == len(filters), str(report)
 
 
+@pytest.mark.full
 def test_a_program_for_two_devices_is_unsupported_on_one() -> None:
     report = check_plugin("reference", tiers=["framework"], filters=["jax.shard_map"])
     assert report.unsupported == {"2 addressable devices; the client has 1": 1}
 
 
+@pytest.mark.full
 def test_operations_have_the_results_of_the_reference_interpreter() -> None:
     filters = ["operation.stablehlo.add", "operation.stablehlo.reduce_window", "operation.chlo.erf"]
     report = check_plugin("cpu", tiers=["framework"], filters=filters, jobs=2)
@@ -38,6 +41,7 @@ def test_operations_have_the_results_of_the_reference_interpreter() -> None:
     assert report.counts[Verdict.PASSED] >= 3, str(report)
 
 
+@pytest.mark.full
 def test_a_device_that_adds_wrong_is_found() -> None:
     report = check_plugin(
         f"{DEVICES}:wrong_sum", tiers=["framework"], filters=["operation.stablehlo.add", "jax.grad"], jobs=2

@@ -123,6 +123,7 @@ def test_a_report_beside_an_earlier_one() -> None:
     assert str(ReportComparison.of(before, before)) == "beside the baseline: 2 still failing"
 
 
+@pytest.mark.full
 def test_the_page_shows_the_failures_the_matrix_and_the_differences(window: Browser, tmp_path: Path) -> None:
     (tmp_path / "page.html").write_text(report_page(MIXED, report(outcome("a.fails", "passed"))))
     window.open(tmp_path / "page.html")

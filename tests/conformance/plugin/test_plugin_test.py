@@ -19,6 +19,7 @@ PATIENCE = 120.0
 pytestmark = pytest.mark.timeout(900)  # 1,800 processes take 40 seconds where nothing else runs
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", ["reference", "cpu"])
 def test_a_built_in_device_passes(name: str) -> None:
     report = check_plugin(name, {"num_devices": 2}, tiers=["contract"], jobs=2, time_limit=PATIENCE)
@@ -26,6 +27,7 @@ def test_a_built_in_device_passes(name: str) -> None:
     assert report.counts[Verdict.PASSED] > 400
 
 
+@pytest.mark.full
 def test_the_tiny_plugin_passes(tiny_library: Path) -> None:
     outcomes: list[Outcome] = []
     report = check_plugin(

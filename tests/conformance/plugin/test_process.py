@@ -27,6 +27,7 @@ def outcomes(report: PluginReport) -> tuple[Outcome, Outcome]:
     return by_name["client.lookup_device.absent_id[-1]"], by_name["buffer.contents.there_and_back[f32]"]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("fault", "found"),
     [
@@ -47,6 +48,7 @@ def test_the_end_of_the_process_is_a_finding_with_its_call(
     assert other.verdict is Verdict.PASSED
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("fault", ["hang", "stop"])
 def test_a_hang_is_a_finding_with_its_call(unruly_library: Path, monkeypatch: pytest.MonkeyPatch, fault: str) -> None:
     lookup, other = outcomes(run(unruly_library, fault, monkeypatch, time_limit=8.0))
@@ -55,6 +57,7 @@ def test_a_hang_is_a_finding_with_its_call(unruly_library: Path, monkeypatch: py
     assert other.verdict is Verdict.PASSED
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("fault", ["print", "signals", "threads", "children", "files"])
 def test_what_a_plugin_does_to_its_process_changes_no_outcome(
     unruly_library: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], fault: str
@@ -64,6 +67,7 @@ def test_what_a_plugin_does_to_its_process_changes_no_outcome(
     assert capfd.readouterr() == ("", "")
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("fault", "message"),
     [
@@ -89,6 +93,7 @@ def test_a_library_that_is_no_plugin(no_symbol_library: Path, tmp_path: Path) ->
         check_plugin(text)
 
 
+@pytest.mark.full
 def test_a_process_that_is_started_anew_does_the_same(
     unruly_library: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

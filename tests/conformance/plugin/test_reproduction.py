@@ -42,6 +42,7 @@ def failure(library: Path, name: str, **settings: float) -> Outcome:
     return report.failures[0]
 
 
+@pytest.mark.full
 def test_a_call_that_succeeds_though_it_must_fail(
     unruly_library: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -55,6 +56,7 @@ def test_a_call_that_succeeds_though_it_must_fail(
     )
 
 
+@pytest.mark.full
 def test_a_crash(unruly_library: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("UNRULY", "crash")
     outcome = failure(unruly_library, "client.lookup_device.absent_id[-1]")
@@ -66,6 +68,7 @@ def test_a_crash(unruly_library: Path, monkeypatch: pytest.MonkeyPatch, tmp_path
         assert done.stdout.splitlines()[-1] == "PJRT_Client_LookupDevice: "
 
 
+@pytest.mark.full
 def test_wrong_contents(unruly_library: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("UNRULY", "wrong data")
     outcome = failure(unruly_library, "buffer.contents.there_and_back[i32]")

@@ -15,6 +15,8 @@ from running_job import RunningJob
 
 import pjrt
 
+pytestmark = pytest.mark.full
+
 COUNTS = (2, 3)
 """The devices of each process: uneven, so that processes have different shares of a group."""
 

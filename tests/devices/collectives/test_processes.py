@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
 from job_fixtures import StartJob
+
+pytestmark = pytest.mark.full
 
 SUM = """
 import numpy as np

@@ -23,6 +23,8 @@ from pjrt.devices.iree import compiler, packages
 from pjrt.devices.iree.client import IreeClient
 from pjrt.devices.iree.plugin import IreePlugin
 
+pytestmark = pytest.mark.full
+
 NewClient = Callable[..., IreeClient]
 X = np.arange(4, dtype=np.float32)
 

@@ -17,6 +17,8 @@ from pjrt.api.errors import InvalidArgumentError, UnimplementedError
 from pjrt.devices.iree import compilation, compiler
 from pjrt.devices.iree.client import IreeClient
 
+pytestmark = pytest.mark.full
+
 NewClient = Callable[..., IreeClient]
 X = np.arange(4, dtype=np.float32)
 

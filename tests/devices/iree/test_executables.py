@@ -16,6 +16,8 @@ from pjrt.api.errors import DataLossError, InvalidArgumentError
 from pjrt.devices.iree.client import IreeClient
 from pjrt.devices.iree.plugin import IreePlugin
 
+pytestmark = pytest.mark.full
+
 LOAD = """
 import sys
 from pathlib import Path

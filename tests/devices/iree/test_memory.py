@@ -15,6 +15,8 @@ from pjrt.devices.iree.client import IreeClient
 from pjrt.devices.iree.memory import ALIGNMENT, IreeGpuMemory, Tensor
 from pjrt.host_memory.aligned import aligned_empty
 
+pytestmark = pytest.mark.full
+
 ZERO_COPY = HostBufferSemantics.IMMUTABLE_ZERO_COPY
 
 

@@ -11,6 +11,8 @@ import pjrt
 from pjrt.devices.iree.rewrites import rewrite
 from pjrt.devices.iree.support import refusal
 
+pytestmark = pytest.mark.full
+
 FAR = np.iinfo(np.int32).max
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from programs import tensor
@@ -40,6 +41,7 @@ def main(given: list[str], made: str, body: str) -> str:
     return f"func.func @main({params}) -> {made} {{ {body} return %0 : {made} }}"
 
 
+@pytest.mark.full
 @settings(max_examples=25, deadline=None)
 @given(
     name=st.sampled_from(["add", "subtract", "multiply", "maximum", "minimum", "compare", "select", "convert"]),

@@ -299,6 +299,7 @@ def test_the_registry_lists_every_op_with_a_docstring() -> None:
     assert not [rule.name for rule in listed if not rule.compile.__doc__]
 
 
+@pytest.mark.full
 def test_an_op_from_outside_before_the_first_program() -> None:
     """A known name is refused, and leaves the device as it was, whether its own ops are loaded by then or not."""
     script = """

@@ -116,6 +116,7 @@ def gathers(draw: Any) -> Gather:
     )
 
 
+@pytest.mark.full
 @settings(max_examples=150, deadline=None)
 @given(gathers(), st.sampled_from([T.S8, T.S32, T.S64, T.U32, T.U64]), st.integers(0, 1000))
 def test_any_gather(run: Any, g: Gather, t: ElementType, seed: int) -> None:

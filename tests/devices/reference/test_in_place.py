@@ -155,6 +155,7 @@ STEPS = {
 }
 
 
+@pytest.mark.full
 @settings(max_examples=150, deadline=None)
 @given(st.data())
 def test_any_program_gives_what_copies_give(run: Any, data: Any) -> None:

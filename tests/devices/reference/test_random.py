@@ -94,6 +94,7 @@ STATES = {"THREE_FRY": [(1, 2), (2**64 - 1, 2**64 - 3)], "PHILOX": [(7, 2**64 - 
 STATES["DEFAULT"] = STATES["PHILOX"][1:]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("algorithm", STATES)
 @pytest.mark.parametrize("t", [T.U8, T.U16, T.U32, T.U64], ids=lambda t: t.mlir)
 def test_bits_are_xla_s(run: Any, on_xla: Any, algorithm: str, t: ElementType) -> None:

@@ -291,6 +291,7 @@ with pjrt.client("cpu", num_devices=2) as client:
 """
 
 
+@pytest.mark.full
 @pytest.mark.skipif(sys.platform != "linux", reason="the limit of a process's memory is Linux's")
 def test_a_result_that_found_no_memory_is_an_error_wherever_it_is_read() -> None:
     """XLA would end the process."""

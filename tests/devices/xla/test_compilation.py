@@ -253,6 +253,7 @@ FEEDS = {
 }
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", list(FEEDS))
 def test_programs_that_would_wait_for_the_host_are_refused_as_a_check_refuses_them(
     client: pjrt.Client, name: str

@@ -9,6 +9,7 @@ from job_programs import ALL_REDUCE
 from pjrt.stablehlo.jaxlib import version
 
 
+@pytest.mark.full
 @pytest.mark.skipif(version() < (0, 10), reason="jaxlib before 0.10 cannot pull arrays from other processes")
 def test_buffers_are_sent_and_received(start_job: StartJob) -> None:
     lines = start_job(

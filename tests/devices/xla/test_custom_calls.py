@@ -245,6 +245,7 @@ CHOLESKY = program(
 )
 
 
+@pytest.mark.full
 def test_lapack_is_loaded_for_the_first_program_that_calls_it() -> None:
     done = in_a_process(f"""
 import sys, numpy as np, pjrt
@@ -258,6 +259,7 @@ print(np.asarray(program(4 * np.eye(2, dtype=np.float32))[0]).tolist(), "jax" in
     assert done.stdout.splitlines() == ["False False", "[[2.0, 0.0], [0.0, 2.0]] False"]
 
 
+@pytest.mark.full
 def test_a_kept_program_calls_lapack_too(client: pjrt.Client, tmp_path: Path) -> None:
     kept = tmp_path / "cholesky"
     kept.write_bytes(client.compile(CHOLESKY).serialize())
@@ -269,6 +271,7 @@ print(np.asarray(program(4 * np.eye(2, dtype=np.float32))[0]).tolist())
     assert done.stdout.splitlines() == ["[[2.0, 0.0], [0.0, 2.0]]"], done.stderr
 
 
+@pytest.mark.full
 def test_handlers_that_somebody_else_registered_know_where_lapack_is() -> None:
     """JAX registers them without loading LAPACK; jaxlib's handlers would call the address 0."""
     done = in_a_process(f"""

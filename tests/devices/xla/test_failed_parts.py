@@ -6,6 +6,8 @@ import pytest
 from job_fixtures import StartJob
 from job_programs import ALL_REDUCE
 
+pytestmark = pytest.mark.full
+
 BEGIN = (
     ALL_REDUCE
     + '''

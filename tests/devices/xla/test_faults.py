@@ -273,6 +273,7 @@ def answers_of_xla() -> dict[str, str]:
     return answers
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", faults.FAULTS)
 def test_xla_has_the_fault_in_the_versions_of_the_table(name: str, answers_of_xla: dict[str, str]) -> None:
     answer = answers_of_xla[name]

@@ -43,6 +43,7 @@ def test_a_python_function(client: pjrt.Client, programs: Any) -> None:
     assert seen == [False, 2.5, 3, "good", [7, 8], True, {"a": 1}]
 
 
+@pytest.mark.full
 @settings(max_examples=12)
 @given(
     kind=st.sampled_from(["i4", "ui4", "i2", "ui2", "f4E2M1FN"]),

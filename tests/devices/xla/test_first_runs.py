@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from job_fixtures import StartJob
 from job_programs import ALL_REDUCE
 
@@ -44,6 +45,7 @@ def test_another_constant(start_job: StartJob) -> None:
     check_told(start_job, "attempt(lambda: run(compiled(scaled(2 + rank))))")
 
 
+@pytest.mark.full
 def test_another_order(start_job: StartJob) -> None:
     check_told(
         start_job,
@@ -54,10 +56,12 @@ attempt(lambda: [run(each) for each in ((three, two) if rank else (two, three))]
     )
 
 
+@pytest.mark.full
 def test_other_options(start_job: StartJob) -> None:
     check_told(start_job, "attempt(lambda: run(compiled(scaled(2), xla_cpu_enable_fast_math=bool(rank))))")
 
 
+@pytest.mark.full
 def test_what_may_differ(start_job: StartJob) -> None:
     """Compiling once more, locations, paths, programs without collectives, and executables that were serialized."""
     job = start_job(

@@ -48,6 +48,7 @@ receive(1); say("there"); hear(); attempt(receive, 2); go_on()
 }
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("stage", "victim", "number"),
     [
@@ -92,6 +93,7 @@ attempt(client.compile, program, pjrt.CompileOptions(num_replicas=4))
     assert job[0].wait() == 0
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("leaver", [0, 1])
 def test_a_process_that_leaves_while_others_compute(start_job: StartJob, leaver: int) -> None:
     job = start_job(2, BEGIN + f"executable = compiled(); run()\nif rank != {leaver}: attempt(run); go_on()")
@@ -120,6 +122,7 @@ distributed.shutdown()
     assert job.succeed()[0][-1] == "[4098.0, 4098.0]"
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
 def test_what_does_not_need_a_lost_process_goes_on(start_job: StartJob, number: int) -> None:
     job = start_job(

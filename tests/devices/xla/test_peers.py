@@ -65,6 +65,7 @@ distributed.shutdown()
         ]
 
 
+@pytest.mark.full
 def test_more_collectives_than_xla_keeps_in_flight(start_job: StartJob) -> None:
     lines = start_job(
         2,
@@ -83,6 +84,7 @@ distributed.shutdown()
     assert lines == [["[0.0, 0.0] False"]] * 2
 
 
+@pytest.mark.full
 def test_programs_run_on_all_devices_or_some(start_job: StartJob) -> None:
     lines = start_job(
         2,
@@ -156,6 +158,7 @@ say(first([double(np.ones(4, "f4"))]))                                        # 
         ]
 
 
+@pytest.mark.full
 def test_processes_with_different_numbers_of_devices(start_job: StartJob) -> None:
     lines = start_job(
         3,
@@ -172,6 +175,7 @@ distributed.shutdown()
     assert [output[-1] for output in lines] == [f"{ids} {{{float(sum(ids))}}}"] * 3
 
 
+@pytest.mark.full
 def test_further_clients_of_a_job(start_job: StartJob) -> None:
     lines = start_job(
         2,
@@ -207,6 +211,7 @@ distributed.shutdown()
         ]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("end", "leader_first"),
     [
@@ -239,6 +244,7 @@ say("ending")
     assert not any(process.errors for process in job.processes)
 
 
+@pytest.mark.full
 def test_a_job_keeps_no_client_alive(start_job: StartJob) -> None:
     lines = start_job(
         2,
@@ -274,6 +280,7 @@ def test_several_processes_need_a_job() -> None:
             client.cross_host_send_buffers([buffer], [0], [0])
 
 
+@pytest.mark.full
 def test_collectives_are_chosen_alike(start_job: StartJob) -> None:
     lines = start_job(
         2,

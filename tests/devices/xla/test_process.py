@@ -37,6 +37,7 @@ def later(call):
 """
 
 
+@pytest.mark.full
 def test_two_threads_share_a_client(run_script: Script) -> None:
     said = run_script(
         IN_FLIGHT
@@ -93,6 +94,7 @@ print(outcomes.count(2.0), outcomes.count("refused"))
     assert said.split() == ["100", "100"]
 
 
+@pytest.mark.full
 def test_a_hundred_clients(run_script: Script) -> None:
     said = run_script(
         """
@@ -135,6 +137,7 @@ except pjrt.FailedPreconditionError as error:
     assert said.split() == ["False", "False", "None", "1.0", "True", "True"]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "end",
     [
@@ -187,6 +190,7 @@ begun.wait()
 """
 
 
+@pytest.mark.full
 def test_the_interpreter_ends_with_daemon_threads_at_work(run_script: Script) -> None:
     assert run_script(AT_WORK + "print('end', flush=True)").split() == ["end"]
 
@@ -204,6 +208,7 @@ def test_only_a_busy_machine_makes_the_end_wait_longer(
     assert next(count) - 1 == looks
 
 
+@pytest.mark.full
 def test_the_thread_that_ends_the_interpreter_may_still_use_the_device(run_script: Script) -> None:
     said = run_script(
         """
@@ -277,6 +282,7 @@ print(np.asarray(held.result)[1, 1], np.asarray(add(x, x)[0])[0])
     assert said.split() == ["told", "True", "status", "0", "1.0", "2.0"]
 
 
+@pytest.mark.full
 def test_a_forked_child_cannot_use_what_its_parent_used(run_script: Script) -> None:
     """XLA's own locks and threads do not survive a fork: compiling in the child would end it."""
     said = run_script(
@@ -339,6 +345,7 @@ def least_growth(round, rounds):
 """
 
 
+@pytest.mark.full
 def test_memory_stays_flat_over_ten_thousand_executions(run_script: Script) -> None:
     said = run_script(
         GROWTH
@@ -367,6 +374,7 @@ print(least_growth(steps, 4))
     assert int(said) < 1 << 20, f"at least {int(said)} bytes more with every 2,550 executions"
 
 
+@pytest.mark.full
 def test_memory_stays_flat_over_executions_on_many_devices_and_compilations(run_script: Script) -> None:
     said = run_script(
         GROWTH
@@ -393,6 +401,7 @@ print(least_growth(steps, 4))
     assert int(said) < 4 << 20, f"at least {int(said)} bytes more with every round"
 
 
+@pytest.mark.full
 @pytest.mark.skipif(importlib.util.find_spec("jax") is None, reason="shows that an installed jax is left alone")
 def test_an_installed_jax_is_not_imported(run_script: Script) -> None:
     said = run_script(
@@ -429,6 +438,7 @@ LOOKS: dict[str, str] = {
 }
 
 
+@pytest.mark.full
 @pytest.mark.skipif(importlib.util.find_spec("jax") is None, reason="shows that an installed jax is not damaged")
 @pytest.mark.parametrize("look", LOOKS.values(), ids=LOOKS)
 def test_a_jax_that_is_imported_later_is_not_damaged(run_script: Script, look: str) -> None:
@@ -457,6 +467,7 @@ for size in (64, 8):
     assert said.split() == ["2080.0", "36.0"]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("first", ["", "pjrt.stablehlo.inspect(pjrt.Program.of(ADD)); "])
 def test_nothing_is_said_on_standard_error(first: str) -> None:
     code = f"import pjrt, pjrt.stablehlo; ADD = {ADD!r}; {first}pjrt.client('cpu').close()"

@@ -50,6 +50,7 @@ def forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(safe_parse, "_sound", {})
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("text", [QUANTIZED, SIX, calls(3000)], ids=["quantized", "six bits", "3000 calls"])
 def test_what_ends_the_compiler_is_an_error(client: pjrt.Client, text: str) -> None:
     with pytest.raises(pjrt.UnimplementedError, match=r"XLA's compiler ends its process over it \(SIG"):
@@ -66,6 +67,7 @@ TOP_K = """func.func @main(%%x: tensor<4xf32>) -> tensor<2xf32> {
   return %%0#0 : tensor<2xf32> }"""
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "text",
     [
@@ -81,6 +83,7 @@ def test_custom_calls_that_end_the_compiler_are_an_error(client: pjrt.Client, te
         client.compile(text)
 
 
+@pytest.mark.full
 def test_a_sharding_that_nobody_can_inspect_is_an_error() -> None:
     attributes = 'mhlo.sharding = "{devices=[2]<=[2]}", backend_config = "0123456789abcdef"'
     with pjrt.client("cpu", num_devices=2) as two, pytest.raises(pjrt.UnimplementedError, match="ends its process"):
@@ -142,6 +145,7 @@ ENDING = {
 }
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", list(ENDING))
 def test_operations_on_constants_that_may_end_the_compiler_are_tried_first(name: str) -> None:
     """Some versions of XLA end the process; others refuse the program, or give a result."""
@@ -196,6 +200,7 @@ def test_what_no_device_runs_is_refused_without_a_trial(
     assert client.supports(text).verdict is pjrt.Verdict.NO
 
 
+@pytest.mark.full
 def test_an_unusual_program_is_tried_once_and_runs(client: pjrt.Client, monkeypatch: pytest.MonkeyPatch) -> None:
     started: list[Any] = []
     start = subprocess.Popen
@@ -206,6 +211,7 @@ def test_an_unusual_program_is_tried_once_and_runs(client: pjrt.Client, monkeypa
     assert len(started) == 1
 
 
+@pytest.mark.full
 def test_a_program_that_the_compiler_refuses_is_refused_in_its_words(client: pjrt.Client) -> None:
     text = """func.func @main(%x: tensor<?xf32>) -> tensor<?xf32> {
       %0 = stablehlo.custom_call @nobody_has_this(%x) : (tensor<?xf32>) -> tensor<?xf32>
@@ -243,6 +249,7 @@ MUTATIONS = st.sampled_from(
 )
 
 
+@pytest.mark.full
 @given(st.lists(MUTATIONS, max_size=3), st.integers(0, 300), st.characters(max_codepoint=127))
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @pytest.mark.parametrize("device", ["cpu", "reference"])
@@ -271,6 +278,7 @@ def device_named(name: str) -> pjrt.Client:
 DEEP = "[" * 100_000
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "text",
     [
@@ -333,6 +341,7 @@ def test_types_larger_than_the_memory_are_not_ordinary(monkeypatch: pytest.Monke
         assert trial_compilation.is_ordinary(outline) is is_ordinary
 
 
+@pytest.mark.full
 @pytest.mark.skipif(sys.platform == "win32", reason="the limits of a process are those of POSIX")
 def test_what_cannot_be_tried_is_refused() -> None:
     script = f"""

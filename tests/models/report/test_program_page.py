@@ -232,6 +232,7 @@ def chain(length: int) -> str:
     )
 
 
+@pytest.mark.full
 def test_a_large_program_is_folded(show: Show) -> None:
     text = chain(5000)
     assert len(program_page(text)) < 2_000_000

@@ -81,6 +81,7 @@ def test_the_address_may_come_from_the_environment(server: remote.Server, monkey
         assert len(client.devices) == 2
 
 
+@pytest.mark.full
 def test_a_server_that_dies_fails_all_that_wait(serving: Serve) -> None:
     killed = serving("reference")
     client = pjrt.client("remote", address=killed.address)
@@ -161,6 +162,7 @@ with pjrt.client("cpu") as client, remote.serve(client) as server:
 """
 
 
+@pytest.mark.full
 def test_a_server_is_lost_by_its_silence_and_not_by_long_calls() -> None:
     command = [sys.executable, "-c", SERVER_THAT_KEEPS_PYTHON]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
@@ -184,6 +186,7 @@ def test_a_server_is_lost_by_its_silence_and_not_by_long_calls() -> None:
             process.kill()
 
 
+@pytest.mark.full
 def test_requests_that_a_server_does_not_take_have_a_limit(serving: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(service, "_MOST_REQUESTS", 100)
     slow = serving("reference")
@@ -317,6 +320,7 @@ del kept, double, futures, y, manager, client
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
+@pytest.mark.full
 def test_the_garbage_collector_may_end_buffers_anywhere(client: Any, session: Any) -> None:
     double = client.compile(DOUBLE)
     thresholds = gc.get_threshold()

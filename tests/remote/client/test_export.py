@@ -6,6 +6,10 @@ import os
 import subprocess
 import sys
 
+import pytest
+
+pytestmark = pytest.mark.full
+
 TRAINING = """
 import pjrt.frameworks.jax
 pjrt.frameworks.jax.register("remote")

@@ -38,6 +38,7 @@ def read(metrics: MetricsServer) -> dict[tuple[str, str], float]:
     return values
 
 
+@pytest.mark.full
 def test_what_a_server_does(client: pjrt.Client) -> None:
     with MetricsServer() as metrics, remote.serve(client, metrics=metrics, limits=Limits(sessions=1)) as server:
         with remote.serve(client, metrics=metrics), MessageClient(server.address) as speaker:

@@ -61,6 +61,7 @@ except pjrt.FailedPreconditionError as error:
     ]
 
 
+@pytest.mark.full
 def test_several_servers_beside_the_default(serving: Serve) -> None:
     """JAX lowers programs for the reference device by its rules for CPUs: it knows donation and LAPACK by name."""
     both = serving("cpu", "reference", "-O", "num_devices=2", devices=2)
@@ -81,6 +82,7 @@ print(y.is_deleted(), z[0])
     ]
 
 
+@pytest.mark.full
 def test_a_server_that_goes_away(serving: Serve) -> None:
     server = serving("cpu")
     source = """
@@ -101,11 +103,13 @@ except jax.errors.JaxRuntimeError as error:
     assert run(source, server.address, server.process.pid) == ["[1. 2. 3.]", "1 str", "failed"]
 
 
+@pytest.mark.full
 def test_the_end_of_the_process_with_a_function_for_disconnections(served_cpu: str) -> None:
     """JAX ends its client while Python exits: no thread of jaxlib's may call the function then."""
     run("connect(sys.argv[1], on_disconnect=print)\nimport jax\njax.devices()", served_cpu)
 
 
+@pytest.mark.full
 def test_errors(served_cpu: str) -> None:
     source = """
 def failing(kind, *arguments, **options):
@@ -143,6 +147,7 @@ failing(pjrt.FailedPreconditionError, sys.argv[1])
         assert part in line
 
 
+@pytest.mark.full
 def test_tls_and_a_token(serving: Serve, authority: Authority, token_file: Path) -> None:
     server = serving(
         "cpu",

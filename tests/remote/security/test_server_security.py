@@ -84,6 +84,7 @@ def test_files_that_do_not_fit(authority: Authority, stranger: Authority, tmp_pa
         ServerSecurity(server.certificate, open_key).check(place)
 
 
+@pytest.mark.full
 def test_access_tokens_over_tls(client: pjrt.Client, authority: Authority, tmp_path: Path) -> None:
     valid = write_secret(tmp_path / "valid", f"alice {A}\nbob {B}\n")
     with remote.serve(client, **tls(authority.server), token_file=valid) as server:
@@ -100,6 +101,7 @@ def test_access_tokens_over_tls(client: pjrt.Client, authority: Authority, tmp_p
             MessageClient(server.address, ClientSecurity(authority.certificate, token_file=mine))
 
 
+@pytest.mark.full
 def test_access_tokens_in_the_clear(client: pjrt.Client, token_file: Path) -> None:
     token = token_file.read_text().strip()
     with remote.serve(client, token_file=token_file) as server:
@@ -127,6 +129,7 @@ def test_certificates_of_clients(client: pjrt.Client, authority: Authority, stra
         check_fails(server.address, ClientSecurity(ca, expired.certificate, expired.key), "refused the certificate")
 
 
+@pytest.mark.full
 def test_certificates_of_servers(client: pjrt.Client, authority: Authority, stranger: Authority) -> None:
     trusting = ClientSecurity(authority.certificate)
     with remote.serve(client, **tls(stranger.server)) as server:

@@ -178,6 +178,7 @@ def make_client():
 """
 
 
+@pytest.mark.full
 def test_a_program_that_does_not_end_does_not_keep_the_server(serving: Serve, tmp_path: Path) -> None:
     """The device waits for it, as XLA does for a loop without an end."""
     (tmp_path / "endless.py").write_text(ENDLESS)

@@ -59,6 +59,7 @@ def call(address: str, method: str, message: bytes, *, compressed: bool = False)
     return grpc.StatusCode.OK
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("method", "callers", "compressed"),
     [("GetVersion", 8, False), ("HostBufferDelete", 8, False), ("IfrtSession", 8, False), ("GetVersion", 3, True)],

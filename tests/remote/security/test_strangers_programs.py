@@ -91,6 +91,7 @@ def test_programs_that_cannot_be_vetted_are_refused(cpu: pjrt.Client, monkeypatc
             client.compile(CALL.format(target="test_strangers.own").replace("2x", "3x"))
 
 
+@pytest.mark.full
 def test_a_client_ends_no_server_by_a_line_number() -> None:
     """The line 226 is written as the bytes of the tag before the name of a target, where a pattern looked for it."""
     done = subprocess.run(

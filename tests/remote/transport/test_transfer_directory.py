@@ -182,6 +182,7 @@ def test_a_server_without_a_directory_says_so() -> None:
         channel.close()
 
 
+@pytest.mark.full
 def test_stock_jax_sends_large_arrays_as_files(folder: Path, serving: Serve, run_jax: RunJax) -> None:
     served = serving("cpu", "--transfer-directory", str(folder))
     source = """
@@ -196,6 +197,7 @@ print((np.asarray(jax.device_put(x)) == x).all(), np.asarray(jnp.sum(jnp.ones(4)
     assert os.listdir(folder) == []
 
 
+@pytest.mark.full
 def test_stock_jax_without_a_directory_on_the_server_gets_an_error(
     folder: Path, served_cpu: str, run_jax: RunJax
 ) -> None:
