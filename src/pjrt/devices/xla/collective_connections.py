@@ -21,6 +21,9 @@ from pjrt.devices.xla.collective_sockets import Address
 _Processes = frozenset[int] | None
 """The processes of a connection's programs; ``None`` if it appeared while no program had its first run."""
 
+_READ_SECONDS = 0.5
+"""The time in which the other end of a connection has read all messages."""
+
 
 class CollectiveConnections:
     """The connections of the collectives of one client."""
@@ -65,17 +68,32 @@ class CollectiveConnections:
         """Shut down the connections of some programs.
 
         A connection of unknown programs is shut down, too: a collective that fails is better than one that waits.
+
+        gloo loses an operation, and its caller waits for half an hour, if gloo's own thread cannot write the answer to
+        a message that it has just read. So this end is shut down for reading only, which ends gloo's work with it; what
+        gloo still writes is taken; and the other end sees the connection break when it has read all messages.
         """
+        shut: list[socket.socket] = []
         with self._lock:
             self._attribute()
             for opened, own, peer in collective_sockets.connections(self._addresses):
                 processes = self._processes.get((own, peer))
                 if processes is None or concerns(processes):
                     with contextlib.suppress(OSError):  # it broke just now
-                        opened.shutdown(socket.SHUT_RDWR)
+                        shut.append(opened.dup())
+                        shut[-1].shutdown(socket.SHUT_RD)
+        if shut:
+            timer = threading.Timer(_READ_SECONDS, _close, [shut])
+            timer.daemon = True
+            timer.start()
 
     def _attribute(self) -> None:
         """Note to which programs new connections belong; those of several first runs at a time belong to all."""
         ends = [(own, peer) for _, own, peer in collective_sockets.connections(self._addresses)]
         running = frozenset().union(*self._first_runs.values()) if self._first_runs else None
         self._processes = {each: self._processes.get(each, running) for each in ends}
+
+
+def _close(sockets: Collection[socket.socket]) -> None:
+    for each in sockets:
+        each.close()
