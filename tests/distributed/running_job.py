@@ -52,9 +52,11 @@ class Process:
         popen: the process.
         lines: the lines of its standard output so far, and of its standard error.
         errors: the lines of its standard error so far.
+        job: the processes that were started for the job.
     """
 
     popen: subprocess.Popen[str]
+    job: list[Process]
     lines: list[str] = field(default_factory=list)
     errors: list[str] = field(default_factory=list)
     news: queue.SimpleQueue[str | None] = field(default_factory=queue.SimpleQueue)
@@ -75,7 +77,7 @@ class Process:
             try:
                 line = self.news.get(timeout=max(0.0, deadline - time.monotonic()))
             except queue.Empty:
-                raise AssertionError(f"no line with {text!r} within {timeout} s: {self}") from None
+                raise AssertionError(f"no line with {text!r} within {timeout} s: {self}{self._stacks()}") from None
             if line is None:
                 raise AssertionError(f"it ended without a line with {text!r}: {self}")
             if text in line:
@@ -96,10 +98,21 @@ class Process:
         try:
             status = self.popen.wait(timeout)
         except subprocess.TimeoutExpired:
-            raise AssertionError(f"not ended after {timeout} s: {self}") from None
+            raise AssertionError(f"not ended after {timeout} s: {self}{self._stacks()}") from None
         for reader in self.readers:
             reader.join(timeout)
         return status
+
+    def _stacks(self) -> str:
+        """End all processes of the job, and return their output with the stacks of their threads."""
+        running = [process for process in self.job if process.status is None]
+        for process in running:
+            process.kill(signal.SIGABRT)
+        for process in running:
+            process.popen.wait(LIMIT)
+            for reader in process.readers:
+                reader.join(LIMIT)
+        return "\nthe processes of the job that had not ended:\n" + "\n".join(map(str, running))
 
     def __str__(self) -> str:
         return f"status {self.status}, output {self.lines}, errors {self.errors}"
@@ -126,14 +139,14 @@ class RunningJob:
         """Start one process, in place of one that has ended if there was one."""
         own = {"RANK_OF_TEST": str(rank), "COUNT_OF_TEST": str(self.count), "ADDRESS_OF_TEST": self.address}
         popen = subprocess.Popen(
-            [sys.executable, "-u", "-c", PRELUDE + self.sources[rank]],
+            [sys.executable, "-u", "-X", "faulthandler", "-c", PRELUDE + self.sources[rank]],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
             env=os.environ | own | self._environment,
         )
-        process = Process(popen)
+        process = Process(popen, self._started)
         for stream, lines, news in ((popen.stdout, process.lines, process.news), (popen.stderr, process.errors, None)):
             reader = threading.Thread(target=_read, args=(stream, lines, news), daemon=True)
             reader.start()
