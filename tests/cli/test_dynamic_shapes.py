@@ -82,6 +82,7 @@ def test_check_with_and_without_shapes(folder: Path) -> None:
     assert done.exit_code == 0, done.stdout + done.stderr
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("device", ["cpu", "reference"])
 def test_run_knows_the_shapes_of_its_inputs(folder: Path, device: str) -> None:
     done = pjrt_(folder, "run", "step.exported", "-d", device, "-i", "inputs.npz", "-o", f"{device}.npz")

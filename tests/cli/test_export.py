@@ -35,6 +35,7 @@ def test_a_plugin_by_its_name(name: str, tmp_path: Path) -> None:
     assert done.stdout == f"{name} 2\n"
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("module", ["gadget", "gadgets.chip"])
 def test_a_module_of_the_current_folder(module: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The command sees it however it was started, and so does who loads the library. ``-P`` keeps it out."""
@@ -109,6 +110,7 @@ def test_what_is_none_is_refused(spec: str, tmp_path: Path) -> None:
         factories.place(spec)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", ["cpu", "reference"])
 def test_its_topologies_have_the_names_that_the_device_gives_them(name: str, tmp_path: Path) -> None:
     library = tmp_path / f"lib{name}.so"

@@ -51,6 +51,7 @@ def make():
 COMMAND = "import os; os.environ['COMMAND'] = str(os.getpid()); from pjrt.cli import main; main()"
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("arguments", "number", "shown"),
     [

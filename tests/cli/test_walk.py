@@ -55,6 +55,7 @@ def test_check(folder: Path) -> None:
     assert [each["verdict"] for each in found["devices"]] == ["yes", "yes"]
 
 
+@pytest.mark.full
 def test_two_steps_on_eight_devices(folder: Path) -> None:
     """The second step takes the cache that the first one wrote."""
     first = pjrt(folder, "run", "step.jax", *INPUTS, "-d", "cpu", "-o", "first.npz", "--expect", "results_0.npz")

@@ -177,6 +177,7 @@ def test_a_device_that_is_broken_at_first(watching: Callable[..., Watching], tmp
     assert command.end() == 0
 
 
+@pytest.mark.full
 @interrupts
 def test_many_saves_at_once(watching: Callable[..., Watching], tmp_path: Path) -> None:
     """The last one is what runs in the end, however many of them are seen."""

@@ -15,6 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 
+from pjrt.api import array_value
 from pjrt.api.buffer import Buffer
 from pjrt.api.client import Client
 from pjrt.api.element_type import ElementType
@@ -150,6 +151,13 @@ def test_awaiting_gives_the_buffer_itself(client: Client) -> None:
     asyncio.run(both())
 
 
+@pytest.fixture
+def patient_notebook(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a notebook wait for the copy to the host, however slow the machine is."""
+    monkeypatch.setattr(array_value, "_COPY_SECONDS", 120.0)
+
+
+@pytest.mark.usefixtures("patient_notebook")
 def test_a_notebook_shows_type_place_and_values(client: Client) -> None:
     buffer = client.buffer_from_host(ARRAY)
     buffer.ready().result()
@@ -162,6 +170,7 @@ def test_a_notebook_shows_type_place_and_values(client: Client) -> None:
     assert "<pre>" not in large._repr_html_()
 
 
+@pytest.mark.usefixtures("patient_notebook")
 def test_a_notebook_does_not_wait(client: Client) -> None:
     alias, fulfillment = client.create_alias_buffer(ShapeSpec((2,), ElementType.F32))
     assert "not ready" in alias._repr_html_()

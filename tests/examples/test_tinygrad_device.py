@@ -20,6 +20,8 @@ from hypothesis.extra import numpy as arrays_of
 
 import pjrt
 
+pytestmark = pytest.mark.full
+
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
 ON_PYTHON = {"PJRT_OPTIONS_TINYGRAD": "device=PYTHON", "PARALLEL": "0"}
@@ -60,7 +62,6 @@ def function(body: str, arguments: str, result: str) -> str:
 # After installation.
 
 
-@pytest.mark.full
 def test_it_is_found_after_installation(site: Path, run_with: Run) -> None:
     done = run_with(site, "-m", "pjrt", "devices", "tinygrad", **ON_PYTHON)
     assert done.returncode == 0, done.stderr
@@ -98,13 +99,11 @@ np.testing.assert_allclose(ours, xlas, rtol=1e-5)
 """
 
 
-@pytest.mark.full
 def test_jax_trains_with_the_loss_of_xla(site: Path, run_with: Run) -> None:
     done = run_with(site, "-c", TRAINING, JAX_PLATFORMS="tinygrad,cpu", **ON_PYTHON)
     assert done.returncode == 0, done.stderr[-3000:]
 
 
-@pytest.mark.full
 def test_its_operations_are_right(site: Path, run_with: Run) -> None:
     filters = [
         part for text in ("f32 edge", "f32 of", "i32 edge", "i1 edge", "ui8 edge") for part in ("--filter", text)
@@ -119,7 +118,6 @@ def test_its_operations_are_right(site: Path, run_with: Run) -> None:
 # What runs where.
 
 
-@pytest.mark.full
 def test_values_between_programs_stay_on_the_device(package: Any, client: pjrt.Client, monkeypatch: Any) -> None:
     x = client.buffer_from_host(np.arange(6, dtype=np.float32))
     program = function(
@@ -224,7 +222,6 @@ def test_a_program_on_the_second_device(client: pjrt.Client) -> None:
 shapes = arrays_of.array_shapes(min_dims=0, max_dims=3, max_side=4)
 
 
-@pytest.mark.full
 @settings(max_examples=12, deadline=None)
 @given(data=st.data(), shape=shapes)
 def test_a_chain_of_operations(client: pjrt.Client, data: st.DataObject, shape: tuple[int, ...]) -> None:

@@ -136,6 +136,7 @@ with jax.default_device(jax.devices(platform)[0]):
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("kind", ["pure", "ordered", "debug"])
 def test_the_error_of_a_callback_is_shown_once_at_exit(kind: str) -> None:
     """It may have been caught, which nobody can tell then. The device goes on to work."""
@@ -623,6 +624,7 @@ for _ in range(2):
     assert two == "2"
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("given", ["client", "pjrt.export(client, name='reference')"])
 def test_a_client_that_was_closed_leaves_the_other_devices(given: str) -> None:
     """Before JAX makes its backends, while it has them, and before it makes them again."""

@@ -40,6 +40,7 @@ def test_the_tutorial_prints_what_it_shows() -> None:
         assert re.fullmatch(pattern, line), f"the page shows {expected!r}, the output is {line!r}"
 
 
+@pytest.mark.full
 def test_the_network_learns() -> None:
     ours, _ = map(float, printed()[-1].split())
     assert ours < 0.02

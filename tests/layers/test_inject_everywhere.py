@@ -66,6 +66,7 @@ def test_every_function_was_tried(lives: Any) -> None:
     assert len(set(lives["results"]) - table) > 60
 
 
+@pytest.mark.full
 def test_an_error_anywhere_harms_nothing(lives: Any) -> None:
     results = lives["results"]
     assert {name for name, result in results.items() if not result["reported"]} <= set(NOT_REPORTED)

@@ -90,6 +90,7 @@ def test_a_plugin_by_its_path_is_named_to_jax(
     assert run([sys.executable, "-c", shown], plugin=path).stdout == f"layered_tiny1:{path} layered_tiny1,mine,cpu\n"
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("plugin", ["reference", "cpu"])
 @pytest.mark.parametrize("platforms", [None, "{name},cpu"])
 def test_a_program_that_registers_the_device_itself(

@@ -65,7 +65,7 @@ def test_every_call_has_its_place(sums: Path) -> None:
     assert all(call.duration is not None for call in recording.calls)
     functions = [call.function for call in recording.calls]
     assert functions.count("PJRT_LoadedExecutable_Execute") == 2
-    assert functions[-1] == "PJRT_Client_Destroy"
+    assert functions.count("PJRT_Client_Destroy") == 1
 
 
 def test_a_copy_has_the_same_calls(sums: Path, tmp_path: Path) -> None:
@@ -79,7 +79,7 @@ def test_a_copy_has_the_same_calls(sums: Path, tmp_path: Path) -> None:
 def test_a_file_that_is_cut_short_is_read_up_to_there(sums: Path, tmp_path: Path) -> None:
     whole = Recording.open(sums)
     data = sums.read_bytes()
-    lines = [line.split(maxsplit=1)[1] for line in lines_of(whole)]
+    lines = [_call(line) for line in lines_of(whole)]
     path = tmp_path / "cut.rec"
     counts = set()
     for size in range(len(MAGIC), len(data), 97):
@@ -93,9 +93,14 @@ def test_a_file_that_is_cut_short_is_read_up_to_there(sums: Path, tmp_path: Path
         counts.add(len(recording.calls))
         assert sum(call.duration is None for call in recording.calls) <= 1
         # What was read is what the whole file has, but for the last calls, whose results may be missing.
-        found = [line.split(maxsplit=1)[1] for line in lines_of(recording)]
+        found = [_call(line) for line in lines_of(recording)]
         assert found[:-5] == lines[: max(0, len(found) - 5)]
     assert len(counts) > 10
+
+
+def _call(line: str) -> str:
+    """Return the call of a line without its number and thread, which depend on the calls that come later."""
+    return re.sub(r"^ *[0-9]+ (T[0-9]+ )?", "", line)
 
 
 def test_damage_in_the_middle_is_found(sums: Path, tmp_path: Path) -> None:

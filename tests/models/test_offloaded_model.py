@@ -242,6 +242,7 @@ def test_weights_by_number_of_argument(inner: pjrt.Client) -> None:
         assert [parameter.name for parameter in offloaded.parameters] == ["x"]
 
 
+@pytest.mark.full
 def test_nested_weights(layered: Callable[[str], Layered], inner: pjrt.Client) -> None:
     model = layered("scanned")
     layers = {name: model.weights[f"params['layers']['{name}']"] for name in ("wq", "wk", "wv", "wo", "up", "down")}

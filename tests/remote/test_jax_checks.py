@@ -69,6 +69,7 @@ def test_jax_runs(results: dict[str, Any], name: str) -> None:
         assert message is None
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", names("sharded_programs.py", "@program"))
 def test_a_sharded_program(results: dict[str, Any], name: str) -> None:
     assert results["sharded"][name] is None

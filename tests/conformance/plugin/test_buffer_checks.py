@@ -52,6 +52,7 @@ def test_each_check_can_fail(outcomes: Mapping[str, Mapping[str, str]]) -> None:
     assert {name for name, each in found.items() if each == "unsupported"} == UNSUPPORTED
 
 
+@pytest.mark.full
 def test_wrong_values_are_found(outcomes: Mapping[str, Mapping[str, str]]) -> None:
     assert outcomes["wrong values"] == dict.fromkeys(WRONG_VALUES, "caught")
 

@@ -177,6 +177,7 @@ def test_formulas_of_complex64_at_special_values(name: str) -> None:
 numbers = st.complex_numbers(max_magnitude=1e4, width=64)
 
 
+@pytest.mark.full
 @given(st.lists(st.tuples(numbers, numbers), min_size=1))
 @pytest.mark.parametrize("name", sorted(set(CAREFUL) - {"atan2", "power"}))  # which cancel: both have errors
 def test_formulas_of_complex64(name: str, pairs: list[tuple[complex, complex]]) -> None:

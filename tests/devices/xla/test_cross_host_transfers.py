@@ -61,6 +61,7 @@ distributed.shutdown()
         assert "the client has no device with id 77: it has 4, with the ids 0, 1, 2048, 2049" in unknown
 
 
+@pytest.mark.full
 @pytest.mark.skipif(version() < (0, 10), reason="jaxlib before 0.10 cannot pull arrays from other processes")
 def test_what_was_sent_is_received_after_the_sender_has_called_shutdown(start_job: StartJob) -> None:
     start = (

@@ -320,6 +320,7 @@ def _bitcast_pairs() -> Iterator[tuple[str, str, str]]:
             yield kind, other, f"{high // low}x"
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("kind", ["i1", *INTEGERS, *FLOATS])
 def test_bitcasts_to_other_widths(kind: str, agree: Callable[..., None]) -> None:
     """Of constants, parameters and values that are computed from either."""
@@ -462,6 +463,7 @@ def test_conversions_of_f4_to_integers(result: str, agree: Callable[..., None]) 
     agree(_of_constant("convert", _literal(values, "f4E2M1FN"), "16xf4E2M1FN", f"16x{result}"))
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("kind", ["i1", *INTEGERS, *FLOATS])
 @pytest.mark.parametrize("result", ["f4E2M1FN", "f8E8M0FNU"])
 def test_conversions_to_narrow_floats(kind: str, result: str, agree: Callable[..., None]) -> None:

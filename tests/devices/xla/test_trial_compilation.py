@@ -302,6 +302,7 @@ def test_strings_that_do_not_nest_are_ordinary(client: pjrt.Client, monkeypatch:
     client.compile(text)
 
 
+@pytest.mark.full
 def test_the_executable_of_a_trial_is_used(client: pjrt.Client, monkeypatch: pytest.MonkeyPatch) -> None:
     """Programs of long chains take XLA minutes: none is compiled twice."""
     monkeypatch.setattr(trial_compilation, "_LONGEST_CHAIN", 100)
