@@ -19,6 +19,7 @@ import numpy as np
 from pjrt.api.errors import InternalError
 from pjrt.api.local_handler import LocalHandler
 from pjrt.capi.export import wait_for_pending
+from pjrt.frameworks._jax_as_cpu import InCallback
 
 CALLBACK_TARGET = "pjrt_python_callback"
 """The custom call that a callback into Python becomes; its attribute ``callback`` is the callback's number."""
@@ -32,6 +33,8 @@ one of them, and JAX itself does not use it any more.
 
 TARGETS = (CALLBACK_TARGET, _PLACED_TARGET)
 """All names of the call; every client of ours in JAX needs ``call_back`` as the handler of each."""
+
+_CPU = "cpu"
 
 _platforms: set[str] = set()
 _lock = threading.Lock()
@@ -82,7 +85,7 @@ def is_ours(context: Any) -> bool:
     """Whether a module is lowered for a platform of ours: by the platform's name or by its backend in JAX."""
     if len(context.platforms) != 1:
         return False
-    if context.platforms[0] in _platforms:
+    if context.platforms[0] in _platforms - {_CPU}:  # a device may have the name of JAX's CPU; its client is looked up
         return True
     try:
         backend = context.get_backend()
@@ -150,7 +153,8 @@ class _ValueCallback:
         begin = self._has_token
         end = begin + self._num_operands
         # The device's memory is valid only during the call, and a callback may keep its operands: it gets copies.
-        values = [_as_jax_takes_it(v) for v in self._function(*(np.array(o) for o in buffers[begin:end]))]
+        with InCallback():
+            values = [_as_jax_takes_it(v) for v in self._function(*(np.array(o) for o in buffers[begin:end]))]
         types = [(v.shape, v.dtype) for v in values]
         if types != self._results:
             raise ValueError(f"the callback must return arrays of {self._results} (shape, dtype), found {types}")
