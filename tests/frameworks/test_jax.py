@@ -611,6 +611,7 @@ def of_two_processes(code: str) -> list[list[str]]:
         answers = [process.communicate(timeout=200) for process in started]
     for process, (_, complained) in zip(started, answers, strict=True):
         assert process.returncode == 0, complained[-3000:]
+        assert "WatchTasksAsync" not in complained  # a warning of jaxlib's about the end of the job
     return [said.splitlines() for said, _ in answers]
 
 
