@@ -11,10 +11,14 @@ from typing import Any
 
 import pytest
 
+from pjrt.capi._gen_functions import FUNCTIONS
+
 DATA = Path(__file__).parent / "data"
 FACTS: dict[str, Any] = json.loads((DATA / "pjrt_c_abi.json").read_text())
-NEWER: dict[str, Any] = json.loads((DATA / "pjrt_c_abi_0_116.json").read_text())
+NEWER: dict[str, Any] = json.loads((DATA / "pjrt_c_abi_0_117.json").read_text())
 """The sizes and offsets that are new since the table of facts."""
+
+STRUCTS: dict[str, Any] = FACTS["structs"] | NEWER["structs"]
 
 INCLUDE = Path(__file__).resolve().parents[2] / "src" / "pjrt" / "capi" / "include"
 
@@ -49,7 +53,7 @@ class Layout:
         """The fields with their offsets and sizes; then the size and the alignment of the whole."""
         rows: list[tuple[str, int, int]] = []
         end = widest = 0
-        for field, kind in FACTS["structs"][name]:
+        for field, kind in STRUCTS[name]:
             members = kind if field == "<union>" else [[field, kind]]
             sizes = [self.of_type(member_kind) for _, member_kind in members]
             alignment = max(a for _, a in sizes)
@@ -64,7 +68,7 @@ def statements() -> list[tuple[str, str, int]]:
     """Return the questions for the compiler: a name, a C expression, and the expected value."""
     asked: list[tuple[str, str, int]] = []
     layout = Layout()
-    for name, fields in FACTS["structs"].items():
+    for name, fields in STRUCTS.items():
         rows, size, _ = layout.rows(name)
         asked.append((f"sizeof {name}", f"sizeof({name})", size))
         for field, offset, width in rows:
@@ -102,7 +106,7 @@ def extension_headers() -> str:
 
 
 def measured_statements() -> list[tuple[str, str, int]]:
-    """The sizes that a plugin of 0.116 asks of its arguments are those of the headers that state them."""
+    """The sizes that a plugin of 0.117 asks of its arguments are those of the headers that state them."""
     stated = extension_headers() + "\n".join(path.read_text() for path in (INCLUDE / "pjrt_abi").glob("*.h"))
     return [
         (f"stamp of {name}, as a plugin asks", f"{name}_Args_STRUCT_SIZE", size)
@@ -112,7 +116,7 @@ def measured_statements() -> list[tuple[str, str, int]]:
 
 
 UNSTATED = ["PJRT_Megascale_ClientContext_Initialize"]
-"""A plugin of 0.116 asks for more than public headers state; the header says so, and nothing calls it."""
+"""A plugin of 0.117 asks for more than public headers state; the header says so, and nothing calls it."""
 
 
 @pytest.fixture(scope="module")
@@ -141,6 +145,10 @@ def test_the_struct_sizes_of_the_facts_are_stamped_without_trailing_padding(answ
     # The case that tells the two apart: a bool at the end of a struct that is aligned to 8 bytes.
     assert answers["sizeof PJRT_Event_IsReady_Args"] == 32
     assert answers["stamp of PJRT_Event_IsReady_Args"] == 25
+
+
+def test_since_when_a_function_exists_is_as_found() -> None:
+    assert {name: since for name, since in FUNCTIONS if since} == NEWER["since"]
 
 
 @pytest.mark.parametrize("name", FACTS["functions"])
@@ -194,7 +202,7 @@ def test_structs_that_stand_for_each_other_are_laid_out_alike(alike: list[str]) 
 
 
 def test_every_function_that_is_called_of_an_extension_lies_where_the_newest_plugin_has_it() -> None:
-    """The extension structs of a plugin of 0.116 have as many functions as the headers state, or more."""
+    """The extension structs of a plugin of 0.117 have as many functions as the headers state, or more."""
     for name, functions in NEWER["functions_of_extensions"].items():
         stated = {**FACTS["extensions"], **NEWER["extensions"]}.get(f"PJRT_{name}_Extension")
         if stated is not None:

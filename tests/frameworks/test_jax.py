@@ -102,6 +102,72 @@ print(jax.default_backend(), jax.devices("reference")[0].platform, len(jax.devic
     assert done.stdout.split() == ["cpu", "reference", "1"]
 
 
+AS_CPU = """
+import jax, jax.numpy as jnp, numpy as np
+device, = jax.devices()[1:]
+assert jax.devices("cpu") == jax.devices() and device.platform == jax.default_backend() == "cpu"
+assert "numpy" in device.client.platform_version
+print(np.asarray(jnp.linalg.svd(jax.device_put(jnp.eye(2) * 2, device), compute_uv=False)))
+def computes(x):  # also with a callback of its own, which JAX's own CPU makes
+    return jax.jit(lambda y: jax.pure_callback(np.negative, y, y))(x + 1)
+print(jax.jit(lambda x: jax.pure_callback(computes, x, x))(jnp.ones(2)))
+jax.jit(lambda x: jax.debug.callback(lambda y: print(y * 2), x))(1.0)
+"""
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(
+    ("before", "variables"),
+    [
+        ("", {"PJRT_JAX_AS_CPU": "reference", "JAX_NUM_CPU_DEVICES": "2"}),
+        ("", {"PJRT_JAX_AS_CPU": "reference", "JAX_PLATFORMS": "cpu", "PJRT_OPTIONS_REFERENCE": "num_devices=2"}),
+        ("import pjrt; pjrt.frameworks.jax.register('reference', platform='cpu', num_devices=2)", {}),
+        ("import pjrt; pjrt.frameworks.jax.register(pjrt.client('reference', num_devices=2), platform='cpu')", {}),
+    ],
+)
+def test_a_device_in_the_place_of_jaxs_cpu(before: str, variables: dict[str, str]) -> None:
+    done = python("-c", f"{before}\n{AS_CPU}", **variables)
+    assert_clean(done)
+    assert done.stdout.splitlines() == ["[2. 2.]", "[-2. -2.]", "2.0"]
+
+
+def test_a_device_that_cannot_take_the_place_of_jaxs_cpu_leaves_none() -> None:
+    done = python("-c", "import jax; jax.devices()", PJRT_JAX_AS_CPU="nowhere")
+    assert "backend 'cpu': PJRT_JAX_AS_CPU=nowhere: there is no device called 'nowhere'" in done.stderr
+    again = "pjrt.frameworks.jax.register('reference', platform='cpu')\n" * 2 + "print('the same')\n"
+    other = "pjrt.frameworks.jax.register('cpu', platform='cpu')"
+    done = python("-c", f"import pjrt\n{again}{other}")
+    assert done.stdout.split() == ["the", "same"]
+    assert "JAX has a platform 'cpu' already" in done.stderr
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(
+    ("options", "variables", "count"),
+    [
+        ("", {"JAX_NUM_CPU_DEVICES": "3"}, 3),
+        ("", {"XLA_FLAGS": "--xla_force_host_platform_device_count=8 --xla_force_host_platform_device_count=4"}, 4),
+        ("", {"JAX_NUM_CPU_DEVICES": "3", "XLA_FLAGS": "--xla_force_host_platform_device_count=4"}, 3),
+        (", num_devices=2", {"JAX_NUM_CPU_DEVICES": "3"}, 2),
+        ("", {"JAX_NUM_CPU_DEVICES": "3", "PJRT_OPTIONS_CPU": "num_devices=2"}, 2),
+    ],
+)
+def test_the_exported_cpu_has_as_many_devices_as_jaxs(options: str, variables: dict[str, str], count: int) -> None:
+    code = f"import pjrt, jax; print(len(jax.devices(pjrt.frameworks.jax.register('cpu'{options}))))"
+    done = python("-c", code, **variables)
+    assert_clean(done)
+    assert int(done.stdout) == count
+
+
+def test_a_device_that_has_fewer_than_jax_asks_for_says_so() -> None:
+    code = "import pjrt, jax; pjrt.plugins.register(name='single', factory=lambda: pjrt.client('reference')); "
+    code += "pjrt.frameworks.jax.register('single', platform='cpu'); print(len(jax.devices()))"
+    done = python("-c", code, JAX_NUM_CPU_DEVICES="2")
+    assert_clean(done)
+    assert done.stdout.split() == ["1"]
+    assert "asks for 2 CPU devices; the device 'single' has 1 and cannot make more" in done.stderr
+
+
 @pytest.mark.full
 def test_exit_with_live_arrays() -> None:
     assert_clean(script("x = [jax.device_put(i * 1.0, jax.devices(platform)[i % 2]) for i in range(10)]"))
@@ -569,6 +635,7 @@ def of_two_processes(code: str) -> list[list[str]]:
         answers = [process.communicate(timeout=200) for process in started]
     for process, (_, complained) in zip(started, answers, strict=True):
         assert process.returncode == 0, complained[-3000:]
+        assert "WatchTasksAsync" not in complained  # a warning of jaxlib's about the end of the job
     return [said.splitlines() for said, _ in answers]
 
 

@@ -42,7 +42,7 @@ def test_each_wheel_is_one_plugin_that_says_what_it_is(libtpu: Path, cuda_plugin
         assert each["state"] in ("ready", "no hardware")
         assert int(each["api_version"].split(".")[1]) >= 112
         assert each["stablehlo_version"].startswith("1.")
-        assert len(each["extensions"]) >= 12
+        assert len(each["extensions"]) > 10
     assert [name for name in listed if "cuda" in name.lower()] == ["cuda"]
 
 

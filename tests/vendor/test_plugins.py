@@ -124,7 +124,7 @@ for _ in range(2):
     except pjrt.FailedPreconditionError as error: found["errors"].append(error.message)
 """
     found = ask(body)
-    assert {"FFI", "Stream", "Triton", "Gpu_Custom_Call"} <= set(found["extensions"])
+    assert {"FFI", "Stream", "Gpu_Custom_Call", "Custom_Partitioner"} <= set(found["extensions"])
     if not found["errors"]:
         pytest.skip("there is a GPU")
     assert len(found["errors"]) == 2

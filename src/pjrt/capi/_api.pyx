@@ -5,6 +5,8 @@ is checked to lie inside the plugin's table, or inside the struct of its extensi
 comes back is converted (code, message, payloads) and freed. The GIL is released around every call.
 """
 
+import logging
+
 cimport cython
 from cpython.bytes cimport PyBytes_FromStringAndSize
 from cpython.unicode cimport PyUnicode_DecodeUTF8
@@ -29,6 +31,8 @@ cdef size_t _LARGEST_BLOB = 1 << 40
 cdef size_t _MOST_ITEMS = 1 << 24
 _OLDEST_MINOR = 29
 _REARRANGED_MINOR = 56
+_log = logging.getLogger("pjrt")
+_newer = set()  # the plugins of which it was said that they are newer than this package
 
 
 @cython.no_gc_clear
@@ -91,6 +95,12 @@ cdef class Api:
             raise FailedPreconditionError(
                 f"{self.path}: the plugin speaks PJRT C API {theirs}, whose functions lie in an order that the next "
                 "version took back: use a plugin of another version"
+            )
+        if self.minor_version > PJRT_API_MINOR and self.path not in _newer:
+            _newer.add(self.path)
+            _log.warning(
+                "%s: the plugin speaks PJRT C API %s, this package %s: it works, without what is new in the plugin; "
+                "update pjrt to use that", self.path, theirs, ours
             )
 
     cdef size_t _expected_size(self) except? 0:

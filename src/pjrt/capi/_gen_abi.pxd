@@ -684,6 +684,7 @@ cdef extern from "pjrt_abi.h" nogil:
         PJRT_Buffer *buffer
         const PJRT_NamedValue *payload
         size_t num_payload
+        PJRT_Buffer_MemoryLayout *device_layout
 
     ctypedef struct PJRT_Client_CreateAliasBuffer_Args:
         size_t struct_size
@@ -1163,6 +1164,8 @@ cdef extern from "pjrt_abi.h" nogil:
         c_bool use_major_to_minor_data_layout_for_callbacks
         PJRT_HloOutputCallbackInfo *hlo_output_callbacks
         size_t num_hlo_output_callbacks
+        const PJRT_NamedValue *custom_options
+        size_t num_custom_options
 
     ctypedef struct PJRT_LoadedExecutable_Execute_Args:
         size_t struct_size

@@ -136,9 +136,9 @@ FUNCTIONS: tuple[tuple[str, int | None], ...] = (
     ("PJRT_Error_ForEachPayload", 99),
     ("PJRT_TopologyDescription_Fingerprint", 101),
     ("PJRT_Executable_ParameterMemoryKinds", 102),
-    ("PJRT_Device_ClearMemoryStats", 114),
-    ("PJRT_TopologyDescription_MakeCanonicalShapeForMemorySpace", 114),
-    ("PJRT_TopologyDescription_GetMemorySpaceKindIds", 114),
+    ("PJRT_Device_ClearMemoryStats", 106),
+    ("PJRT_TopologyDescription_MakeCanonicalShapeForMemorySpace", 112),
+    ("PJRT_TopologyDescription_GetMemorySpaceKindIds", 112),
 )
 """Each function with the minor version that added it; None where every supported plugin has it."""
 

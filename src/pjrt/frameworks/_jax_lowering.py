@@ -10,6 +10,7 @@ import atexit
 import collections
 import inspect
 import itertools
+import os
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
@@ -19,6 +20,7 @@ import numpy as np
 from pjrt.api.errors import InternalError
 from pjrt.api.local_handler import LocalHandler
 from pjrt.capi.export import wait_for_pending
+from pjrt.frameworks._jax_as_cpu import InCallback
 
 CALLBACK_TARGET = "pjrt_python_callback"
 """The custom call that a callback into Python becomes; its attribute ``callback`` is the callback's number."""
@@ -32,6 +34,9 @@ one of them, and JAX itself does not use it any more.
 
 TARGETS = (CALLBACK_TARGET, _PLACED_TARGET)
 """All names of the call; every client of ours in JAX needs ``call_back`` as the handler of each."""
+
+_CPU = "cpu"
+_ERRORS = 2  # the level of XLA's log without warnings
 
 _platforms: set[str] = set()
 _lock = threading.Lock()
@@ -50,7 +55,7 @@ def add_platform(platform: str) -> None:
 
     with _lock:
         if not _platforms:
-            atexit.register(_settle_effects)
+            atexit.register(_at_exit)
             emitter = _emitter(callback.emit_python_callback)
             callback.emit_python_callback = emitter
             public_mlir.emit_python_callback = emitter  # for lowering rules outside of JAX's core
@@ -63,14 +68,18 @@ def add_platform(platform: str) -> None:
     mlir._uncacheable_primitives.update((debugging.debug_callback_p, debugging.debug_print_p))
 
 
-def _settle_effects() -> None:
+def _at_exit() -> None:
     """Wait for ordered effects while devices in Python still work, and drop those that do not end in time.
 
     JAX itself waits for them later in the exit, when devices in Python do not work any more. Before 0.12 it also keeps
     those that failed, and each of its waits would show the same error once more.
     """
-    from jax._src import dispatch
+    from jax._src import dispatch, distributed
+    from jax._src.lib import utils
 
+    if distributed.global_state.client is not None and os.environ.get("TF_CPP_MIN_LOG_LEVEL", "1") == "1":
+        # The clients of plugins watch the job's other processes to the last, and jaxlib warns when this watch ends.
+        utils.absl_set_min_log_level(_ERRORS)
     try:
         if wait_for_pending():
             dispatch.wait_for_tokens()
@@ -82,7 +91,7 @@ def is_ours(context: Any) -> bool:
     """Whether a module is lowered for a platform of ours: by the platform's name or by its backend in JAX."""
     if len(context.platforms) != 1:
         return False
-    if context.platforms[0] in _platforms:
+    if context.platforms[0] in _platforms - {_CPU}:  # a device may have the name of JAX's CPU; its client is looked up
         return True
     try:
         backend = context.get_backend()
@@ -150,7 +159,8 @@ class _ValueCallback:
         begin = self._has_token
         end = begin + self._num_operands
         # The device's memory is valid only during the call, and a callback may keep its operands: it gets copies.
-        values = [_as_jax_takes_it(v) for v in self._function(*(np.array(o) for o in buffers[begin:end]))]
+        with InCallback():
+            values = [_as_jax_takes_it(v) for v in self._function(*(np.array(o) for o in buffers[begin:end]))]
         types = [(v.shape, v.dtype) for v in values]
         if types != self._results:
             raise ValueError(f"the callback must return arrays of {self._results} (shape, dtype), found {types}")

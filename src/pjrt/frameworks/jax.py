@@ -16,15 +16,18 @@ from pjrt.api.errors import FailedPreconditionError, NotFoundError, Unimplemente
 from pjrt.api.key_value_store import KeyValueStore
 from pjrt.capi.export import ExportedPlugin, check_no_options, export, exported_at
 from pjrt.capi.layer.environment import capsule_with_layers
-from pjrt.frameworks import _jax_cpu_rules, _jax_ffi, _jax_lowering, _jax_remote
+from pjrt.frameworks import _jax_as_cpu, _jax_cpu_rules, _jax_ffi, _jax_lowering, _jax_remote
 from pjrt.frameworks._served import JAX, Served
-from pjrt.plugins import builtin, registry
+from pjrt.plugins import builtin, device_count, registry
 from pjrt.plugins.declaration import ProcessOptions
 
 _RESERVED = frozenset({"cpu", "cuda", "gpu", "rocm", "tpu", "METAL", "neuron"})
 """Names that JAX reserves; a device of such a name is registered as ``pjrt_`` and the name."""
 
 _XLA_CPU = "cpu"
+
+_LIKE_CPU = 0
+"""The priority of JAX's own CPU backend."""
 
 _BEHIND_ALL = -100
 """A priority below that of JAX's own CPU backend: a registered device changes no default."""
@@ -58,7 +61,8 @@ def register(
             ``pjrt.export``. JAX uses a client as it is and does not close it: keep it open as long as JAX uses it.
             Without one that was closed JAX goes on, unless ``JAX_PLATFORMS`` names it.
             After ``jax.extend.backend.clear_backends()`` another client can take the place of one.
-        platform: the device's name in JAX; by default its own name, after ``pjrt_`` if JAX reserves that name.
+        platform: the device's name in JAX; by default its own name, after ``pjrt_`` if JAX reserves that name. With
+            ``"cpu"`` the device takes the place of JAX's CPU, for libraries that know no other names.
         make_default: whether JAX uses the device by default.
         wrap: whether JAX gets a library through this package.
         experimental: whether JAX warns that the platform is experimental; by default not for built-in devices, and as
@@ -79,7 +83,7 @@ def register(
         return _register_client(bridge, device, platform, make_default, experimental, options)
     if isinstance(device, ExportedPlugin):
         platform = platform or _unreserved(device.name)
-        _register_table(bridge, device, platform, _priority({}, make_default), options)
+        _register_table(bridge, device, platform, _priority({}, make_default, platform), options)
         _set_experimental(bridge, platform, experimental)
         _registered[device] = platform
         return platform
@@ -89,12 +93,17 @@ def register(
     asked = (served.device, make_default, wrap, experimental, options)
     if platform in bridge._backend_factories and _asked.get(platform) == asked:
         return platform  # such as a cell of a notebook that runs again
-    priority = _priority(settings, make_default)
+    priority = _priority(settings, make_default, platform)
     if served.is_wrapped:
         # XLA's CPU keeps the platform name "cpu": JAX's rules for that name (DLPack, linear algebra) apply to it.
         is_cpu = served.device == _XLA_CPU
-        exported = export(_maker(served), name=platform, platform_name=None if is_cpu else platform)
+        exported = export(_maker(served, platform), name=platform, platform_name=None if is_cpu else platform)
         _register_table(bridge, exported, platform, priority, options)
+    elif platform == _XLA_CPU:
+        raise FailedPreconditionError(
+            f"JAX would load the library of {served.name!r} itself, which cannot take the place of its CPU; let it go "
+            "through this package, with wrap=True"
+        )
     else:
         _check_not_too_late(bridge, platform)
         path = str(served.library())
@@ -200,10 +209,10 @@ def _register_client(
         _registered.pop(before.client, None)
         before.replace_client(client)
         _registered[client] = platform
-        bridge._backend_factories[platform].priority = _priority({}, make_default)
+        bridge._backend_factories[platform].priority = _priority({}, make_default, platform)
         return platform
     exported = export(client, name=platform, platform_name=None if is_cpu else platform)
-    _register_table(bridge, exported, platform, _priority({}, make_default), {})
+    _register_table(bridge, exported, platform, _priority({}, make_default, platform), {})
     _exported_clients[platform] = exported
     _registered[client] = platform
     _set_experimental(bridge, platform, bool(experimental))
@@ -214,7 +223,10 @@ def _register_table(
     bridge: Any, exported: ExportedPlugin, platform: str, priority: int, options: dict[str, Any]
 ) -> None:
     _check_not_too_late(bridge, platform)
-    bridge.register_plugin(platform, c_api=exported.capsule, options=options or None, priority=priority)
+    plugin = _jax_as_cpu.PLUGIN if platform == _XLA_CPU else platform
+    bridge.register_plugin(plugin, c_api=exported.capsule, options=options or None, priority=priority)
+    if platform == _XLA_CPU:
+        _jax_as_cpu.take_place(bridge)
     _prepare(bridge, exported, platform)
     if exported.client is not None:  # it may be closed when JAX makes its backends
         let_fail(platform)
@@ -284,20 +296,34 @@ def let_fail(platform: str) -> None:
     _xla_bridge()._backend_factories[platform].fail_quietly = True
 
 
+def is_cpu_free() -> bool:
+    """Whether no device has taken the place of JAX's CPU."""
+    return _jax_as_cpu.is_free(_xla_bridge(), _XLA_CPU)
+
+
+def refuse_cpu(reason: str) -> None:
+    """Have JAX fail with a reason when it makes its CPU."""
+
+    def fail() -> Any:
+        raise RuntimeError(reason)
+
+    _xla_bridge()._backend_factories[_XLA_CPU].factory = fail
+
+
 def _unreserved(name: str) -> str:
     return f"pjrt_{name}" if name in _RESERVED else name
 
 
-def _priority(settings: Mapping[str, Any], make_default: bool | None) -> int:
+def _priority(settings: Mapping[str, Any], make_default: bool | None, platform: str) -> int:
     if make_default is None:
         make_default = bool(settings.get("make_default", False))
         if "priority" in settings and not make_default:
             return int(settings["priority"])
-    return _BEFORE_ALL if make_default else _BEHIND_ALL
+    return _BEFORE_ALL if make_default else _LIKE_CPU if platform == _XLA_CPU else _BEHIND_ALL
 
 
 def _check_not_too_late(bridge: Any, platform: str) -> None:
-    if platform in bridge._backend_factories:
+    if platform in bridge._backend_factories and not _jax_as_cpu.is_free(bridge, platform):
         first = "call jax.extend.backend.clear_backends(), and " if bridge.backends_are_initialized() else ""
         raise FailedPreconditionError(
             f"JAX has a platform {platform!r} already, and keeps it until the process ends; for other options {first}"
@@ -324,8 +350,11 @@ def _check_no_backends(bridge: Any, platform: str) -> None:
         )
 
 
-def _maker(served: Served) -> Callable[..., Client]:
-    """Return the function that makes clients of an exported device for JAX."""
+def _maker(served: Served, platform: str) -> Callable[..., Client]:
+    """Return the function that makes clients of an exported device for JAX.
+
+    XLA's CPU, and a device that takes the place of JAX's, have as many devices as JAX's settings of its CPU ask for.
+    """
 
     def make(
         key_value_store: KeyValueStore | None = None,
@@ -343,7 +372,16 @@ def _maker(served: Served) -> Callable[..., Client]:
         )
         if declaration.library is not None and key_value_store is not None:
             options["key_value_store"] = key_value_store
-        return registry.client(served.device, **options)
+        count = _jax_as_cpu.device_count() if _XLA_CPU in (served.device, platform) else 0
+        if not count or device_count.OPTION in {**registry.default_options(declaration), **options}:
+            return registry.client(served.device, **options)
+        client = device_count.client_with_devices(served.device, count, options)
+        if len(client.addressable_devices) < count:
+            _log.warning(
+                "jax_num_cpu_devices or XLA_FLAGS asks for %d CPU devices; the device %r has %d and cannot make more",
+                count, served.name, len(client.addressable_devices),
+            )  # fmt: skip
+        return client
 
     return make
 

@@ -3,7 +3,7 @@
 It registers each installed plugin that has a table ``frameworks.jax``, which may be empty, in its manifest or in the
 configuration. ``PJRT_JAX_DEVICES`` names further devices, separated by commas: names for ``pjrt.client``, or paths of
 plugins' libraries. A device becomes JAX's default only if its table says ``make_default``. A device that cannot be used
-is left out with a warning.
+is left out with a warning. ``PJRT_JAX_AS_CPU`` names one device that takes the place of JAX's CPU.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import sys
 from pjrt.api.printable import printable
 
 VARIABLE = "PJRT_JAX_DEVICES"
+AS_CPU = "PJRT_JAX_AS_CPU"
 
 _log = logging.getLogger("pjrt")
 
@@ -32,6 +33,8 @@ def initialize() -> None:
     ]
     for name in dict.fromkeys((*named, *declared)):
         _register(name, quietly=name not in named)
+    if as_cpu := os.environ.get(AS_CPU, "").strip():
+        _take_place_of_cpu(as_cpu)
 
 
 def _warn_of_a_job_without_jax() -> None:
@@ -51,6 +54,18 @@ def _warn_of_a_job_without_jax() -> None:
             job.process_count,
             job.process_index,
         )
+
+
+def _take_place_of_cpu(name: str) -> None:
+    from pjrt.api.errors import PjrtError
+    from pjrt.frameworks import jax
+
+    if not jax.is_cpu_free():
+        return  # the program has registered a device as ``cpu`` itself
+    try:
+        jax.register(name, platform="cpu")
+    except PjrtError as error:  # no program runs on JAX's own CPU then, unnoticed
+        jax.refuse_cpu(f"{AS_CPU}={name}: {printable(error.message)}")
 
 
 def _register(name: str, *, quietly: bool) -> None:

@@ -9,6 +9,7 @@ import pytest
 from tiny import TinyProgram
 from tiny.control import Control
 
+from pjrt.api.api_version import API_VERSION
 from pjrt.api.errors import InvalidArgumentError, NotFoundError, StatusCode, UnimplementedError
 from pjrt.capi import raw
 
@@ -27,7 +28,7 @@ def client(plugin: raw.Plugin) -> int:
 
 
 def test_the_plugin_states_its_version_and_extensions(plugin: raw.Plugin) -> None:
-    assert plugin.api_version == (0, 116)
+    assert plugin.api_version == API_VERSION
     assert "Layouts" in plugin.extensions
     assert plugin.has("PJRT_Client_Create")
 

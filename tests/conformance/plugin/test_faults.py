@@ -112,19 +112,22 @@ class CopiedTable:
         for each, successor in zip(self.extensions, [*addresses[1:], 0], strict=True):
             each[2] = successor
 
-    def run(self, name: str) -> None:
-        """Make a check of the table."""
+    def run(self, name: str) -> list[str]:
+        """Make a check of the table, and return its advice."""
         plugin = raw.Plugin(self.bytes.ctypes.data, self)
-        all_checks()[name].run(Subject(plugin, OPTIONS, Samples(str(PROGRAMS))))
+        subject = Subject(plugin, OPTIONS, Samples(str(PROGRAMS)))
+        all_checks()[name].run(subject)
+        return subject.advice
 
 
 def test_checks_of_the_table(tiny_library: Path) -> None:
     for name in sorted(OF_THE_TABLE | ADVICE):
         CopiedTable(tiny_library).run(name)
 
-    def expect_failure(name: str, table: CopiedTable) -> None:
-        with pytest.raises(Failed):
+    def expect_failure(name: str, table: CopiedTable) -> Failed:
+        with pytest.raises(Failed) as failure:
             table.run(name)
+        return failure.value
 
     table = CopiedTable(tiny_library)
     table.bytes[4] = 1  # major version 1
@@ -133,8 +136,13 @@ def test_checks_of_the_table(tiny_library: Path) -> None:
     table.bytes[0] -= 8
     expect_failure("official.field_offsets_and_sizes", table)
     table = CopiedTable(tiny_library)
-    table.bytes[2] = 16
-    expect_failure("table.version.struct_size", table)
+    table.bytes[2] = 0
+    failure = expect_failure("table.version.struct_size", table)
+    assert (failure.expected, failure.found) == ("24 as the struct_size of PJRT_Api_Version in the table", "0")
+    table = CopiedTable(tiny_library)
+    table.bytes[5 + 131] = 0
+    (advice,) = table.run("table.functions_of_its_version")
+    assert advice == "expected no null pointers in the table, found null pointers for PJRT_Buffer_Bitcast (slot 131)"
     table = CopiedTable(tiny_library)
     table.bytes[5] = 0  # PJRT_Error_Destroy
     expect_failure("table.needed_functions", table)
@@ -147,6 +155,13 @@ def test_checks_of_the_table(tiny_library: Path) -> None:
     table = CopiedTable(tiny_library)
     table.extensions[2][0] = 20
     expect_failure("extensions.struct_size", table)
+    for kind, fits in ((5, False), (0, True)):  # functions alone, and Gpu_Custom_Call, which ends with a truth value
+        table = CopiedTable(tiny_library)
+        table.extensions[0][0:2] = 33, kind
+        if fits:
+            table.run("extensions.struct_size")
+        else:
+            assert "whole pointers for FFI" in expect_failure("extensions.struct_size", table).expected
 
 
 def test_a_chain_that_changes(tiny_library: Path) -> None:

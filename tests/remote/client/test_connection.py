@@ -347,3 +347,18 @@ def test_the_garbage_collector_may_end_buffers_anywhere(client: Any, session: An
         return len(session.arrays) == 0
 
     wait_until(are_released)
+
+
+def test_a_connection_that_the_end_of_the_interpreter_closes_is_not_lost() -> None:
+    with pjrt.client("reference") as device, remote.serve(device) as server:
+        client = pjrt.client("remote", address=server.address)
+        connection = client.connection  # type: ignore[attr-defined]
+        losses: list[PjrtError] = []
+        connection.on_loss(losses.append)
+        finalizers = weakref.finalize._registry  # type: ignore[attr-defined]  # what the interpreter calls at its end
+        (close,) = [each for each in finalizers if (alive := each.peek()) is not None and alive[0] is connection]
+        close()
+        with pytest.raises(PjrtError):
+            client.compile(DOUBLE)
+        assert losses == []
+        client.close()

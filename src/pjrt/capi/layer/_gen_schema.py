@@ -905,7 +905,7 @@ STRUCTS: dict[str, tuple[int, tuple[tuple[object, ...], ...]]] = {
         ),
     ),
     "PJRT_Client_CreateErrorBuffer_Args": (
-        112,
+        120,
         (
             ("struct_size", 0, 8, "STRUCT_SIZE", "IN", "", 0, "", "", "", "", -1, ()),
             ("extension_start", 8, 8, "EXTENSIONS", "IN", "", 0, "", "", "", "", -1, ()),
@@ -921,6 +921,7 @@ STRUCTS: dict[str, tuple[int, tuple[tuple[object, ...], ...]]] = {
             ("buffer", 88, 8, "HANDLE", "OUT", "", 0, "PJRT_Buffer", "", "", "", -1, ("CREATES",)),
             ("payload", 96, 8, "ARRAY", "IN", "STRUCT_VALUE", 56, "PJRT_NamedValue", "num_payload", "", "", -1, ("LATER",)),
             ("num_payload", 104, 8, "COUNT", "IN", "", 0, "", "", "", "", -1, ()),
+            ("device_layout", 112, 8, "STRUCT", "IN", "", 0, "PJRT_Buffer_MemoryLayout", "", "", "", -1, ("NULLABLE",)),
         ),
     ),
     "PJRT_Client_CreateAliasBuffer_Args": (
@@ -1599,7 +1600,7 @@ STRUCTS: dict[str, tuple[int, tuple[tuple[object, ...], ...]]] = {
         ),
     ),
     "PJRT_ExecuteOptions": (
-        144,
+        160,
         (
             ("struct_size", 0, 8, "STRUCT_SIZE", "IN", "", 0, "", "", "", "", -1, ()),
             ("extension_start", 8, 8, "EXTENSIONS", "IN", "", 0, "", "", "", "", -1, ()),
@@ -1619,6 +1620,8 @@ STRUCTS: dict[str, tuple[int, tuple[tuple[object, ...], ...]]] = {
             ("use_major_to_minor_data_layout_for_callbacks", 120, 1, "BOOL", "IN", "", 0, "", "", "", "", -1, ()),
             ("hlo_output_callbacks", 128, 8, "ARRAY", "IN", "STRUCT_VALUE", 32, "PJRT_HloOutputCallbackInfo", "num_hlo_output_callbacks", "", "", -1, ("NULLABLE",)),
             ("num_hlo_output_callbacks", 136, 8, "COUNT", "IN", "", 0, "", "", "", "", -1, ()),
+            ("custom_options", 144, 8, "ARRAY", "IN", "STRUCT_VALUE", 56, "PJRT_NamedValue", "num_custom_options", "", "", -1, ("NULLABLE",)),
+            ("num_custom_options", 152, 8, "COUNT", "IN", "", 0, "", "", "", "", -1, ()),
         ),
     ),
     "PJRT_LoadedExecutable_Execute_Args": (
@@ -3749,9 +3752,9 @@ FUNCTIONS: tuple[tuple[str, str, int, str, str, str], ...] = (
     ("PJRT_Error_ForEachPayload", "", 99, "ERROR", "error", "PJRT_Error_ForEachPayload_Args"),
     ("PJRT_TopologyDescription_Fingerprint", "", 101, "ERROR", "topology", "PJRT_TopologyDescription_Fingerprint_Args"),
     ("PJRT_Executable_ParameterMemoryKinds", "", 102, "ERROR", "executable", "PJRT_Executable_ParameterMemoryKinds_Args"),
-    ("PJRT_Device_ClearMemoryStats", "", 114, "ERROR", "device", "PJRT_Device_ClearMemoryStats_Args"),
-    ("PJRT_TopologyDescription_MakeCanonicalShapeForMemorySpace", "", 114, "ERROR", "topology", "PJRT_TopologyDescription_MakeCanonicalShapeForMemorySpace_Args"),
-    ("PJRT_TopologyDescription_GetMemorySpaceKindIds", "", 114, "ERROR", "topology", "PJRT_TopologyDescription_GetMemorySpaceKindIds_Args"),
+    ("PJRT_Device_ClearMemoryStats", "", 106, "ERROR", "device", "PJRT_Device_ClearMemoryStats_Args"),
+    ("PJRT_TopologyDescription_MakeCanonicalShapeForMemorySpace", "", 112, "ERROR", "topology", "PJRT_TopologyDescription_MakeCanonicalShapeForMemorySpace_Args"),
+    ("PJRT_TopologyDescription_GetMemorySpaceKindIds", "", 112, "ERROR", "topology", "PJRT_TopologyDescription_GetMemorySpaceKindIds_Args"),
     ("PJRT_Get_Stream_For_External_Ready_Events", "Stream", 0, "ERROR", "device", "PJRT_Get_Stream_For_External_Ready_Events_Args"),
     ("PJRT_Wait_Until_Buffer_Ready_On_Stream", "Stream", 0, "ERROR", "buffer", "PJRT_Wait_Until_Buffer_Ready_On_Stream_Args"),
     ("PJRT_Layouts_MemoryLayout_Destroy", "Layouts", 0, "ERROR", "layout", "PJRT_Layouts_MemoryLayout_Destroy_Args"),

@@ -280,7 +280,8 @@ class Connection:
         self._fail_pending()
 
     def _report_loss(self, error: PjrtError) -> None:
-        while self._on_loss:
+        # What this side has closed, also at the interpreter's end, is no loss.
+        while self._on_loss and self._finalizer.alive:
             with contextlib.suppress(IndexError):  # another thread took the last one
                 self._on_loss.pop()(error)
 

@@ -81,7 +81,7 @@ PJRT_ABI_SIZE(PJRT_Client_DefaultDeviceAssignment_Args, default_assignment, defa
 PJRT_ABI_SIZE(PJRT_Client_DmaMap_Args, size, size);
 PJRT_ABI_SIZE(PJRT_Client_DmaUnmap_Args, data, data);
 PJRT_ABI_SIZE(PJRT_Client_CreateUninitializedBuffer_Args, buffer, buffer);
-PJRT_ABI_SIZE(PJRT_Client_CreateErrorBuffer_Args, num_payload, buffer);
+PJRT_ABI_SIZE(PJRT_Client_CreateErrorBuffer_Args, device_layout, buffer);
 PJRT_ABI_SIZE(PJRT_Client_CreateAliasBuffer_Args, fulfill_alias_buffer_cb, fulfill_alias_buffer_cb);
 PJRT_ABI_SIZE(PJRT_Client_FulfillAliasBuffer_Args, fulfill_alias_buffer_cb, fulfill_alias_buffer_cb);
 PJRT_ABI_SIZE(PJRT_Client_BufferFromHostBuffer_Args, buffer, buffer);
@@ -141,7 +141,7 @@ PJRT_ABI_SIZE(PJRT_LoadedExecutable_AddressableDeviceLogicalIds_Args, num_addres
 PJRT_ABI_SIZE(PJRT_Executable_OptimizedProgram_Args, program, program);
 PJRT_ABI_SIZE(PJRT_LoadedExecutable_Delete_Args, executable, executable);
 PJRT_ABI_SIZE(PJRT_LoadedExecutable_IsDeleted_Args, is_deleted, is_deleted);
-PJRT_ABI_SIZE(PJRT_ExecuteOptions, num_hlo_output_callbacks, num_non_donatable_input_indices);
+PJRT_ABI_SIZE(PJRT_ExecuteOptions, num_custom_options, num_non_donatable_input_indices);
 PJRT_ABI_SIZE(PJRT_LoadedExecutable_Execute_Args, execute_device, execute_device);
 PJRT_ABI_SIZE(PJRT_Executable_NumOutputs_Args, num_outputs, num_outputs);
 PJRT_ABI_SIZE(PJRT_Executable_SizeOfGeneratedCodeInBytes_Args, size_in_bytes, size_in_bytes);

@@ -7,7 +7,7 @@
 #include <stdint.h>
 
 #define PJRT_API_MAJOR 0
-#define PJRT_API_MINOR 116
+#define PJRT_API_MINOR 117
 
 /* Handles. What they point to belongs to the plugin and is never looked into, but for PJRT_Error
  * and PJRT_Memory. */

@@ -35,6 +35,7 @@ typedef struct PJRT_Client_CreateErrorBuffer_Args {
   PJRT_Buffer *buffer;  /* out */
   const PJRT_NamedValue *payload;  /* later */
   size_t num_payload;
+  PJRT_Buffer_MemoryLayout *device_layout;  /* null */
 } PJRT_Client_CreateErrorBuffer_Args;
 
 /* A buffer without memory yet; the callback handle is spent by PJRT_Client_FulfillAliasBuffer,

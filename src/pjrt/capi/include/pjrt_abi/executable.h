@@ -167,6 +167,8 @@ typedef struct PJRT_ExecuteOptions {
   bool use_major_to_minor_data_layout_for_callbacks;
   PJRT_HloOutputCallbackInfo *hlo_output_callbacks;  /* null */
   size_t num_hlo_output_callbacks;
+  const PJRT_NamedValue *custom_options;  /* null, count num_custom_options */
+  size_t num_custom_options;
 } PJRT_ExecuteOptions;
 
 /* argument_lists[device][argument]; the caller allocates output_lists[device][output] and, where

@@ -169,9 +169,9 @@ typedef struct PJRT_Api {
   PJRT_Error *(*PJRT_Error_ForEachPayload)(PJRT_Error_ForEachPayload_Args *args);  /* 99 */
   PJRT_Error *(*PJRT_TopologyDescription_Fingerprint)(PJRT_TopologyDescription_Fingerprint_Args *args);  /* 101 */
   PJRT_Error *(*PJRT_Executable_ParameterMemoryKinds)(PJRT_Executable_ParameterMemoryKinds_Args *args);  /* 102 */
-  PJRT_Error *(*PJRT_Device_ClearMemoryStats)(PJRT_Device_ClearMemoryStats_Args *args);  /* 114 */
-  PJRT_Error *(*PJRT_TopologyDescription_MakeCanonicalShapeForMemorySpace)(PJRT_TopologyDescription_MakeCanonicalShapeForMemorySpace_Args *args);  /* 114 */
-  PJRT_Error *(*PJRT_TopologyDescription_GetMemorySpaceKindIds)(PJRT_TopologyDescription_GetMemorySpaceKindIds_Args *args);  /* 114 */
+  PJRT_Error *(*PJRT_Device_ClearMemoryStats)(PJRT_Device_ClearMemoryStats_Args *args);  /* 106 */
+  PJRT_Error *(*PJRT_TopologyDescription_MakeCanonicalShapeForMemorySpace)(PJRT_TopologyDescription_MakeCanonicalShapeForMemorySpace_Args *args);  /* 112 */
+  PJRT_Error *(*PJRT_TopologyDescription_GetMemorySpaceKindIds)(PJRT_TopologyDescription_GetMemorySpaceKindIds_Args *args);  /* 112 */
 } PJRT_Api;
 
 /* The one symbol that a plugin exports. */

@@ -527,6 +527,7 @@ static const pjrt_field fields_of_PJRT_Client_CreateErrorBuffer_Args[] = {
   FIELD(PJRT_Client_CreateErrorBuffer_Args, buffer, HANDLE, OUT, 0, 0, PJRT_HANDLE_Buffer, -1, -1, -1, -1, PJRT_MARK_CREATES),
   FIELD(PJRT_Client_CreateErrorBuffer_Args, payload, ARRAY, IN, PJRT_KIND_STRUCT_VALUE, 56, PJRT_STRUCT_NamedValue, 13, -1, -1, -1, PJRT_MARK_LATER),
   FIELD(PJRT_Client_CreateErrorBuffer_Args, num_payload, COUNT, IN, 0, 0, -1, -1, -1, -1, -1, 0),
+  FIELD(PJRT_Client_CreateErrorBuffer_Args, device_layout, STRUCT, IN, 0, 0, PJRT_STRUCT_Buffer_MemoryLayout, -1, -1, -1, -1, PJRT_MARK_NULLABLE),
 };
 static const pjrt_field fields_of_PJRT_Client_CreateAliasBuffer_Args[] = {
   FIELD(PJRT_Client_CreateAliasBuffer_Args, struct_size, STRUCT_SIZE, IN, 0, 0, -1, -1, -1, -1, -1, 0),
@@ -1021,6 +1022,8 @@ static const pjrt_field fields_of_PJRT_ExecuteOptions[] = {
   FIELD(PJRT_ExecuteOptions, use_major_to_minor_data_layout_for_callbacks, BOOL, IN, 0, 0, -1, -1, -1, -1, -1, 0),
   FIELD(PJRT_ExecuteOptions, hlo_output_callbacks, ARRAY, IN, PJRT_KIND_STRUCT_VALUE, 32, PJRT_STRUCT_HloOutputCallbackInfo, 17, -1, -1, -1, PJRT_MARK_NULLABLE),
   FIELD(PJRT_ExecuteOptions, num_hlo_output_callbacks, COUNT, IN, 0, 0, -1, -1, -1, -1, -1, 0),
+  FIELD(PJRT_ExecuteOptions, custom_options, ARRAY, IN, PJRT_KIND_STRUCT_VALUE, 56, PJRT_STRUCT_NamedValue, 19, -1, -1, -1, PJRT_MARK_NULLABLE),
+  FIELD(PJRT_ExecuteOptions, num_custom_options, COUNT, IN, 0, 0, -1, -1, -1, -1, -1, 0),
 };
 static const pjrt_field fields_of_PJRT_LoadedExecutable_Execute_Args[] = {
   FIELD(PJRT_LoadedExecutable_Execute_Args, struct_size, STRUCT_SIZE, IN, 0, 0, -1, -1, -1, -1, -1, 0),
@@ -2463,7 +2466,7 @@ const pjrt_struct pjrt_structs[PJRT_NUM_STRUCTS] = {
   {"PJRT_Client_DmaMap_Args", 40, 5, true, fields_of_PJRT_Client_DmaMap_Args},
   {"PJRT_Client_DmaUnmap_Args", 32, 4, true, fields_of_PJRT_Client_DmaUnmap_Args},
   {"PJRT_Client_CreateUninitializedBuffer_Args", 80, 10, true, fields_of_PJRT_Client_CreateUninitializedBuffer_Args},
-  {"PJRT_Client_CreateErrorBuffer_Args", 112, 14, true, fields_of_PJRT_Client_CreateErrorBuffer_Args},
+  {"PJRT_Client_CreateErrorBuffer_Args", 120, 15, true, fields_of_PJRT_Client_CreateErrorBuffer_Args},
   {"PJRT_Client_CreateAliasBuffer_Args", 80, 10, true, fields_of_PJRT_Client_CreateAliasBuffer_Args},
   {"PJRT_Client_FulfillAliasBuffer_Args", 64, 8, true, fields_of_PJRT_Client_FulfillAliasBuffer_Args},
   {"PJRT_Client_BufferFromHostBuffer_Args", 120, 15, true, fields_of_PJRT_Client_BufferFromHostBuffer_Args},
@@ -2531,7 +2534,7 @@ const pjrt_struct pjrt_structs[PJRT_NUM_STRUCTS] = {
   {"PJRT_RecvCallbackInfo", 24, 3, false, fields_of_PJRT_RecvCallbackInfo},
   {"PJRT_HloOutputCallback_Parameters", 64, 8, false, fields_of_PJRT_HloOutputCallback_Parameters},
   {"PJRT_HloOutputCallbackInfo", 32, 4, false, fields_of_PJRT_HloOutputCallbackInfo},
-  {"PJRT_ExecuteOptions", 144, 18, true, fields_of_PJRT_ExecuteOptions},
+  {"PJRT_ExecuteOptions", 160, 20, true, fields_of_PJRT_ExecuteOptions},
   {"PJRT_LoadedExecutable_Execute_Args", 80, 10, true, fields_of_PJRT_LoadedExecutable_Execute_Args},
   {"PJRT_Executable_NumOutputs_Args", 32, 4, true, fields_of_PJRT_Executable_NumOutputs_Args},
   {"PJRT_Executable_SizeOfGeneratedCodeInBytes_Args", 32, 4, true, fields_of_PJRT_Executable_SizeOfGeneratedCodeInBytes_Args},
@@ -2875,9 +2878,9 @@ const pjrt_function pjrt_functions[PJRT_NUM_FUNCTIONS] = {
   {"PJRT_Error_ForEachPayload", -1, 99, offsetof(PJRT_Api, PJRT_Error_ForEachPayload), PJRT_RESULT_ERROR, 2, &pjrt_structs[4]},
   {"PJRT_TopologyDescription_Fingerprint", -1, 101, offsetof(PJRT_Api, PJRT_TopologyDescription_Fingerprint), PJRT_RESULT_ERROR, 2, &pjrt_structs[161]},
   {"PJRT_Executable_ParameterMemoryKinds", -1, 102, offsetof(PJRT_Api, PJRT_Executable_ParameterMemoryKinds), PJRT_RESULT_ERROR, 2, &pjrt_structs[146]},
-  {"PJRT_Device_ClearMemoryStats", -1, 114, offsetof(PJRT_Api, PJRT_Device_ClearMemoryStats), PJRT_RESULT_ERROR, 2, &pjrt_structs[33]},
-  {"PJRT_TopologyDescription_MakeCanonicalShapeForMemorySpace", -1, 114, offsetof(PJRT_Api, PJRT_TopologyDescription_MakeCanonicalShapeForMemorySpace), PJRT_RESULT_ERROR, 2, &pjrt_structs[162]},
-  {"PJRT_TopologyDescription_GetMemorySpaceKindIds", -1, 114, offsetof(PJRT_Api, PJRT_TopologyDescription_GetMemorySpaceKindIds), PJRT_RESULT_ERROR, 2, &pjrt_structs[163]},
+  {"PJRT_Device_ClearMemoryStats", -1, 106, offsetof(PJRT_Api, PJRT_Device_ClearMemoryStats), PJRT_RESULT_ERROR, 2, &pjrt_structs[33]},
+  {"PJRT_TopologyDescription_MakeCanonicalShapeForMemorySpace", -1, 112, offsetof(PJRT_Api, PJRT_TopologyDescription_MakeCanonicalShapeForMemorySpace), PJRT_RESULT_ERROR, 2, &pjrt_structs[162]},
+  {"PJRT_TopologyDescription_GetMemorySpaceKindIds", -1, 112, offsetof(PJRT_Api, PJRT_TopologyDescription_GetMemorySpaceKindIds), PJRT_RESULT_ERROR, 2, &pjrt_structs[163]},
   {"PJRT_Get_Stream_For_External_Ready_Events", PJRT_Extension_Type_Stream, 0, offsetof(PJRT_Stream_Extension, get_stream), PJRT_RESULT_ERROR, 1, &pjrt_structs[274]},
   {"PJRT_Wait_Until_Buffer_Ready_On_Stream", PJRT_Extension_Type_Stream, 0, offsetof(PJRT_Stream_Extension, wait_stream), PJRT_RESULT_ERROR, 2, &pjrt_structs[275]},
   {"PJRT_Layouts_MemoryLayout_Destroy", PJRT_Extension_Type_Layouts, 0, offsetof(PJRT_Layouts_Extension, PJRT_Layouts_MemoryLayout_Destroy), PJRT_RESULT_ERROR, 2, &pjrt_structs[215]},
@@ -3528,6 +3531,7 @@ _Static_assert(offsetof(PJRT_Client_CreateErrorBuffer_Args, memory) == 80, "PJRT
 _Static_assert(offsetof(PJRT_Client_CreateErrorBuffer_Args, buffer) == 88, "PJRT_Client_CreateErrorBuffer_Args.buffer");
 _Static_assert(offsetof(PJRT_Client_CreateErrorBuffer_Args, payload) == 96, "PJRT_Client_CreateErrorBuffer_Args.payload");
 _Static_assert(offsetof(PJRT_Client_CreateErrorBuffer_Args, num_payload) == 104, "PJRT_Client_CreateErrorBuffer_Args.num_payload");
+_Static_assert(offsetof(PJRT_Client_CreateErrorBuffer_Args, device_layout) == 112, "PJRT_Client_CreateErrorBuffer_Args.device_layout");
 _Static_assert(offsetof(PJRT_Client_CreateAliasBuffer_Args, struct_size) == 0, "PJRT_Client_CreateAliasBuffer_Args.struct_size");
 _Static_assert(offsetof(PJRT_Client_CreateAliasBuffer_Args, extension_start) == 8, "PJRT_Client_CreateAliasBuffer_Args.extension_start");
 _Static_assert(offsetof(PJRT_Client_CreateAliasBuffer_Args, client) == 16, "PJRT_Client_CreateAliasBuffer_Args.client");
@@ -3886,6 +3890,8 @@ _Static_assert(offsetof(PJRT_ExecuteOptions, multi_slice_config) == 112, "PJRT_E
 _Static_assert(offsetof(PJRT_ExecuteOptions, use_major_to_minor_data_layout_for_callbacks) == 120, "PJRT_ExecuteOptions.use_major_to_minor_data_layout_for_callbacks");
 _Static_assert(offsetof(PJRT_ExecuteOptions, hlo_output_callbacks) == 128, "PJRT_ExecuteOptions.hlo_output_callbacks");
 _Static_assert(offsetof(PJRT_ExecuteOptions, num_hlo_output_callbacks) == 136, "PJRT_ExecuteOptions.num_hlo_output_callbacks");
+_Static_assert(offsetof(PJRT_ExecuteOptions, custom_options) == 144, "PJRT_ExecuteOptions.custom_options");
+_Static_assert(offsetof(PJRT_ExecuteOptions, num_custom_options) == 152, "PJRT_ExecuteOptions.num_custom_options");
 _Static_assert(offsetof(PJRT_LoadedExecutable_Execute_Args, struct_size) == 0, "PJRT_LoadedExecutable_Execute_Args.struct_size");
 _Static_assert(offsetof(PJRT_LoadedExecutable_Execute_Args, extension_start) == 8, "PJRT_LoadedExecutable_Execute_Args.extension_start");
 _Static_assert(offsetof(PJRT_LoadedExecutable_Execute_Args, executable) == 16, "PJRT_LoadedExecutable_Execute_Args.executable");

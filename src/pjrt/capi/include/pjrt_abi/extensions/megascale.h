@@ -53,7 +53,7 @@ typedef struct PJRT_Megascale_CreateMultiSliceConfig_Args {
   PJRT_MultiSlice_Config *multi_slice_config;  /* out */
 } PJRT_Megascale_CreateMultiSliceConfig_Args;
 
-/* Only the first two fields are public. Plugins of 0.116 expect 32 bytes here: do not call it. */
+/* Only the first two fields are public. Plugins since 0.116 expect 32 bytes here: do not call it. */
 typedef struct PJRT_Megascale_ClientContext_Initialize_Args {
   size_t struct_size;
   PJRT_Megascale_ClientContext *client_context;

@@ -60,7 +60,13 @@ typedef struct PJRT_PhaseCompile_C_Buffers_Destroy_Args {
 } PJRT_PhaseCompile_C_Buffers_Destroy_Args;
 
 /* The first form of this extension ended with phase_compile_get_phase_names, and had no function to free the
- * buffers. */
+ * buffers.
+ *
+ * A plugin of 0.117 has 16 more functions at the end. They compile a part of a program apart, and link such parts (a
+ * PJRT_Relocatable) later. No public header states their arguments, so nothing calls them. They are, in order:
+ * PJRT_Relocatable_ Destroy, Name, BuildId, CallBackendConfig, HasSideEffects, Serialize, ParameterElementTypes,
+ * OutputElementTypes, ParameterDimensions, OutputDimensions, ParameterLayouts, OutputLayouts, ParameterOutputAliases;
+ * PJRT_PhaseCompile_ CompileToRelocatable, DeserializeRelocatable, LinkRelocatables. */
 typedef struct PJRT_PhaseCompile_Extension {
   PJRT_Extension_Base base;
   PJRT_Error *(*phase_compile_get_compiler)(PJRT_PhaseCompile_Get_Compiler_Args *args);

@@ -90,7 +90,7 @@ typedef struct PJRT_TpuExecutable_IsTpuPredeterminedError_Args {
   bool is_predetermined;  /* out */
 } PJRT_TpuExecutable_IsTpuPredeterminedError_Args;
 
-/* get_core_program_abi_version is null in newer plugins. A plugin of 0.116 has one more function at the end, whose
+/* get_core_program_abi_version is null in newer plugins. A plugin since 0.116 has one more function at the end, whose
  * arguments no public header states: PJRT_TpuExecutable_IsTpuCancellationPlaceholderError. */
 typedef struct PJRT_TpuExecutable_Extension {
   PJRT_Extension_Base base;

@@ -259,6 +259,8 @@ typedef struct PJRT_TpuTopology_GetDefaultPlatformConfig_Args {
   int64_t num_trays;  /* out */
 } PJRT_TpuTopology_GetDefaultPlatformConfig_Args;
 
+/* A plugin of 0.117 has one more function at the end, whose arguments no public header states:
+ * PJRT_TpuTopology_ComputeSubsliceForDevices. */
 typedef struct PJRT_TpuTopology_Extension {
   PJRT_Extension_Base base;
   PJRT_Error *(*subslice)(PJRT_TpuTopology_Subslice_Args *args);
