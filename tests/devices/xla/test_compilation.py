@@ -268,3 +268,32 @@ def test_programs_that_would_wait_for_the_host_are_refused_as_a_check_refuses_th
         f"func.func private @unused{body} func.func @main(%x: tensor<f32>) -> tensor<f32> {{ return %x : tensor<f32> }}"
     )
     assert float(np.asarray(client.compile(unused)(np.float32(3))[0])) == 3
+
+
+def test_tuples_at_the_border_of_a_program(client: pjrt.Client) -> None:
+    """Their elements are arguments and results, in their order, as on the other devices."""
+    text = """func.func @main(%x: tensor<2xf32> {jax.buffer_donor = true},
+                              %t: tuple<tensor<3xi32>, tuple<tensor<i32>, tensor<2xf32>>>)
+        -> (tensor<2xf32>, tuple<tuple<tensor<2xf32>, tensor<3xi32>>, tensor<i32>>, tensor<i32> {jax.a = 1 : i32}) {
+      %a = stablehlo.get_tuple_element %t[0] : (tuple<tensor<3xi32>, tuple<tensor<i32>, tensor<2xf32>>>)
+        -> tensor<3xi32>
+      %u = stablehlo.get_tuple_element %t[1] : (tuple<tensor<3xi32>, tuple<tensor<i32>, tensor<2xf32>>>)
+        -> tuple<tensor<i32>, tensor<2xf32>>
+      %n = stablehlo.get_tuple_element %u[0] : (tuple<tensor<i32>, tensor<2xf32>>) -> tensor<i32>
+      %y = stablehlo.get_tuple_element %u[1] : (tuple<tensor<i32>, tensor<2xf32>>) -> tensor<2xf32>
+      %s = stablehlo.add %x, %y : tensor<2xf32>
+      %0 = stablehlo.tuple %y, %a : tuple<tensor<2xf32>, tensor<3xi32>>
+      %1 = stablehlo.tuple %0, %n : tuple<tuple<tensor<2xf32>, tensor<3xi32>>, tensor<i32>>
+      return %s, %1, %n : tensor<2xf32>, tuple<tuple<tensor<2xf32>, tensor<3xi32>>, tensor<i32>>, tensor<i32>
+    }"""
+    arguments = np.float32([1, 2]), np.int32([3, 4, 5]), np.int32(6), np.float32([7, 8])
+    expected = [[8, 10], [7, 8], [3, 4, 5], 6, 6]
+    with pjrt.client("reference") as judge:
+        for device in (client, judge):
+            executable = device.compile(text)
+            assert [spec.shape for spec in executable.parameter_specs] == [(2,), (3,), (), (2,)]
+            assert [np.asarray(result).tolist() for result in executable(*arguments)] == expected
+    (result,) = client.compile(
+        "func.func @main(%t: tuple<tensor<f32>>) -> tuple<tensor<f32>> { return %t : tuple<tensor<f32>> }"
+    )(np.float32(1))
+    assert float(np.asarray(result)) == 1
