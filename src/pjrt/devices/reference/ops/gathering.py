@@ -45,7 +45,7 @@ def dynamic_gather(view: OpView) -> Kernel:
             raise InvalidArgumentError(f"expected slice sizes within the operand's shape {x.shape}, found {widths}")
         return gatherer(x.shape, starts.shape, widths, numbers)(x, starts)
 
-    return run
+    return view.fitted(run)
 
 
 def gatherer(
