@@ -70,11 +70,11 @@ def compile_program(
             _spread_tuples(mlir)
         faults.mend(mlir, options.partitioning.num_partitions, outline)
     jaxlib_options = _jaxlib_options(options, assignment)
-    if serialized:
-        code, _ = _unwrapped(serialized)
-        compiled = runtime.jaxlib_client.deserialize_executable(code, devices, jaxlib_options)
-        return _executable(compiled, assignment, options, code=code)
     try:
+        if serialized:
+            code, _ = _unwrapped(serialized)
+            compiled = runtime.jaxlib_client.deserialize_executable(code, devices, jaxlib_options)
+            return _executable(compiled, assignment, options, code=code)
         with module as mlir:
             result_shapes = value_shape.result_shapes(mlir) if options.partitioning.num_partitions > 1 else None
             compiled = runtime.jaxlib_client.compile_and_load(mlir, devices, jaxlib_options)
@@ -250,9 +250,15 @@ def _processes(attributes: Any, name: str, counts: Partitioning) -> tuple[int, s
 def _explained(error: Exception) -> PjrtError:
     """Return the error of a compilation.
 
-    A pass of MLIR that fails gives the code UNKNOWN, and does not say that the program is the reason.
+    A pass of MLIR that fails gives the code UNKNOWN, and does not say that the program is the reason. And XLA shows the
+    number by which MLIR marks a size that is not known.
     """
     code, message = status_of(error)
+    if str(-(2**63)) in message:
+        return InvalidArgumentError(
+            "the device 'cpu' does not compile this program: a type in it has a size that is not known, and XLA cannot "
+            "find it out; state the size, or use the device 'reference'"
+        )
     if code is StatusCode.UNKNOWN:
         return InvalidArgumentError(f"the device 'cpu' does not compile this program: {message}")
     return converted(error)
