@@ -206,3 +206,19 @@ def test_a_replicated_array_of_one_device_is_taken_as_it_is() -> None:
             (result,) = executable(array)
             assert np.asarray(result).tolist() == [2, 4]
             assert array.is_deleted
+
+
+@pytest.mark.parametrize("count", [1, 8])
+def test_a_token_that_is_handed_on(client: ifrt.Client, count: int) -> None:
+    """A chain of tokens begins with an empty array, which a program that does nothing with it gives back."""
+    program = """func.func @main(%token: !stablehlo.token, %x: tensor<f32>) -> (!stablehlo.token, tensor<f32>) {
+      return %token, %x : !stablehlo.token, tensor<f32>
+    }"""
+    executable = client.compile(program, pjrt.CompileOptions(num_partitions=count))
+    replicated = ifrt.HloSharding.from_proto(client.devices[:count], b"\x08\x00")
+    token = client.make_array(np.zeros(0, bool), replicated)
+    for _ in range(2):
+        token, x = executable(token, client.make_array(np.float32(1), replicated))
+        assert x.shape == ()
+        parts = token.disassemble()
+        assert [part.ready().result() for part in parts] == [None] * count

@@ -56,6 +56,80 @@ except jax.errors.JaxRuntimeError as error:
     ]
 
 
+def test_ordered_effects(served_cpu: str, run_jax: RunJax) -> None:
+    """They are a chain of tokens that JAX begins with an empty array, and that a program may hand on as it came."""
+    source = """
+from jax._src import effects
+from jax._src.interpreters import mlir
+from jax.extend.core import Primitive
+
+class Note(effects.Effect):
+    __str__ = lambda self: "note"
+
+note = Note()
+for allowed in (effects.lowerable_effects, effects.ordered_effects, effects.shardable_ordered_effects):
+    allowed.add_type(Note)
+
+def lower(context):
+    context.set_tokens_out(context.tokens_in)
+    return []
+
+write = Primitive("write")
+write.multiple_results = True
+write.def_effectful_abstract_eval(lambda: ([], {note}))
+mlir.register_lowering(write, lower)
+
+@jax.jit
+def step(x):
+    write.bind()
+    return x + 1
+
+for x in (jnp.zeros(4), jax.device_put(np.zeros(4, "f4"), NamedSharding(Mesh(np.array(devices), ("x",)), P("x")))):
+    for _ in range(2):
+        x = step(x)
+    jax.effects_barrier()
+    print(x)
+"""
+    assert run_jax(served_cpu, source) == ["[2. 2. 2. 2.]"] * 2
+
+
+def test_functions_of_the_client_that_a_compiler_asks(served_cpu: str, run_jax: RunJax) -> None:
+    """The program has their addresses, at which the server's process has something else."""
+    source = """
+from jax.experimental.custom_partitioning import custom_partitioning
+
+@custom_partitioning
+def double(x):
+    return x * 2
+
+double.def_partition(
+    infer_sharding_from_operands=lambda mesh, arguments, result: arguments[0].sharding,
+    partition=lambda mesh, arguments, result: (mesh, lambda x: x * 2, result.sharding, (arguments[0].sharding,)),
+    sharding_rule="i -> i",
+)
+
+def inspected(x):
+    jax.debug.inspect_array_sharding(x * 2, callback=print)
+    return x
+
+x = jax.device_put(np.arange(8, dtype="f4"), NamedSharding(Mesh(np.array(devices), ("x",)), P("x")))
+for function in (double, inspected):
+    try:
+        jax.jit(function)(x)
+    except jax.errors.JaxRuntimeError as error:
+        print(str(error))
+print((x + 1).sum())
+"""
+    *refused, result = run_jax(served_cpu, source)
+    expected = "INVALID_ARGUMENT: expected a program that needs no Python of another process, found a call of "
+    assert [line.removeprefix(expected).partition(":")[0] for line in refused] == [
+        "'CustomSPMDPartitioning'",
+        "'InspectSharding'",
+    ]
+    assert "JAX's custom_partitioning; run it on a device of the process of that function" in refused[0]
+    assert result == "36.0"
+
+
 def sine(operation: Any, x: np.ndarray[Any, Any]) -> Any:
     if (x < 0).any():
         raise ValueError("the chip is on fire")

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 import pjrt
 from pjrt import ifrt
+from pjrt.api.strangers import for_stranger
 from pjrt.stablehlo import Partitioned, partition, to_text
 from pjrt.stablehlo.shardings.sharding import Sharding
 
@@ -222,3 +223,25 @@ def test_other_encodings_are_partitioned_alike() -> None:
     artifact = pjrt.stablehlo.serialize(pjrt.Program.of(MATMUL), pjrt.stablehlo.current_version())
     assert "stablehlo.all_reduce" in text_of(partition(artifact))
     assert "tensor<8x4xf32>" in to_text(artifact)
+
+
+@pytest.mark.parametrize("target", ["CustomSPMDPartitioning", "InspectSharding"])
+@pytest.mark.parametrize("device", ["cpu", "reference"])
+def test_functions_of_another_process(device: str, target: str) -> None:
+    """XLA would follow an address of the process that wrote the program."""
+    text = f"""module attributes {{mhlo.num_partitions = 2 : i32}} {{
+      func.func @main(%x: tensor<8xf32> {{mhlo.sharding = "{{devices=[2]<=[2]}}"}}) -> tensor<8xf32> {{
+        %0 = call @inner(%x) : (tensor<8xf32>) -> tensor<8xf32>
+        return %0 : tensor<8xf32>
+      }}
+      func.func private @inner(%x: tensor<8xf32>) -> tensor<8xf32> {{  // XLA inlines it
+        %0 = stablehlo.custom_call @{target}(%x) {{backend_config = "nowhere"}} : (tensor<8xf32>) -> tensor<8xf32>
+        return %0 : tensor<8xf32>
+      }}
+    }}"""
+    with (
+        pjrt.client(device, num_devices=2) as client,
+        for_stranger(),
+        pytest.raises(pjrt.InvalidArgumentError, match=f"no Python of another process, found a call of '{target}'"),
+    ):
+        client.compile(text)

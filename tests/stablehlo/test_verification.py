@@ -35,6 +35,23 @@ def gather(widths: str, result: str, indices: str = "2x1") -> str:
   return %r : tensor<{result}xf32> }}"""
 
 
+def window(operation: str, sizes: str) -> str:
+    types = ", ".join(f"tensor<{shape}f32>" for shape in ("4x6x", "2x3x", "")[:: 1 if "scatter" in operation else 2])
+    result = "4x6" if "scatter" in operation else "2x3"
+    region = """({ ^bb0(%a: tensor<f32>, %b: tensor<f32>):
+    %s = stablehlo.KIND %a, %b : KIND_TYPE "stablehlo.return"(%s) : (KIND_RESULT) -> () })"""
+    add = region.replace("KIND_TYPE", "tensor<f32>").replace("KIND_RESULT", "tensor<f32>").replace("KIND", "add")
+    select = region.replace("KIND_TYPE", "(tensor<f32>, tensor<f32>) -> tensor<i1>")
+    select = select.replace("KIND_RESULT", "tensor<i1>").replace("KIND", "compare GE,")
+    regions = f"({select[1:-1]}, {add[1:-1]})" if "scatter" in operation else add
+    names = [f"%{number}" for number in range(types.count("tensor"))]
+    arguments = ", ".join(f"{name}: {type_}" for name, type_ in zip(names, types.split(", "), strict=True))
+    return f"""func.func @main({arguments}) -> tensor<{result}xf32> {{
+  %r = "stablehlo.{operation}"({", ".join(names)}) <{{window_dimensions = array<i64: {sizes}>,
+    window_strides = array<i64: 2, 2>}}> {regions} : ({types}) -> tensor<{result}xf32>
+  return %r : tensor<{result}xf32> }}"""
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -54,6 +71,10 @@ def gather(widths: str, result: str, indices: str = "2x1") -> str:
         (index_select(1, 1, "3"), "expects operands of equal sizes in batch_dims, found [3, 4] and [2]"),
         (index_select(1, 0, "2x4"), "expects a result of shape [3, 2], found [2, 4]"),
         (gather("0, 4", "2x4"), "expects slice sizes of 1 in dimensions that the result drops, found [0, 4]"),
+        *(
+            (window(operation, f"{-(2**63)}, 2"), f"expects window_dimensions above 0, found [{-(2**63)}, 2]")
+            for operation in ("reduce_window", "select_and_scatter")
+        ),
     ],
 )
 def test_a_broken_rule(text: str, message: str) -> None:

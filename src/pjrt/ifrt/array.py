@@ -223,8 +223,7 @@ class Array(ArrayValue):
         parts = self.sharding.disassemble(self.shape)
         arrays = []
         for buffer, (shape, sharding) in zip(self._taken(semantics), parts, strict=True):
-            if buffer.shape != shape:
-                buffer = reshaped(buffer, shape)
+            buffer = reshaped(buffer, self.element_type, shape)
             arrays.append(Array(self._client, ArraySpec(shape, self.element_type, sharding), [buffer]))
         return arrays
 
@@ -312,10 +311,15 @@ def reduction_of(sharding: Sharding) -> str | None:
     return sharding.tiling.reduction if isinstance(sharding, HloSharding) and sharding.tiling.terms else None
 
 
-def reshaped(buffer: Buffer, shape: Sequence[int]) -> Buffer:
-    """Return a copy of a buffer in the same memory, cut or padded with zeros at the end of its dimensions."""
+def reshaped(buffer: Buffer, element_type: ElementType, shape: Shape) -> Buffer:
+    """Return a buffer of this shape: the buffer itself, or a copy that is cut or padded with zeros at its end.
+
+    A token has no shape. Frameworks begin a chain of tokens with an empty array, which a program may hand on.
+    """
+    if buffer.shape == shape or element_type is ElementType.TOKEN:
+        return buffer
     part = np.asarray(buffer)[tuple(slice(0, size) for size in shape)]
-    return buffer.client.buffer_from_host(padded(part, tuple(shape)), memory_space=buffer.memory_space)
+    return buffer.client.buffer_from_host(padded(part, shape), memory_space=buffer.memory_space)
 
 
 def padded(array: np.ndarray[Any, Any], shape: Shape) -> np.ndarray[Any, Any]:

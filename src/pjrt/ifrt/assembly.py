@@ -36,7 +36,8 @@ def assembled(
         )
     for number, (shard, (part, single)) in enumerate(zip(shards, parts, strict=True)):
         place = shard.sharding
-        if shard.shape != part or (place.devices, place.memory_kind) != (single.devices, single.memory_kind):
+        fits = shard.shape == part or shard.element_type is ElementType.TOKEN
+        if not fits or (place.devices, place.memory_kind) != (single.devices, single.memory_kind):
             raise InvalidArgumentError(
                 f"expected shard {number} of {list(shape)} with {sharding!r} to be {list(part)} on "
                 f"{single.devices[0]} in {single.memory_kind}, found {shard.spec}"

@@ -189,7 +189,7 @@ class Client:
         self._check_devices(sharding.devices)
         spec = assembled(shape, sharding, arrays, element_type, shard_semantics)
         buffers = [
-            buffer if buffer.shape == whole else reshaped(buffer, whole)
+            reshaped(buffer, spec.element_type, whole)
             for array, whole in zip(arrays, buffer_shapes(spec), strict=True)
             for buffer in array._taken(semantics)
         ]

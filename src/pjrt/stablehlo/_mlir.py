@@ -165,12 +165,11 @@ def check(module: MlirModule) -> None:
     """
     with module as mlir:
         for operation, depth in walk_with_depths(mlir.operation):
-            if len(operation.regions):
-                if depth > DEEPEST:
-                    raise DataLossError(f"the program's regions are nested more than {DEEPEST} deep")
-            elif operation.name == "chlo.top_k" and operation.attributes["k"].value < 0:
+            if depth > DEEPEST and len(operation.regions):
+                raise DataLossError(f"the program's regions are nested more than {DEEPEST} deep")
+            if operation.name == "chlo.top_k" and operation.attributes["k"].value < 0:
                 raise InvalidArgumentError("expected a 'chlo.top_k' with k of at least 0, found a negative one")
-            elif problem := broken_rule(operation):
+            if problem := broken_rule(operation):
                 place = place_of(str(operation.location))
                 raise InvalidArgumentError(f"{place}'{operation.name}' op {problem}")
 

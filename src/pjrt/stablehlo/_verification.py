@@ -79,6 +79,12 @@ def _fit(sizes: Sizes, others: Sizes) -> bool:
     )
 
 
+def _window(operation: Any) -> str:
+    """Refuse the number by which MLIR marks unknown sizes: it takes it for such a size, and no window has one."""
+    sizes = list(operation.attributes["window_dimensions"]) if "window_dimensions" in operation.attributes else []
+    return "" if all(size > 0 for size in sizes) else f"expects window_dimensions above 0, found {sizes}"
+
+
 def _sizes(value: Any) -> Sizes:
     type_ = value.type
     return [None if type_.is_dynamic_dim(i) else type_.get_dim_size(i) for i in range(type_.rank)]
@@ -91,6 +97,8 @@ def _spelled(sizes: Sizes) -> str:
 _RULES: Mapping[str, Callable[[Any], str]] = {
     "stablehlo.einsum": _einsum,
     "stablehlo.gather": _gather,
+    "stablehlo.reduce_window": _window,
+    "stablehlo.select_and_scatter": _window,
     "stablehlo.torch_index_select": _torch_index_select,
     "stablehlo.unary_einsum": _einsum,
 }

@@ -17,8 +17,9 @@ from pathlib import Path
 from typing import Any
 
 _LAST_WORDS = (
-    re.compile(r"F\d{4} [\d:.]+ +\d+ (.*)"),  # a fatal message in the log of XLA; stack frames may follow
-    re.compile(r"(.*Check failed.*)"),
+    # A fatal message in the log of XLA, behind a place in its source; stack frames may follow.
+    re.compile(r"F\d{4} [\d:.]+ +\d+ (?:\S+:\d+\] )?(.*)"),
+    re.compile(r"(?:\S+:\d+\] )?(.*Check failed.*)"),
     re.compile(r"((?:terminate called|what\(\):).*)"),
 )
 

@@ -232,6 +232,18 @@ def test_constant_like(run: Any) -> None:
     assert found.astype(np.float32).tolist() == [[1.5] * 3] * 2
 
 
+def test_constant_like_is_one_element_in_memory(run: Any) -> None:
+    """No machine has the memory for the whole of it."""
+    large = "tensor<1048576x1048576xf32>"
+    text = f"""func.func @main(%a: tensor<f32>, %i: tensor<i32>) -> tensor<1x2xf32> {{
+      %0 = stablehlo.broadcast_in_dim %a, dims = [] : (tensor<f32>) -> {large}
+      %1 = "chlo.constant_like"(%0) {{value = 1.5 : f32}} : ({large}) -> {large}
+      %2 = stablehlo.dynamic_slice %1, %i, %i, sizes = [1, 2] : ({large}, tensor<i32>, tensor<i32>) -> tensor<1x2xf32>
+      return %2 : tensor<1x2xf32> }}"""
+    (found,) = run(text, np.float32(0), np.int32(7))
+    assert found.tolist() == [[1.5, 1.5]]
+
+
 @pytest.mark.parametrize("t", [T.F32, T.BF16, T.S32, T.U8, T.S4], ids=lambda t: t.mlir)
 def test_top_k(run: Any, t: ElementType) -> None:
     x = np.array([[3, 1, 3, 0, 2], [5, 5, 5, 5, 5]]).astype(t.dtype)

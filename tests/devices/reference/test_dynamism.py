@@ -175,3 +175,25 @@ def test_bodies_on_sizes_known_when_the_program_runs(run: Any) -> None:
         same(added, expected)
         same(ordered, np.sort(expected)[::-1].copy())
         same(sums, ordered[1:] + ordered[:-1])
+
+
+@pytest.mark.parametrize(
+    ("name", "operands", "result", "attributes", "arguments"),
+    [
+        ("dynamic_iota", [(2,)], (4, 3), "iota_dimension = 0 : i64", [(2, 3)]),
+        ("dynamic_reshape", [(6,), (2,)], (3, 2), "", [range(6), (2, 3)]),
+        ("dynamic_broadcast_in_dim", [(3,), (2,)], (4, 3), "broadcast_dimensions = array<i64: 1>", [range(3), (2, 3)]),
+        ("dynamic_pad", [(3,), (), (1,), (1,), (1,)], (4,), "", [range(3), 0, (1,), (1,), (0,)]),
+        ("real_dynamic_slice", [(7,), (1,), (1,), (1,)], (3,), "", [range(7), (1,), (3,), (1,)]),
+    ],
+)
+def test_sizes_that_are_not_those_of_the_program_are_refused(
+    run: Any, name: str, operands: Any, result: Any, attributes: str, arguments: Any
+) -> None:
+    """The type of a result may be static. Numpy would spread a wrong one over others, or say so in its own words."""
+    text = program(name, [tensor(shape, T.S64) for shape in operands], tensor(result, T.S64), attributes)
+    spelled = "x".join(map(str, result))
+    with pytest.raises(
+        InvalidArgumentError, match=rf"expected operands that give tensor<{spelled}xi64>, .* found .*\["
+    ):
+        run(text, *(np.array(argument, np.int64) for argument in arguments))

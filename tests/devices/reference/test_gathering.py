@@ -150,6 +150,15 @@ def test_slice_sizes_beyond_the_operand_are_refused(run: Any) -> None:
             run(text, x, starts, np.array([width]))
 
 
+def test_slice_sizes_in_dimensions_that_the_result_drops(run: Any) -> None:
+    numbers, _, _ = Gather((3, 4), (2, 1), [1], [0], [0], 1, [1, 4]).attributes().partition(", slice_sizes")
+    text = program("dynamic_gather", [tensor((3, 4)), tensor((2, 1)), tensor((2,), T.S64)], tensor((2, 4)), numbers)
+    x, starts = np.arange(12, dtype=np.int32).reshape(3, 4), np.zeros((2, 1), np.int32)
+    for width in (0, 2):
+        with pytest.raises(InvalidArgumentError, match=r"slice sizes of 1 in the dimensions \[0\], which .* drops"):
+            run(text, x, starts, np.array([width, 4]))
+
+
 EMBEDDING = Gather((6, 4), (2, 3, 1), [2], [0], [0], 2, [1, 4])
 COLUMNS = Gather((4, 6), (3,), [0], [1], [1], 1, [4, 1])
 PARTS = Gather((4, 6), (3,), [0], [1], [1], 1, [3, 1])

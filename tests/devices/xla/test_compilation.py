@@ -269,3 +269,48 @@ def test_programs_that_would_wait_for_the_host_are_refused_as_a_check_refuses_th
         f"func.func private @unused{body} func.func @main(%x: tensor<f32>) -> tensor<f32> {{ return %x : tensor<f32> }}"
     )
     assert float(np.asarray(client.compile(unused)(np.float32(3))[0])) == 3
+
+
+def test_tuples_at_the_border_of_a_program(client: pjrt.Client) -> None:
+    """Their elements are arguments and results, in their order, as on the other devices."""
+    text = """func.func @main(%x: tensor<2xf32> {jax.buffer_donor = true},
+                              %t: tuple<tensor<3xi32>, tuple<tensor<i32>, tensor<2xf32>>>)
+        -> (tensor<2xf32>, tuple<tuple<tensor<2xf32>, tensor<3xi32>>, tensor<i32>>, tensor<i32> {jax.a = 1 : i32}) {
+      %a = stablehlo.get_tuple_element %t[0] : (tuple<tensor<3xi32>, tuple<tensor<i32>, tensor<2xf32>>>)
+        -> tensor<3xi32>
+      %u = stablehlo.get_tuple_element %t[1] : (tuple<tensor<3xi32>, tuple<tensor<i32>, tensor<2xf32>>>)
+        -> tuple<tensor<i32>, tensor<2xf32>>
+      %n = stablehlo.get_tuple_element %u[0] : (tuple<tensor<i32>, tensor<2xf32>>) -> tensor<i32>
+      %y = stablehlo.get_tuple_element %u[1] : (tuple<tensor<i32>, tensor<2xf32>>) -> tensor<2xf32>
+      %s = stablehlo.add %x, %y : tensor<2xf32>
+      %0 = stablehlo.tuple %y, %a : tuple<tensor<2xf32>, tensor<3xi32>>
+      %1 = stablehlo.tuple %0, %n : tuple<tuple<tensor<2xf32>, tensor<3xi32>>, tensor<i32>>
+      return %s, %1, %n : tensor<2xf32>, tuple<tuple<tensor<2xf32>, tensor<3xi32>>, tensor<i32>>, tensor<i32>
+    }"""
+    arguments = np.float32([1, 2]), np.int32([3, 4, 5]), np.int32(6), np.float32([7, 8])
+    expected = [[8, 10], [7, 8], [3, 4, 5], 6, 6]
+    with pjrt.client("reference") as judge:
+        for device in (client, judge):
+            executable = device.compile(text)
+            assert [spec.shape for spec in executable.parameter_specs] == [(2,), (3,), (), (2,)]
+            assert [np.asarray(result).tolist() for result in executable(*arguments)] == expected
+    (result,) = client.compile(
+        "func.func @main(%t: tuple<tensor<f32>>) -> tuple<tensor<f32>> { return %t : tuple<tensor<f32>> }"
+    )(np.float32(1))
+    assert float(np.asarray(result)) == 1
+
+
+def test_messages_of_xla_without_its_own_words(client: pjrt.Client) -> None:
+    """The place of an operation that has none, and the number of an unknown size, which the trial's result has."""
+    type_ = "tensor<5x!quant.uniform<i8:f32, 2.0>>"
+    clamp = f"""func.func @main(%x: {type_}) -> {type_} {{
+      %0 = stablehlo.clamp %x, %x, %x : {type_}
+      return %0 : {type_} }}"""
+    with pytest.raises(pjrt.InvalidArgumentError, match="Expected array argument for clamp") as refused:
+        client.compile(clamp)
+    assert "Python Code" not in str(refused.value)
+    cast = """func.func @main(%x: tensor<9xf32>) -> tensor<?x9xui32> {
+      %0 = stablehlo.bitcast_convert %x : (tensor<9xf32>) -> tensor<?x9xui32>
+      return %0 : tensor<?x9xui32> }"""
+    with pytest.raises(pjrt.InvalidArgumentError, match="has a size that is not known, and XLA cannot find it out"):
+        client.compile(cast)

@@ -16,6 +16,7 @@ import importlib.util
 import itertools
 import math
 import os
+import re
 import sys
 import types
 from collections.abc import Callable, Sequence
@@ -116,9 +117,13 @@ def converted(error: BaseException) -> PjrtError:
     return converted_error
 
 
+_NOWHERE = re.compile(r"\s*(?:Suspected )?Python Code Location:\s*(?:<no source information>|File: \S*:(?=\s|$))")
+"""What XLA writes about the place of an operation that has none; MLIR's own messages begin with the place."""
+
+
 def status_of(error: BaseException) -> tuple[StatusCode | None, str]:
     """Return the status code in an exception's text, if there is one, and the message."""
-    text = str(error).partition(_TRACE)[0].strip()
+    text = _NOWHERE.sub("", str(error).partition(_TRACE)[0]).strip()
     name, separator, message = text.partition(": ")
     if separator and name in StatusCode.__members__:
         return StatusCode[name], message.strip()

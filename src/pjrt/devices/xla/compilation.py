@@ -19,7 +19,9 @@ from pjrt.devices.xla._jaxlib import converted, status_of
 from pjrt.devices.xla.executable import SERIALIZED, XlaExecutable
 from pjrt.stablehlo import read, to_module, with_partitioning
 from pjrt.stablehlo.debug_options import with_debug_options
+from pjrt.stablehlo.jaxlib import load
 from pjrt.stablehlo.shardings.stated_partitioning import with_fitting_partitioner
+from pjrt.stablehlo.types import TupleType
 
 if TYPE_CHECKING:
     from pjrt.devices.xla.runtime import Runtime
@@ -64,13 +66,15 @@ def compile_program(
         csr_product.guard(module, called)
     with module as mlir:
         _check_groups(mlir, options.partitioning, outline)
+        if outline is not None and any(isinstance(type_, TupleType) for type_ in outline.types):
+            _spread_tuples(mlir)
         faults.mend(mlir, options.partitioning.num_partitions, outline)
     jaxlib_options = _jaxlib_options(options, assignment)
-    if serialized:
-        code, _ = _unwrapped(serialized)
-        compiled = runtime.jaxlib_client.deserialize_executable(code, devices, jaxlib_options)
-        return _executable(compiled, assignment, options, code=code)
     try:
+        if serialized:
+            code, _ = _unwrapped(serialized)
+            compiled = runtime.jaxlib_client.deserialize_executable(code, devices, jaxlib_options)
+            return _executable(compiled, assignment, options, code=code)
         with module as mlir:
             result_shapes = value_shape.result_shapes(mlir) if options.partitioning.num_partitions > 1 else None
             compiled = runtime.jaxlib_client.compile_and_load(mlir, devices, jaxlib_options)
@@ -78,6 +82,66 @@ def compile_program(
         raise _explained(error) from error
     del mlir, module  # as large as the program's constants, and the next step needs as much memory
     return _executable(compiled, assignment, options, result_shapes, called=called)
+
+
+def _spread_tuples(mlir: Any) -> None:
+    """Let the main function take and return the elements of tuples in their place, as its executables do.
+
+    XLA takes tuples at the border of a program from HLO alone. What a program states about a tuple is dropped.
+    """
+    ir = load("mlir.ir", "change programs for XLA's CPU compiler")
+    functions = [each.operation for each in mlir.body if each.operation.name == "func.func"]
+    main = next((each for each in functions if each.attributes["sym_name"].value == "main"), None)
+    if main is None:
+        return  # XLA's error says so
+    signature = ir.FunctionType(main.attributes["function_type"].value)
+    if not any(isinstance(type_, ir.TupleType) for type_ in (*signature.inputs, *signature.results)):
+        return
+    block = main.regions[0].blocks[0]
+    operations = [each.operation for each in block.operations]
+    begin, end = ir.InsertionPoint(operations[0]), operations[-1]
+
+    def taken(type_: Any) -> Any:
+        if not isinstance(type_, ir.TupleType):
+            return block.add_argument(type_, ir.Location.unknown())
+        parts = [taken(type_.get_type(number)) for number in range(type_.num_types)]
+        return ir.Operation.create("stablehlo.tuple", [type_], parts, ip=begin).result
+
+    def returned(value: Any) -> list[Any]:
+        if not isinstance(value.type, ir.TupleType):
+            return [value]
+        parts: list[Any] = []
+        for number in range(value.type.num_types):
+            index = {"index": ir.IntegerAttr.get(ir.IntegerType.get_signless(32), number)}
+            part = ir.Operation.create(
+                "stablehlo.get_tuple_element", [value.type.get_type(number)], [value], index, ip=ir.InsertionPoint(end)
+            )
+            parts += returned(part.result)
+        return parts
+
+    def state(name: str, types: Sequence[Any], counts: Sequence[int]) -> None:
+        if name in main.attributes:
+            rows = zip(types, counts, main.attributes[name], strict=True)
+            none = ir.DictAttr.get({})
+            kept = [[none] * count if isinstance(type_, ir.TupleType) else [own] for type_, count, own in rows]
+            main.attributes[name] = ir.ArrayAttr.get([own for row in kept for own in row])
+
+    with ir.Location.unknown(mlir.context):
+        types, counts = [argument.type for argument in block.arguments], []
+        for number, type_ in enumerate(types):
+            before = len(block.arguments)
+            block.arguments[number].replace_all_uses_with(taken(type_))
+            counts.append(len(block.arguments) - before)
+        for _ in types:
+            block.erase_argument(0)
+        state("arg_attrs", types, counts)
+        parts = [returned(value) for value in end.operands]
+        state("res_attrs", [value.type for value in end.operands], list(map(len, parts)))
+        results = [value for row in parts for value in row]
+        ir.Operation.create("func.return", operands=results, ip=ir.InsertionPoint(end))
+        end.erase()
+        signature = ir.FunctionType.get([each.type for each in block.arguments], [each.type for each in results])
+        main.attributes["function_type"] = ir.TypeAttr.get(signature)
 
 
 def deserialize(runtime: Runtime, serialized: bytes, options: CompileOptions | None) -> XlaExecutable:
@@ -186,9 +250,15 @@ def _processes(attributes: Any, name: str, counts: Partitioning) -> tuple[int, s
 def _explained(error: Exception) -> PjrtError:
     """Return the error of a compilation.
 
-    A pass of MLIR that fails gives the code UNKNOWN, and does not say that the program is the reason.
+    A pass of MLIR that fails gives the code UNKNOWN, and does not say that the program is the reason. And XLA shows the
+    number by which MLIR marks a size that is not known.
     """
     code, message = status_of(error)
+    if str(-(2**63)) in message:
+        return InvalidArgumentError(
+            "the device 'cpu' does not compile this program: a type in it has a size that is not known, and XLA cannot "
+            "find it out; state the size, or use the device 'reference'"
+        )
     if code is StatusCode.UNKNOWN:
         return InvalidArgumentError(f"the device 'cpu' does not compile this program: {message}")
     return converted(error)

@@ -10,8 +10,9 @@ all that comes before it. An operation that XLA has no code for, a result of its
 from __future__ import annotations
 
 import functools
+import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from typing import Any
 from pjrt.api.compile_options import CompileOptions, DeviceAssignment, OptionValue
 from pjrt.api.errors import InvalidArgumentError, UnimplementedError
 from pjrt.api.program import AnyProgram, Program, ProgramFormat
+from pjrt.api.strangers import is_for_stranger
 from pjrt.stablehlo import _mlir, jaxlib
 from pjrt.stablehlo._mlir import MlirModule
 from pjrt.stablehlo.compilation_advice import with_advice
@@ -69,7 +71,8 @@ def partition(program: AnyProgram, options: CompileOptions | None = None) -> Par
 
     Raises:
         UnimplementedError: XLA does not partition such programs; the message is XLA's.
-        InvalidArgumentError: the program does not parse, or its shardings are for another number of devices.
+        InvalidArgumentError: the program does not parse, its shardings are for another number of devices, or it needs
+            a Python function of another process; see ``check_functions``.
         FailedPreconditionError: jaxlib is missing.
     """
     program = Program.of(program)
@@ -81,7 +84,7 @@ def partition(program: AnyProgram, options: CompileOptions | None = None) -> Par
         main = _main(mlir)
         num_results = len(_type(main).results)
         stated = {name: _stated(main, name) for name in ("arg_attrs", "res_attrs")}
-        _check_borders(main)
+        _check_calls(mlir, main)
         _append_stop(main, as_result=shardy)
     try:
         dumped = _compile_and_dump(_mlir.write_bytecode(module), _options(options))
@@ -98,6 +101,34 @@ def partition(program: AnyProgram, options: CompileOptions | None = None) -> Par
     return Partitioned(
         partitioned, tuple(map(as_tiles, parameters)), tuple(map(as_tiles, results)), (parameters, results)
     )
+
+
+def check_functions(targets: Collection[str]) -> None:
+    """Raise an error if XLA would ask a Python function that is in another process how to divide the program.
+
+    JAX writes the address of the function into the program, and XLA follows it. Another process has something else
+    there.
+
+    Args:
+        targets: the targets of the program's custom calls.
+
+    Raises:
+        InvalidArgumentError: the program comes from another process: from a client, or there is no JAX in this one.
+    """
+    for target, wrapper in _FUNCTIONS.items():
+        if target in targets and (is_for_stranger() or "jax" not in sys.modules):
+            raise InvalidArgumentError(
+                f"expected a program that needs no Python of another process, found a call of {target!r}: it asks a "
+                f"function that was given to {wrapper}; run it on a device of the process of that function, or write "
+                "it without: jax.shard_map states how work is divided"
+            )
+
+
+_FUNCTIONS = {
+    "CustomSPMDPartitioning": "JAX's custom_partitioning",
+    "InspectSharding": "jax.debug.inspect_array_sharding",
+}
+"""The custom calls that ask Python functions while XLA divides a program, and what of JAX makes them."""
 
 
 def _options(options: CompileOptions) -> CompileOptions:
@@ -186,16 +217,18 @@ def _type(main: Any) -> Any:
     return ir.FunctionType(main.attributes["function_type"].value)
 
 
-def _check_borders(main: Any) -> None:
-    """Refuse borders of GSPMD's into a part for one device that make no sense.
+def _check_calls(mlir: Any, main: Any) -> None:
+    """Refuse custom calls over which XLA ends the process.
 
-    XLA before 0.10 of jaxlib ends the process over them, and later ones refuse them.
+    They ask functions of other processes, or are borders of GSPMD's into a part for one device that make no sense: XLA
+    before 0.10 of jaxlib ends the process over those, and later ones refuse them.
     """
     arguments = list(main.regions[0].blocks[0].arguments)
     shardings = main.attributes["arg_attrs"] if "arg_attrs" in main.attributes else [{}] * len(arguments)
-    for operation in walk(main):
+    for operation in walk(mlir.operation):
         attributes = operation.attributes
         target = attributes["call_target_name"].value if "call_target_name" in attributes else ""
+        check_functions((target,))
         if target not in ("SPMDFullToShardShape", "SPMDShardToFullShape"):
             continue
         value = operation.operands[0]

@@ -154,6 +154,27 @@ class OpView:
         """Return the kernel of the op, for a rule that reduces its op to this one."""
         return self._whole_module().compile(self)
 
+    def fitted(self, kernel: Callable[..., Any]) -> Kernel:
+        """Return a kernel whose result has the sizes that the program states, for an op that computes its sizes.
+
+        The kernel raises an ``InvalidArgumentError`` where they differ: what follows would take other arrays than the
+        program says.
+        """
+        stated = self.result().shape
+
+        def run(*operands: Any) -> Any:
+            result = kernel(*operands)
+            if len(stated) != len(result.shape) or any(
+                size not in (None, computed) for size, computed in zip(stated, result.shape, strict=True)
+            ):
+                raise InvalidArgumentError(
+                    f"expected operands that give {self.result()}, as the program states, found a result of shape "
+                    f"{list(result.shape)}"
+                )
+            return result
+
+        return run
+
     def unimplemented(self, reason: str) -> UnimplementedError:
         """Return the error for an unsupported op, type or attribute: it names the op, its types and its place."""
         return _with_place(UnimplementedError(self._explain(reason)))

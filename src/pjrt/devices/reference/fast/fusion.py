@@ -93,7 +93,7 @@ def _fused(
     chain: Sequence[Pending], needed: Collection[int], template: Sequence[Any], constant: Collection[int]
 ) -> list[Pending]:
     """Return a chain as one step, or its steps where one would not be faster."""
-    working = [item for item in chain if item.step.name != "stablehlo.broadcast_in_dim"]
+    working = [item for item in chain if item.step.name not in ("stablehlo.broadcast_in_dim", "chlo.constant_like")]
     # One function of numpy holds nothing but its result. Others hold whole arrays on the way to it, unless in chunks.
     if not working or (len(working) == 1 and isinstance(working[0].kernel, np.ufunc)):
         return list(chain)

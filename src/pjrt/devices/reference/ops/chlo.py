@@ -94,10 +94,10 @@ def next_after(view: OpView) -> Kernel:
 
 @op("chlo.constant_like", elementwise=True)
 def constant_like(view: OpView) -> Kernel:
-    """Fill the operand's shape with a constant."""
+    """Repeat a constant over the operand's shape, as one element in memory."""
     value = view.attr("value")
     filled = np.full((), value, np.float64 if isinstance(value, float) else None).astype(view.result().dtype)
-    return lambda x: np.full(x.shape, filled)
+    return lambda x: np.broadcast_to(filled, x.shape)
 
 
 @op("chlo.mulhi", elementwise=True, types=INTEGER)

@@ -51,7 +51,7 @@ def convolution(view: OpView) -> Kernel:
 def dynamic_conv(view: OpView) -> Kernel:
     """Convolve with a padding that is an operand."""
     convolve = _convolver(view)
-    return lambda x, kernel, padding: convolve(x, kernel, padding.tolist())
+    return view.fitted(lambda x, kernel, padding: convolve(x, kernel, padding.tolist()))
 
 
 def _convolver(view: OpView) -> Callable[[Array, Array, Padding], Array]:

@@ -30,7 +30,7 @@ def dynamic_reshape(view: OpView) -> Kernel:
             )
         return x.reshape(sizes)
 
-    return run
+    return view.fitted(run)
 
 
 @op("stablehlo.dynamic_broadcast_in_dim", quantized=True)
@@ -47,14 +47,14 @@ def dynamic_broadcast_in_dim(view: OpView) -> Kernel:
                 )
         return spread(x, sizes, dimensions)
 
-    return run
+    return view.fitted(run)
 
 
 @op("stablehlo.dynamic_iota")
 def dynamic_iota(view: OpView) -> Kernel:
     """Count along one dimension of a computed shape."""
     along, element = view.attr("iota_dimension"), view.result().element
-    return lambda shape: counted(_shape(shape), along, element)
+    return view.fitted(lambda shape: counted(_shape(shape), along, element))
 
 
 @op("stablehlo.dynamic_pad", quantized=True)
@@ -67,7 +67,7 @@ def dynamic_pad(view: OpView) -> Kernel:
             raise InvalidArgumentError(f"expected interior padding of zero or more, found {between}")
         return PadPlan.of(x.shape, _sizes(low), _sizes(high), between).run(x, value)
 
-    return run
+    return view.fitted(run)
 
 
 @op("stablehlo.real_dynamic_slice", quantized=True)
@@ -85,7 +85,7 @@ def real_dynamic_slice(view: OpView) -> Kernel:
             index.append(slice(start, limit, stride))
         return x[tuple(index)]
 
-    return run
+    return view.fitted(run)
 
 
 @op("stablehlo.set_dimension_size", quantized=True)

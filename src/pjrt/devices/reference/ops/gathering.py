@@ -33,14 +33,19 @@ def gather(view: OpView) -> Kernel:
 def dynamic_gather(view: OpView) -> Kernel:
     """Compute ``gather`` with slice sizes that the program computes."""
     numbers = view.attr("dimension_numbers")
+    dropped = (*numbers.collapsed_slice_dims, *numbers.operand_batching_dims)
 
     def run(x: Array, starts: Array, sizes: Array) -> Array:
         widths = tuple(int(size) for size in sizes)
+        if any(widths[dimension] != 1 for dimension in dropped):
+            raise InvalidArgumentError(
+                f"expected slice sizes of 1 in the dimensions {sorted(dropped)}, which the result drops, found {widths}"
+            )
         if not all(0 <= width <= size for width, size in zip(widths, x.shape, strict=True)):
             raise InvalidArgumentError(f"expected slice sizes within the operand's shape {x.shape}, found {widths}")
         return gatherer(x.shape, starts.shape, widths, numbers)(x, starts)
 
-    return run
+    return view.fitted(run)
 
 
 def gatherer(
