@@ -5,9 +5,9 @@
     python tools/compare_versions.py --report first.xml newest        # first.xml: pytest's report of this Python
     python tools/compare_versions.py --record                         # and write the result into docs/platforms.md
 
-Each argument is a Python, by its command or as ``newest``, and what to install beside the extra ``test-full``. It gets a
-new environment with the newest packages that its pip finds. Only the tests that depend on these versions run, those of
-``FOLDERS``, with those that take long. The exit code is 1 if a test failed.
+Each argument is a Python, by its command or as ``newest``, and what to install beside the extra ``test-full``. It
+gets a new environment with the newest packages that its pip finds. Only the tests that depend on these versions run,
+those of ``FOLDERS``, with those that take long. The exit code is 1 if a test failed.
 """
 
 from __future__ import annotations
