@@ -28,7 +28,6 @@ from pjrt.devices.xla.executable import SERIALIZED
 from pjrt.devices.xla.runtime import Runtime
 from pjrt.stablehlo.outline import Outline
 from pjrt.stablehlo.safe_parse import check_once, run_module
-from pjrt.stablehlo.shardings.partitioner import check_functions
 from pjrt.stablehlo.types import TensorType, TokenType, TupleType, ValueType
 
 if TYPE_CHECKING:
@@ -74,7 +73,10 @@ def compile_safely(runtime: Runtime, program: Program, options: CompileOptions |
     def inspect(module: Any, options: CompileOptions) -> tuple[Outline, bytes]:
         outline = Outline.of(module)
         outline.check()
-        check_functions({target for target, _ in outline.custom_calls})
+        if outline.custom_calls:
+            from pjrt.stablehlo.shardings.partitioner import check_functions  # here: it imports much
+
+            check_functions({target for target, _ in outline.custom_calls})
         num_devices = len(runtime.all_devices)
         if not _FED.isdisjoint(outline.operations):
             _check_feeds(program, options, num_devices)
