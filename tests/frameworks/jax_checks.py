@@ -393,6 +393,9 @@ def callback_that_fails() -> None:
     f = jax.jit(lambda x: jax.pure_callback(fail, jax.ShapeDtypeStruct((), np.float32), x))
     with pytest.raises(jax.errors.JaxRuntimeError, match="ValueError: the callback has had enough"):
         f(jnp.float32(1)).block_until_ready()
+    g = jax.jit(lambda x: jax.pure_callback(lambda a: np.stack([a, a]), jax.ShapeDtypeStruct((), np.float32), x))
+    with pytest.raises(jax.errors.JaxRuntimeError, match=r"returns float32\[\], found float32\[2\](?!.*ffi_handler)"):
+        g(jnp.float32(1)).block_until_ready()
     with contextlib.suppress(jax.errors.JaxRuntimeError):
         jax.effects_barrier()
     assert jnp.float32(2) + 1 == 3

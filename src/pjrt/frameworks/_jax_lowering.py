@@ -17,7 +17,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from pjrt.api.errors import InternalError
+from pjrt.api.errors import InternalError, InvalidArgumentError
 from pjrt.api.local_handler import LocalHandler
 from pjrt.capi.export import wait_for_pending
 from pjrt.frameworks._jax_as_cpu import InCallback
@@ -163,9 +163,16 @@ class _ValueCallback:
             values = [_as_jax_takes_it(v) for v in self._function(*(np.array(o) for o in buffers[begin:end]))]
         types = [(v.shape, v.dtype) for v in values]
         if types != self._results:
-            raise ValueError(f"the callback must return arrays of {self._results} (shape, dtype), found {types}")
+            raise InvalidArgumentError(
+                f"expected that the callback returns {_described(self._results)}, found {_described(types)}"
+            )
         for result, value in zip(buffers[end + begin :], values, strict=True):
             result[...] = value
+
+
+def _described(types: Sequence[tuple[tuple[int, ...], np.dtype[Any]]]) -> str:
+    """Return shapes and dtypes as text, such as ``float32[2,3], int32[]``."""
+    return ", ".join(f"{dtype.name}[{','.join(map(str, shape))}]" for shape, dtype in types) or "nothing"
 
 
 def _as_jax_takes_it(value: Any) -> Any:

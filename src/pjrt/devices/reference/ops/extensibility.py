@@ -36,8 +36,13 @@ def call_outside(view: OpView) -> Kernel:
     if compile_call is None and view.has_handler(target):
         compile_call = partial(call_handler, target=target)
     if compile_call is None:
+        import difflib  # only for messages
+
+        similar = difflib.get_close_matches(target, targets(), cutoff=0.8)
         raise view.unimplemented(
-            f"there is no custom call {target!r} on the reference device; it has {', '.join(targets())}"
+            f"there is no custom call {target!r} on the reference device"
+            + (f"; it has {', '.join(similar)}" if similar else "")
+            + ": give the client a function for it with register_ffi_handler"
         )
     if not any(isinstance(type_, TupleType) for type_ in (*view.operands, *view.results)):
         return compile_call(view)
