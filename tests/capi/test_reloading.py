@@ -82,6 +82,7 @@ def test_nobody_else_opens_the_copy_that_is_loaded(tmp_path: Path) -> None:
     assert copy.read_bytes() == b"code"
 
 
+@pytest.mark.full
 def test_the_file_of_before_is_the_plugin_of_before(library: Path, tiny_cache: Path) -> None:
     """A file is told by where it lies, its size and when it was written: moved away and back it is the same one."""
     old = capi.load_plugin(library)

@@ -32,7 +32,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         name = callspec.params.get("backend") if callspec else None
         if name == "iree" and item.path.name == "test_properties.py":
             item.add_marker("iree")
-        elif name in ("iree", "layered-tiny", "remote-reference") or str(name).startswith("tiny-0."):
+        elif name in ("cluster", "iree", "layered-tiny", "remote-reference") or str(name).startswith("tiny-0."):
             item.add_marker("full")
 
 

@@ -58,6 +58,7 @@ def test_nothing_leaks(library: Path, device: str) -> None:
     assert pages < 128, "each 300 lives left half a MiB or more behind"
 
 
+@pytest.mark.full
 def test_ctrl_c_ends_a_wait_in_native_code(library: Path) -> None:
     command = [sys.executable, str(HERE / "run_caller.py"), str(library), "reference", "be_interrupted"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:

@@ -202,6 +202,7 @@ print("the next", float(x * 2))
     assert lines in (["the first 1.0", "the next 1.0"], ["the first cancelled by jaxlib", "the next 1.0"])
 
 
+@pytest.mark.full
 def test_a_function_that_asks_is_told_that_the_interpreter_ends() -> None:
     done = subprocess.run(
         [sys.executable, "-c", ASKS + "import pjrt.api.interpreter_end as end\nend.PATIENCE_SECONDS = 600\ny = x + 1"],

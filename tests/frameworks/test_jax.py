@@ -80,6 +80,7 @@ def test_importing_changes_no_default() -> None:
     assert done.stdout.split() == ["cpu", "1"]
 
 
+@pytest.mark.full
 def test_devices_are_shown_as_jax_shows_those_of_its_cpu() -> None:
     code = "for d in jax.devices('cpu')[0], jax.devices(platform)[0]: print(d, repr(d), [d])"
     theirs, ours = script(code).stdout.splitlines()
@@ -131,6 +132,7 @@ def test_a_device_in_the_place_of_jaxs_cpu(before: str, variables: dict[str, str
     assert done.stdout.splitlines() == ["[2. 2.]", "[-2. -2.]", "2.0"]
 
 
+@pytest.mark.full
 def test_a_device_that_cannot_take_the_place_of_jaxs_cpu_leaves_none() -> None:
     done = python("-c", "import jax; jax.devices()", PJRT_JAX_AS_CPU="nowhere")
     assert "backend 'cpu': PJRT_JAX_AS_CPU=nowhere: there is no device called 'nowhere'" in done.stderr
@@ -159,6 +161,7 @@ def test_the_exported_cpu_has_as_many_devices_as_jaxs(options: str, variables: d
     assert int(done.stdout) == count
 
 
+@pytest.mark.full
 def test_a_device_that_has_fewer_than_jax_asks_for_says_so() -> None:
     code = "import pjrt, jax; pjrt.plugins.register(name='single', factory=lambda: pjrt.client('reference')); "
     code += "pjrt.frameworks.jax.register('single', platform='cpu'); print(len(jax.devices()))"

@@ -107,6 +107,7 @@ print(events.count("cache_hits"), events.count("cache_misses"))
     assert second.stdout.split() == ["1", "0"], second.stderr[-3000:]
 
 
+@pytest.mark.full
 def test_memory_that_is_not_the_hosts_is_not_shared() -> None:
     code = f"""
 import sys

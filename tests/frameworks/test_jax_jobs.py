@@ -112,6 +112,7 @@ def losses(lines: list[str]) -> list[float]:
     return [float(line.split()[1]) for line in lines if line.startswith("loss ")]
 
 
+@pytest.mark.full
 def test_jax_says_that_it_takes_no_part_in_a_job_of_this_package(start_job: StartJob) -> None:
     """Only if the job has several processes, and JAX is in no job of its own."""
     source = """

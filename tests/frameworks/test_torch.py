@@ -31,6 +31,7 @@ except pjrt.FailedPreconditionError as error:
     assert message.startswith(f"{title} is needed to run PyTorch on a device of JAX, and it is not installed: pip inst")
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("given", ["client", "pjrt.export(client, name='mychip')"])
 def test_a_client_and_an_exported_plugin(given: str) -> None:
     """Also one that JAX has already. What is no device is named."""

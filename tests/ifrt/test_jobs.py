@@ -136,6 +136,7 @@ distributed.shutdown()
 )
 
 
+@pytest.mark.full
 def test_a_checkpoint_is_restored_by_another_number_of_processes(start_job: StartJob, tmp_path: Path) -> None:
     folder = f"FOLDER = {str(tmp_path)!r}\n"
     every = "from pjrt.ifrt import SingleDeviceShardSemantics\nALL = SingleDeviceShardSemantics.ALL_SHARDS\n"

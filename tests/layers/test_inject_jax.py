@@ -46,6 +46,7 @@ def test_an_error_is_an_exception_once(report: Any, step: str, error: str, resul
     assert report[step] == [f"JaxRuntimeError: {error}", result]
 
 
+@pytest.mark.full
 def test_a_bit_is_wrong_once(report: Any) -> None:
     assert report["flip"] == [[1, 2, 4, 6], [0, 2, 4, 6]]
 

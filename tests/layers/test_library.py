@@ -72,6 +72,7 @@ def test_a_plugin_that_is_gone(tiny_copy: Callable[..., Control], tmp_path: Path
     assert "FailedPreconditionError" in done.stderr
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -68,6 +68,7 @@ def test_there_must_be_a_failure(sums: Path, tiny_library: Path, tmp_path: Path)
     assert not (tmp_path / "small.rec").exists()
 
 
+@pytest.mark.full
 def test_the_time_is_bounded(sums: Path, tiny_library: Path, tmp_path: Path) -> None:
     plugin = WrongPlugin(str(tiny_library), "PJRT_LoadedExecutable_Execute", "crash")
     reduction = reduce_recording(sums, plugin, tmp_path / "small.rec", time_limit=120, total_limit=0)

@@ -70,6 +70,7 @@ def test_a_training_step_of_jax_on_the_plugin_in_c(step: Path, tiny_library: Pat
     assert result.calls > 100
 
 
+@pytest.mark.full
 def test_a_training_step_of_jax_on_the_exported_reference(step: Path) -> None:
     result = replay(step, "reference", time_limit=LIMIT)
     assert result.agrees, result.findings

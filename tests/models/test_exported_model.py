@@ -54,6 +54,7 @@ def test_a_sharded_step_of_any_batch_with_a_donated_cache(exported: Path, device
         assert [each.dynamic["tokens"] for each in model.compilations] == [(4,), (8,)]
 
 
+@pytest.mark.full
 def test_names_of_arguments_and_results(exported: Path) -> None:
     file = pjrt.models.ModelFile.read(exported / "step.jax")
     assert file.kind == "jax.export file"

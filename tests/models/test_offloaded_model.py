@@ -478,6 +478,7 @@ def test_any_program_in_any_memory(program: tuple[str, int, int], arrays: int, p
         assert client.devices[0].memory_stats().bytes_in_use == 0
 
 
+@pytest.mark.full
 def test_weights_in_a_folder_of_pytorch(tmp_path: Path, inner: pjrt.Client) -> None:
     torch_folders.write_mlp(tmp_path / "mlp")
     x = np.linspace(-1, 1, 12, dtype=np.float32).reshape(3, 4)

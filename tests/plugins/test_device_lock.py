@@ -311,6 +311,7 @@ def test_where_the_hardware_is_not_there_is_nothing_to_lock(chip: Callable[..., 
         pjrt.client("lock-chip")
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "written",
     ["", "{", "[]", '{"pid": "x"}', '{"pid": 12, "user": [1], "colour": 3}', "\0" * 70000, '{"user": "\\u001b[2J\\n"}'],

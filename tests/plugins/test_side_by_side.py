@@ -18,6 +18,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return new_packages.make(tmp_path_factory.mktemp("three"), new_packages.lay_out)
 
 
+@pytest.mark.full
 def test_all_are_found_and_ready(site: Path) -> None:
     listed = new_packages.ask(site, "plugins")
     states = {plugin["name"]: plugin["state"] for plugin in listed["plugins"]}

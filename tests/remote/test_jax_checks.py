@@ -75,6 +75,7 @@ def test_a_sharded_program(results: dict[str, Any], name: str) -> None:
     assert results["sharded"][name] is None
 
 
+@pytest.mark.full
 def test_training_gives_the_losses_of_local_training(results: dict[str, Any]) -> None:
     served, local = results["training"]
     assert served == pytest.approx(local, rel=1e-6)

@@ -56,6 +56,7 @@ except jax.errors.JaxRuntimeError as error:
     ]
 
 
+@pytest.mark.full
 def test_ordered_effects(served_cpu: str, run_jax: RunJax) -> None:
     """They are a chain of tokens that JAX begins with an empty array, and that a program may hand on as it came."""
     source = """
@@ -136,6 +137,7 @@ def sine(operation: Any, x: np.ndarray[Any, Any]) -> Any:
     return np.sin(x)
 
 
+@pytest.mark.full
 def test_devices_that_jax_does_not_know(run_jax: RunJax) -> None:
     """The error of a device arrives where a result is used, and in all results that depend on it.
 

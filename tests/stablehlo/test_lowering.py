@@ -127,6 +127,7 @@ def _spread(array: Array, dilation: Any) -> Array:
     return array
 
 
+@pytest.mark.full
 @few
 @given(st.data())
 def test_convolutions(reference: pjrt.Client, data: st.DataObject) -> None:

@@ -43,6 +43,7 @@ def test_information_is_left_out_whatever_comes_before_jax(made: str) -> None:
     assert not errors_of(f"import numpy as np, pjrt\nx = {made}\nimport jax\njax.devices()")
 
 
+@pytest.mark.full
 def test_the_user_chooses_the_level() -> None:
     script = "import pjrt, jax\npjrt.client('reference')\njax.devices()"
     assert INFORMATION.search(errors_of(script, TF_CPP_MIN_LOG_LEVEL="0"))

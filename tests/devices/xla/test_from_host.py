@@ -117,6 +117,7 @@ def test_a_donation_does_not_write_to_lent_memory(
     assert array.tolist() == [5.0] * 4
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("semantics", list(HostBufferSemantics))
 @pytest.mark.parametrize("offset", [0, 4])
 @pytest.mark.parametrize("count", [16, 1 << 18])

@@ -258,6 +258,7 @@ def test_an_error_in_the_middle_arrives_at_the_end(client: pjrt.Client, programs
             buffer.to_host().result()
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("wait", ["result()", "result(timeout=90)", "exception()"])
 def test_ctrl_c_interrupts_the_wait_not_the_work(run_script: Callable[..., str], wait: str) -> None:
     said = run_script(

@@ -102,6 +102,7 @@ def test_a_process_that_leaves_while_others_compute(start_job: StartJob, leaver:
     job.succeed()
 
 
+@pytest.mark.full
 def test_work_of_a_process_that_leaves_is_finished_first(start_job: StartJob) -> None:
     job = start_job(
         2,

@@ -34,6 +34,7 @@ def run(source: str, *arguments: object, environment: Mapping[str, str] | None =
     return done.stdout.splitlines()
 
 
+@pytest.mark.full
 def test_one_line_connects_jax(served_cpu: str) -> None:
     source = """
 before = dict(os.environ)
