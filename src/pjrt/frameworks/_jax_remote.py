@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 from pjrt.api.errors import InvalidArgumentError, NotFoundError, PjrtError, StatusCode, UnavailableError
 
 if TYPE_CHECKING:
-    from pjrt.remote.security.addresses import Address
     from pjrt.remote.security.client_security import ClientSecurity
     from pjrt.remote.security.tunnel_process import TunnelProcess
+    from pjrt.remote.transport.addresses import Address
 
 _INSECURE = "IFRT_PROXY_USE_INSECURE_GRPC_CREDENTIALS"
 """The environment variable without which jaxlib speaks ALTS, the encryption inside of Google's clouds, and no other."""
@@ -40,8 +40,8 @@ class Place:
     """
 
     def __init__(self, address: str, files: dict[str, Any]) -> None:
-        from pjrt.remote.security.addresses import parse_address
         from pjrt.remote.security.client_security import ClientSecurity
+        from pjrt.remote.transport.addresses import parse_address
 
         if not isinstance(address, str) or "://" not in address:
             raise InvalidArgumentError(

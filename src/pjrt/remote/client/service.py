@@ -29,8 +29,7 @@ from pjrt.remote.protocol.messages import wire
 from pjrt.remote.protocol.values import attributes_proto
 from pjrt.remote.protocol.versions import NEWEST, OLDEST_PROTOCOL, Version
 from pjrt.remote.transport.channel import Channel, Stream
-from pjrt.remote.transport.pieces import piece_data, pieces
-from pjrt.remote.transport.transfer_directory import SUBDIRECTORY_ATTRIBUTE
+from pjrt.remote.transport.host_buffers import SUBDIRECTORY_ATTRIBUTE, piece_data, pieces
 
 _log = logging.getLogger("pjrt.remote")
 

@@ -11,7 +11,7 @@ import threading
 from pathlib import Path
 
 from pjrt.api.errors import InvalidArgumentError
-from pjrt.remote.transport.transfer_directory import file_name
+from pjrt.remote.transport.host_buffers import file_name
 
 SMALLEST_FILE = 1 << 20
 """The bytes from which on arrays are left in files; smaller ones take longer so than by the connection."""

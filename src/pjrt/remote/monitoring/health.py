@@ -9,7 +9,7 @@ from typing import Any
 from pjrt.api.errors import NotFoundError
 from pjrt.api.protobuf import message_classes
 from pjrt.remote.protocol.messages import parsed
-from pjrt.remote.transport.calls import SHORT, CallContext, Method, Unary
+from pjrt.remote.transport.grpc_server import SHORT, CallContext, Method, Unary
 
 _SERVICES = ("", "xla.ifrt.proxy.GrpcIfrtService")
 _SERVING, _NOT_SERVING = 1, 2

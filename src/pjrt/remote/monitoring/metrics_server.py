@@ -15,7 +15,7 @@ from prometheus_client.exposition import choose_encoder
 from pjrt.api.client import Client
 from pjrt.api.errors import InvalidArgumentError, UnavailableError
 from pjrt.remote.monitoring.metrics import Metrics, OpenSession, ServerMetrics
-from pjrt.remote.security.addresses import parse_address
+from pjrt.remote.transport.addresses import parse_address
 
 _SECONDS = 10.0
 """The seconds that one request may take in all, however slowly its bytes come."""

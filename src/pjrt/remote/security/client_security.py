@@ -10,8 +10,8 @@ from typing import Any
 
 from pjrt.api.errors import InvalidArgumentError, NotFoundError, PermissionDeniedError
 from pjrt.remote.security.access_tokens import check_secret, read_token
-from pjrt.remote.security.addresses import Address
 from pjrt.remote.security.server_security import load_authorities
+from pjrt.remote.transport.addresses import Address
 
 AUTHORIZATION = "authorization"
 """The name of the metadata, or header field, with the access token."""

@@ -7,8 +7,8 @@ import socket
 import ssl
 
 from pjrt.api.errors import PjrtError
-from pjrt.remote.security.addresses import Address
 from pjrt.remote.security.client_security import ClientSecurity
+from pjrt.remote.transport.addresses import Address
 
 _PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes((0, 0, 0, 4, 0, 0, 0, 0, 0))  # with empty SETTINGS
 _SETTINGS = 4

@@ -13,7 +13,7 @@ from pjrt import system
 from pjrt.api.errors import InvalidArgumentError, NotFoundError, PermissionDeniedError
 from pjrt.remote.monitoring.connection_log import log_event
 from pjrt.remote.security.access_tokens import AccessTokens, check_secret
-from pjrt.remote.security.addresses import Address
+from pjrt.remote.transport.addresses import Address
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,9 +20,9 @@ from pathlib import Path
 
 from pjrt.api.errors import AlreadyExistsError, InvalidArgumentError, PermissionDeniedError, UnavailableError
 from pjrt.remote.monitoring.connection_log import log_event
-from pjrt.remote.security.addresses import Address, parse_address
 from pjrt.remote.security.client_security import ClientSecurity
 from pjrt.remote.security.http2_metadata import MetadataInserter
+from pjrt.remote.transport.addresses import Address, parse_address
 
 _CHUNK = 1 << 18
 _CONNECT_SECONDS = 10.0

@@ -10,8 +10,8 @@ import tempfile
 import threading
 
 from pjrt.api.errors import UnavailableError
-from pjrt.remote.security.addresses import parse_address
 from pjrt.remote.security.client_security import ClientSecurity
+from pjrt.remote.transport.addresses import parse_address
 from pjrt.system.python_process import module_command, module_environment
 
 _START_SECONDS = 60.0

@@ -14,7 +14,7 @@ from pjrt.remote.security.admission import TOKEN_ATTRIBUTE, Admission, certifica
 from pjrt.remote.security.limits import Limits
 from pjrt.remote.security.server_security import ServerSecurity
 from pjrt.remote.server.session import Session
-from pjrt.remote.transport.calls import CallContext
+from pjrt.remote.transport.grpc_server import CallContext
 
 if TYPE_CHECKING:
     from pjrt.remote.monitoring.metrics import ServerMetrics

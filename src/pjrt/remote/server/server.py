@@ -20,18 +20,16 @@ from pjrt.remote.monitoring.health import health_methods
 from pjrt.remote.protocol import batches
 from pjrt.remote.protocol.values import attributes_of
 from pjrt.remote.protocol.versions import NEWEST, Version
-from pjrt.remote.security.addresses import Address, parse_address
 from pjrt.remote.security.limits import Limits
 from pjrt.remote.security.server_security import ServerSecurity
 from pjrt.remote.server.reception import Reception
 from pjrt.remote.server.session import CallFunction, PassOnCall, Session
 from pjrt.remote.server.time_limits import TimeLimits
 from pjrt.remote.server.workers import Workers
-from pjrt.remote.transport.calls import CallContext
-from pjrt.remote.transport.grpc_server import GrpcServer
+from pjrt.remote.transport.addresses import SERVER_KEEPALIVE, Address, parse_address
+from pjrt.remote.transport.grpc_server import CallContext, GrpcServer
+from pjrt.remote.transport.host_buffers import SUBDIRECTORY_ATTRIBUTE, TransferDirectory
 from pjrt.remote.transport.ifrt_service import ifrt_methods
-from pjrt.remote.transport.keepalive import SERVER_KEEPALIVE
-from pjrt.remote.transport.transfer_directory import SUBDIRECTORY_ATTRIBUTE, TransferDirectory
 from pjrt.system import release_freed_memory
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from pjrt.api.errors import DeadlineExceededError
 from pjrt.remote.security.limits import Limits
 from pjrt.remote.server.session import Session
-from pjrt.remote.transport.calls import CallContext
+from pjrt.remote.transport.grpc_server import CallContext
 
 _LONGEST_PAUSE = 1.0
 

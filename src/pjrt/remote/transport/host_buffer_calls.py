@@ -10,8 +10,8 @@ import numpy as np
 from pjrt.api.errors import DataLossError, FailedPreconditionError, InvalidArgumentError
 from pjrt.host_memory.aligned import aligned_empty
 from pjrt.remote.protocol.messages import parsed, wire
-from pjrt.remote.transport.calls import CallContext
-from pjrt.remote.transport.pieces import piece_data, pieces
+from pjrt.remote.transport.grpc_server import CallContext
+from pjrt.remote.transport.host_buffers import piece_data, pieces
 
 if TYPE_CHECKING:
     from pjrt.remote.server.server import Server

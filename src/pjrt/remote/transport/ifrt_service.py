@@ -10,7 +10,7 @@ from pjrt.remote.protocol.batches import requests_in
 from pjrt.remote.protocol.messages import parsed, wire
 from pjrt.remote.protocol.values import status_proto
 from pjrt.remote.protocol.versions import Version, agreed
-from pjrt.remote.transport.calls import (
+from pjrt.remote.transport.grpc_server import (
     SHORT,
     Bidirectional,
     CallContext,
