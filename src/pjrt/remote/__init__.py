@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from pjrt.api.lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from pjrt.remote.monitoring.metrics_server import MetricsServer
+    from pjrt.remote.metrics import MetricsServer
     from pjrt.remote.security.limits import Limits
     from pjrt.remote.security.tunnel import Tunnel
     from pjrt.remote.server import Server, serve
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["Limits", "MetricsServer", "Server", "Tunnel", "serve"]
 
 _HOMES = {
-    ".monitoring.metrics_server": "MetricsServer",
+    ".metrics": "MetricsServer",
     ".security.limits": "Limits",
     ".security.tunnel": "Tunnel",
     ".server": "Server serve",

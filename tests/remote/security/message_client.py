@@ -13,7 +13,7 @@ from pjrt.api.errors import PjrtError
 from pjrt.remote.protocol.messages import wire
 from pjrt.remote.protocol.values import attributes_proto, element_type_proto, error_of, shape_proto
 from pjrt.remote.protocol.versions import NEWEST
-from pjrt.remote.security.client_security import ClientSecurity
+from pjrt.remote.security.credentials import ClientSecurity
 from pjrt.remote.transport.addresses import client_keepalive, parse_address
 from pjrt.remote.transport.channel import Channel
 from pjrt.remote.transport.host_buffers import pieces

@@ -8,7 +8,7 @@ import pytest
 from certificates import Authority
 
 import pjrt
-from pjrt.remote.security.client_security import VARIABLES, ClientSecurity
+from pjrt.remote.security.credentials import VARIABLES, ClientSecurity
 from pjrt.remote.transport.addresses import parse_address
 
 

@@ -19,8 +19,7 @@ import pjrt
 from pjrt import remote
 from pjrt.remote.protocol.messages import wire
 from pjrt.remote.protocol.versions import NEWEST
-from pjrt.remote.security.admission import TOKEN_ATTRIBUTE
-from pjrt.remote.security.client_security import ClientSecurity
+from pjrt.remote.security.credentials import TOKEN_ATTRIBUTE, ClientSecurity
 from pjrt.remote.transport import grpc_server
 from pjrt.remote.transport.grpc_server import FirstMessages
 from pjrt.remote.transport.ifrt_service import SERVICE

@@ -86,8 +86,7 @@ def _connect(
     from pjrt.remote.client.connection import Connection
     from pjrt.remote.client.service import Service
     from pjrt.remote.client.transfer_files import TransferFiles
-    from pjrt.remote.security.client_security import ClientSecurity
-    from pjrt.remote.security.diagnosis import why_unreachable
+    from pjrt.remote.security.credentials import ClientSecurity, why_unreachable
     from pjrt.remote.transport.addresses import client_keepalive, parse_address
     from pjrt.remote.transport.channel import Channel
 

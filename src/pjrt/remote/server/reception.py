@@ -8,16 +8,15 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from pjrt.api.errors import PjrtError, ResourceExhaustedError
-from pjrt.remote.monitoring.connection_log import ConnectionLog
+from pjrt.remote.connection_log import ConnectionLog
 from pjrt.remote.protocol.values import attributes_of
-from pjrt.remote.security.admission import TOKEN_ATTRIBUTE, Admission, certificate_name
+from pjrt.remote.security.credentials import TOKEN_ATTRIBUTE, Admission, ServerSecurity, certificate_name
 from pjrt.remote.security.limits import Limits
-from pjrt.remote.security.server_security import ServerSecurity
 from pjrt.remote.server.session import Session
 from pjrt.remote.transport.grpc_server import CallContext
 
 if TYPE_CHECKING:
-    from pjrt.remote.monitoring.metrics import ServerMetrics
+    from pjrt.remote.metrics import ServerMetrics
 
 
 class Reception:

@@ -20,8 +20,8 @@ from pjrt.remote.monitoring.health import health_methods
 from pjrt.remote.protocol import batches
 from pjrt.remote.protocol.values import attributes_of
 from pjrt.remote.protocol.versions import NEWEST, Version
+from pjrt.remote.security.credentials import ServerSecurity
 from pjrt.remote.security.limits import Limits
-from pjrt.remote.security.server_security import ServerSecurity
 from pjrt.remote.server.reception import Reception
 from pjrt.remote.server.session import CallFunction, PassOnCall, Session
 from pjrt.remote.server.time_limits import TimeLimits
@@ -33,7 +33,7 @@ from pjrt.remote.transport.ifrt_service import ifrt_methods
 from pjrt.system import release_freed_memory
 
 if TYPE_CHECKING:
-    from pjrt.remote.monitoring.metrics_server import MetricsServer
+    from pjrt.remote.metrics import MetricsServer
 
 _NO_FILES = ServerSecurity()
 _DEFAULT_LIMITS = Limits()

@@ -36,7 +36,7 @@ from pjrt.remote.server.requests import HANDLERS, Handler
 from pjrt.remote.server.workers import SessionWorkers
 
 if TYPE_CHECKING:
-    from pjrt.remote.monitoring.metrics import ServerMetrics
+    from pjrt.remote.metrics import ServerMetrics
 
 _log = logging.getLogger("pjrt.remote")
 _DEFAULT_LIMITS = Limits()
