@@ -14,10 +14,8 @@ import pjrt
 from pjrt import ifrt
 from pjrt.api.layout import TiledLayout
 from pjrt.remote import serve
-from pjrt.remote.protocol.layouts import layout_of_xla_proto
 from pjrt.remote.protocol.messages import wire
-from pjrt.remote.protocol.shardings import sharding_of
-from pjrt.remote.protocol.values import element_type_of, error_of, shape_of
+from pjrt.remote.protocol.values import element_type_of, error_of, layout_of_xla_proto, shape_of, sharding_of
 from pjrt.remote.security.credentials import ServerSecurity
 from pjrt.remote.server.host_callbacks import HostCallback
 from pjrt.remote.server.host_memory import bytes_of

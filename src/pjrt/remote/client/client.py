@@ -38,12 +38,11 @@ from pjrt.remote.client.launch import Launches
 from pjrt.remote.client.loaded_executable import RemoteLoadedExecutable
 from pjrt.remote.client.memory_space import RemoteMemorySpace
 from pjrt.remote.client.transfer import RemoteTransferManager
-from pjrt.remote.protocol import batches, saved_executables
-from pjrt.remote.protocol.layouts import layout_of_spelling
 from pjrt.remote.protocol.messages import wire
-from pjrt.remote.protocol.values import element_type_proto, shape_proto
+from pjrt.remote.protocol.values import element_type_proto, layout_of_spelling, shape_proto
+from pjrt.remote.protocol.versions import BATCHES, SAVED_EXECUTABLES
 
-_EXTENSIONS = {batches.ATTRIBUTE, saved_executables.ATTRIBUTE}
+_EXTENSIONS = {BATCHES, SAVED_EXECUTABLES}
 
 
 class RemoteClient(Client):
@@ -81,7 +80,7 @@ class RemoteClient(Client):
         self.connection = connection
         session = connection.session
         # JAX keeps the executables in its compilation cache where the server saves them.
-        saves = connection.attributes.get(saved_executables.ATTRIBUTE) is True
+        saves = connection.attributes.get(SAVED_EXECUTABLES) is True
         attributes = {**connection.attributes, "supports_executable_serialization": saves}
         self.attributes = {name: value for name, value in attributes.items() if name not in _EXTENSIONS}
         spaces = {proto.id: RemoteMemorySpace(self, proto) for proto in session.memories}

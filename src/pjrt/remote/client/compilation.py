@@ -10,7 +10,6 @@ from pjrt.api.compile_options import CompileOptions, DeviceAssignment
 from pjrt.api.errors import InvalidArgumentError
 from pjrt.api.program import Program, ProgramFormat
 from pjrt.remote.client.executable import CompiledProgram
-from pjrt.remote.protocol import saved_executables
 from pjrt.remote.protocol.messages import wire
 from pjrt.remote.protocol.programs import (
     compile_options_of,
@@ -19,6 +18,7 @@ from pjrt.remote.protocol.programs import (
     program_of,
     program_proto,
 )
+from pjrt.remote.protocol.versions import load_request, saved_request_of
 from pjrt.stablehlo.format import HLO_ENCODINGS, Encoding, encoding_of
 from pjrt.stablehlo.shardings.stated_partitioning import with_partitioning
 from pjrt.stablehlo.version import Version
@@ -60,14 +60,12 @@ class Compiler:
             InvalidArgumentError: the bytes are not a saved executable, or it is for other devices.
             PjrtError: the server's device refuses the executable.
         """
-        message = saved_executables.request_of(serialized)
+        message = saved_request_of(serialized)
         program, options = program_of(message.program), options or compile_options_of(message.compile_options)
         if not message.serialized_executable:  # the server saved none
             return self.compile(program, options)
         stated = with_partitioning(program, options)
-        request = saved_executables.load_request(
-            self._portable(program), self._with_devices(stated), message.serialized_executable
-        )
+        request = load_request(self._portable(program), self._with_devices(stated), message.serialized_executable)
         response = self._client.connection.call("load_executable", request).result()
         return self._compiled(program, stated, response.compiled)
 

@@ -19,9 +19,9 @@ from pjrt.api.errors import FailedPreconditionError, PjrtError, UnimplementedErr
 from pjrt.api.future import Future
 from pjrt.remote.client.delayed_calls import DelayedCalls
 from pjrt.remote.client.service import Service
-from pjrt.remote.protocol import batches
 from pjrt.remote.protocol.messages import wire
 from pjrt.remote.protocol.values import attributes_of, error_of
+from pjrt.remote.protocol.versions import BATCHES, ERRORS_ONLY
 from pjrt.system import after_fork_in_child
 
 if TYPE_CHECKING:
@@ -90,8 +90,8 @@ class Connection:
         self._finalizer = weakref.finalize(self, _close, service, _generation)
         self.session = self.call("init", wire.InitRequest()).result(timeout)
         self.attributes = attributes_of(self.session.client_attributes)
-        if self.attributes.get(batches.ATTRIBUTE) is True:
-            self._unanswered = batches.ERRORS_ONLY
+        if self.attributes.get(BATCHES) is True:
+            self._unanswered = ERRORS_ONLY
             service.send_batches()
 
     # Requests.

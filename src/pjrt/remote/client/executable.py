@@ -18,12 +18,17 @@ from pjrt.api.program import Program, ProgramFormat
 from pjrt.api.shape_spec import ShapeSpec
 from pjrt.remote.client.connection import Connection
 from pjrt.remote.client.program_types import ProgramTypes, ValueType, program_types
-from pjrt.remote.protocol import batches, saved_executables
-from pjrt.remote.protocol.layouts import layout_of_xla_proto
 from pjrt.remote.protocol.messages import wire
 from pjrt.remote.protocol.programs import portable
-from pjrt.remote.protocol.values import attributes_of, error_of
-from pjrt.remote.protocol.versions import COST_ANALYSIS, PROGRAM_TEXT
+from pjrt.remote.protocol.values import attributes_of, error_of, layout_of_xla_proto
+from pjrt.remote.protocol.versions import (
+    BATCHES,
+    COST_ANALYSIS,
+    PROGRAM_TEXT,
+    SAVED_EXECUTABLES,
+    load_request,
+    saved_executable,
+)
 from pjrt.stablehlo.files.hlo_text import looks_like_hlo_text, parse_hlo_text
 
 
@@ -200,12 +205,12 @@ class RemoteExecutable(Executable):
     def serialize(self) -> bytes:
         compiled, serialized = self.compiled, b""
         compiled.connection.check()
-        if compiled.connection.attributes.get(saved_executables.ATTRIBUTE) is True:
+        if compiled.connection.attributes.get(SAVED_EXECUTABLES) is True:
             request = wire.SerializeExecutableRequest(loaded_executable_handle=compiled.handle)
             response = compiled.connection.call("serialize_executable", request).result()
             serialized = response.serialized_executable
         program = portable(compiled.program, stablehlo.current_version())
-        return saved_executables.saved(saved_executables.load_request(program, compiled.options, serialized))
+        return saved_executable(load_request(program, compiled.options, serialized))
 
     def fingerprint(self) -> bytes:
         _check(self.compiled.response.fingerprint_error)
@@ -236,7 +241,7 @@ class RemoteExecutable(Executable):
 
 def _optimized(connection: Connection, handle: int) -> Program:
     """Return the program after the compiler's optimizations."""
-    if connection.attributes.get(batches.ATTRIBUTE) is True:  # a server of this package, perhaps an older one
+    if connection.attributes.get(BATCHES) is True:  # a server of this package, perhaps an older one
         with contextlib.suppress(UnimplementedError):
             request = wire.OptimizedProgramRequest(loaded_executable_handle=handle)
             response = connection.call("optimized_program", request).result()

@@ -16,9 +16,8 @@ from pjrt.host_memory.aligned import HostArray
 from pjrt.host_memory.external import notify_owner
 from pjrt.host_memory.layout import array_dtype, order_and_layout
 from pjrt.remote.client.buffer import BufferType, RemoteBuffer
-from pjrt.remote.protocol.layouts import layout_proto
 from pjrt.remote.protocol.messages import wire
-from pjrt.remote.protocol.values import element_type_proto
+from pjrt.remote.protocol.values import element_type_proto, layout_proto
 from pjrt.remote.protocol.versions import LAYOUT_OF_NEW_ARRAY
 
 if TYPE_CHECKING:

@@ -24,10 +24,17 @@ from pjrt.api.errors import (
 from pjrt.api.printable import printable
 from pjrt.remote.client.delayed_calls import DelayedCalls
 from pjrt.remote.client.transfer_files import SMALLEST_FILE, TransferFiles
-from pjrt.remote.protocol import batches
 from pjrt.remote.protocol.messages import wire
 from pjrt.remote.protocol.values import attributes_proto
-from pjrt.remote.protocol.versions import NEWEST, OLDEST_PROTOCOL, Version
+from pjrt.remote.protocol.versions import (
+    BATCHES,
+    LARGEST_REQUEST,
+    MOST_REQUESTS,
+    NEWEST,
+    OLDEST_PROTOCOL,
+    Version,
+    batch,
+)
 from pjrt.remote.transport.channel import Channel, Stream
 from pjrt.remote.transport.host_buffers import SUBDIRECTORY_ATTRIBUTE, piece_data, pieces
 
@@ -77,7 +84,7 @@ class Service:
     ) -> None:
         self.address = address
         self._channel = channel
-        self._data = {**(initialization_data or {}), batches.ATTRIBUTE: True}
+        self._data = {**(initialization_data or {}), BATCHES: True}
         self._files = files
         self._takes_files = True
         if files is not None:
@@ -277,9 +284,9 @@ class Service:
 def _next_message(waiting: deque[bytes]) -> bytes:
     """Remove the requests of the next message from the front of those that wait, and return the message."""
     first = waiting.popleft()
-    if len(first) >= batches.LARGEST_REQUEST or not waiting:
+    if len(first) >= LARGEST_REQUEST or not waiting:
         return first
     requests = [first]
-    while waiting and len(requests) < batches.MOST_REQUESTS and len(waiting[0]) < batches.LARGEST_REQUEST:
+    while waiting and len(requests) < MOST_REQUESTS and len(waiting[0]) < LARGEST_REQUEST:
         requests.append(waiting.popleft())
-    return batches.batch(requests) if len(requests) > 1 else first
+    return batch(requests) if len(requests) > 1 else first

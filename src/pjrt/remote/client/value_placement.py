@@ -14,7 +14,7 @@ from pjrt.ifrt.hlo_sharding import HloSharding
 from pjrt.ifrt.sharding import Sharding
 from pjrt.remote.client.buffer import BufferType
 from pjrt.remote.client.program_types import ValueType
-from pjrt.remote.protocol.shardings import sharding_proto
+from pjrt.remote.protocol.values import sharding_proto
 
 if TYPE_CHECKING:
     from pjrt.remote.client.client import RemoteClient

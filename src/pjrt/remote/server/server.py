@@ -17,9 +17,8 @@ from pjrt.api.checks import expect_all
 from pjrt.api.errors import NotFoundError
 from pjrt.ifrt.client import Client
 from pjrt.remote.monitoring.health import health_methods
-from pjrt.remote.protocol import batches
 from pjrt.remote.protocol.values import attributes_of
-from pjrt.remote.protocol.versions import NEWEST, Version
+from pjrt.remote.protocol.versions import BATCHES, NEWEST, Version
 from pjrt.remote.security.credentials import ServerSecurity
 from pjrt.remote.security.limits import Limits
 from pjrt.remote.server.reception import Reception
@@ -158,7 +157,7 @@ class Server:
         )
         session.number, session.hang_up = number, context.hang_up
         data = attributes_of(metadata.initialization_data)
-        session.takes_batches = data.get(batches.ATTRIBUTE) is True
+        session.takes_batches = data.get(BATCHES) is True
         subdirectory = data.get(SUBDIRECTORY_ATTRIBUTE, "")
         session.transfer_subdirectory = subdirectory if isinstance(subdirectory, str) else "."
         with self._lock:

@@ -21,10 +21,9 @@ from pjrt.api.strangers import Stranger, for_stranger
 from pjrt.host_memory.aligned import HostArray
 from pjrt.ifrt.array import Array
 from pjrt.ifrt.client import Client
-from pjrt.remote.protocol.batches import ERRORS_ONLY
 from pjrt.remote.protocol.messages import wire
 from pjrt.remote.protocol.values import status_proto
-from pjrt.remote.protocol.versions import NEWEST, Version
+from pjrt.remote.protocol.versions import ERRORS_ONLY, NEWEST, Version
 from pjrt.remote.security.limits import Limits, SessionUsage
 from pjrt.remote.server.array_memory import ArrayMemory, ProgramMemory, shortened
 from pjrt.remote.server.executables import SessionExecutable

@@ -6,10 +6,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from pjrt.api.errors import PjrtError
-from pjrt.remote.protocol.batches import requests_in
 from pjrt.remote.protocol.messages import parsed, wire
 from pjrt.remote.protocol.values import status_proto
-from pjrt.remote.protocol.versions import Version, agreed
+from pjrt.remote.protocol.versions import Version, agreed, requests_in
 from pjrt.remote.transport.grpc_server import (
     SHORT,
     Bidirectional,

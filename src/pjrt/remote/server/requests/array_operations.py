@@ -10,11 +10,16 @@ from pjrt.ifrt.array import Array, ArrayCopySemantics, ArraySpec
 from pjrt.ifrt.from_host import buffer_shapes
 from pjrt.ifrt.hlo_sharding import HloSharding
 from pjrt.ifrt.sharding import Sharding
-from pjrt.remote.protocol.array_specs import array_spec_of, copy_semantics_of, shard_semantics_of
 from pjrt.remote.protocol.messages import wire
-from pjrt.remote.protocol.remap_plans import remap_plan_of
-from pjrt.remote.protocol.shardings import sharding_of
-from pjrt.remote.protocol.values import element_type_of, shape_of
+from pjrt.remote.protocol.values import (
+    array_spec_of,
+    copy_semantics_of,
+    element_type_of,
+    remap_plan_of,
+    shape_of,
+    shard_semantics_of,
+    sharding_of,
+)
 from pjrt.remote.server.requests.table import handles
 
 if TYPE_CHECKING:

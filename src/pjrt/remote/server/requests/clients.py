@@ -9,10 +9,9 @@ from pjrt.api.capability import ATTRIBUTE
 from pjrt.api.client import Client
 from pjrt.api.device import Device
 from pjrt.api.memory_space import MemorySpace
-from pjrt.remote.protocol import batches, saved_executables
-from pjrt.remote.protocol.layouts import layout_spelling
 from pjrt.remote.protocol.messages import wire
-from pjrt.remote.protocol.values import attributes_proto, element_type_of
+from pjrt.remote.protocol.values import attributes_proto, element_type_of, layout_spelling
+from pjrt.remote.protocol.versions import BATCHES, SAVED_EXECUTABLES
 from pjrt.remote.server.requests.table import handles
 
 if TYPE_CHECKING:
@@ -81,9 +80,9 @@ def _attributes(client: Client, session: Session) -> Attributes:
     """Return the attributes of a client, with those that jaxlib's client asks for, and those for clients of this
     package: its declared capabilities, and the protocol's extensions.
     """
-    extensions = {saved_executables.ATTRIBUTE: session.saves_executables}
+    extensions = {SAVED_EXECUTABLES: session.saves_executables}
     if session.takes_batches:
-        extensions[batches.ATTRIBUTE] = True
+        extensions[BATCHES] = True
     return {**_FOR_JAX, **client.attributes, **_OF_PROTOCOL, ATTRIBUTE: client.capabilities.to_json(), **extensions}
 
 

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any
 from pjrt.api.errors import PjrtError, UnimplementedError
 from pjrt.api.executable import Executable
 from pjrt.api.program import ProgramFormat
-from pjrt.remote.protocol.layouts import xla_layout_proto
 from pjrt.remote.protocol.messages import wire
-from pjrt.remote.protocol.values import attributes_proto, status_proto
+from pjrt.remote.protocol.values import attributes_proto, status_proto, xla_layout_proto
 from pjrt.remote.server.requests.table import handles
 from pjrt.stablehlo.conversion import to_text
 from pjrt.stablehlo.files.hlo_text import to_hlo_text

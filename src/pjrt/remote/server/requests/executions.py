@@ -8,8 +8,7 @@ from pjrt.api.errors import InvalidArgumentError
 from pjrt.ifrt.array import ArraySpec
 from pjrt.remote.protocol.messages import wire
 from pjrt.remote.protocol.programs import execute_options_of
-from pjrt.remote.protocol.shardings import sharding_proto
-from pjrt.remote.protocol.values import element_type_proto, shape_proto
+from pjrt.remote.protocol.values import element_type_proto, shape_proto, sharding_proto
 from pjrt.remote.server.requests.table import Queue, handles
 
 if TYPE_CHECKING:

@@ -10,8 +10,8 @@ from pjrt.api.errors import InvalidArgumentError, UnimplementedError
 from pjrt.api.future import Future
 from pjrt.api.shape_spec import ShapeSpec, format_shape
 from pjrt.ifrt.array import Array
-from pjrt.remote.protocol.array_specs import array_spec_of
 from pjrt.remote.protocol.messages import wire
+from pjrt.remote.protocol.values import array_spec_of
 from pjrt.remote.server.requests.table import Queue, handles
 
 if TYPE_CHECKING:

@@ -11,11 +11,8 @@ from pjrt.api.errors import InvalidArgumentError, ResourceExhaustedError
 from pjrt.api.host_buffer_semantics import HostBufferSemantics
 from pjrt.ifrt.array import ArraySpec
 from pjrt.ifrt.from_host import parts_of_whole
-from pjrt.remote.protocol.array_specs import array_spec_of
-from pjrt.remote.protocol.layouts import layout_of
 from pjrt.remote.protocol.messages import wire
-from pjrt.remote.protocol.shardings import sharding_of
-from pjrt.remote.protocol.values import element_type_of, error_of, shape_of
+from pjrt.remote.protocol.values import array_spec_of, element_type_of, error_of, layout_of, shape_of, sharding_of
 from pjrt.remote.server.array_memory import shortened
 from pjrt.remote.server.host_memory import array_in, bytes_of
 from pjrt.remote.server.requests.table import handles

@@ -10,8 +10,7 @@ import enum
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from pjrt.remote.protocol.messages.extensions import OWN_KINDS
-from pjrt.remote.protocol.messages.session import KINDS
+from pjrt.remote.protocol.messages import KINDS, OWN_KINDS
 
 if TYPE_CHECKING:
     from pjrt.remote.server.session import Session
