@@ -13,7 +13,6 @@ from waiting import wait_until
 
 import pjrt
 from pjrt import InvalidArgumentError, NotFoundError, remote
-from pjrt.remote.client import service
 from pjrt.remote.protocol import versions
 from pjrt.remote.protocol.messages import wire
 from pjrt.remote.protocol.values import attributes_of, error_of
@@ -144,8 +143,8 @@ def test_a_burst_of_programs_takes_few_messages_and_keeps_its_order(
     server: remote.Server, sizes: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # The pace of this machine decides nothing: requests wait for long, unless something urgent comes.
-    monkeypatch.setattr(service, "_BATCH_SECONDS", 60)
-    monkeypatch.setattr(service._flushes, "_seconds", 0.2)
+    monkeypatch.setattr("pjrt.remote.client.connection._BATCH_SECONDS", 60)
+    monkeypatch.setattr("pjrt.remote.client.connection._flushes._seconds", 0.2)
     with pjrt.client("remote", address=server.address) as client:
         np.testing.assert_array_equal(burst(client), np.full(4, np.inf, np.float32))
         assert versions.BATCHES not in client.attributes

@@ -83,9 +83,7 @@ def _connect(
 ) -> RemoteClient:
     # Here, so that the plugin can be asked for its attributes where grpcio is missing.
     from pjrt.remote.client.client import RemoteClient
-    from pjrt.remote.client.connection import Connection
-    from pjrt.remote.client.service import Service
-    from pjrt.remote.client.transfer_files import TransferFiles
+    from pjrt.remote.client.connection import Connection, Service, TransferFiles
     from pjrt.remote.security.credentials import ClientSecurity, why_unreachable
     from pjrt.remote.transport.addresses import client_keepalive, parse_address
     from pjrt.remote.transport.channel import Channel
