@@ -16,9 +16,8 @@ from pjrt.api.element_type import ElementType
 from pjrt.remote.protocol.messages import wire
 from pjrt.remote.protocol.values import array_spec_proto, element_type_proto, error_of, shape_proto, sharding_proto
 from pjrt.remote.protocol.versions import NEWEST, Version
-from pjrt.remote.server.host_memory import array_in, bytes_of
-from pjrt.remote.server.session import Session
-from pjrt.remote.server.workers import Workers
+from pjrt.remote.server.memory import array_in, bytes_of
+from pjrt.remote.server.session import Session, Workers
 
 PATIENCE = 60
 

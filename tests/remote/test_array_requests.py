@@ -33,7 +33,7 @@ from pjrt.remote.protocol.values import (
     sharding_proto,
     status_proto,
 )
-from pjrt.remote.server.host_memory import array_in, bytes_of, region_size
+from pjrt.remote.server.memory import array_in, bytes_of, region_size
 
 
 @pytest.fixture(scope="module")

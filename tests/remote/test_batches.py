@@ -16,7 +16,6 @@ from pjrt import InvalidArgumentError, NotFoundError, remote
 from pjrt.remote.protocol import versions
 from pjrt.remote.protocol.messages import wire
 from pjrt.remote.protocol.values import attributes_of, error_of
-from pjrt.remote.transport import ifrt_service
 
 DOUBLE = """
 func.func public @main(%x: tensor<4xf32>) -> tensor<4xf32> {
@@ -123,7 +122,7 @@ def sizes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         sizes.append(len(requests))
         return requests
 
-    monkeypatch.setattr(ifrt_service, "requests_in", count)
+    monkeypatch.setattr("pjrt.remote.server.service.requests_in", count)
     return sizes
 
 
@@ -163,7 +162,7 @@ def test_requests_that_were_held_go_without_a_later_one(server: remote.Server, s
 def test_a_server_without_batches_gets_one_request_in_a_message(
     server: remote.Server, sizes: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pjrt.remote.server.requests.clients.BATCHES", "another name")
+    monkeypatch.setattr("pjrt.remote.server.requests.BATCHES", "another name")
     with pjrt.client("remote", address=server.address) as client:
         np.testing.assert_array_equal(burst(client), np.full(4, np.inf, np.float32))
     assert max(sizes) == 1

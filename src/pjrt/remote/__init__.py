@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from pjrt.remote.metrics import MetricsServer
     from pjrt.remote.security.limits import Limits
     from pjrt.remote.security.tunnel import Tunnel
-    from pjrt.remote.server import Server, serve
+    from pjrt.remote.server.server import Server, serve
 
 __all__ = ["Limits", "MetricsServer", "Server", "Tunnel", "serve"]
 
@@ -22,7 +22,7 @@ _HOMES = {
     ".metrics": "MetricsServer",
     ".security.limits": "Limits",
     ".security.tunnel": "Tunnel",
-    ".server": "Server serve",
+    ".server.server": "Server serve",
 }
 
 

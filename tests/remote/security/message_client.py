@@ -14,10 +14,10 @@ from pjrt.remote.protocol.messages import wire
 from pjrt.remote.protocol.values import attributes_proto, element_type_proto, error_of, shape_proto
 from pjrt.remote.protocol.versions import NEWEST
 from pjrt.remote.security.credentials import ClientSecurity
+from pjrt.remote.server.service import SERVICE, SESSION_METADATA
 from pjrt.remote.transport.addresses import client_keepalive, parse_address
 from pjrt.remote.transport.channel import Channel
 from pjrt.remote.transport.host_buffers import pieces
-from pjrt.remote.transport.ifrt_service import SERVICE, SESSION_METADATA
 
 PATIENCE = 120.0
 _STORE_METADATA = "ifrt-proxy-grpc-host-buffer-store-metadata-bin"

@@ -20,9 +20,9 @@ from pjrt import remote
 from pjrt.remote.protocol.messages import wire
 from pjrt.remote.protocol.versions import NEWEST
 from pjrt.remote.security.credentials import TOKEN_ATTRIBUTE, ClientSecurity
+from pjrt.remote.server.service import SERVICE
 from pjrt.remote.transport import grpc_server
 from pjrt.remote.transport.grpc_server import FirstMessages
-from pjrt.remote.transport.ifrt_service import SERVICE
 
 HEALTH = "/grpc.health.v1.Health/Check"
 TIMEOUT = 120
