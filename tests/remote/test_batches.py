@@ -47,7 +47,7 @@ def request(number: int) -> bytes:
 # Messages.
 
 
-@given(st.lists(st.binary(max_size=300), max_size=versions.MOST_REQUESTS))
+@given(st.lists(st.binary(max_size=300), max_size=versions.MOST_BATCHED_REQUESTS))
 def test_a_batch_has_its_requests_in_order(requests: list[bytes]) -> None:
     message = versions.batch(requests)
     assert list(versions.requests_in(message)) == (requests or [message])

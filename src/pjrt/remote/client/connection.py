@@ -41,8 +41,8 @@ from pjrt.remote.protocol.values import attributes_of, attributes_proto, error_o
 from pjrt.remote.protocol.versions import (
     BATCHES,
     ERRORS_ONLY,
-    LARGEST_REQUEST,
-    MOST_REQUESTS,
+    LARGEST_BATCHED_REQUEST,
+    MOST_BATCHED_REQUESTS,
     NEWEST,
     OLDEST_PROTOCOL,
     Version,
@@ -58,6 +58,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _log = logging.getLogger("pjrt")
+_transfer_log = logging.getLogger("pjrt.remote")
 
 
 class DelayedCalls(Generic[T]):
@@ -196,8 +197,6 @@ class TransferFiles:
 def _private(path: str, flags: int) -> int:
     return os.open(path, flags | os.O_CLOEXEC, 0o600)
 
-
-_transfer_log = logging.getLogger("pjrt.remote")
 
 _SERVICE = "/xla.ifrt.proxy.GrpcIfrtService/"
 _SESSION_METADATA = "ifrt-proxy-grpc-ifrt-session-metadata-bin"
@@ -443,10 +442,10 @@ class Service:
 def _next_message(waiting: deque[bytes]) -> bytes:
     """Remove the requests of the next message from the front of those that wait, and return the message."""
     first = waiting.popleft()
-    if len(first) >= LARGEST_REQUEST or not waiting:
+    if len(first) >= LARGEST_BATCHED_REQUEST or not waiting:
         return first
     requests = [first]
-    while waiting and len(requests) < MOST_REQUESTS and len(waiting[0]) < LARGEST_REQUEST:
+    while waiting and len(requests) < MOST_BATCHED_REQUESTS and len(waiting[0]) < LARGEST_BATCHED_REQUEST:
         requests.append(waiting.popleft())
     return batch(requests) if len(requests) > 1 else first
 
@@ -455,8 +454,6 @@ Reply = Callable[[Any, "PjrtError | None"], object]
 """A function that takes the response to a request, or the error that came instead."""
 
 Garbage = Union[int, "tuple[ShardedArray, int]", Callable[[], object]]
-
-_log = logging.getLogger("pjrt")
 
 _TIMEOUT_SECONDS = 60.0
 _PAUSE_SECONDS = 0.001

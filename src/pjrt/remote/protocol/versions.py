@@ -90,10 +90,10 @@ BATCHES = "pjrt.batches"
 ERRORS_ONLY = 1 << 63
 """The bit of a request's ``op_id`` that asks for a response only if the request fails."""
 
-LARGEST_REQUEST = 1 << 12
+LARGEST_BATCHED_REQUEST = 1 << 12
 """The length of a request from which on it is a message by itself: to copy it costs more than a message."""
 
-MOST_REQUESTS = 256
+MOST_BATCHED_REQUESTS = 256
 """The requests that a batch may have: a server looks at the responses that wait only between messages."""
 
 # No field of ``IfrtRequest`` has this number, so the first two bytes tell a batch from a request.
@@ -121,8 +121,10 @@ def requests_in(message: bytes) -> Sequence[bytes]:
         requests: Sequence[bytes] = _Batch.FromString(message).requests
     except DecodeError as error:
         raise InvalidArgumentError(f"expected a batch of requests, found {error}") from None
-    if len(requests) > MOST_REQUESTS:
-        raise InvalidArgumentError(f"expected a batch of at most {MOST_REQUESTS} requests, found {len(requests)}")
+    if len(requests) > MOST_BATCHED_REQUESTS:
+        raise InvalidArgumentError(
+            f"expected a batch of at most {MOST_BATCHED_REQUESTS} requests, found {len(requests)}"
+        )
     return requests
 
 
