@@ -75,8 +75,7 @@ def serve_bare() -> None:
     """Be a server of grpcio's public API, and one of our transport: messages are sent back, or thrown away."""
     import grpc
 
-    from pjrt.remote.transport.calls import Bidirectional
-    from pjrt.remote.transport.grpc_server import GrpcServer
+    from pjrt.remote.transport.grpc_server import Bidirectional, GrpcServer
 
     def send(request: bytes, context: object) -> Iterator[bytes]:
         piece = bytes(PIECE)

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from benchmarks.fuzz.sessions import FILE, PART, STORE, Event, write
-from pjrt.remote.server.host_buffers import HostBuffers
+from pjrt.remote.server.memory import HostBuffers
 from pjrt.remote.server.session import Session
 
 _TESTS = ("test_array_requests.py", "test_executable_requests.py", "test_session.py")
@@ -38,7 +38,7 @@ def main() -> int:
         receive(session, request)
 
     def store_and_record(buffers: HostBuffers, handle: int, data: Any) -> None:
-        from_client = not sys._getframe(1).f_globals["__name__"].startswith("pjrt.remote.server")
+        from_client = sys._getframe(1).f_globals["__name__"] != "pjrt.remote.server.requests"
         if from_client and id(buffers) in owners:
             streams[owners[id(buffers)]].append(Event(STORE, handle, bytes(memoryview(data).cast("B"))))
         store(buffers, handle, data)

@@ -31,8 +31,7 @@ from benchmarks.fuzz.sessions import STORE, Event, read
 from pjrt import ifrt
 from pjrt.api.errors import CancelledError, PjrtError
 from pjrt.remote.protocol.messages import wire
-from pjrt.remote.protocol.shardings import sharding_proto
-from pjrt.remote.protocol.values import element_type_proto, shape_proto
+from pjrt.remote.protocol.values import element_type_proto, shape_proto, sharding_proto
 from pjrt.remote.security.limits import Limits
 from pjrt.remote.server.requests import HANDLERS
 from pjrt.remote.server.session import Session

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 import pjrt
-from pjrt.remote.security.client_security import ClientSecurity
-from pjrt.remote.security.tunnel_process import TunnelProcess
+from pjrt.remote.security.credentials import ClientSecurity
+from pjrt.remote.security.tunnel import TunnelProcess
 from pjrt.system.python_process import ask, run_module
 
 SCRIPT = Path(sysconfig.get_path("scripts")) / ("pjrt.exe" if sys.platform == "win32" else "pjrt")

@@ -13,14 +13,11 @@ import numpy as np
 import pjrt
 from pjrt import ifrt
 from pjrt.api.element_type import ElementType
-from pjrt.remote.protocol.array_specs import array_spec_proto
 from pjrt.remote.protocol.messages import wire
-from pjrt.remote.protocol.shardings import sharding_proto
-from pjrt.remote.protocol.values import element_type_proto, error_of, shape_proto
+from pjrt.remote.protocol.values import array_spec_proto, element_type_proto, error_of, shape_proto, sharding_proto
 from pjrt.remote.protocol.versions import NEWEST, Version
-from pjrt.remote.server.host_memory import array_in, bytes_of
-from pjrt.remote.server.session import Session
-from pjrt.remote.server.workers import Workers
+from pjrt.remote.server.memory import array_in, bytes_of
+from pjrt.remote.server.session import Session, Workers
 
 PATIENCE = 60
 

@@ -25,10 +25,15 @@ from pjrt import ifrt
 from pjrt.api.element_type import ElementType
 from pjrt.api.layout import TiledLayout
 from pjrt.remote.protocol.messages import wire
-from pjrt.remote.protocol.remap_plans import remap_plan_proto
-from pjrt.remote.protocol.shardings import device_list_proto, sharding_proto
-from pjrt.remote.protocol.values import element_type_proto, shape_proto, status_proto
-from pjrt.remote.server.host_memory import array_in, bytes_of, region_size
+from pjrt.remote.protocol.values import (
+    device_list_proto,
+    element_type_proto,
+    remap_plan_proto,
+    shape_proto,
+    sharding_proto,
+    status_proto,
+)
+from pjrt.remote.server.memory import array_in, bytes_of, region_size
 
 
 @pytest.fixture(scope="module")

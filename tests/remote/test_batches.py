@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -14,11 +13,9 @@ from waiting import wait_until
 
 import pjrt
 from pjrt import InvalidArgumentError, NotFoundError, remote
-from pjrt.remote.client import service
-from pjrt.remote.protocol import batches
+from pjrt.remote.protocol import versions
 from pjrt.remote.protocol.messages import wire
 from pjrt.remote.protocol.values import attributes_of, error_of
-from pjrt.remote.transport import ifrt_service
 
 DOUBLE = """
 func.func public @main(%x: tensor<4xf32>) -> tensor<4xf32> {
@@ -50,25 +47,25 @@ def request(number: int) -> bytes:
 # Messages.
 
 
-@given(st.lists(st.binary(max_size=300), max_size=batches.MOST_REQUESTS))
+@given(st.lists(st.binary(max_size=300), max_size=versions.MOST_BATCHED_REQUESTS))
 def test_a_batch_has_its_requests_in_order(requests: list[bytes]) -> None:
-    message = batches.batch(requests)
-    assert list(batches.requests_in(message)) == (requests or [message])
+    message = versions.batch(requests)
+    assert list(versions.requests_in(message)) == (requests or [message])
 
 
 def test_a_message_of_the_protocol_is_one_request() -> None:
-    assert list(batches.requests_in(request(7))) == [request(7)]
+    assert list(versions.requests_in(request(7))) == [request(7)]
 
 
 def test_a_damaged_batch_is_an_error() -> None:
-    message = batches.batch([request(1), request(2)])
+    message = versions.batch([request(1), request(2)])
     with pytest.raises(InvalidArgumentError, match="batch of requests"):
-        batches.requests_in(message[:-1])
+        versions.requests_in(message[:-1])
 
 
 def test_a_batch_of_too_many_requests_is_an_error() -> None:
     with pytest.raises(InvalidArgumentError, match="at most 256 requests, found 257"):
-        batches.requests_in(batches.batch([b"x"] * 257))
+        versions.requests_in(versions.batch([b"x"] * 257))
 
 
 # Sessions.
@@ -88,7 +85,7 @@ def responses_to(speaker: ProtocolClient, kind: str, number: int, **fields: obje
 def test_success_is_not_answered_where_the_request_asks_for_errors_only(speaker: ProtocolClient) -> None:
     speaker.session.takes_batches = True
     array = speaker.put(np.float32([1, 2]))
-    number = 5 | batches.ERRORS_ONLY
+    number = 5 | versions.ERRORS_ONLY
     assert responses_to(speaker, "destruct_array", number, array_handle=[array]) == []
     (response,) = responses_to(speaker, "destruct_array", number, array_handle=[array])
     assert isinstance(error_of(response.response_metadata.status), NotFoundError)  # type: ignore[attr-defined]
@@ -96,14 +93,14 @@ def test_success_is_not_answered_where_the_request_asks_for_errors_only(speaker:
 
 def test_every_request_is_answered_where_the_client_knows_of_no_batches(speaker: ProtocolClient) -> None:
     array = speaker.put(np.float32([1, 2]))
-    assert responses_to(speaker, "destruct_array", 5 | batches.ERRORS_ONLY, array_handle=[array])
+    assert responses_to(speaker, "destruct_array", 5 | versions.ERRORS_ONLY, array_handle=[array])
 
 
 @pytest.mark.parametrize("takes_batches", [False, True])
 def test_the_server_declares_batches_to_clients_that_know_them(speaker: ProtocolClient, takes_batches: bool) -> None:
     speaker.session.takes_batches = takes_batches
     attributes = attributes_of(speaker.ask("init").client_attributes)
-    assert attributes.get(batches.ATTRIBUTE, False) is takes_batches
+    assert attributes.get(versions.BATCHES, False) is takes_batches
 
 
 # Our client.
@@ -121,11 +118,11 @@ def sizes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     sizes: list[int] = []
 
     def count(message: bytes) -> Sequence[bytes]:
-        requests = batches.requests_in(message)
+        requests = versions.requests_in(message)
         sizes.append(len(requests))
         return requests
 
-    monkeypatch.setattr(ifrt_service, "requests_in", count)
+    monkeypatch.setattr("pjrt.remote.server.service.requests_in", count)
     return sizes
 
 
@@ -145,11 +142,11 @@ def test_a_burst_of_programs_takes_few_messages_and_keeps_its_order(
     server: remote.Server, sizes: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # The pace of this machine decides nothing: requests wait for long, unless something urgent comes.
-    monkeypatch.setattr(service, "_BATCH_SECONDS", 60)
-    monkeypatch.setattr(service._flushes, "_seconds", 0.2)
+    monkeypatch.setattr("pjrt.remote.client.connection._BATCH_SECONDS", 60)
+    monkeypatch.setattr("pjrt.remote.client.connection._flushes._seconds", 0.2)
     with pjrt.client("remote", address=server.address) as client:
         np.testing.assert_array_equal(burst(client), np.full(4, np.inf, np.float32))
-        assert batches.ATTRIBUTE not in client.attributes
+        assert versions.BATCHES not in client.attributes
     assert max(sizes) > 1
     assert sum(sizes) > 2 * COUNT > 2 * len(sizes)
 
@@ -165,7 +162,7 @@ def test_requests_that_were_held_go_without_a_later_one(server: remote.Server, s
 def test_a_server_without_batches_gets_one_request_in_a_message(
     server: remote.Server, sizes: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pjrt.remote.server.requests.clients.batches", SimpleNamespace(ATTRIBUTE="another name"))
+    monkeypatch.setattr("pjrt.remote.server.requests.BATCHES", "another name")
     with pjrt.client("remote", address=server.address) as client:
         np.testing.assert_array_equal(burst(client), np.full(4, np.inf, np.float32))
     assert max(sizes) == 1

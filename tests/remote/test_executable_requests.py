@@ -14,13 +14,11 @@ import pjrt
 from pjrt import ifrt
 from pjrt.api.layout import TiledLayout
 from pjrt.remote import serve
-from pjrt.remote.protocol.layouts import layout_of_xla_proto
 from pjrt.remote.protocol.messages import wire
-from pjrt.remote.protocol.shardings import sharding_of
-from pjrt.remote.protocol.values import element_type_of, error_of, shape_of
-from pjrt.remote.security.server_security import ServerSecurity
-from pjrt.remote.server.host_callbacks import HostCallback
-from pjrt.remote.server.host_memory import bytes_of
+from pjrt.remote.protocol.values import element_type_of, error_of, layout_of_xla_proto, shape_of, sharding_of
+from pjrt.remote.security.credentials import ServerSecurity
+from pjrt.remote.server.executables import HostCallback
+from pjrt.remote.server.memory import bytes_of
 from pjrt.stablehlo import serialize
 from pjrt.stablehlo._mlir import parse, write_bytecode
 
@@ -133,7 +131,7 @@ def test_programs_of_other_machines_are_vetted(
 ) -> None:
     monkeypatch.setattr(ServerSecurity, "check", lambda self, place: place)
     programs: list[pjrt.Program] = []
-    monkeypatch.setattr("pjrt.remote.server.requests.compilations.vet", programs.append)
+    monkeypatch.setattr("pjrt.remote.server.requests.vet", programs.append)
     with pjrt.client("reference") as client, serve(client, address, vet_programs=option) as server:
         port = server.address.rpartition(":")[2]
         with pjrt.client("remote", address=f"grpc://127.0.0.1:{port}") as remote:

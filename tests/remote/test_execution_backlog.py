@@ -12,7 +12,7 @@ from protocol_client import PATIENCE, ProtocolClient, connected
 
 import pjrt
 from pjrt.remote.server.executables import SessionExecutable
-from pjrt.remote.server.execution_backlog import ExecutionBacklog
+from pjrt.remote.server.session import ExecutionBacklog
 
 PROGRAM = """
 func.func @main(%x: tensor<2xf32>) -> tensor<2xf32> {

@@ -14,7 +14,7 @@ import pjrt
 from pjrt import ifrt
 from pjrt.api.element_type import ElementType
 from pjrt.api.layout import StridedLayout, TiledLayout
-from pjrt.remote.protocol import array_specs, layouts, remap_plans, shardings, values
+from pjrt.remote.protocol import values
 from pjrt.remote.protocol.messages import wire
 from pjrt.stablehlo.shardings.sharding import Sharding as Tiling
 
@@ -47,9 +47,9 @@ def all_shardings(client: ifrt.Client) -> list[ifrt.Sharding]:
 def test_shardings_go_round(client: ifrt.Client) -> None:
     names = set()
     for sharding in all_shardings(client):
-        proto = shardings.sharding_proto(sharding)
+        proto = values.sharding_proto(sharding)
         names.add(proto.serialized_sharding.type_name)
-        read = shardings.sharding_of(client, wire.ShardingProto.FromString(proto.SerializeToString()))
+        read = values.sharding_of(client, wire.ShardingProto.FromString(proto.SerializeToString()))
         assert type(read) is type(sharding)
         assert read == sharding, sharding
     assert len(names) == 6
@@ -59,7 +59,7 @@ def test_array_specs_go_round(client: ifrt.Client) -> None:
     for sharding in all_shardings(client):
         for layout in (None, TiledLayout((0, 1)), TiledLayout((1, 0), ((8, 128), (2, 1)))):
             spec = ifrt.ArraySpec((4, 2), ElementType.BF16, sharding, layout)
-            assert array_specs.array_spec_of(client, array_specs.array_spec_proto(spec)) == spec
+            assert values.array_spec_of(client, values.array_spec_proto(spec)) == spec
 
 
 def test_remap_plans_go_round(client: ifrt.Client) -> None:
@@ -72,23 +72,23 @@ def test_remap_plans_go_round(client: ifrt.Client) -> None:
         ifrt.Mapping(1, 0, (ifrt.Interval(0, 1), ifrt.Interval(1, 2, 3)), (ifrt.Interval(0, 2),)),
     )
     plan = ifrt.RemapPlan((one, two), (one, two), mappings)
-    assert remap_plans.remap_plan_of(client, remap_plans.remap_plan_proto(plan)) == plan
+    assert values.remap_plan_of(client, values.remap_plan_proto(plan)) == plan
 
 
 @given(st.permutations(range(3)), st.lists(st.lists(st.integers(1, 128), min_size=1, max_size=2), max_size=2))
 def test_layouts_go_round(order: list[int], tiles: list[list[int]]) -> None:
     layout = TiledLayout(tuple(order), tuple(map(tuple, tiles)))
-    assert layouts.layout_of_spelling(layouts.layout_spelling(layout)) == layout
-    proto = layouts.xla_layout_proto(layout)
-    assert layouts.layout_of_xla_proto(proto) == layout
+    assert values.layout_of_spelling(values.layout_spelling(layout)) == layout
+    proto = values.xla_layout_proto(layout)
+    assert values.layout_of_xla_proto(proto) == layout
     data = wire.PjRtLayoutProto(xla_layout=proto).SerializeToString()
     serialized = wire.Serialized(type_name="xla::ifrt::PjRtLayout", data=data)
-    assert layouts.layout_of(wire.LayoutProto(serialized_layout=serialized)) == layout
+    assert values.layout_of(wire.LayoutProto(serialized_layout=serialized)) == layout
 
 
 def test_other_layouts_are_refused() -> None:
     with pytest.raises(pjrt.UnimplementedError, match="layout of tiles"):
-        layouts.layout_spelling(StridedLayout((4, 8)))
+        values.layout_spelling(StridedLayout((4, 8)))
     for name, data, error in (
         ("xla::ifrt::NewLayout", b"", pjrt.UnimplementedError),
         ("xla::ifrt::PjRtLayout", b"\xff", pjrt.InvalidArgumentError),
@@ -96,9 +96,9 @@ def test_other_layouts_are_refused() -> None:
     ):
         serialized = wire.Serialized(type_name=name, data=data)
         with pytest.raises(error):
-            layouts.layout_of(wire.LayoutProto(serialized_layout=serialized))
+            values.layout_of(wire.LayoutProto(serialized_layout=serialized))
     with pytest.raises(pjrt.InvalidArgumentError):
-        layouts.layout_of_spelling(b"\xff{1,0")
+        values.layout_of_spelling(b"\xff{1,0")
 
 
 def sharding_message(name: str, **fields: Any) -> Any:
@@ -149,7 +149,7 @@ def sharding_message(name: str, **fields: Any) -> Any:
 )
 def test_wrong_shardings_are_errors(client: ifrt.Client, proto: Any, error: type[pjrt.PjrtError], message: str) -> None:
     with pytest.raises(error, match=message):
-        shardings.sharding_of(client, proto)
+        values.sharding_of(client, proto)
 
 
 def test_element_types_go_round() -> None:

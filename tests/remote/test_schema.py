@@ -14,9 +14,7 @@ import pytest
 from google.protobuf import descriptor_pb2
 from jaxlib_schema import messages_of
 
-from pjrt.remote.protocol.messages import TABLE
-from pjrt.remote.protocol.messages.extensions import EXTENSIONS, OWN_KINDS
-from pjrt.remote.protocol.messages.session import KINDS
+from pjrt.remote.protocol.messages import EXTENSIONS, KINDS, OWN_KINDS, TABLE
 
 JAXLIB = Path(os.environ.get("PJRT_TEST_JAXLIB") or Path(jaxlib.__file__).parent)
 

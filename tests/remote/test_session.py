@@ -16,7 +16,7 @@ from waiting import wait_until, wait_until_freed
 import pjrt
 from pjrt import ifrt
 from pjrt.remote.protocol.messages import wire
-from pjrt.remote.server.host_memory import bytes_of
+from pjrt.remote.server.memory import bytes_of
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 from waiting import wait_until
 
-from pjrt.remote.server.workers import Workers
+from pjrt.remote.server.session import Workers
 
 PATIENCE = 60
 

@@ -106,7 +106,7 @@ def serve(
     machines reach need TLS and one of the two.
     """
     from pjrt import remote
-    from pjrt.remote.monitoring.connection_log import LOGGER, log_to
+    from pjrt.remote.connection_log import LOGGER, log_to
     from pjrt.system import keep_freed_memory, limit_xla_log, use_all_open_files
 
     if len(addresses) > 1 and len(addresses) != len(devices):

@@ -41,9 +41,8 @@ def tunnel(
     Stock JAX has no TLS: it uses the address that is printed. Ctrl-C or SIGTERM ends the tunnel.
     """
     from pjrt.remote import Tunnel
-    from pjrt.remote.monitoring.connection_log import log_to
-    from pjrt.remote.security.client_security import ClientSecurity
-    from pjrt.remote.security.diagnosis import why_unreachable
+    from pjrt.remote.connection_log import log_to
+    from pjrt.remote.security.credentials import ClientSecurity, why_unreachable
 
     log_to(sys.stderr)
     security = ClientSecurity.of(**files, server_name=server_name)

@@ -54,7 +54,7 @@ def worker(
     from pjrt.clusters.workers.bootstrap import Bootstrap
     from pjrt.clusters.workers.worker import serve
     from pjrt.distributed.settings import split_address
-    from pjrt.remote.security.access_tokens import read_token
+    from pjrt.remote.security.credentials import read_token
 
     for controller in controllers:
         split_address(controller)

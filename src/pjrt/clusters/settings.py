@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from pjrt.api.errors import InvalidArgumentError
-from pjrt.remote.transport.keepalive import DEFAULT_SECONDS, SHORTEST_SECONDS
+from pjrt.remote.transport.addresses import DEFAULT_KEEPALIVE, SHORTEST_KEEPALIVE
 
 SHOWN, HIDDEN = "show", "hide"
 """Values of ``logs``: the workers' output is shown on the error stream, or not at all. Others are folders for files."""
@@ -38,7 +38,7 @@ class ClusterSettings:
     working_directory: Path | None = None
     logs: str | Path = SHOWN
     start_timeout: float = 300
-    heartbeat_timeout: float = DEFAULT_SECONDS
+    heartbeat_timeout: float = DEFAULT_KEEPALIVE
     controller_address: str = ""
 
     @staticmethod
@@ -85,7 +85,7 @@ class ClusterSettings:
             None if working_directory is None else _path(working_directory, "working_directory"),
             logs if logs in (SHOWN, HIDDEN) else _log_directory(logs),
             _seconds(start_timeout, "start_timeout"),
-            _seconds(heartbeat_timeout, "heartbeat_timeout", SHORTEST_SECONDS),
+            _seconds(heartbeat_timeout, "heartbeat_timeout", SHORTEST_KEEPALIVE),
             controller_address,
         )
 

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 from pjrt.api.errors import InvalidArgumentError, NotFoundError, PjrtError, StatusCode, UnavailableError
 
 if TYPE_CHECKING:
-    from pjrt.remote.security.addresses import Address
-    from pjrt.remote.security.client_security import ClientSecurity
-    from pjrt.remote.security.tunnel_process import TunnelProcess
+    from pjrt.remote.security.credentials import ClientSecurity
+    from pjrt.remote.security.tunnel import TunnelProcess
+    from pjrt.remote.transport.addresses import Address
 
 _INSECURE = "IFRT_PROXY_USE_INSECURE_GRPC_CREDENTIALS"
 """The environment variable without which jaxlib speaks ALTS, the encryption inside of Google's clouds, and no other."""
@@ -30,7 +30,7 @@ class Place:
 
     Args:
         address: the server's address, such as ``grpc://HOST:PORT`` or ``grpcs://HOST:PORT``.
-        files: the files of the client's security, as ``pjrt.remote.security.client_security`` has them.
+        files: the files of the client's security, as ``pjrt.remote.security.credentials`` has them.
 
     Raises:
         InvalidArgumentError: the address is not one, or a file does not fit to it.
@@ -40,8 +40,8 @@ class Place:
     """
 
     def __init__(self, address: str, files: dict[str, Any]) -> None:
-        from pjrt.remote.security.addresses import parse_address
-        from pjrt.remote.security.client_security import ClientSecurity
+        from pjrt.remote.security.credentials import ClientSecurity
+        from pjrt.remote.transport.addresses import parse_address
 
         if not isinstance(address, str) or "://" not in address:
             raise InvalidArgumentError(
@@ -59,7 +59,7 @@ class Place:
         if not self._address.is_encrypted:
             return str(self._address)
         if self._tunnel is None:
-            from pjrt.remote.security.tunnel_process import TunnelProcess
+            from pjrt.remote.security.tunnel import TunnelProcess
 
             self._tunnel = TunnelProcess(str(self._address), self._security)
         return self._tunnel.address
@@ -68,14 +68,13 @@ class Place:
         """Return the attributes that open a session: the access token, where no tunnel adds it."""
         if self._address.is_encrypted or self._security.token_file is None:
             return None
-        from pjrt.remote.security.access_tokens import read_token
-        from pjrt.remote.security.admission import TOKEN_ATTRIBUTE
+        from pjrt.remote.security.credentials import TOKEN_ATTRIBUTE, read_token
 
         return {TOKEN_ATTRIBUTE: read_token(self._security.token_file).encode()}
 
     def why_unreachable(self) -> str:
         """Return why there is no connection, in words that help; empty if that is unknown."""
-        from pjrt.remote.security.diagnosis import why_unreachable
+        from pjrt.remote.security.credentials import why_unreachable
 
         return why_unreachable(self._address, self._security)
 

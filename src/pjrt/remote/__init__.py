@@ -11,18 +11,18 @@ from typing import TYPE_CHECKING
 from pjrt.api.lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from pjrt.remote.monitoring.metrics_server import MetricsServer
+    from pjrt.remote.metrics import MetricsServer
     from pjrt.remote.security.limits import Limits
     from pjrt.remote.security.tunnel import Tunnel
-    from pjrt.remote.server import Server, serve
+    from pjrt.remote.server.server import Server, serve
 
 __all__ = ["Limits", "MetricsServer", "Server", "Tunnel", "serve"]
 
 _HOMES = {
-    ".monitoring.metrics_server": "MetricsServer",
+    ".metrics": "MetricsServer",
     ".security.limits": "Limits",
     ".security.tunnel": "Tunnel",
-    ".server": "Server serve",
+    ".server.server": "Server serve",
 }
 
 

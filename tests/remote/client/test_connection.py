@@ -25,7 +25,6 @@ from pjrt.api.errors import (
     PjrtError,
     UnavailableError,
 )
-from pjrt.remote.client import service
 
 DOUBLE = """
 func.func public @main(%x: tensor<4xf32>) -> tensor<4xf32> {
@@ -188,7 +187,7 @@ def test_a_server_is_lost_by_its_silence_and_not_by_long_calls() -> None:
 
 @pytest.mark.full
 def test_requests_that_a_server_does_not_take_have_a_limit(serving: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(service, "_MOST_REQUESTS", 100)
+    monkeypatch.setattr("pjrt.remote.client.connection._MOST_REQUESTS", 100)
     slow = serving("reference")
     with pjrt.client("remote", address=slow.address, heartbeat_timeout=120) as client:
         double = client.compile(DOUBLE)
@@ -218,7 +217,7 @@ def test_requests_that_a_server_does_not_take_have_a_limit(serving: Serve, monke
 
 
 def test_bytes_that_a_server_does_not_take_have_a_limit(serving: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(service, "_MOST_BYTES", 1 << 20)
+    monkeypatch.setattr("pjrt.remote.client.connection._MOST_BYTES", 1 << 20)
     slow = serving("reference")
     client = pjrt.client("remote", address=slow.address, heartbeat_timeout=120)
     thread = threading.Thread(target=lambda: [sent.append(client.buffer_from_host(array)) for _ in range(20)])

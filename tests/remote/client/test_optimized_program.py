@@ -8,7 +8,7 @@ import pytest
 
 import pjrt
 from pjrt import remote
-from pjrt.remote.protocol import batches
+from pjrt.remote.protocol import versions
 from pjrt.stablehlo import to_text
 from pjrt.stablehlo.files.hlo_text import to_hlo_text
 
@@ -29,7 +29,7 @@ def test_it_comes_with_what_hlo_text_leaves_out(server: Any, client: Any) -> Non
 
 
 def test_a_server_of_another_kind_gives_text(client: Any) -> None:
-    client.connection.attributes.pop(batches.ATTRIBUTE)
+    client.connection.attributes.pop(versions.BATCHES)
     text = to_hlo_text(client.compile(HALVES).optimized_program())
     assert "f32[2]" in text
 
@@ -42,6 +42,6 @@ def test_a_device_that_optimizes_nothing_gives_its_program(extended: bool) -> No
         pjrt.client("remote", address=server.address) as client,
     ):
         if not extended:
-            client.connection.attributes.pop(batches.ATTRIBUTE)  # type: ignore[attr-defined]
+            client.connection.attributes.pop(versions.BATCHES)  # type: ignore[attr-defined]
         executable = client.compile("func.func @main(%x: tensor<f32>) -> tensor<f32> { return %x : tensor<f32> }")
         assert "return %arg0 : tensor<f32>" in to_text(executable.optimized_program())

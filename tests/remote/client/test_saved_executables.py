@@ -14,7 +14,7 @@ import pjrt
 from pjrt import CompileOptions, DeviceAssignment, InvalidArgumentError, PjrtError, UnimplementedError, remote
 from pjrt.api.capability import Feature
 from pjrt.remote.protocol.messages import wire
-from pjrt.remote.protocol.saved_executables import load_request, request_of, saved
+from pjrt.remote.protocol.versions import load_request, saved_executable, saved_request_of
 
 DOUBLE = """func.func @main(%x: tensor<4xf32>) -> tensor<4xf32> {
   %y = stablehlo.add %x, %x : tensor<4xf32>
@@ -90,7 +90,7 @@ def test_a_server_that_saves_none_compiles_the_saved_program_again(local: pjrt.C
         assert client.attributes[CACHE] is False
         compiled = client.compile(DOUBLE)
         kept = compiled.executable.serialize()
-        assert request_of(kept).serialized_executable == b""
+        assert saved_request_of(kept).serialized_executable == b""
         assert doubled(client.deserialize(kept)) == [0, 2, 4, 6]
         request: Any = wire.SerializeExecutableRequest(loaded_executable_handle=compiled.compiled.handle)  # type: ignore[attr-defined]
         with pytest.raises(UnimplementedError, match="--save-executables"):
@@ -123,14 +123,14 @@ def test_an_executable_of_another_device_is_refused(saving: remote.Server) -> No
             assert doubled(client.compile(DOUBLE)) == [0, 2, 4, 6]
 
 
-SAVED = saved(load_request(pjrt.Program.of(DOUBLE), CompileOptions(), b"what a device has compiled"))
+SAVED = saved_executable(load_request(pjrt.Program.of(DOUBLE), CompileOptions(), b"what a device has compiled"))
 
 
 @given(st.one_of(st.binary(max_size=40), st.integers(0, len(SAVED) - 1).map(lambda size: SAVED[:size])))
 def test_other_bytes_are_errors(wrong: bytes) -> None:
     error = None
     try:
-        request = request_of(wrong)
+        request = saved_request_of(wrong)
     except InvalidArgumentError as found:
         error = found
     if error is None:  # it was cut between two fields
@@ -142,8 +142,8 @@ def test_other_bytes_are_errors(wrong: bytes) -> None:
 @pytest.mark.parametrize("damage", [lambda code: b"other bytes", lambda code: code[:100], lambda code: code[::-1]])
 def test_damaged_bytes_of_a_device_are_errors(saving: remote.Server, damage: Callable[[bytes], bytes]) -> None:
     with connected(saving) as client:
-        request = request_of(client.compile(DOUBLE).executable.serialize())
+        request = saved_request_of(client.compile(DOUBLE).executable.serialize())
         request.serialized_executable = damage(request.serialized_executable)
         with pytest.raises(PjrtError):
-            client.deserialize(saved(request))
+            client.deserialize(saved_executable(request))
         assert doubled(client.compile(DOUBLE)) == [0, 2, 4, 6]

@@ -13,12 +13,11 @@ from pjrt.api.errors import PjrtError
 from pjrt.remote.protocol.messages import wire
 from pjrt.remote.protocol.values import attributes_proto, element_type_proto, error_of, shape_proto
 from pjrt.remote.protocol.versions import NEWEST
-from pjrt.remote.security.addresses import parse_address
-from pjrt.remote.security.client_security import ClientSecurity
+from pjrt.remote.security.credentials import ClientSecurity
+from pjrt.remote.server.service import SERVICE, SESSION_METADATA
+from pjrt.remote.transport.addresses import client_keepalive, parse_address
 from pjrt.remote.transport.channel import Channel
-from pjrt.remote.transport.ifrt_service import SERVICE, SESSION_METADATA
-from pjrt.remote.transport.keepalive import client_keepalive
-from pjrt.remote.transport.pieces import pieces
+from pjrt.remote.transport.host_buffers import pieces
 
 PATIENCE = 120.0
 _STORE_METADATA = "ifrt-proxy-grpc-host-buffer-store-metadata-bin"

@@ -10,7 +10,7 @@ import pytest
 from certificates import write_secret
 
 from pjrt import InvalidArgumentError, NotFoundError, PermissionDeniedError
-from pjrt.remote.security.access_tokens import AccessTokens, read_token, read_tokens
+from pjrt.remote.security.credentials import AccessTokens, read_token, read_tokens
 
 A, B = "abcdefgh" * 4, "ijklmnop" * 4
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pjrt import InvalidArgumentError
-from pjrt.remote.security.addresses import Address, parse_address
+from pjrt.remote.transport.addresses import Address, parse_address
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,8 @@ import pytest
 from certificates import Authority
 
 import pjrt
-from pjrt.remote.security.addresses import parse_address
-from pjrt.remote.security.client_security import VARIABLES, ClientSecurity
+from pjrt.remote.security.credentials import VARIABLES, ClientSecurity
+from pjrt.remote.transport.addresses import parse_address
 
 
 def test_environment_variables_name_the_files(monkeypatch: pytest.MonkeyPatch) -> None:

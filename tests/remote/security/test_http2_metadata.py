@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pjrt import InvalidArgumentError
-from pjrt.remote.security.http2_metadata import MetadataInserter
+from pjrt.remote.security.tunnel import MetadataInserter
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 DATA, HEADERS, SETTINGS, CONTINUATION = 0, 1, 4, 9

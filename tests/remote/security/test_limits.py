@@ -19,7 +19,7 @@ from pjrt import remote
 from pjrt.remote import Limits
 from pjrt.remote.protocol.messages import wire
 from pjrt.remote.security import limits
-from pjrt.remote.security.admission import TOKEN_ATTRIBUTE
+from pjrt.remote.security.credentials import TOKEN_ATTRIBUTE
 from pjrt.remote.security.limits import SessionUsage
 from pjrt.remote.server.requests import HANDLERS
 

@@ -14,10 +14,8 @@ from message_client import MessageClient
 
 import pjrt
 from pjrt import remote
-from pjrt.remote.security.addresses import parse_address
-from pjrt.remote.security.client_security import ClientSecurity
-from pjrt.remote.security.diagnosis import why_unreachable
-from pjrt.remote.security.server_security import ServerSecurity
+from pjrt.remote.security.credentials import ClientSecurity, ServerSecurity, why_unreachable
+from pjrt.remote.transport.addresses import parse_address
 
 A, B = "abcdefgh" * 4, "ijklmnop" * 4
 

@@ -19,11 +19,10 @@ import pjrt
 from pjrt import remote
 from pjrt.remote.protocol.messages import wire
 from pjrt.remote.protocol.versions import NEWEST
-from pjrt.remote.security.admission import TOKEN_ATTRIBUTE
-from pjrt.remote.security.client_security import ClientSecurity
-from pjrt.remote.transport import first_messages
-from pjrt.remote.transport.first_messages import FirstMessages
-from pjrt.remote.transport.ifrt_service import SERVICE
+from pjrt.remote.security.credentials import TOKEN_ATTRIBUTE, ClientSecurity
+from pjrt.remote.server.service import SERVICE
+from pjrt.remote.transport import grpc_server
+from pjrt.remote.transport.grpc_server import FirstMessages
 
 HEALTH = "/grpc.health.v1.Health/Check"
 TIMEOUT = 120
@@ -156,8 +155,8 @@ class Caller:
 
 
 def test_turns(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(first_messages, "SECONDS", -1.0)  # every turn is over as soon as it begins
-    turns, callers = FirstMessages(), [Caller() for _ in range(2 + first_messages.MOST_WAITING)]
+    monkeypatch.setattr(grpc_server, "FIRST_MESSAGE_SECONDS", -1.0)  # every turn is over as soon as it begins
+    turns, callers = FirstMessages(), [Caller() for _ in range(2 + grpc_server.MOST_FIRST_MESSAGES)]
     assert turns.deadline() is None
     *taken, last = [turns.request(caller) for caller in callers]
     assert all(taken)

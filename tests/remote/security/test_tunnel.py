@@ -14,8 +14,8 @@ from message_client import MessageClient
 import pjrt
 from pjrt import remote
 from pjrt.remote import Tunnel
-from pjrt.remote.security.client_security import ClientSecurity
-from pjrt.remote.security.tunnel_process import TunnelProcess
+from pjrt.remote.security.credentials import ClientSecurity
+from pjrt.remote.security.tunnel import TunnelProcess
 
 
 @pytest.fixture(scope="module")

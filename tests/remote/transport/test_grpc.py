@@ -20,10 +20,16 @@ from pjrt import (
     UnavailableError,
     UnimplementedError,
 )
-from pjrt.remote.transport.calls import Bidirectional, CallContext, ClientStreaming, ServerStreaming, Unary
 from pjrt.remote.transport.channel import Channel
-from pjrt.remote.transport.conversation import Conversation
-from pjrt.remote.transport.grpc_server import GrpcServer
+from pjrt.remote.transport.grpc_server import (
+    Bidirectional,
+    CallContext,
+    ClientStreaming,
+    Conversation,
+    GrpcServer,
+    ServerStreaming,
+    Unary,
+)
 
 TIMEOUT = 120
 
@@ -416,7 +422,7 @@ STOP_AT_THE_BEGINNING_OF_A_CALL = """
 import threading
 from pjrt import PjrtError
 from pjrt.remote.transport import grpc_server
-from pjrt.remote.transport.calls import Unary
+from pjrt.remote.transport.grpc_server import Unary
 from pjrt.remote.transport.channel import Channel
 
 server = grpc_server.GrpcServer("127.0.0.1:0", {"/test/Same": Unary(lambda request, context: request)})

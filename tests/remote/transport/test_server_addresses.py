@@ -11,9 +11,8 @@ from pathlib import Path
 import pytest
 
 from pjrt import UnavailableError
-from pjrt.remote.transport.calls import Unary
 from pjrt.remote.transport.channel import Channel
-from pjrt.remote.transport.grpc_server import GrpcServer
+from pjrt.remote.transport.grpc_server import GrpcServer, Unary
 
 METHODS = {"/test/Same": Unary(lambda request, context: request)}
 

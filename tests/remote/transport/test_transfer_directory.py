@@ -25,7 +25,7 @@ from pjrt import (
 from pjrt.remote.protocol.messages import wire
 from pjrt.remote.protocol.values import attributes_proto
 from pjrt.remote.transport.channel import Channel
-from pjrt.remote.transport.transfer_directory import SUBDIRECTORY_ATTRIBUTE, TransferDirectory, file_name
+from pjrt.remote.transport.host_buffers import SUBDIRECTORY_ATTRIBUTE, TransferDirectory, file_name
 
 VALUE = np.arange(1000, dtype=np.uint8)
 

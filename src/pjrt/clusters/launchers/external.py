@@ -8,7 +8,7 @@ from typing import Any
 
 from pjrt.api.errors import InvalidArgumentError
 from pjrt.clusters.launchers.launcher import Launcher, WorkerHandle, WorkerStart
-from pjrt.remote.security.access_tokens import read_token
+from pjrt.remote.security.credentials import read_token
 
 
 class ExternalLauncher(Launcher):

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from pjrt import stablehlo
 from pjrt.api.attributes import Attributes
 from pjrt.api.buffer import Buffer
-from pjrt.api.capability import Capabilities
+from pjrt.api.capability import Capabilities, Feature
 from pjrt.api.checks import expect, expect_int
 from pjrt.api.client import Client
 from pjrt.api.client_topology import ClientTopology
@@ -18,32 +19,225 @@ from pjrt.api.device import Device
 from pjrt.api.element_type import ElementType
 from pjrt.api.errors import CancelledError, FailedPreconditionError, InvalidArgumentError, PjrtError, UnimplementedError
 from pjrt.api.executable import Executable
-from pjrt.api.future import Future
+from pjrt.api.future import Future, Promise
 from pjrt.api.host_buffer_semantics import HostBufferSemantics
 from pjrt.api.layout import Layout, TiledLayout
 from pjrt.api.memory_space import MemorySpace
 from pjrt.api.placement import choose_place
-from pjrt.api.program import AnyProgram, Program
+from pjrt.api.program import AnyProgram, Program, ProgramFormat
 from pjrt.api.shape_spec import Shapes, ShapeSpec, expect_shape, expect_spec
-from pjrt.remote.client import special_buffers
-from pjrt.remote.client.buffer import BufferType, RemoteBuffer
-from pjrt.remote.client.capability import describe
-from pjrt.remote.client.compilation import Compiler
+from pjrt.remote.client.buffer import (
+    BufferType,
+    RemoteBuffer,
+    RemoteTransferManager,
+    buffer_from_host,
+    failed_buffer,
+    uninitialized_buffer,
+)
 from pjrt.remote.client.connection import Connection
-from pjrt.remote.client.device import RemoteDevice
+from pjrt.remote.client.device import RemoteDevice, RemoteMemorySpace
 from pjrt.remote.client.executable import CompiledProgram, RemoteExecutable
-from pjrt.remote.client.from_host import buffer_from_host
-from pjrt.remote.client.function_call import call_function
-from pjrt.remote.client.launch import Launches
-from pjrt.remote.client.loaded_executable import RemoteLoadedExecutable
-from pjrt.remote.client.memory_space import RemoteMemorySpace
-from pjrt.remote.client.transfer import RemoteTransferManager
-from pjrt.remote.protocol import batches, saved_executables
-from pjrt.remote.protocol.layouts import layout_of_spelling
+from pjrt.remote.client.loaded_executable import Launches, RemoteLoadedExecutable
 from pjrt.remote.protocol.messages import wire
-from pjrt.remote.protocol.values import element_type_proto, shape_proto
+from pjrt.remote.protocol.programs import compile_options_of, compile_options_proto, portable, program_of, program_proto
+from pjrt.remote.protocol.values import element_type_proto, layout_of_spelling, shape_proto
+from pjrt.remote.protocol.versions import (
+    BATCHES,
+    LAYOUT_OF_NEW_ARRAY,
+    SAVED_EXECUTABLES,
+    load_request,
+    saved_request_of,
+)
+from pjrt.stablehlo.format import HLO_ENCODINGS, Encoding, encoding_of
+from pjrt.stablehlo.shardings.stated_partitioning import with_partitioning
+from pjrt.stablehlo.version import Version
 
-_EXTENSIONS = {batches.ATTRIBUTE, saved_executables.ATTRIBUTE}
+_OF_PROTOCOL = {
+    Feature.ALIAS_BUFFERS: False,
+    Feature.AOT_TOPOLOGIES: True,
+    Feature.ASYNC_TRANSFERS: True,
+    Feature.CROSS_HOST_TRANSFERS: False,
+    Feature.DEVICE_VIEWS: False,
+    Feature.DMA_MAPPING: False,
+    Feature.DONATION: True,
+    Feature.ERROR_BUFFERS: True,
+    Feature.EXECUTE_CONTEXTS: False,
+    Feature.HOST_CALLBACKS: False,
+    Feature.MEMORY_STATISTICS: False,
+    Feature.SERIALIZATION: True,
+    Feature.UNINITIALIZED_BUFFERS: True,
+}
+"""The features whose requests the protocol has or lacks. The server's devices make no difference to them."""
+
+
+def capabilities_of(client: RemoteClient) -> Capabilities:
+    """Return the capabilities of a client's devices."""
+    features = dict(_OF_PROTOCOL)
+    if client.connection.version.protocol < LAYOUT_OF_NEW_ARRAY:
+        features[Feature.LAYOUTS] = False
+    devices = client.addressable_devices
+    kinds = dict.fromkeys(space.kind for device in devices for space in device.memory_spaces)
+    names = dict.fromkeys(device.kind for device in client.devices)
+    facts = Capabilities(
+        num_devices=len(client.devices),
+        memory_kinds=tuple(kinds) or None,
+        features=features,
+        variants={"device_kind": ", ".join(names)},
+    )
+    return facts.completed(Capabilities.from_attributes(client.attributes))
+
+
+class Compiler:
+    """Compiles programs on the server of a client."""
+
+    def __init__(self, client: RemoteClient) -> None:
+        self._client = client
+
+    def compile(self, program: Program, options: CompileOptions | None) -> CompiledProgram:
+        """Return the program as the server has compiled it; wait for the server.
+
+        Raises:
+            InvalidArgumentError: the program's format is unknown, it is damaged, or needs more devices than there are.
+            PjrtError: the server's compiler refuses the program.
+        """
+        connection = self._client.connection
+        program = _stablehlo(program)
+        stated = with_partitioning(program, options)
+        request = wire.CompileRequest(
+            program=program_proto(self._portable(program)),
+            compile_options=compile_options_proto(self._with_devices(stated)),
+        )
+        return self._compiled(program, stated, connection.call("compile", request).result())
+
+    def deserialize(self, serialized: bytes, options: CompileOptions | None) -> CompiledProgram:
+        """Return the program of a saved executable, as the server has loaded it; wait for the server.
+
+        Args:
+            serialized: what ``RemoteExecutable.serialize`` has returned.
+            options: the compile options; ``None`` for those that the executable was compiled with.
+
+        Raises:
+            InvalidArgumentError: the bytes are not a saved executable, or it is for other devices.
+            PjrtError: the server's device refuses the executable.
+        """
+        message = saved_request_of(serialized)
+        program, options = program_of(message.program), options or compile_options_of(message.compile_options)
+        if not message.serialized_executable:  # the server saved none
+            return self.compile(program, options)
+        stated = with_partitioning(program, options)
+        request = load_request(self._portable(program), self._with_devices(stated), message.serialized_executable)
+        response = self._client.connection.call("load_executable", request).result()
+        return self._compiled(program, stated, response.compiled)
+
+    def _compiled(self, program: Program, options: CompileOptions, response: Any) -> CompiledProgram:
+        """Return a program that the server has compiled or loaded.
+
+        Args:
+            program: the program.
+            options: the options, which leave nothing to the program.
+            response: the server's ``CompileResponse``.
+        """
+        client, connection = self._client, self._client.connection
+        handle = response.loaded_executable_handle
+        metadata = connection.call(
+            "loaded_executable_metadata", wire.LoadedExecutableMetadataRequest(loaded_executable_handle=handle)
+        )
+        if response.HasField("ready_future_handle"):
+            ready = wire.CheckFutureRequest(future_handle=response.ready_future_handle)
+            connection.call("check_future", ready).result()
+        return CompiledProgram(
+            connection,
+            client.platform_name,
+            client.addressable_devices[0].default_memory_space.kind,
+            program,
+            options,
+            response,
+            metadata.result(),
+        )
+
+    def _with_devices(self, options: CompileOptions) -> CompileOptions:
+        """Return the options with the devices to compile for: servers need not have defaults."""
+        # Each of a portable executable's devices gets a compilation of its own, the first one here.
+        options = replace(options, compile_portable_executable=False)
+        if options.device_assignment is not None:
+            return options
+        shape = options.partitioning
+        if options.device_ordinal > 0 and shape.num_devices == 1:
+            device = self._client.lookup_addressable_device(options.device_ordinal)
+            return replace(options, device_assignment=DeviceAssignment(((device.id,),)))
+        return replace(
+            options,
+            device_assignment=self._client.default_device_assignment(shape.num_replicas, shape.num_partitions),
+        )
+
+    def _portable(self, program: Program) -> Program:
+        """Return the program as a portable artifact of a version that the server reads, if it declares one."""
+        newest = self._client.attributes.get("stablehlo_current_version")
+        if not isinstance(newest, tuple) and encoding_of(program) is Encoding.PORTABLE_ARTIFACT:
+            return program
+        version = Version.of(newest) if isinstance(newest, tuple) else stablehlo.current_version()
+        return portable(program, version)
+
+
+def _stablehlo(program: Program) -> Program:
+    """Return a program as StableHLO.
+
+    Raises:
+        InvalidArgumentError: the program is of another format, or XLA cannot convert it.
+        DataLossError: the program is damaged.
+    """
+    if program.format not in tuple(ProgramFormat):
+        raise InvalidArgumentError(
+            f"expected a program in StableHLO or HLO, which the IFRT proxy protocol carries, found {program.format!r}"
+        )
+    program = stablehlo.read(program)
+    return stablehlo.from_hlo(program, trusted=True) if encoding_of(program) in HLO_ENCODINGS else program
+
+
+def call_function(
+    client: RemoteClient,
+    function: bytes,
+    arguments: Sequence[Buffer],
+    results: Sequence[tuple[ShapeSpec, Device]],
+    worker: int,
+) -> tuple[Future[bytes], list[RemoteBuffer]]:
+    """Send a call; see ``RemoteClient.call_function``."""
+    connection = client.connection
+    connection.check()
+    connection.release_now()  # the function may ask for the memory that is in use
+    request = wire.IfrtRequest()
+    body = request.call_function_request
+    body.function = function
+    body.worker = worker
+    for argument in arguments:
+        if not isinstance(argument, RemoteBuffer) or argument.type.connection is not connection:
+            raise InvalidArgumentError(f"expected a buffer of this client as an argument, found {argument!r}")
+        body.array_handles.append(argument.use())
+    buffers = []
+    for spec, device in results:
+        place, space = choose_place(client, device, None)
+        layout = TiledLayout.row_major(len(spec.shape))
+        buffer_type = BufferType(client, connection, place, space, spec.shape, spec.element_type, layout)  # type: ignore[arg-type]
+        buffer = RemoteBuffer(buffer_type, connection.new_handle())
+        body.result_specs.append(client.spec_proto(buffer_type))
+        body.result_array_handles.append(buffer.handle())
+        buffers.append(buffer)
+    answer: Promise[bytes] = Promise()
+    outcomes = [buffer.outcome() for buffer in buffers]
+
+    def reply(response: Any, error: PjrtError | None) -> None:
+        for keep in outcomes:
+            keep(response, error)
+        if error is None:
+            answer.set_result(response.call_function_response.result)
+        else:
+            answer.set_error(error)
+
+    connection.send(request, reply)
+    return answer.future, buffers
+
+
+_EXTENSIONS = {BATCHES, SAVED_EXECUTABLES}
 
 
 class RemoteClient(Client):
@@ -81,7 +275,7 @@ class RemoteClient(Client):
         self.connection = connection
         session = connection.session
         # JAX keeps the executables in its compilation cache where the server saves them.
-        saves = connection.attributes.get(saved_executables.ATTRIBUTE) is True
+        saves = connection.attributes.get(SAVED_EXECUTABLES) is True
         attributes = {**connection.attributes, "supports_executable_serialization": saves}
         self.attributes = {name: value for name, value in attributes.items() if name not in _EXTENSIONS}
         spaces = {proto.id: RemoteMemorySpace(self, proto) for proto in session.memories}
@@ -119,7 +313,7 @@ class RemoteClient(Client):
 
     @property
     def capabilities(self) -> Capabilities:
-        return describe(self)
+        return capabilities_of(self)
 
     def default_device_assignment(self, num_replicas: int, num_partitions: int) -> DeviceAssignment:
         counts = expect_int(num_replicas, "a number of replicas"), expect_int(num_partitions, "a number of partitions")
@@ -210,14 +404,14 @@ class RemoteClient(Client):
 
     def create_uninitialized_buffer(self, spec: ShapeSpec, *, memory_space: MemorySpace | None = None) -> RemoteBuffer:
         device, space = self._place(None, memory_space)
-        return special_buffers.uninitialized(self, expect_spec(spec), device, space)
+        return uninitialized_buffer(self, expect_spec(spec), device, space)
 
     def create_error_buffer(
         self, error: PjrtError, spec: ShapeSpec, *, memory_space: MemorySpace | None = None
     ) -> RemoteBuffer:
         device, space = self._place(None, memory_space)
         expect(error, PjrtError, "an error as pjrt.PjrtError")
-        return special_buffers.failed(self, error, expect_spec(spec), device, space)
+        return failed_buffer(self, error, expect_spec(spec), device, space)
 
     def create_buffers_for_async_host_to_device(
         self, specs: Sequence[ShapeSpec], *, memory_space: MemorySpace | None = None

@@ -1,4 +1,4 @@
-"""Remote devices and their descriptions."""
+"""Remote devices, their descriptions and their memory spaces."""
 
 from __future__ import annotations
 
@@ -8,12 +8,36 @@ from typing import TYPE_CHECKING, Any
 from pjrt.api.attributes import Attributes
 from pjrt.api.device import AllocatorStats, Device, DeviceDescription
 from pjrt.api.errors import FailedPreconditionError, UnimplementedError
-from pjrt.api.memory_space import MemorySpaceDescription
-from pjrt.remote.client.memory_space import RemoteMemorySpace
+from pjrt.api.memory_space import MemorySpace, MemorySpaceDescription
 from pjrt.remote.protocol.values import attributes_of
 
 if TYPE_CHECKING:
     from pjrt.remote.client.client import RemoteClient
+
+
+class RemoteMemorySpace(MemorySpace):
+    """A memory space of a server's devices, as its ``InitResponse.Memory`` describes it."""
+
+    __slots__ = ("client", "debug_string", "devices", "id", "kind", "kind_id", "text")
+
+    client: RemoteClient
+    debug_string: str
+    devices: Sequence[RemoteDevice]
+    id: int
+    kind: str
+    kind_id: int
+
+    def __init__(self, client: RemoteClient, proto: Any) -> None:
+        self.client = client
+        self.id = proto.id
+        self.kind = proto.memory_space_kind
+        self.kind_id = proto.kind_id
+        self.debug_string = proto.debug_string
+        self.text: str = proto.to_string
+        self.devices = ()  # the devices come later: each knows its memory spaces
+
+    def __str__(self) -> str:
+        return self.text or super().__str__()
 
 
 class RemoteDeviceDescription(DeviceDescription):

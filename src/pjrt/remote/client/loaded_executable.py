@@ -1,32 +1,471 @@
-"""Executables of a server, loaded on its devices: an execution is one message that nobody waits for."""
+"""Executables of a server, loaded on its devices: an execution is one message that nobody waits for.
+
+The checks of its arguments need no answer of the server. On several devices, buffers become arrays, and the resulting
+arrays become buffers. The client asks for the end of an execution when the caller asks for it.
+"""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
-from dataclasses import replace
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from pjrt.api.buffer import Buffer
 from pjrt.api.checks import expect, expect_sequence, wrong_number_of_rows
 from pjrt.api.compile_options import DeviceAssignment
 from pjrt.api.device import Device
-from pjrt.api.errors import FailedPreconditionError, InvalidArgumentError, UnimplementedError
+from pjrt.api.element_type import ElementType
+from pjrt.api.errors import FailedPreconditionError, InvalidArgumentError, PjrtError, UnimplementedError
 from pjrt.api.execute_options import ExecuteOptions
-from pjrt.api.future import Future
+from pjrt.api.future import Future, Promise
+from pjrt.api.layout import Layout, TiledLayout
 from pjrt.api.loaded_executable import LoadedExecutable
-from pjrt.remote.client.arguments import Arguments, check_options
-from pjrt.remote.client.buffer import RemoteBuffer
+from pjrt.api.shape_spec import ShapeSpec, stands_for_token
+from pjrt.ifrt.concrete_sharding import ConcreteEvenSharding
+from pjrt.ifrt.device_list import DeviceList
+from pjrt.ifrt.hlo_sharding import HloSharding
+from pjrt.ifrt.sharding import Sharding
+from pjrt.remote.client.buffer import ADDRESSABLE_SHARDS, REUSE_INPUT, BufferType, RemoteBuffer, ShardedArray, array_of
+from pjrt.remote.client.connection import Connection
 from pjrt.remote.client.device import RemoteDevice
-from pjrt.remote.client.executable import CompiledProgram, RemoteExecutable
-from pjrt.remote.client.execution_future import ExecutionFuture
-from pjrt.remote.client.launch import Launch
-from pjrt.remote.client.program_types import shares_values
-from pjrt.remote.client.value_placement import placements
+from pjrt.remote.client.executable import CompiledProgram, RemoteExecutable, ValueType, shares_values
 from pjrt.remote.protocol.messages import wire
+from pjrt.remote.protocol.values import element_type_proto, shape_proto, sharding_proto
+from pjrt.remote.protocol.versions import EXECUTE_RESULT
 
 if TYPE_CHECKING:
     from pjrt.remote.client.client import RemoteClient
+
+
+@dataclass(slots=True)
+class ValuePlacement:
+    """One parameter or result of a program on its devices.
+
+    Attributes:
+        spec: its type on one device; ``None`` if its shape is known only when the program runs.
+        whole: its type in the program; ``None`` as above.
+        kind: the kind of memory that it is in.
+        layout: its layout.
+        types: the type of its buffer on each device of the server. For a parameter, the last one that fitted: comparing
+            with it first saves most of the checks of an execution.
+        sharding: the array over all devices, as a serialized ``ShardingProto``; empty for one device.
+    """
+
+    spec: ShapeSpec | None
+    whole: ShapeSpec | None
+    kind: str
+    layout: TiledLayout | None
+    types: list[BufferType | None]
+    sharding: bytes
+
+
+def placements(
+    client: RemoteClient,
+    values: Sequence[ValueType],
+    kinds: Sequence[str],
+    layouts: Sequence[Layout] | None,
+    devices: Sequence[RemoteDevice],
+    num_replicas: int,
+) -> list[ValuePlacement]:
+    """Return where the values of a program are.
+
+    Args:
+        client: the client.
+        values: the parameters or the results.
+        kinds: the kind of memory of each.
+        layouts: the layout of each; ``None`` if they are unknown.
+        devices: the devices, one for each partition, and those of the next replica after those of the first; in a job,
+            also those of other processes.
+        num_replicas: the number of replicas.
+    """
+    return [
+        _placement(client, value, kind, None if layouts is None else layouts[number], devices, num_replicas)
+        for number, (value, kind) in enumerate(zip(values, kinds, strict=True))
+    ]
+
+
+def _placement(
+    client: RemoteClient,
+    value: ValueType,
+    kind: str,
+    layout: Layout | None,
+    devices: Sequence[RemoteDevice],
+    num_replicas: int,
+) -> ValuePlacement:
+    tiled = layout if isinstance(layout, TiledLayout) else None
+    sharding = b""
+    if len(devices) > 1 and value.whole is not None and value.local is not None:
+        sharding = _sharding(value, value.whole, value.local, kind, devices, num_replicas).SerializeToString()
+    placement = ValuePlacement(value.local, value.whole, kind, tiled, [], sharding)
+    placement.types.extend(_buffer_type(client, placement, device) for device in devices if device.is_addressable)
+    return placement
+
+
+def _buffer_type(client: RemoteClient, placement: ValuePlacement, device: RemoteDevice) -> BufferType | None:
+    """Return the type of a value's buffer on a device; ``None`` if its shape is known only when the program runs."""
+    spec = placement.spec
+    if spec is None:
+        return None
+    layout = placement.layout or TiledLayout.row_major(len(spec.shape))
+    space = device.memory_space(placement.kind)
+    return BufferType(client, client.connection, device, space, spec.shape, spec.element_type, layout)  # type: ignore[arg-type]
+
+
+def _sharding(
+    value: ValueType,
+    whole: ShapeSpec,
+    local: ShapeSpec,
+    kind: str,
+    devices: Sequence[RemoteDevice],
+    num_replicas: int,
+) -> Any:
+    """Return the sharding that the array of a value has on the server: that of ``pjrt.ifrt.LoadedExecutable``."""
+    device_list = DeviceList(devices)
+    sharding: Sharding
+    if num_replicas == 1 and value.sharding is not None:
+        sharding = HloSharding.from_proto(device_list, value.sharding, kind)
+    else:  # each replica has data of its own
+        sharding = ConcreteEvenSharding(device_list, whole.shape, local.shape, kind)
+    return sharding_proto(sharding)
+
+
+# Of two executions that donate the same buffer, one must fail. Its holder can enter it again, because the garbage
+# collector may run inside, and end something whose end runs a program.
+_donation = threading.RLock()
+
+
+class Arguments:
+    """Checks the arguments of a program.
+
+    Args:
+        client: the client.
+        name: the program's name.
+        parameters: the parameters on their devices.
+        donated: the numbers of the parameters that an execution uses up.
+    """
+
+    def __init__(
+        self, client: RemoteClient, name: str, parameters: Sequence[ValuePlacement], donated: frozenset[int]
+    ) -> None:
+        self._client = client
+        self._name = name
+        self._parameters = parameters
+        self._donated = donated
+
+    def donated(self, options: ExecuteOptions) -> frozenset[int]:
+        """Return the numbers of the parameters that an execution uses up."""
+        undonated = options.non_donatable_input_indices
+        return self._donated - undonated if undonated and self._donated else self._donated
+
+    def check(self, row: Sequence[Buffer], place: int, device: RemoteDevice) -> None:
+        """Raise an error unless buffers can be the arguments on a device.
+
+        Args:
+            row: the buffers.
+            place: the device's number among those of the program.
+            device: the device.
+
+        Raises:
+            InvalidArgumentError: the number, a type or a device of the buffers is wrong.
+        """
+        parameters = self._parameters
+        if len(row) != len(parameters):
+            raise InvalidArgumentError(f"{self._name!r} takes {len(parameters)} arguments, found {len(row)}")
+        for number, (buffer, parameter) in enumerate(zip(row, parameters, strict=True)):
+            if type(buffer) is not RemoteBuffer:
+                raise InvalidArgumentError(
+                    f"argument {number} of {self._name!r} must be a buffer of this client, found "
+                    f"{type(buffer).__name__}; make one with client.buffer_from_host"
+                )
+            actual = buffer.type
+            if actual is not parameter.types[place]:
+                self._check_type(number, buffer, device)
+                parameter.types[place] = actual
+
+    def _check_type(self, number: int, buffer: RemoteBuffer, device: RemoteDevice) -> None:
+        actual, expected = buffer.type, self._parameters[number].spec
+        if actual.device is not device:
+            if actual.client is not self._client:
+                raise InvalidArgumentError(
+                    f"argument {number} of {self._name!r} must be a buffer of this client, found one of another client"
+                )
+            raise InvalidArgumentError(
+                f"argument {number} of {self._name!r} is on {actual.device}, the program runs on {device}; use "
+                "buffer.copy_to(device)"
+            )
+        if expected is None:
+            return
+        if expected.element_type is ElementType.TOKEN and stands_for_token(actual.element_type, actual.shape):
+            return
+        if actual.shape != expected.shape or actual.element_type is not expected.element_type:
+            raise InvalidArgumentError(
+                f"argument {number} of {self._name!r} must be {expected}, found "
+                f"{actual.element_type.name.lower()}{list(actual.shape)}"
+            )
+
+    def take(self, rows: Sequence[Sequence[Any]], donated: frozenset[int]) -> None:
+        """Check that buffers have their values, and mark the donated ones as deleted; ``release`` must follow.
+
+        Raises:
+            FailedPreconditionError: a buffer was deleted or donated before.
+            InvalidArgumentError: a donated buffer is another argument too.
+            UnavailableError: the connection is broken.
+        """
+        if not donated:
+            for row in rows:
+                for buffer in row:
+                    buffer.check()
+            return
+        with _donation:
+            for row in rows:
+                for buffer in row:
+                    buffer.check()
+                for number in donated:
+                    self._check_used_once(number, row)
+            for row in rows:
+                for number in donated:
+                    row[number].donate()
+
+    @staticmethod
+    def release(rows: Sequence[Sequence[Any]], donated: frozenset[int]) -> None:
+        """Release the handles of the donated buffers, after the execution was sent."""
+        for row in rows:
+            for number in donated:
+                row[number].release()
+
+    def _check_used_once(self, number: int, row: Sequence[Any]) -> None:
+        if sum(other is row[number] for other in row) > 1:
+            raise InvalidArgumentError(
+                f"argument {number} of {self._name!r} is donated and must not be another argument as well; name it in "
+                "non_donatable_input_indices or pass a copy"
+            )
+
+
+def check_options(options: ExecuteOptions, name: str) -> None:
+    """Raise an error for execute options that the protocol has no place for.
+
+    Raises:
+        UnimplementedError: the options have host callbacks or a context.
+    """
+    if options.send_callbacks or options.recv_callbacks or options.hlo_output_callbacks:
+        raise UnimplementedError(
+            f"{name!r} runs on a server, and the IFRT proxy protocol does not carry the callbacks of PJRT's execute "
+            "options; return the values as results"
+        )
+    if options.context is not None:
+        raise UnimplementedError(
+            f"{name!r} runs on a server, where the addresses in an execute context mean nothing; leave it out"
+        )
+
+
+class ExecutionFuture(Future[None]):
+    """A future that is done when an execution has ended, and fails if the execution failed.
+
+    Args:
+        connection: the server's connection.
+
+    Attributes:
+        handle: the handle of the execution's status on the server, which can be asked once.
+    """
+
+    __slots__ = ("_connection", "_is_asked", "handle")
+
+    def __init__(self, connection: Connection) -> None:
+        super().__init__()
+        self._connection = connection
+        self._is_asked = False
+        self.handle = connection.new_handle()
+
+    def _poll(self) -> None:
+        self._ask()
+
+    def _block(self, timeout: float | None) -> None:
+        self._ask()
+        super()._block(timeout)
+
+    def _watch(self) -> None:
+        self._ask()
+
+    def _ask(self) -> None:
+        if not self._is_asked:
+            self._is_asked = True
+            self._connection.send(_question(self._connection, self.handle), self._arrive)
+
+    def _arrive(self, _: Any, error: PjrtError | None) -> None:
+        self._complete(None, error)
+
+    def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
+        # The server keeps a status until it is asked, or until the interpreter's end has ended the session. Then the
+        # names of the module may be gone, but for those bound as defaults.
+        if not getattr(self, "_is_asked", True) and not is_finalizing():
+            connection = self._connection
+            connection.release(functools.partial(_forget, connection, self.handle))
+
+
+def _forget(connection: Connection, handle: int) -> None:
+    connection.send(_question(connection, handle))
+
+
+def _question(connection: Connection, handle: int) -> Any:
+    request = wire.IfrtRequest()
+    if connection.version.protocol >= EXECUTE_RESULT:
+        request.loaded_executable_fetch_execute_result_request.result_status_handle = handle
+    else:
+        request.check_future_request.future_handle = handle
+    return request
+
+
+class Launch:
+    """One run of a program on all of its devices, one message once the arguments of all are there.
+
+    Args:
+        executable: the executable.
+        options: the execute options.
+
+    Attributes:
+        rows: the arguments of each device that is started; ``None`` for the others.
+    """
+
+    def __init__(self, executable: RemoteLoadedExecutable, options: ExecuteOptions) -> None:
+        self._executable = executable
+        self._options = options
+        self._donated = executable.arguments.donated(options)
+        self._sent: Promise[None] = Promise()
+        self._futures: list[Promise[None]] = []
+        connection = executable.client.connection
+        count = len(executable.addressable_devices)
+        self.rows: list[Sequence[Any] | None] = [None] * count
+        self._arrays = [
+            ShardedArray(connection, connection.new_handle(), placement.sharding, count, sent=self._sent.future)
+            for placement in executable.results
+        ]
+        # Kept until the launch is sent: the end of a buffer releases an array that the server must have by then.
+        self._results: list[list[RemoteBuffer]] = [
+            [
+                RemoteBuffer(placement.types[place], 0, array, place)  # type: ignore[arg-type]  # static shapes
+                for array, placement in zip(self._arrays, executable.results, strict=True)
+            ]
+            for place in range(count)
+        ]
+
+    def start(
+        self, place: int, row: Sequence[Any], wants_future: bool
+    ) -> tuple[list[RemoteBuffer], Future[None] | None]:
+        """Start a device; return its results, and a future of the launch's end if that is asked for."""
+        self._executable.arguments.take((row,), self._donated)
+        self.rows[place] = row
+        results = self._results[place]
+        if not wants_future:
+            return results, None
+        promise: Promise[None] = Promise()
+        self._futures.append(promise)
+        return results, promise.future
+
+    def send(self) -> None:
+        """Send the launch: all devices are started."""
+        rows: list[Any] = self.rows
+        executable, connection = self._executable, self._executable.client.connection
+        parameters = executable.parameters
+        temporary: list[int] = []
+        handles = [
+            self._column([row[number] for row in rows], parameter, temporary)
+            for number, parameter in enumerate(parameters)
+        ]
+        future = ExecutionFuture(connection) if self._futures else None
+        executable.send(
+            handles, [array.handle for array in self._arrays], self._options, 0 if future is None else future.handle
+        )
+        for handle in temporary:
+            connection.release(handle)
+        for array in self._arrays:
+            array.sent = None
+        executable.arguments.release(rows, self._donated)
+        self.rows, self._results = [], []
+        self._sent.set_result(None)
+        if future is not None:
+            futures, self._futures = self._futures, []
+            future.add_done_callback(lambda end: _settle(futures, end.exception()))
+
+    def fail(self, error: PjrtError) -> None:
+        """Fail the results of a launch that will never be sent."""
+        futures, self._futures = self._futures, []
+        self._executable.arguments.release([row for row in self.rows if row is not None], self._donated)
+        self._sent.set_error(error)
+        _settle(futures, error)
+
+    def _column(self, buffers: list[Any], parameter: ValuePlacement, temporary: list[int]) -> int:
+        """Return the handle of the array over all devices that an argument's buffers are."""
+        array = array_of(buffers, parameter.sharding)
+        if array is not None:
+            return array.handle
+        connection = self._executable.client.connection
+        parts = [buffer.handle() for buffer in buffers]
+        request = wire.IfrtRequest()
+        body = request.assemble_array_from_single_device_arrays_request
+        assert parameter.whole is not None
+        body.shape.CopyFrom(shape_proto(parameter.whole.shape))
+        body.dtype.CopyFrom(element_type_proto(parameter.whole.element_type))
+        body.sharding.MergeFromString(parameter.sharding)
+        body.single_device_array_handles.extend(parts)
+        body.copy_semantics = REUSE_INPUT
+        body.single_device_shard_semantics = ADDRESSABLE_SHARDS
+        body.result_handle = connection.new_handle()
+        connection.send(request)
+        if any(buffer.array is not None for buffer in buffers):
+            temporary.append(body.result_handle)
+        else:  # so that the next execution finds the array
+            array = ShardedArray(connection, body.result_handle, parameter.sharding, len(parts), parts)
+            for index, buffer in enumerate(buffers):
+                buffer.join(array, index)
+        return int(body.result_handle)
+
+
+def _settle(futures: list[Promise[None]], error: PjrtError | None) -> None:
+    for promise in futures:
+        if error is None:
+            promise.set_result(None)
+        else:
+            promise.set_error(error)
+
+
+class Launches:
+    """The launches of one executable whose devices are started one by one: the n-th starts of all are one launch."""
+
+    def __init__(self, executable: RemoteLoadedExecutable) -> None:
+        self._executable = executable
+        self._lock = threading.RLock()
+        self._open: list[Launch] = []
+
+    def start(
+        self, place: int, row: Sequence[Any], options: ExecuteOptions, wants_future: bool
+    ) -> tuple[list[RemoteBuffer], Future[None] | None]:
+        """Start a device, and send the launch if it is the last one; return as ``Launch.start``."""
+        with self._lock:
+            launch = next((each for each in self._open if each.rows[place] is None), None)
+            if launch is None:
+                launch = Launch(self._executable, options)
+                outcome = launch.start(place, row, wants_future)
+                self._open.append(launch)
+            else:
+                outcome = launch.start(place, row, wants_future)
+            if all(each is not None for each in launch.rows):
+                self._open.remove(launch)
+                try:
+                    launch.send()
+                except PjrtError as error:
+                    launch.fail(error)
+                    raise
+            return outcome
+
+    def abandon(self, error: PjrtError) -> None:
+        """Fail the launches that lack devices."""
+        with self._lock:
+            launches, self._open = self._open, []
+        for launch in launches:
+            launch.fail(error)
 
 
 class RemoteLoadedExecutable(RemoteExecutable, LoadedExecutable):

@@ -10,7 +10,7 @@ from pjrt.api.attributes import Attributes
 from pjrt.api.device_options import check_option_names
 from pjrt.api.errors import InvalidArgumentError, UnavailableError
 from pjrt.api.plugin import Plugin
-from pjrt.remote.transport.keepalive import DEFAULT_SECONDS, LONGEST_SECONDS, SHORTEST_SECONDS
+from pjrt.remote.transport.addresses import DEFAULT_KEEPALIVE, LONGEST_KEEPALIVE, SHORTEST_KEEPALIVE
 
 if TYPE_CHECKING:
     from pjrt.remote.client.client import RemoteClient
@@ -67,11 +67,11 @@ class RemotePlugin(Plugin):
         timeout = options.get("timeout", _TIMEOUT_SECONDS)
         if isinstance(timeout, bool) or not isinstance(timeout, (int, float)) or not timeout > 0:
             raise InvalidArgumentError(f"expected a timeout in seconds, more than 0, found {timeout!r}")
-        heartbeat = options.get("heartbeat_timeout", DEFAULT_SECONDS)
+        heartbeat = options.get("heartbeat_timeout", DEFAULT_KEEPALIVE)
         is_number = isinstance(heartbeat, (int, float)) and not isinstance(heartbeat, bool)
-        if not is_number or not SHORTEST_SECONDS <= heartbeat <= LONGEST_SECONDS:
+        if not is_number or not SHORTEST_KEEPALIVE <= heartbeat <= LONGEST_KEEPALIVE:
             raise InvalidArgumentError(
-                f"expected a heartbeat_timeout in seconds, from {SHORTEST_SECONDS:g} to {LONGEST_SECONDS:g}, found "
+                f"expected a heartbeat_timeout in seconds, from {SHORTEST_KEEPALIVE:g} to {LONGEST_KEEPALIVE:g}, found "
                 f"{heartbeat!r}"
             )
         files = {name: options[name] for name in _FILES if name in options}
@@ -83,14 +83,10 @@ def _connect(
 ) -> RemoteClient:
     # Here, so that the plugin can be asked for its attributes where grpcio is missing.
     from pjrt.remote.client.client import RemoteClient
-    from pjrt.remote.client.connection import Connection
-    from pjrt.remote.client.service import Service
-    from pjrt.remote.client.transfer_files import TransferFiles
-    from pjrt.remote.security.addresses import parse_address
-    from pjrt.remote.security.client_security import ClientSecurity
-    from pjrt.remote.security.diagnosis import why_unreachable
+    from pjrt.remote.client.connection import Connection, Service, TransferFiles
+    from pjrt.remote.security.credentials import ClientSecurity, why_unreachable
+    from pjrt.remote.transport.addresses import client_keepalive, parse_address
     from pjrt.remote.transport.channel import Channel
-    from pjrt.remote.transport.keepalive import client_keepalive
 
     security = ClientSecurity.of(**files)
     place = security.check(parse_address(address))

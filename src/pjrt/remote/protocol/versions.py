@@ -1,11 +1,22 @@
-"""The versions of the IFRT proxy protocol, and of the serialized IFRT objects in it."""
+"""What the two ends of a session agree on: versions of the IFRT proxy protocol, and extensions of this package.
+
+The versions are those of the protocol, and of the serialized IFRT objects in it. A server names an extension in the
+attributes of its ``InitResponse``. Clients and servers without it never see it.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from pjrt.api.errors import FailedPreconditionError
+from google.protobuf.message import DecodeError
+
+from pjrt.api.compile_options import CompileOptions
+from pjrt.api.errors import FailedPreconditionError, InvalidArgumentError
+from pjrt.api.program import Program
+from pjrt.api.protobuf import message_classes
 from pjrt.remote.protocol.messages import wire
+from pjrt.remote.protocol.programs import compile_options_proto, program_proto
 
 OLDEST_PROTOCOL = 16
 """The oldest protocol that jaxlib 0.9 to 0.12 speak."""
@@ -67,3 +78,95 @@ def agreed(oldest: Version, newest: Version, ours: Version = NEWEST) -> Version:
             f"serialization {oldest.serdes} to {newest.serdes}; use a jaxlib of 0.9 to 0.12"
         )
     return version
+
+
+# Batches: several requests in one message, and requests whose success is not answered. A step of a program is a few
+# short requests, and the messages around them cost more than they do. A client names this extension in the
+# ``initialization_data`` of its session, and may use it if the attributes in the ``InitResponse`` name it too.
+
+BATCHES = "pjrt.batches"
+"""The name of the extension in the ``initialization_data`` and in the client's attributes."""
+
+ERRORS_ONLY = 1 << 63
+"""The bit of a request's ``op_id`` that asks for a response only if the request fails."""
+
+LARGEST_BATCHED_REQUEST = 1 << 12
+"""The length of a request from which on it is a message by itself: to copy it costs more than a message."""
+
+MOST_BATCHED_REQUESTS = 256
+"""The requests that a batch may have: a server looks at the responses that wait only between messages."""
+
+# No field of ``IfrtRequest`` has this number, so the first two bytes tell a batch from a request.
+_BATCH_FIELD = 2000
+_BATCH_TAG = bytes(((_BATCH_FIELD << 3 | 2) & 0x7F | 0x80, (_BATCH_FIELD << 3 | 2) >> 7))
+
+_Batch: Any = message_classes("pjrt.remote.batches", {"Batch": {"requests": (_BATCH_FIELD, "[bytes]")}})["Batch"]
+
+
+def batch(requests: Sequence[bytes]) -> bytes:
+    """Return the message with several requests, each a serialized ``IfrtRequest``."""
+    message: bytes = _Batch(requests=requests).SerializeToString()
+    return message
+
+
+def requests_in(message: bytes) -> Sequence[bytes]:
+    """Return the requests in a message, which is a batch or one request.
+
+    Raises:
+        InvalidArgumentError: the batch is damaged, or has too many requests.
+    """
+    if not message.startswith(_BATCH_TAG):
+        return (message,)
+    try:
+        requests: Sequence[bytes] = _Batch.FromString(message).requests
+    except DecodeError as error:
+        raise InvalidArgumentError(f"expected a batch of requests, found {error}") from None
+    if len(requests) > MOST_BATCHED_REQUESTS:
+        raise InvalidArgumentError(
+            f"expected a batch of at most {MOST_BATCHED_REQUESTS} requests, found {len(requests)}"
+        )
+    return requests
+
+
+# Saved executables: the program, its options, and what the server's device has made of it. The IFRT proxy protocol has
+# no request for them. An executable of a server without this extension is saved as its program, which is compiled again
+# when it is loaded.
+
+SAVED_EXECUTABLES = "pjrt.saved_executables"
+"""The name of the extension in the client's attributes."""
+
+_MAGIC = b"pjrt remote executable 1\n"
+
+
+def load_request(program: Program, options: CompileOptions, serialized: bytes) -> Any:
+    """Return the ``LoadExecutableRequest`` of an executable.
+
+    Args:
+        program: the program, in StableHLO.
+        options: the options of its compilation.
+        serialized: the device's bytes; empty if the server saves none.
+    """
+    return wire.LoadExecutableRequest(
+        program=program_proto(program),
+        compile_options=compile_options_proto(options),
+        serialized_executable=serialized,
+    )
+
+
+def saved_executable(request: Any) -> bytes:
+    """Return a ``LoadExecutableRequest`` as the bytes that a client keeps."""
+    return _MAGIC + bytes(request.SerializeToString())
+
+
+def saved_request_of(serialized: bytes) -> Any:
+    """Return the ``LoadExecutableRequest`` in what ``saved_executable`` has returned.
+
+    Raises:
+        InvalidArgumentError: the bytes are something else, or are cut short.
+    """
+    if not isinstance(serialized, bytes) or not serialized.startswith(_MAGIC):
+        raise InvalidArgumentError("expected a saved executable of a remote device, found other bytes")
+    try:
+        return wire.LoadExecutableRequest.FromString(serialized[len(_MAGIC) :])
+    except DecodeError:
+        raise InvalidArgumentError("expected a saved executable of a remote device, found a part of one") from None

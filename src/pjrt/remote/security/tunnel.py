@@ -14,15 +14,106 @@ import os
 import shutil
 import socket
 import ssl
+import subprocess
 import tempfile
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 from pjrt.api.errors import AlreadyExistsError, InvalidArgumentError, PermissionDeniedError, UnavailableError
-from pjrt.remote.monitoring.connection_log import log_event
-from pjrt.remote.security.addresses import Address, parse_address
-from pjrt.remote.security.client_security import ClientSecurity
-from pjrt.remote.security.http2_metadata import MetadataInserter
+from pjrt.remote.connection_log import log_event
+from pjrt.remote.security.credentials import ClientSecurity
+from pjrt.remote.transport.addresses import Address, parse_address
+from pjrt.system.python_process import module_command, module_environment
+
+# The token is a header field of each request of the HTTP/2 connection, which is added while the bytes pass by. Frames
+# are read as far as needed (RFC 9113): the block of a request's header fields may go on in CONTINUATION frames, so one
+# more such frame carries the new field. The field is never indexed (RFC 7541, section 6.2.3), so the tables of both
+# ends stay what they are.
+
+_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+_FRAME_HEADER = 9
+_HEADERS, _CONTINUATION = 1, 9
+_END_HEADERS = 4
+_LARGEST_FRAME = 16384  # that every receiver accepts
+
+
+class MetadataInserter:
+    """The connection of one client, which gets more header fields in each request.
+
+    Args:
+        metadata: the names and values of the fields; without any, all bytes pass unchanged.
+    """
+
+    def __init__(self, metadata: tuple[tuple[str, str], ...]) -> None:
+        self._block = b"".join(_literal(name.encode("ascii"), value.encode("ascii")) for name, value in metadata)
+        if len(self._block) > _LARGEST_FRAME:
+            raise InvalidArgumentError(f"expected at most {_LARGEST_FRAME} bytes of metadata, found {len(self._block)}")
+        self._preface = _PREFACE
+        self._header = b""
+        self._left = 0  # bytes of the frame's payload that have not come yet
+        self._addition = b""  # the frame to add after them
+
+    def feed(self, data: bytes | memoryview) -> Iterator[bytes | memoryview]:
+        """Yield the bytes to send for some bytes of the client.
+
+        Raises:
+            InvalidArgumentError: the client does not speak HTTP/2.
+        """
+        if not self._block:
+            yield data
+            return
+        rest = memoryview(data)
+        if self._preface:
+            begin = bytes(rest[: len(self._preface)])
+            if not self._preface.startswith(begin):
+                raise InvalidArgumentError("expected a gRPC client, which speaks HTTP/2 in the clear")
+            self._preface = self._preface[len(begin) :]
+            yield begin
+            rest = rest[len(begin) :]
+        while rest:
+            if self._left:
+                part = rest[: self._left]
+                self._left -= len(part)
+                yield part
+            else:
+                part = rest[: _FRAME_HEADER - len(self._header)]
+                self._header += bytes(part)
+                if len(self._header) == _FRAME_HEADER:
+                    yield self._begin_frame()
+            rest = rest[len(part) :]
+            if self._addition and not self._left:
+                yield self._addition
+                self._addition = b""
+
+    def _begin_frame(self) -> bytes:
+        """Return the header of the frame that begins; a block of header fields does not end with it any more."""
+        header, self._header = self._header, b""
+        self._left = int.from_bytes(header[:3], "big")
+        kind, flags = header[3], header[4]
+        if kind in (_HEADERS, _CONTINUATION) and flags & _END_HEADERS:
+            stream = header[5:]
+            size = len(self._block).to_bytes(3, "big")
+            self._addition = size + bytes((_CONTINUATION, _END_HEADERS)) + stream + self._block
+            header = header[:4] + bytes((flags & ~_END_HEADERS,)) + stream
+        return header
+
+
+def _literal(name: bytes, value: bytes) -> bytes:
+    """Return a header field that is never indexed, on no way to the server: the value is a secret."""
+    return b"\x10" + _string(name) + _string(value)
+
+
+def _string(text: bytes) -> bytes:
+    """Return a string of HPACK, without Huffman's code."""
+    if len(text) < 127:
+        return bytes((len(text),)) + text
+    size, encoded = len(text) - 127, bytearray((127,))
+    while size >= 128:
+        encoded.append(size & 127 | 128)
+        size >>= 7
+    return bytes((*encoded, size)) + text
+
 
 _CHUNK = 1 << 18
 _CONNECT_SECONDS = 10.0
@@ -180,3 +271,74 @@ def _free_path(path: Path) -> Path:
         raise AlreadyExistsError(f"something is already at {path}; remove it, or choose another path")
     parse_address(f"unix:{path}")  # its length
     return path
+
+
+# The client of jaxlib holds the GIL while it connects: a tunnel in a thread of the same process could not work then.
+
+_START_SECONDS = 60.0
+
+
+class TunnelProcess:
+    """A tunnel in a subprocess (``pjrt tunnel``), until ``close`` or the end of this process.
+
+    Args:
+        address: the server, such as ``grpcs://server.example:8888``.
+        security: the files that the server and the client are known by.
+
+    Raises:
+        PjrtError: the address or the files cannot be used, see ``ClientSecurity.check``.
+        UnavailableError: the subprocess ended.
+    """
+
+    def __init__(self, address: str, security: ClientSecurity) -> None:
+        security.check(parse_address(address))
+        files = {
+            "--ca-file": security.ca_file,
+            "--certificate-file": security.certificate_file,
+            "--key-file": security.key_file,
+            "--token-file": security.token_file,
+            "--server-name": security.server_name,
+        }
+        # An empty option is no file, even if an environment variable names one.
+        options = [f"{option}={value or ''}" for option, value in files.items()]
+        command = module_command("pjrt", "tunnel", address, "--end-with-input", *options)
+        self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115
+        self._process = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._errors,
+            text=True,
+            env=module_environment(),
+        )
+        deadline = threading.Timer(_START_SECONDS, self._process.kill)
+        deadline.start()
+        assert self._process.stdout is not None
+        words = self._process.stdout.readline().split()
+        deadline.cancel()
+        if not words:
+            self._process.wait()
+            errors = self.errors
+            self.close()
+            raise UnavailableError(f"the tunnel to {address} ended at once: {errors}")
+        self._address = words[-1]
+
+    @property
+    def address(self) -> str:
+        """The address for the client: ``grpc://unix:PATH``."""
+        return self._address
+
+    @property
+    def errors(self) -> str:
+        """The last lines of the tunnel's log."""
+        self._errors.seek(0)
+        return "".join(self._errors.readlines()[-5:]).strip()
+
+    def close(self) -> None:
+        """End the tunnel and its connections; a second call does nothing."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.close()
+        self._process.wait()
+        self._process.stdout.close()
+        self._errors.close()

@@ -1,41 +1,200 @@
-"""Servers: the devices of a client, offered at an address."""
+"""Servers: the devices of a client, offered at an address.
+
+The reception of a server admits or refuses sessions, counts them and logs them. Its time limits end sessions that are
+not used, and those that wait for host buffers that never come.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 import pjrt.api.client
 from pjrt.api.checks import expect_all
-from pjrt.api.errors import NotFoundError
+from pjrt.api.errors import DeadlineExceededError, NotFoundError, PjrtError, ResourceExhaustedError
 from pjrt.ifrt.client import Client
-from pjrt.remote.monitoring.health import health_methods
-from pjrt.remote.protocol import batches
+from pjrt.remote.connection_log import ConnectionLog
 from pjrt.remote.protocol.values import attributes_of
-from pjrt.remote.protocol.versions import NEWEST, Version
-from pjrt.remote.security.addresses import Address, parse_address
+from pjrt.remote.protocol.versions import BATCHES, NEWEST, Version
+from pjrt.remote.security.credentials import TOKEN_ATTRIBUTE, Admission, ServerSecurity, certificate_name
 from pjrt.remote.security.limits import Limits
-from pjrt.remote.security.server_security import ServerSecurity
-from pjrt.remote.server.reception import Reception
-from pjrt.remote.server.session import CallFunction, PassOnCall, Session
-from pjrt.remote.server.time_limits import TimeLimits
-from pjrt.remote.server.workers import Workers
-from pjrt.remote.transport.calls import CallContext
-from pjrt.remote.transport.grpc_server import GrpcServer
-from pjrt.remote.transport.ifrt_service import ifrt_methods
-from pjrt.remote.transport.keepalive import SERVER_KEEPALIVE
-from pjrt.remote.transport.transfer_directory import SUBDIRECTORY_ATTRIBUTE, TransferDirectory
+from pjrt.remote.server.service import health_methods, ifrt_methods
+from pjrt.remote.server.session import CallFunction, PassOnCall, Session, Workers
+from pjrt.remote.transport.addresses import SERVER_KEEPALIVE, Address, parse_address
+from pjrt.remote.transport.grpc_server import CallContext, GrpcServer
+from pjrt.remote.transport.host_buffers import SUBDIRECTORY_ATTRIBUTE, TransferDirectory
 from pjrt.system import release_freed_memory
 
 if TYPE_CHECKING:
-    from pjrt.remote.monitoring.metrics_server import MetricsServer
+    from pjrt.remote.metrics import MetricsServer, ServerMetrics
+
+
+class Reception:
+    """The reception of one server; its methods may be called by any thread.
+
+    Args:
+        security: the check of clients that open a session.
+        limits: how many sessions may be open.
+        device: the name of the device, for the log.
+        metrics: counts the sessions; ``None`` where nothing is counted.
+    """
+
+    def __init__(self, security: ServerSecurity, limits: Limits, device: str, metrics: ServerMetrics | None) -> None:
+        self._admission = Admission(security.tokens())
+        self._most, self._most_of_client = limits.sessions, limits.sessions_per_client
+        self._metrics = metrics
+        self._log = ConnectionLog(device)
+        self._numbers = itertools.count(1)
+        self._lock = threading.Lock()
+        self._open: dict[int, str] = {}  # by session: the name of its client; empty where clients have none
+        self._left: set[int] = set()  # those of them whose work goes on
+        self._hosts: dict[int, str] = {}  # by session: the host of a client that shows its token there alone
+
+    def authorize(self, context: CallContext) -> bool:
+        """Return whether a call has shown who makes it; a session's own token is checked as it opens.
+
+        The client of a stock jaxlib does not show it with its calls beside the session. They come from the host of the
+        session.
+
+        Raises:
+            UnauthenticatedError: the access token of the call is not valid.
+        """
+        try:
+            return self._admission.check_call(context.metadata) or self._has_session_from(_host_of(context.peer))
+        except PjrtError as error:
+            self._refuse(context, error)
+            raise
+
+    def admit(self, metadata: Any, context: CallContext) -> int:
+        """Return the number, among those of the server, of the session that a client opens.
+
+        Args:
+            metadata: the metadata of the session (``GrpcIfrtSessionMetadata``).
+            context: the call.
+
+        Raises:
+            UnauthenticatedError: the access token is missing or not valid.
+            ResourceExhaustedError: as many sessions are open as may be, or as one client may have.
+        """
+        try:
+            token = attributes_of(metadata.initialization_data).get(TOKEN_ATTRIBUTE)
+            name = self._admission.check_session(context.metadata, token if isinstance(token, str) else None)
+            client = name or certificate_name(context.identity.get("x509_common_name"))
+            number = next(self._numbers)
+            with self._lock:
+                if len(self._open) >= self._most:
+                    raise ResourceExhaustedError(
+                        f"{self._most} sessions are open or still at work, and the server allows no more; end one, or "
+                        "start the server with a larger limit"
+                    )
+                if client and list(self._open.values()).count(client) >= self._most_of_client:
+                    raise ResourceExhaustedError(
+                        f"{self._most_of_client} sessions of the client {client!r} are open or still at work, and the "
+                        "server allows one client no more; end one, or start the server with a larger limit"
+                    )
+                self._open[number] = client
+        except PjrtError as error:
+            self._refuse(context, error)
+            raise
+        if self._admission.asks_later(context.metadata):
+            with self._lock:
+                self._hosts[number] = _host_of(context.peer)
+        if self._metrics is not None:
+            self._metrics.session_opened()
+        self._log.opened(number, context.peer, client, metadata.version.protocol_version)
+        return number
+
+    def leave(self, session: Session, reason: str) -> None:
+        """Note the end of a session; a second call does nothing.
+
+        While work of it goes on that cannot be stopped, the session counts: a client must not leave and come back to
+        get further threads.
+        """
+        with self._lock:
+            if session.number not in self._open or session.number in self._left:
+                return
+            self._left.add(session.number)
+            self._hosts.pop(session.number, None)
+        session.workers.when_idle(lambda: self._forget(session.number))
+        self._log.ended(session.number, reason, time.monotonic() - session.opened, session.requests)
+
+    def _forget(self, number: int) -> None:
+        with self._lock:
+            self._open.pop(number, None)
+            self._left.discard(number)
+
+    def _has_session_from(self, host: str) -> bool:
+        with self._lock:
+            return host in self._hosts.values()
+
+    def _refuse(self, context: CallContext, error: PjrtError) -> None:
+        if self._metrics is not None:
+            self._metrics.session_refused(error.code.name)
+        self._log.refused(context.peer, error.code.name, error.message)
+
+
+def _host_of(peer: str) -> str:
+    """Return the host in a client's address as gRPC spells it, such as ``ipv4:127.0.0.1:4321``."""
+    return peer.rpartition(":")[0] if peer.startswith("ip") else peer
+
+
+_LONGEST_PAUSE = 1.0
+
+
+class TimeLimits:
+    """A thread that looks at the open sessions of a server, about once in a second, until ``stop``.
+
+    Args:
+        limits: the limits.
+        sessions: returns the open sessions.
+        refused: returns the calls of clients that were refused a session and are still there, and since when.
+    """
+
+    def __init__(
+        self,
+        limits: Limits,
+        sessions: Callable[[], Iterable[Session]],
+        refused: Callable[[], Iterable[tuple[CallContext, float]]],
+    ) -> None:
+        self._limits = limits
+        self._sessions = sessions
+        self._refused = refused
+        idle = _LONGEST_PAUSE if limits.idle_seconds is None else limits.idle_seconds / 4
+        self._pause = min(_LONGEST_PAUSE, limits.open_seconds / 4, limits.host_buffer_seconds / 4, idle)
+        self._stopped = threading.Event()
+        threading.Thread(target=self._watch, name="pjrt time limits", daemon=True).start()
+
+    def stop(self) -> None:
+        """End the thread. May be called again."""
+        self._stopped.set()
+
+    def _watch(self) -> None:
+        while not self._stopped.wait(self._pause):
+            self.check(time.monotonic())
+
+    def check(self, now: float) -> None:
+        """End what has used up its time at a moment of the clock of ``time.monotonic``."""
+        error = DeadlineExceededError(f"the client sent no request within {self._limits.open_seconds:g} s")
+        latest, idle = now - self._limits.open_seconds, self._limits.idle_seconds
+        for session in self._sessions():
+            session.host_buffers.give_up_after(self._limits.host_buffer_seconds)
+            if not session.requests:
+                if session.opened < latest:
+                    session.hang_up(error)
+            elif idle is not None and session.idle_seconds(now) > idle:
+                session.hang_up(DeadlineExceededError(f"the session was idle for more than {idle:g} s"))
+        for context, since in self._refused():
+            if since < latest:
+                context.hang_up(error)
+
 
 _NO_FILES = ServerSecurity()
 _DEFAULT_LIMITS = Limits()
@@ -160,7 +319,7 @@ class Server:
         )
         session.number, session.hang_up = number, context.hang_up
         data = attributes_of(metadata.initialization_data)
-        session.takes_batches = data.get(batches.ATTRIBUTE) is True
+        session.takes_batches = data.get(BATCHES) is True
         subdirectory = data.get(SUBDIRECTORY_ATTRIBUTE, "")
         session.transfer_subdirectory = subdirectory if isinstance(subdirectory, str) else "."
         with self._lock:

@@ -1,4 +1,8 @@
-"""Sessions: one connection of a client, with all that it made."""
+"""Sessions: one connection of a client, with all that it made, by handle.
+
+The sessions of a server share the threads for requests that wait fairly. A handle is the number by which a client names
+an object of its session. The backlog is the executions that were started and have not ended.
+"""
 
 from __future__ import annotations
 
@@ -7,38 +11,352 @@ import contextlib
 import itertools
 import logging
 import secrets
+import sys
 import threading
 import time
-from collections.abc import Callable, Collection, Container, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections import deque
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar
 
 from pjrt.api.buffer import Buffer
 from pjrt.api.device import Device
-from pjrt.api.errors import CancelledError, PjrtError, ResourceExhaustedError, StatusCode, UnimplementedError
+from pjrt.api.errors import (
+    CancelledError,
+    DeadlineExceededError,
+    InvalidArgumentError,
+    NotFoundError,
+    PjrtError,
+    ResourceExhaustedError,
+    StatusCode,
+    UnimplementedError,
+)
 from pjrt.api.future import Future, Promise, when_all_done
 from pjrt.api.shape_spec import ShapeSpec
 from pjrt.api.strangers import Stranger, for_stranger
 from pjrt.host_memory.aligned import HostArray
 from pjrt.ifrt.array import Array
 from pjrt.ifrt.client import Client
-from pjrt.remote.protocol.batches import ERRORS_ONLY
 from pjrt.remote.protocol.messages import wire
 from pjrt.remote.protocol.values import status_proto
-from pjrt.remote.protocol.versions import NEWEST, Version
+from pjrt.remote.protocol.versions import ERRORS_ONLY, NEWEST, Version
 from pjrt.remote.security.limits import Limits, SessionUsage
-from pjrt.remote.server.array_memory import ArrayMemory, ProgramMemory, shortened
-from pjrt.remote.server.executables import SessionExecutable
-from pjrt.remote.server.execution_backlog import ExecutionBacklog
-from pjrt.remote.server.handles import HandleStore, server_handles
-from pjrt.remote.server.host_buffers import HostBuffers
-from pjrt.remote.server.host_callbacks import Call, HostCallback
+from pjrt.remote.server.executables import Call, HostCallback, SessionExecutable
+from pjrt.remote.server.memory import ArrayMemory, HostBuffers, ProgramMemory, shortened
 from pjrt.remote.server.requests import HANDLERS, Handler
-from pjrt.remote.server.workers import SessionWorkers
 
 if TYPE_CHECKING:
-    from pjrt.remote.monitoring.metrics import ServerMetrics
+    from pjrt.remote.metrics import ServerMetrics
 
 _log = logging.getLogger("pjrt.remote")
+
+_Work = tuple[Callable[..., object], tuple[Any, ...]]
+
+
+class Workers:
+    """The threads of one server.
+
+    A session that has no thread gets one at once, whatever the others do: nobody waits for a stranger's compilation
+    that does not end. It gets further ones from those that all share; the session that has the fewest comes first.
+
+    The threads are daemons. XLA's compiler cannot be stopped, and would keep the process from ending.
+
+    Args:
+        shared: the threads that sessions share, besides the first one of each.
+    """
+
+    def __init__(self, shared: int) -> None:
+        self._shared = shared
+        self._shared_in_use = 0
+        self._changed = threading.Condition()
+        self._waiting: list[SessionWorkers] = []
+        self._ready: deque[tuple[SessionWorkers, _Work]] = deque()
+        self._idle = 0
+        self._count = 0
+        self._is_closed = False
+
+    def for_session(self) -> SessionWorkers:
+        """Return the threads as one session may use them."""
+        return SessionWorkers(self)
+
+    def close(self, patience: float | None) -> bool:
+        """Begin no further work, and wait for the work under way, at most so many seconds; return whether it ended."""
+        with self._changed:
+            self._is_closed = True
+            for session in self._waiting:
+                session._waiting.clear()
+            self._waiting.clear()
+            self._changed.notify_all()
+            return self._changed.wait_for(lambda: not self._count, patience)
+
+    def _submit(self, session: SessionWorkers, work: _Work) -> None:
+        with self._changed:
+            if self._is_closed:
+                return
+            session._waiting.append(work)
+            if len(session._waiting) == 1:
+                self._waiting.append(session)
+            self._hand_out()
+
+    def _cancel(self, session: SessionWorkers) -> None:
+        with self._changed:
+            if session._waiting:
+                session._waiting.clear()
+                self._waiting.remove(session)
+
+    def _hand_out(self) -> None:
+        """Give the work that may begin to threads; the caller holds the lock."""
+        while self._waiting:
+            session = min(self._waiting, key=lambda each: each._busy)
+            if session._busy:
+                if self._shared_in_use >= self._shared:
+                    break
+                self._shared_in_use += 1
+            session._busy += 1
+            self._ready.append((session, session._waiting.popleft()))
+            if not session._waiting:
+                self._waiting.remove(session)
+        while self._idle < len(self._ready):
+            threading.Thread(target=self._serve, name="pjrt remote worker", daemon=True).start()
+            self._idle += 1
+            self._count += 1
+        self._changed.notify(len(self._ready))
+
+    def _serve(self) -> None:
+        while True:
+            with self._changed:
+                while not self._ready:
+                    if self._is_closed or self._idle > self._shared + 1:
+                        self._idle -= 1
+                        self._count -= 1
+                        self._changed.notify_all()
+                        return
+                    self._changed.wait()
+                session, (function, arguments) = self._ready.popleft()
+                self._idle -= 1
+            try:
+                function(*arguments)
+            except Exception:
+                _log.exception("the work of a session failed in an unexpected way")
+            del function, arguments
+            with self._changed:
+                self._idle += 1
+                session._busy -= 1
+                if session._busy:
+                    self._shared_in_use -= 1
+                self._hand_out()
+                callbacks = session._take_callbacks()
+            del session
+            for callback in callbacks:
+                callback()
+
+
+class SessionWorkers:
+    """The threads of a server as one session uses them; ``Workers.for_session`` makes it."""
+
+    def __init__(self, workers: Workers) -> None:
+        self._workers = workers
+        self._waiting: deque[_Work] = deque()
+        self._busy = 0
+        self._when_idle: list[Callable[[], object]] = []
+
+    def submit(self, function: Callable[..., object], *arguments: Any) -> None:
+        """Have a function called by a thread, when the session gets one; after ``Workers.close`` do nothing."""
+        self._workers._submit(self, (function, arguments))
+
+    def cancel(self) -> None:
+        """Drop the work that waits for a thread; what has begun goes on."""
+        self._workers._cancel(self)
+
+    def when_idle(self, callback: Callable[[], object]) -> None:
+        """Have a function called once, as soon as the session has no work under way: now, or by a thread."""
+        with self._workers._changed:
+            self._when_idle.append(callback)
+            callbacks = self._take_callbacks()
+        for each in callbacks:
+            each()
+
+    def _take_callbacks(self) -> list[Callable[[], object]]:
+        if self._busy or self._waiting:
+            return []
+        callbacks, self._when_idle = self._when_idle, []
+        return callbacks
+
+
+T = TypeVar("T")
+T_contra = TypeVar("T_contra", contravariant=True)
+
+_FIRST_OF_SERVER = 1 << 62
+"""Clients count from 1, so that their handles and those of the server stay apart."""
+
+
+class HeldMemory(Protocol[T_contra]):
+    """The count of the memory of objects by their handles."""
+
+    def hold(self, handle: int, value: T_contra | PjrtError) -> None:
+        """Count an object, or the error that came instead of it.
+
+        Raises:
+            ResourceExhaustedError: there would be too much memory. It does not count then.
+        """
+
+    def release(self, handle: int) -> None:
+        """Count the object of a handle no more."""
+
+
+class HandleStore(Generic[T]):
+    """The objects of one noun that a session holds, by handle.
+
+    An object that could not be made is held as its error, because the client names it without waiting for the response:
+    each use of the handle raises that error.
+
+    Args:
+        noun: the name of such objects, for errors.
+        numbers: the counter of the session for handles that the server makes.
+        most: the number of objects that a session may hold.
+        memory: counts the bytes of the objects; ``None`` for objects without memory that counts.
+    """
+
+    def __init__(
+        self, noun: str, numbers: Iterator[int], most: int = sys.maxsize, memory: HeldMemory[T] | None = None
+    ) -> None:
+        self._noun = noun
+        self._numbers = numbers
+        self._most = most
+        self._memory = memory
+        self._objects: dict[int, T | PjrtError] = {}
+
+    def __len__(self) -> int:
+        return len(self._objects)
+
+    def __contains__(self, handle: object) -> bool:
+        return handle in self._objects
+
+    def add(self, value: T | PjrtError, handle: int = 0) -> int:
+        """Hold an object, or the error that came instead of it, and return its handle.
+
+        Args:
+            value: the object or the error.
+            handle: the handle that the client made; 0 makes one here.
+
+        Raises:
+            InvalidArgumentError: the handle is in use.
+            ResourceExhaustedError: the session would hold too many objects, or too much memory.
+        """
+        if len(self._objects) >= self._most:
+            raise ResourceExhaustedError(
+                f"a session may hold {self._most} {self._noun}s, and it holds them; delete some, or start the server "
+                "with a larger limit"
+            )
+        if not handle:
+            handle = next(self._numbers)
+        elif handle in self._objects:
+            raise InvalidArgumentError(f"expected a new handle for the {self._noun}, found {handle}, which is in use")
+        if self._memory is not None:
+            self._memory.hold(handle, value)
+        self._objects[handle] = value
+        return handle
+
+    def add_all(self, values: Iterable[T], handles: Iterable[int]) -> list[int]:
+        """Hold objects under handles that the client made, or under new ones if it made none.
+
+        Raises:
+            InvalidArgumentError: there is not one handle for each object, or a handle is in use.
+        """
+        values, handles = list(values), list(handles)
+        if not handles:
+            return [self.add(value) for value in values]
+        if len(handles) != len(values):
+            raise InvalidArgumentError(f"expected {len(values)} handles of {self._noun}s, found {len(handles)}")
+        return [self.add(value, handle) for value, handle in zip(values, handles, strict=True)]
+
+    def get(self, handle: int) -> T:
+        """Return the object of a handle.
+
+        Raises:
+            NotFoundError: the session has no such handle.
+            PjrtError: the object could not be made; this is the error that came instead.
+        """
+        value = self._objects.get(handle)
+        if value is None:
+            raise self._unknown(handle)
+        if isinstance(value, PjrtError):
+            raise value.with_traceback(None)
+        return value
+
+    def get_all(self, handles: Iterable[int]) -> list[T]:
+        """Return the objects of handles; raise the errors of ``get``."""
+        return [self.get(handle) for handle in handles]
+
+    def pop(self, handle: int) -> T:
+        """Return the object of a handle and forget it; raise the errors of ``get``."""
+        value = self.get(handle)
+        self.forget(handle)
+        return value
+
+    def forget(self, handle: int) -> None:
+        """Forget a handle, also one of an error.
+
+        Raises:
+            NotFoundError: the session has no such handle.
+        """
+        if self._objects.pop(handle, None) is None:
+            raise self._unknown(handle)
+        if self._memory is not None:
+            self._memory.release(handle)
+
+    def clear(self) -> list[T]:
+        """Forget all handles and return the objects, without the errors."""
+        objects = [value for value in self._objects.values() if not isinstance(value, PjrtError)]
+        self._objects.clear()
+        return objects
+
+    def _unknown(self, handle: int) -> NotFoundError:
+        return NotFoundError(f"expected the handle of an {self._noun} of this session, found {handle}")
+
+
+def server_handles() -> Iterator[int]:
+    """Return a counter of the handles that a server makes."""
+    return itertools.count(_FIRST_OF_SERVER)
+
+
+_STEP = 16
+_WAIT_SECONDS = 0.2
+
+
+class ExecutionBacklog:
+    """The executions of a session that have not ended, roughly counted: of each 16, one is looked at.
+
+    A client that starts programs faster than the devices run them is held back: the session handles no request while
+    the backlog is full, so gRPC's flow control stops the client, and the server's memory does not grow without limit.
+
+    Args:
+        most: the executions that may be under way.
+    """
+
+    def __init__(self, most: int = 1024) -> None:
+        self._most = most // _STEP
+        self._started = 0
+        self._samples: deque[Future[None]] = deque()
+
+    def add(self, outputs: list[Array]) -> None:
+        """Note an execution by its results."""
+        self._started += 1
+        if not self._started % _STEP and outputs:
+            self._samples.append(outputs[0].ready())
+
+    def wait(self, ended: threading.Event) -> None:
+        """Wait while the backlog is full, or until the session has ended."""
+        samples = self._samples
+        while samples and samples[0].done():
+            samples.popleft()
+        while len(samples) > self._most and not ended.is_set():
+            try:
+                samples[0].exception(_WAIT_SECONDS)
+            except DeadlineExceededError:
+                continue
+            samples.popleft()
+
+
 _DEFAULT_LIMITS = Limits()
 
 # jaxlib's client drops its record of a request when it has dropped all responses up to the one that names the record.

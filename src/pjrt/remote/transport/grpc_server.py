@@ -1,22 +1,582 @@
-"""A gRPC server of functions of bytes: a few threads for all short calls, and one for each bidirectional call."""
+"""A gRPC server of functions of bytes: a few threads for all short calls, and one for each bidirectional call.
+
+A method is one of four: a ``Unary`` one, a ``ClientStreaming``, a ``ServerStreaming`` or a ``Bidirectional`` one. The
+first three are driven by the events of the server's completion queue, which the few threads poll. A bidirectional call
+has a completion queue and a thread of its own, which handles its messages: a ``Conversation``.
+"""
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import socket
 import threading
-from collections.abc import Callable, Iterator, Mapping
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, Protocol
 
-from pjrt.api.errors import InvalidArgumentError, UnavailableError, UnimplementedError
-from pjrt.remote.transport.calls import Bidirectional, CallContext, Method, ServedCall, context_of
-from pjrt.remote.transport.conversation import Conversation
-from pjrt.remote.transport.first_messages import FirstMessages
-from pjrt.remote.transport.grpc_core import NO_LIMIT, arguments, cygrpc, raw_credentials
+from pjrt.api.errors import (
+    DeadlineExceededError,
+    InvalidArgumentError,
+    PjrtError,
+    ResourceExhaustedError,
+    StatusCode,
+    UnavailableError,
+    UnimplementedError,
+)
+from pjrt.remote.transport.grpc_core import NO_FLAGS, NO_LIMIT, Outbox, arguments, cygrpc, raw_credentials
+
+# The first messages of callers that have not shown who they are: few at a time, and for a short time only. gRPC's core
+# holds a message in memory before its receiver sees any of it. Until a receiver asks for a message, the core takes in
+# no more than some MiB of it. So the messages of strangers are asked for one by one: a small one is there at once, and
+# a large one is given up before much of it has come.
+
+FIRST_MESSAGES_AT_ONCE = 1
+"""The messages of strangers that are received at one time."""
+
+FIRST_MESSAGE_SECONDS = 0.05
+"""The time for one of them. It begins when the core is asked for the message, which has mostly come by then."""
+
+MOST_FIRST_MESSAGES = 16
+"""The calls of strangers that may wait for their turn; the core may hold some MiB of each."""
+
+
+class Call(Protocol):
+    """A call that has its turn, or has lost it."""
+
+    def receive_first(self) -> None:
+        """Ask for the first message."""
+
+    def give_up(self) -> None:
+        """End the call: its message has not come in time."""
+
+
+class _Turn(NamedTuple):
+    call: Call
+    end: float
+
+
+class FirstMessages:
+    """The turns of calls; the methods may be called by any thread. Somebody must call ``expire`` at ``deadline``."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._turns: list[_Turn] = []
+        self._waiting: deque[Call] = deque()
+
+    def request(self, call: Call) -> bool:
+        """Let a call have its turn, now or later; return whether so many may wait."""
+        with self._lock:
+            if len(self._waiting) >= MOST_FIRST_MESSAGES:
+                return False
+            self._waiting.append(call)
+        self._begin()
+        return True
+
+    def leave(self, call: Call) -> bool:
+        """End the turn of a call whose message has come or whose caller is gone; return whether it was waiting."""
+        with self._lock:
+            was_waiting = call in self._waiting
+            if was_waiting:
+                self._waiting.remove(call)
+            self._turns = [turn for turn in self._turns if turn.call is not call]
+        self._begin()
+        return was_waiting
+
+    def deadline(self) -> float | None:
+        """Return when the next turn ends, on the clock of ``time.time``; ``None`` without one."""
+        with self._lock:
+            return self._turns[0].end if self._turns else None
+
+    def expire(self) -> None:
+        """Give up the calls whose time is over."""
+        now = time.time()
+        with self._lock:
+            late = [turn.call for turn in self._turns if turn.end <= now]
+            self._turns = [turn for turn in self._turns if turn.end > now]
+        for call in late:
+            call.give_up()
+        self._begin()
+
+    def _begin(self) -> None:
+        """Begin the turns of calls that wait, as many as may be."""
+        while True:
+            with self._lock:
+                if len(self._turns) >= FIRST_MESSAGES_AT_ONCE or not self._waiting:
+                    return
+                call = self._waiting.popleft()
+                self._turns.append(_Turn(call, time.time() + FIRST_MESSAGE_SECONDS))
+            call.receive_first()
+
 
 _log = logging.getLogger("pjrt.remote")
+
+
+SHORT = 1 << 16
+"""The length of a request that only names things."""
+
+
+@dataclass(frozen=True, eq=False)
+class CallContext:
+    """The facts that a server knows about a call.
+
+    Attributes:
+        method: the path of the method, such as ``/xla.ifrt.proxy.GrpcIfrtService/GetVersion``.
+        metadata: the headers; the values of keys that end in ``-bin`` are bytes.
+        peer: the address of the client, as gRPC spells it.
+        identity: the properties of the client that TLS proves, by name, such as ``x509_common_name``.
+        hang_up: ends a bidirectional call with an error, from any thread; nothing where the call is of another kind.
+    """
+
+    method: str
+    metadata: Mapping[str, str | bytes]
+    peer: str
+    identity: Mapping[str, tuple[bytes, ...]] = field(default_factory=dict)
+    hang_up: Callable[[PjrtError], None] = field(default_factory=lambda: lambda error: None)
+
+
+class Sink(Protocol):
+    """A receiver of the messages of one call. Its methods are called one after the other."""
+
+    def receive(self, message: bytes) -> None:
+        """Take a message; an exception ends the call."""
+
+    def finish(self) -> bytes:
+        """Return the response: no more messages come.
+
+        A client that goes between two messages can look as if it had sent the last one, so a sink must know what it
+        has to get; its exception ends the call, and ``cancel`` follows.
+        """
+
+    def cancel(self) -> None:
+        """Drop the messages so far: the call has ended before its last one."""
+
+
+class Receiver(Protocol):
+    """A receiver of the messages of a bidirectional call, which is called from one thread."""
+
+    def receive(self, message: bytes) -> None:
+        """Take a message; an exception ends the call."""
+
+    def close(self, reason: str) -> None:
+        """End: no more messages come, and none can be sent."""
+
+
+class Refusal(Exception):  # noqa: N818  # what is refused is no error of the server
+    """The refusal of a bidirectional call, which its caller learns from an answer too.
+
+    Args:
+        error: the reason.
+        answer: answers the first message of the caller, if that is short and comes at once.
+        forget: called when the call has ended.
+    """
+
+    def __init__(self, error: PjrtError, answer: Callable[[bytes], object], forget: Callable[[], object]) -> None:
+        super().__init__(error)
+        self.error = error
+        self.answer = answer
+        self.forget = forget
+
+
+@dataclass(frozen=True)
+class Unary:
+    """A method of one request, of at most so many bytes, and one response."""
+
+    function: Callable[[bytes, CallContext], bytes]
+    longest: int = NO_LIMIT
+
+
+@dataclass(frozen=True)
+class ClientStreaming:
+    """A method of many requests and one response; the function opens a sink for one call."""
+
+    open: Callable[[CallContext], Sink]
+
+
+@dataclass(frozen=True)
+class ServerStreaming:
+    """A method of one request, of at most so many bytes, and many responses."""
+
+    function: Callable[[bytes, CallContext], Iterable[bytes]]
+    longest: int = NO_LIMIT
+
+
+@dataclass(frozen=True)
+class Bidirectional:
+    """A method of many requests and many responses. The function gets a sender of messages, for any thread.
+
+    It may raise a ``Refusal``, or any other error.
+    """
+
+    open: Callable[[CallContext, Callable[[bytes], None]], Receiver]
+
+
+Method = Unary | ClientStreaming | ServerStreaming | Bidirectional
+
+
+def context_of(event: Any, method: str) -> CallContext:
+    """Return the context of the call that an event brings."""
+    call = event.call
+    identity = cygrpc.auth_context(call) or {}
+    return CallContext(
+        method=method,
+        metadata=dict(event.invocation_metadata),
+        peer=call.peer().decode(),
+        identity={key.decode(): tuple(values) for key, values in identity.items()},
+    )
+
+
+def status_of(error: BaseException, method: str) -> tuple[int, bytes]:
+    """Return the gRPC status of an error of a handler; log one that is not a ``PjrtError``."""
+    if not isinstance(error, PjrtError):
+        _log.error("%s failed in an unexpected way", method, exc_info=error)
+    failure = PjrtError.wrap(error)
+    return int(failure.code), failure.message.encode()[:_MAX_DETAILS]
+
+
+_MAX_DETAILS = 4096  # the details travel in a header, and gRPC takes 8 KiB of headers
+
+
+class ServedCall:
+    """One call of a method that is not bidirectional, driven by the events of its operations.
+
+    Its operations complete one after the other, but for the notice of its end, so only their number is locked.
+
+    Args:
+        call: the call of gRPC's core.
+        context: the facts about the call.
+        method: its method; ``None`` where there is none.
+        on_end: called when no operation of the call is left.
+        first_messages: the turns of callers that have not shown who they are.
+    """
+
+    def __init__(
+        self,
+        call: Any,
+        context: CallContext,
+        method: Method | None,
+        on_end: Callable[[], None],
+        first_messages: FirstMessages,
+    ) -> None:
+        self._call = call
+        self._first_messages = first_messages
+        self._context = context
+        self._method = method
+        self._on_end = on_end
+        self._lock = threading.Lock()
+        self._due = 1  # the beginning: in another thread the notice of the end may come before it
+        self._cancelled = False
+        self._is_stranger = False
+        self._awaits_first = False
+        self._sink: Sink | None = None
+        self._responses: Iterator[bytes] = iter(())
+        self._start(self._on_close, cygrpc.ReceiveCloseOnServerOperation(NO_FLAGS))
+
+    def begin(self, *, is_known: bool = True) -> None:
+        """Start the call.
+
+        Args:
+            is_known: whether the caller has shown who it is. The message of another one is received in its turn.
+        """
+        try:
+            if isinstance(self._method, ClientStreaming):
+                self._sink = self._method.open(self._context)
+        except Exception as error:
+            self._fail(error)
+        else:
+            self._is_stranger = not is_known and self._sink is None  # a sink is of a session, whose number is a secret
+            if self._is_stranger:
+                self._await_turn()
+            else:
+                self._receive()
+        finally:
+            self._done()
+
+    def _await_turn(self) -> None:
+        with self._lock:
+            self._due += 1  # until its turn
+            self._awaits_first = True
+        if not self._first_messages.request(self):
+            self._done()
+            self._fail(ResourceExhaustedError("too many calls of clients without an access token wait; try it later"))
+
+    def receive_first(self) -> None:
+        """Ask for the message of a caller that has not shown who it is: it has its turn."""
+        self._receive()
+        self._done()
+
+    def give_up(self) -> None:
+        """End the call of such a caller, whose message has not come in time."""
+        if self._stop_waiting():
+            self._fail(DeadlineExceededError("expected a short message at once from a client without an access token"))
+
+    def _stop_waiting(self) -> bool:
+        """Return whether the first message of such a caller was awaited until now."""
+        with self._lock:
+            awaited, self._awaits_first = self._awaits_first, False
+        return awaited
+
+    def refuse(self, error: BaseException) -> None:
+        """End the call with an error in place of ``begin``."""
+        try:
+            self._fail(error)
+        finally:
+            self._done()
+
+    def _fail(self, error: BaseException) -> None:
+        code, details = status_of(error, self._context.method)
+        self._finish(code, details)
+
+    def _start(self, then: Callable[[Any], None], *operations: Any) -> None:
+        with self._lock:
+            self._due += 1
+        self._call.start_server_batch(operations, lambda event: self._completed(then, event))
+
+    def _completed(self, then: Callable[[Any], None], event: Any) -> None:
+        try:
+            then(event)
+        finally:
+            self._done()
+
+    def _done(self) -> None:
+        """Note that an operation or the beginning is done; after the last one the call has ended."""
+        with self._lock:
+            self._due -= 1
+            last = not self._due
+        if last:
+            self._on_end()
+
+    def _receive(self) -> None:
+        self._start(self._on_message, cygrpc.ReceiveMessageOperation(NO_FLAGS))
+
+    def _on_close(self, event: Any) -> None:
+        self._cancelled = event.batch_operations[0].cancelled()
+        if self._awaits_first and self._first_messages.leave(self):
+            self._done()
+
+    def _on_message(self, event: Any) -> None:
+        if self._is_stranger:
+            self._first_messages.leave(self)
+            if not self._stop_waiting():
+                return
+        message = event.batch_operations[0].message()
+        method, sink = self._method, self._sink
+        try:
+            if sink is not None:
+                if message is not None:
+                    sink.receive(message)
+                    self._receive()
+                elif self._cancelled or not event.success:  # the notice of the end may come later than this
+                    sink.cancel()
+                else:
+                    self._finish_with(sink.finish())
+            elif message is None:
+                raise InvalidArgumentError("expected a request, found none")
+            elif isinstance(method, (Unary, ServerStreaming)) and len(message) > method.longest != NO_LIMIT:
+                raise ResourceExhaustedError(
+                    f"expected a request of at most {method.longest} bytes, found {len(message)}"
+                )
+            elif isinstance(method, Unary):
+                self._finish_with(method.function(message, self._context))
+            elif isinstance(method, ServerStreaming):
+                self._responses = iter(method.function(message, self._context))
+                self._send(next(self._responses), cygrpc.SendInitialMetadataOperation(None, NO_FLAGS))
+        except StopIteration:
+            self._finish(int(StatusCode.OK), b"")
+        except Exception as error:
+            if sink is not None:
+                sink.cancel()
+            self._fail(error)
+
+    def _send(self, message: bytes, *before: Any) -> None:
+        self._start(self._on_sent, *before, cygrpc.SendMessageOperation(message, NO_FLAGS))
+
+    def _on_sent(self, event: Any) -> None:
+        if not event.success:
+            self._responses = iter(())  # the client is gone
+        try:
+            message = next(self._responses, None)
+        except Exception as error:
+            self._end(*status_of(error, self._context.method))
+            return
+        if message is None:
+            self._end(int(StatusCode.OK), b"")
+        else:
+            self._send(message)
+
+    def _finish_with(self, response: bytes) -> None:
+        self._finish(int(StatusCode.OK), b"", cygrpc.SendMessageOperation(response, NO_FLAGS))
+
+    def _finish(self, code: int, details: bytes, *operations: Any) -> None:
+        """End a call that has sent nothing yet."""
+        self._end(code, details, cygrpc.SendInitialMetadataOperation(None, NO_FLAGS), *operations)
+
+    def _end(self, code: int, details: bytes, *before: Any) -> None:
+        status = cygrpc.SendStatusFromServerOperation(None, code, details, NO_FLAGS)
+        self._start(_nothing, *before, status)
+
+
+def _nothing(event: Any) -> None:
+    """Take notice of the end of operations after which nothing follows."""
+
+
+_NOW = 0.0
+"""The deadline of a poll that does not wait: it is in the past."""
+
+_PATIENCE = 1.0
+"""The seconds that the first message of a refused caller may take to come; the core holds some MiB of it."""
+
+_MAX_HELD = 64
+"""The responses that may wait while more requests are there to be handled."""
+
+_REFUSING = threading.Semaphore(FIRST_MESSAGES_AT_ONCE)
+
+_RECEIVED, _SENT, _CLOSED, _STARTED, _ENDED = "received", "sent", "closed", "started", "ended"
+
+
+class Conversation:
+    """One bidirectional call, with a completion queue of its own, which one thread polls.
+
+    The thread handles one message after the other. It asks for the next one before it handles one, and for no more: the
+    flow control of HTTP/2 holds back a client that sends faster than its requests are handled. Nor does it ask while
+    many responses wait for a client that does not read them.
+
+    Responses wait until no further request is there: the requests of one step of a program, which a client sends in a
+    row, are answered by one write to the socket, and wake the client once.
+
+    Args:
+        call: the call.
+        queue: its completion queue.
+        context: the facts about the call.
+        method: its method.
+    """
+
+    MAX_WAITING = 4096
+    """The responses that may wait for the client before its further requests are held back."""
+
+    def __init__(self, call: Any, queue: Any, context: CallContext, method: Bidirectional) -> None:
+        self._call = call
+        self._queue = queue
+        self._context = dataclasses.replace(context, hang_up=self._hang_up)
+        self._method = method
+        self._lock = threading.Lock()
+        self._status_sent = False
+        self._outbox = Outbox(call.start_server_batch, _SENT)
+        self._thread = 0
+
+    def run(self) -> None:
+        """Handle the call until its end."""
+        self._thread = threading.get_ident()
+        start = self._call.start_server_batch
+        start((cygrpc.ReceiveCloseOnServerOperation(NO_FLAGS),), _CLOSED)
+        start((cygrpc.SendInitialMetadataOperation(None, NO_FLAGS),), _STARTED)
+        code, details = int(StatusCode.OK), b""
+        try:
+            receiver = self._method.open(self._context, self._send)
+        except Refusal as refusal:
+            code, details = status_of(refusal.error, self._context.method)
+            self._refuse(refusal)
+        except Exception as error:
+            code, details = status_of(error, self._context.method)
+        else:
+            try:
+                self._converse(receiver)
+            except Exception as error:
+                code, details = status_of(error, self._context.method)
+            finally:
+                receiver.close("the connection of the client has ended")
+        self._end(code, details)
+
+    def _send(self, message: bytes) -> None:
+        """Send a message. One that answers the request in hand waits until no request is there to be handled."""
+        if threading.get_ident() == self._thread:
+            self._outbox.hold(message)
+        else:
+            self._outbox.send(message)
+
+    def _refuse(self, refusal: Refusal) -> None:
+        """Answer the first message of a caller that is refused, if it has come and is short."""
+        try:
+            self._poll_until(time.time() + _PATIENCE)
+            with _REFUSING:
+                self._call.start_server_batch((cygrpc.ReceiveMessageOperation(NO_FLAGS),), _RECEIVED)
+                message = self._poll_until(time.time() + FIRST_MESSAGE_SECONDS)
+            if message is not None:
+                refusal.answer(message)
+        except PjrtError:  # what it sent is no request
+            pass
+        finally:
+            refusal.forget()
+
+    def _poll_until(self, deadline: float) -> bytes | None:
+        """Return the message that comes before a time; ``None`` if there is none, or the caller has gone."""
+        while (event := self._queue.poll(deadline)).tag is not None:
+            if event.tag is _RECEIVED:
+                message: bytes | None = event.batch_operations[0].message()
+                return message
+        return None
+
+    def _converse(self, receiver: Receiver) -> None:
+        call, poll, outbox, receive = self._call, self._queue.poll, self._outbox, receiver.receive
+        call.start_server_batch((cygrpc.ReceiveMessageOperation(NO_FLAGS),), _RECEIVED)
+        is_receiving = True
+        holds_messages = False
+        while True:
+            event = poll(_NOW) if holds_messages else poll()
+            tag = event.tag
+            if tag is _RECEIVED:
+                message = event.batch_operations[0].message()
+                if message is None:
+                    return
+                is_receiving = len(outbox) < self.MAX_WAITING
+                if is_receiving:
+                    call.start_server_batch((cygrpc.ReceiveMessageOperation(NO_FLAGS),), _RECEIVED)
+                receive(message)
+                holds_messages = not outbox.idle
+                if len(outbox) >= _MAX_HELD:
+                    outbox.flush()
+            elif tag is _SENT:
+                outbox.sent(event.success)
+                if not is_receiving and len(outbox) < self.MAX_WAITING // 2:
+                    call.start_server_batch((cygrpc.ReceiveMessageOperation(NO_FLAGS),), _RECEIVED)
+                    is_receiving = True
+            elif tag is None:  # no request is there
+                outbox.flush()
+                holds_messages = False
+            elif tag is _CLOSED and event.batch_operations[0].cancelled() and not is_receiving:
+                return
+
+    def _end(self, code: int, details: bytes) -> None:
+        """Send the status after the last message, and wait for the end of all operations."""
+        self._outbox.close(drop=False)
+        self._outbox.flush()
+        while not self._outbox.idle:
+            event = self._queue.poll()
+            if event.tag is _SENT:
+                self._outbox.sent(event.success)
+        self._outbox.end()
+        self._send_status(code, details)
+        self._queue.shutdown()
+        while self._queue.poll().completion_type != cygrpc.CompletionType.queue_shutdown:
+            pass
+
+    def _hang_up(self, error: PjrtError) -> None:
+        """End the call from another thread: the client gets the status, and the polling thread the end of the call."""
+        self._outbox.close(drop=True)
+        self._send_status(*status_of(error, self._context.method))
+
+    def _send_status(self, code: int, details: bytes) -> None:
+        with self._lock:  # after the queue's shutdown nothing may start
+            if self._status_sent:
+                return
+            self._status_sent = True
+            status = cygrpc.SendStatusFromServerOperation(None, code, details, NO_FLAGS)
+            self._call.start_server_batch((status,), _ENDED)
+
 
 _WAITING_CALLS = (
     ("grpc.server.max_pending_requests", 1_000_000),

@@ -1,6 +1,7 @@
-"""Addresses of servers: ``grpc://HOST:PORT`` in the clear, ``grpcs://HOST:PORT`` with TLS, and local sockets.
+"""Addresses of servers, and the pings by which both ends notice that the other is gone.
 
-An address without a scheme is one whose scheme the caller decides.
+An address is ``grpc://HOST:PORT`` in the clear, ``grpcs://HOST:PORT`` with TLS, or a local socket. One without a scheme
+is one whose scheme the caller decides.
 """
 
 from __future__ import annotations
@@ -101,3 +102,41 @@ def _local_socket(scheme: str, path: str, text: str) -> Address:
     if scheme == ENCRYPTED:
         raise InvalidArgumentError(f"a local socket is not encrypted: write grpc://unix:{path}")
     return Address(scheme, path=path)
+
+
+# Without pings, a machine without power or a cut cable is noticed only after the system's own time limits, in minutes
+# to hours. With them it takes seconds, although no connection was closed.
+
+SHORTEST_KEEPALIVE = 2.0
+"""The shortest time after which a silent server can be lost: servers allow two pings a second."""
+
+LONGEST_KEEPALIVE = 86400.0
+
+DEFAULT_KEEPALIVE = 10.0
+
+
+def client_keepalive(seconds: float = DEFAULT_KEEPALIVE) -> tuple[tuple[str, int], ...]:
+    """Return the arguments of a channel whose server is lost after a time of silence.
+
+    gRPC's own threads send and answer the pings. So neither a long call that keeps Python's lock nor a thread of the
+    server that waits for its device looks like a lost server.
+
+    Args:
+        seconds: the time: half of it from the last data to a ping, and half from the ping to its answer.
+    """
+    half = int(seconds * 500)
+    return (
+        ("grpc.keepalive_time_ms", half),
+        ("grpc.keepalive_timeout_ms", half),
+        ("grpc.http2.ping_timeout_ms", half),  # gRPC's core since 2024 looks at this one alone (grpc/grpc#39239)
+        ("grpc.keepalive_permit_without_calls", 1),
+        ("grpc.http2.max_pings_without_data", 0),  # any number: a long computation sends no data
+    )
+
+
+SERVER_KEEPALIVE: tuple[tuple[str, int], ...] = (
+    *client_keepalive(),
+    # A client that pings more often is taken for an attack, and its connection is closed.
+    ("grpc.http2.min_ping_interval_without_data_ms", int(SHORTEST_KEEPALIVE * 250)),
+)
+"""The arguments of a server."""

@@ -1,8 +1,8 @@
-"""Host buffers as files: a client on the server's machine writes them to a directory of shared memory.
+"""Host buffers on their way to a server: in pieces, each a message with one field of bytes, or as files.
 
-The protocol has it for large arrays: the client writes the file ``lt_HANDLE``, and asks the server to read it
-(``HostBufferReadFromDisk``). It saves the way through the socket. The server reads only from the directory that its
-operator named, and trusts nothing in it.
+A client on the server's machine writes files to a directory of shared memory. The protocol has it for large arrays: the
+client writes the file ``lt_HANDLE``, and asks the server to read it (``HostBufferReadFromDisk``). It saves the way
+through the socket. The server reads only from the directory that its operator named, and trusts nothing in it.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import re
 import stat
 import threading
 import weakref
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -28,6 +29,54 @@ from pjrt.host_memory.aligned import aligned_empty
 
 if TYPE_CHECKING:
     from pjrt.remote.server.session import Session
+
+# The few bytes before the data of a piece are read and written here, because protobuf would copy the data once more.
+
+CHUNK_BYTES = 1 << 20
+"""The length of a piece; that of jaxlib's client."""
+
+_DATA_FIELD = b"\x0a"  # field 1, of a length that follows
+_MAX_HEADER = 11
+
+
+def pieces(data: memoryview) -> Iterator[bytes]:
+    """Yield the messages with the pieces of a host buffer; an empty one is an empty piece."""
+    for start in range(0, max(data.nbytes, 1), CHUNK_BYTES):
+        yield piece(data[start : start + CHUNK_BYTES])
+
+
+def piece(data: memoryview) -> bytes:
+    """Return the message with a piece of a host buffer."""
+    length, header = data.nbytes, bytearray(_DATA_FIELD)
+    while length > 0x7F:
+        header.append(length & 0x7F | 0x80)
+        length >>= 7
+    header.append(length)
+    return b"".join((header, data))
+
+
+def piece_data(message: bytes) -> np.ndarray[Any, Any]:
+    """Return the data in a message with a piece of a host buffer.
+
+    Raises:
+        InvalidArgumentError: the message has something else, or its length is wrong.
+    """
+    if not message:
+        return np.empty(0, np.uint8)
+    position, length, shift = 1, 0, 0
+    while True:
+        if message[:1] != _DATA_FIELD or position >= min(len(message), _MAX_HEADER):
+            raise InvalidArgumentError("expected a message with one field of bytes, found another one")
+        byte = message[position]
+        position += 1
+        length |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            break
+        shift += 7
+    if position + length != len(message):
+        raise InvalidArgumentError(f"expected {length} bytes in a message, found {len(message) - position}")
+    return np.frombuffer(message, np.uint8, length, position)
+
 
 SUBDIRECTORY_ATTRIBUTE = "pjrt.transfer_directory"
 """The attribute of the protocol's ``initialization_data`` with the name of a client's subdirectory."""

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from pjrt.remote.monitoring.connection_log import LOGGER, ConnectionLog, log_to
+from pjrt.remote.connection_log import LOGGER, ConnectionLog, log_to
 
 
 @contextmanager
@@ -50,7 +50,7 @@ def test_a_line_for_each_event() -> None:
 
 def test_few_refusals_are_logged_in_one_second(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 5.0
-    monkeypatch.setattr("pjrt.remote.monitoring.connection_log.time", SimpleNamespace(monotonic=lambda: now))
+    monkeypatch.setattr("pjrt.remote.connection_log.time", SimpleNamespace(monotonic=lambda: now))
     with logged(logging.WARNING) as entries:
         log = ConnectionLog("cpu")
         log.opened(1, "peer", "", 25)

@@ -16,7 +16,6 @@ from prometheus_client.parser import text_string_to_metric_families
 import pjrt
 from pjrt import remote
 from pjrt.remote import Limits, MetricsServer
-from pjrt.remote.monitoring import metrics_server
 from pjrt.remote.transport.channel import Channel
 
 CHECK = "/grpc.health.v1.Health/Check"
@@ -98,7 +97,7 @@ def begun(metrics: MetricsServer) -> socket.socket:
 
 
 def test_there_are_so_many_connections_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(metrics_server, "_MOST_AT_ONCE", 2)
+    monkeypatch.setattr("pjrt.remote.metrics._MOST_AT_ONCE", 2)
     with MetricsServer() as metrics:
         slow = [begun(metrics) for _ in range(2)]
         with pytest.raises((ConnectionError, urllib.error.URLError)):
@@ -108,6 +107,6 @@ def test_there_are_so_many_connections_at_once(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_a_request_may_take_so_long_in_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(metrics_server, "_SECONDS", 0.01)
+    monkeypatch.setattr("pjrt.remote.metrics._SECONDS", 0.01)
     with MetricsServer() as metrics, begun(metrics) as slow:
         assert slow.recv(100) == b""

@@ -1,1 +1,0 @@
-"""Monitoring of servers: metrics for Prometheus, gRPC's health service, and a log of connections."""
