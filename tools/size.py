@@ -16,7 +16,7 @@ from pathlib import Path
 HERE = Path(__file__).parents[1]
 SUFFIXES = (".py", ".pyi", ".pyx", ".pxd", ".pxi", ".c", ".h")
 
-BUDGET = {"files": 1_214, "lines": 154_600}
+BUDGET = {"files": 1_151, "lines": 154_000}
 """The most files and lines by hand."""
 
 
