@@ -4,6 +4,7 @@ import gc
 import os
 import signal
 
+import pytest
 from hypothesis import HealthCheck, settings
 
 pytest_plugins = ["job_fixtures", "remote_fixtures", "tiny.fixtures"]
@@ -23,6 +24,19 @@ _patient = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("search", _patient)
 settings.register_profile("same", _patient, derandomize=True)
 settings.load_profile("same")
+
+
+_BY_HAND = {"gpu", "iree", "ray", "torch", "vendor"}
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Refuse tests that ``-m full`` would run although they need more than the extra ``test-full``."""
+    for item in items:
+        marks = {mark.name for mark in item.iter_markers()}
+        if "full" in marks and not _BY_HAND.isdisjoint(marks):
+            raise pytest.UsageError(
+                f"{item.nodeid} has the marker 'full' beside {sorted(_BY_HAND & marks)}: choose one"
+            )
 
 
 def pytest_collection_finish() -> None:

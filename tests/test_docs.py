@@ -43,23 +43,28 @@ def assert_like(printed: str, expected: str) -> None:
 
 
 PAGES = [
-    "README.md",
-    "docs/quickstart.md",
-    "docs/programs.md",
-    "docs/compare.md",
-    "docs/devices/cluster.md",
-    "docs/devices/cpu.md",
-    "docs/devices/iree.md",
-    "docs/devices/remote.md",
-    "docs/hardware_without_jax.md",
-    "docs/reloading.md",
-    "docs/ifrt.md",
-    "docs/models.md",
-    "docs/memory.md",
-    "docs/offload.md",
-    "docs/lowering.md",
-    "docs/layers.md",
-    "docs/remote.md",
+    *(
+        pytest.param(page, marks=pytest.mark.full)
+        for page in (
+            "README.md",
+            "docs/quickstart.md",
+            "docs/programs.md",
+            "docs/compare.md",
+            "docs/devices/cluster.md",
+            "docs/devices/cpu.md",
+            "docs/devices/iree.md",
+            "docs/devices/remote.md",
+            "docs/hardware_without_jax.md",
+            "docs/reloading.md",
+            "docs/ifrt.md",
+            "docs/models.md",
+            "docs/memory.md",
+            "docs/offload.md",
+            "docs/lowering.md",
+            "docs/layers.md",
+            "docs/remote.md",
+        )
+    ),
     pytest.param("docs/frameworks/torch.md", marks=pytest.mark.torch),
 ]
 PRINTED_LINES = {
@@ -79,7 +84,6 @@ PRINTED_LINES = {
 """The pages that show all of their output, and how many lines they print."""
 
 
-@pytest.mark.full
 @pytest.mark.parametrize("page", PAGES)
 def test_the_python_of_a_page(page: str, tmp_path: Path) -> None:
     program = stablehlo.read(blocks("docs/cli.md", "mlir")[0])
@@ -169,12 +173,11 @@ def test_a_command_of_the_page(command: str, output: list[str], folder: Path) ->
 
 
 README = [
-    pytest.param(command, output, marks=[pytest.mark.vendor] if "tpu:" in command else [])
+    pytest.param(command, output, marks=pytest.mark.vendor if "tpu:" in command else pytest.mark.full)
     for command, output in sessions("README.md")
 ]
 
 
-@pytest.mark.full
 @pytest.mark.parametrize(("command", "output"), README, ids=name_of)
 def test_a_command_of_the_readme(command: str, output: list[str]) -> None:
     program, *arguments = command.split()

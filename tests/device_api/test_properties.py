@@ -136,7 +136,6 @@ class Model:
 ACTIONS = ("put", "double", "in place", "copy", "read", "delete", "drop", "read later")
 
 
-@pytest.mark.full
 @settings(usual, max_examples=25)
 @given(steps=st.lists(st.tuples(st.sampled_from(ACTIONS), st.integers(0, 9)), max_size=30))
 def test_buffers_have_their_values_whatever_is_done(
@@ -149,7 +148,6 @@ def test_buffers_have_their_values_whatever_is_done(
         np.testing.assert_array_equal(buffer.to_host().result(60), value)
 
 
-@pytest.mark.full
 @usual
 @given(shape=st.lists(st.integers(0, 4), max_size=3), other=st.lists(st.integers(0, 4), max_size=3))
 def test_arguments_have_the_shape_of_the_parameter(

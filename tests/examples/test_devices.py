@@ -25,8 +25,8 @@ with jax.default_device(jax.devices(platform)[0]):
 """
 
 DEVICES = [
-    pytest.param("flop_counter", "stablehlo.dot_general", id="flop_counter"),
-    pytest.param("slow_accelerator", "full: RESOURCE_EXHAUSTED", id="slow_accelerator"),
+    pytest.param("flop_counter", "stablehlo.dot_general", id="flop_counter", marks=pytest.mark.full),
+    pytest.param("slow_accelerator", "full: RESOURCE_EXHAUSTED", id="slow_accelerator", marks=pytest.mark.full),
     pytest.param("torch_device", "silu", id="torch_device", marks=pytest.mark.torch),
 ]
 
@@ -36,7 +36,6 @@ def run(*command: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, *command], capture_output=True, text=True, timeout=180, env=environment)
 
 
-@pytest.mark.full
 @pytest.mark.parametrize(("name", "printed"), [pytest.param("first_device", "on mychip(id=0)", id="first"), *DEVICES])
 def test_by_itself(name: str, printed: str) -> None:
     done = run(str(EXAMPLES / name / "device.py"))
@@ -44,7 +43,6 @@ def test_by_itself(name: str, printed: str) -> None:
     assert printed in done.stdout
 
 
-@pytest.mark.full
 @pytest.mark.parametrize(("name", "printed"), DEVICES)
 def test_under_jax(name: str, printed: str) -> None:
     done = run("-c", JAX, str(EXAMPLES / name / "device.py"), name)
