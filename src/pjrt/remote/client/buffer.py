@@ -33,7 +33,7 @@ from pjrt.host_memory.byte_range import source_bytes, target_bytes
 from pjrt.host_memory.external import notify_owner
 from pjrt.host_memory.layout import array_dtype, order_and_layout, order_of_spec
 from pjrt.host_memory.transfer_manager import TransferManager
-from pjrt.remote.client.connection import Connection
+from pjrt.remote.client.connection import AskedFuture, Connection
 from pjrt.remote.protocol.messages import wire
 from pjrt.remote.protocol.values import element_type_proto, layout_proto, status_proto
 from pjrt.remote.protocol.versions import LAYOUT_OF_NEW_ARRAY
@@ -493,32 +493,19 @@ class RemoteBuffer(Buffer):
         return cast
 
 
-class ReadyFuture(Future[None]):
-    """The readiness of a buffer; the client asks the server for it when the caller asks for it."""
+class ReadyFuture(AskedFuture):
+    """The readiness of a buffer."""
 
-    __slots__ = ("_buffer", "_is_asked")
+    __slots__ = ("_buffer",)
 
     def __init__(self, buffer: RemoteBuffer) -> None:
         super().__init__()
         # Kept until the answer: the request needs the array, and the answer may need the buffer's own error.
         self._buffer: RemoteBuffer | None = buffer
-        self._is_asked = False
 
-    def _poll(self) -> None:
-        self._ask()
-
-    def _block(self, timeout: float | None) -> None:
-        self._ask()
-        super()._block(timeout)
-
-    def _watch(self) -> None:
-        self._ask()
-
-    def _ask(self) -> None:
+    def _send_question(self) -> None:
         buffer = self._buffer
-        if self._is_asked or buffer is None:
-            return
-        self._is_asked = True
+        assert buffer is not None
         try:
             handle = buffer.use()
         except PjrtError as error:

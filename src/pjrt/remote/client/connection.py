@@ -735,6 +735,35 @@ class ResponseFuture(Future[Any]):
         self._complete(None if error is not None else getattr(response, self._field), error)
 
 
+class AskedFuture(Future[None]):
+    """A future that the client asks the server for, once, when the caller wants it."""
+
+    __slots__ = ("_is_asked",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._is_asked = False
+
+    def _send_question(self) -> None:
+        """Send the request for the answer, which completes the future."""
+        raise NotImplementedError
+
+    def _ask(self) -> None:
+        if not self._is_asked:
+            self._is_asked = True
+            self._send_question()
+
+    def _poll(self) -> None:
+        self._ask()
+
+    def _block(self, timeout: float | None) -> None:
+        self._ask()
+        super()._block(timeout)
+
+    def _watch(self) -> None:
+        self._ask()
+
+
 def _without_owner(connection: Connection) -> tuple[Callable[[Any], None], Callable[[PjrtError], None]]:
     """Return the functions that the service calls; they do not keep a forgotten connection alive."""
     reference = weakref.ref(connection)

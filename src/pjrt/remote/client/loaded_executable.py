@@ -29,7 +29,7 @@ from pjrt.ifrt.device_list import DeviceList
 from pjrt.ifrt.hlo_sharding import HloSharding
 from pjrt.ifrt.sharding import Sharding
 from pjrt.remote.client.buffer import ADDRESSABLE_SHARDS, REUSE_INPUT, BufferType, RemoteBuffer, ShardedArray, array_of
-from pjrt.remote.client.connection import Connection
+from pjrt.remote.client.connection import AskedFuture, Connection
 from pjrt.remote.client.device import RemoteDevice
 from pjrt.remote.client.executable import CompiledProgram, RemoteExecutable, ValueType, shares_values
 from pjrt.remote.protocol.messages import wire
@@ -261,7 +261,7 @@ def check_options(options: ExecuteOptions, name: str) -> None:
         )
 
 
-class ExecutionFuture(Future[None]):
+class ExecutionFuture(AskedFuture):
     """A future that is done when an execution has ended, and fails if the execution failed.
 
     Args:
@@ -271,28 +271,15 @@ class ExecutionFuture(Future[None]):
         handle: the handle of the execution's status on the server, which can be asked once.
     """
 
-    __slots__ = ("_connection", "_is_asked", "handle")
+    __slots__ = ("_connection", "handle")
 
     def __init__(self, connection: Connection) -> None:
         super().__init__()
         self._connection = connection
-        self._is_asked = False
         self.handle = connection.new_handle()
 
-    def _poll(self) -> None:
-        self._ask()
-
-    def _block(self, timeout: float | None) -> None:
-        self._ask()
-        super()._block(timeout)
-
-    def _watch(self) -> None:
-        self._ask()
-
-    def _ask(self) -> None:
-        if not self._is_asked:
-            self._is_asked = True
-            self._connection.send(_question(self._connection, self.handle), self._arrive)
+    def _send_question(self) -> None:
+        self._connection.send(_question(self._connection, self.handle), self._arrive)
 
     def _arrive(self, _: Any, error: PjrtError | None) -> None:
         self._complete(None, error)
