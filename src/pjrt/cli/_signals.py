@@ -11,6 +11,9 @@ from collections.abc import Iterator
 
 from pjrt.cli._console import echo
 
+INTERRUPTED = 130
+"""The exit code where an interrupt from the keyboard ended the work, as shells report it."""
+
 _ENDING = (signal.SIGINT, signal.SIGTERM)
 
 

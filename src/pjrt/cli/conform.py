@@ -10,6 +10,7 @@ import click
 from pjrt.cli._completion import complete_device, complete_file
 from pjrt.cli._console import echo, print_json, progress
 from pjrt.cli._options import client_options, json_option, time_limit_option
+from pjrt.cli._signals import INTERRUPTED
 from pjrt.models.output_path import check_output_path
 
 _EXAMPLES = """
@@ -27,9 +28,6 @@ FAILED = 1
 
 NO_CLIENT = 2
 """The exit code where the plugin makes no client, as where it cannot be loaded."""
-
-INTERRUPTED = 130
-"""The exit code where an interrupt from the keyboard ended the checks, as shells report it."""
 
 
 @click.command(epilog=_EXAMPLES)

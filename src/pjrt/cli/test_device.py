@@ -10,6 +10,7 @@ import click
 from pjrt.cli._completion import complete_device
 from pjrt.cli._console import echo, print_json, progress
 from pjrt.cli._options import client_options, json_option, time_limit_option
+from pjrt.cli._signals import INTERRUPTED
 
 _EXAMPLES = """
 \b
@@ -22,9 +23,6 @@ Examples:
 
 WRONG = 1
 """The exit code where something is wrong."""
-
-INTERRUPTED = 130
-"""The exit code where an interrupt from the keyboard ended the test, as shells report it."""
 
 
 @click.command("test-device", epilog=_EXAMPLES)
