@@ -34,6 +34,7 @@ def take_place(bridge: Any) -> None:
         make_topology=bridge._topology_factories.pop(PLUGIN, None),
         c_api=registration.c_api,
     )
+    # JAX asks here, and nowhere else, where the operands of a callback go, and has no setting for it.
     original = bridge.local_devices
 
     def local_devices(*args: Any, backend: Any = None, **kwargs: Any) -> Any:

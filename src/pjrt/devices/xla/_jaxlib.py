@@ -118,7 +118,7 @@ def converted(error: BaseException) -> PjrtError:
 
 
 _NOWHERE = re.compile(r"\s*(?:Suspected )?Python Code Location:\s*(?:<no source information>|File: \S*:(?=\s|$))")
-"""What XLA writes about the place of an operation that has none; MLIR's own messages begin with the place."""
+"""XLA's words for an operation without a place; MLIR's own messages begin with the place."""
 
 
 def status_of(error: BaseException) -> tuple[StatusCode | None, str]:

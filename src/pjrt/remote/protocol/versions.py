@@ -1,4 +1,4 @@
-"""What the two ends of a session agree on: versions of the IFRT proxy protocol, and extensions of this package.
+"""Versions of the IFRT proxy protocol, and extensions of this package, on which the two ends of a session agree.
 
 The versions are those of the protocol, and of the serialized IFRT objects in it. A server names an extension in the
 attributes of its ``InitResponse``. Clients and servers without it never see it.

@@ -1,4 +1,4 @@
-"""How a server and its clients know each other: certificates of TLS, and access tokens.
+"""Certificates of TLS and access tokens, by which a server and its clients know each other.
 
 An access token is a secret in a file, which a client shows to a server; it is never an argument of a command. Each line
 of the file is a name and a token, or a token alone. Empty lines and lines that begin with ``#`` are skipped.
