@@ -340,6 +340,36 @@ def callbacks_in_partitioned_programs() -> None:
 
 
 @check
+def callbacks_for_each_part() -> None:
+    """Check that ``partitioned=True`` calls back on each device, with its parts of the operands."""
+    seen: list[Any] = []
+
+    def parts_of(function: Any, *operands: Any) -> list[Any]:
+        def called(*operands: Any) -> Any:
+            jax.debug.callback(
+                lambda *parts: seen.append([np.array(p).tolist() for p in parts]),
+                *function(*operands),
+                partitioned=True,
+            )
+            return operands
+
+        seen.clear()
+        jax.block_until_ready(jax.jit(called)(*operands))
+        jax.effects_barrier()
+        return sorted(seen)
+
+    split, whole = NamedSharding(mesh(4), P("x")), NamedSharding(mesh(4), P())
+    x = jax.device_put(np.arange(8.0, dtype=np.float32), split)
+    y = jax.device_put(np.arange(8).reshape(2, 4), NamedSharding(mesh(4), P(None, "x")))
+    halves = [[[2.0 * i, 2.0 * i + 1], [[i], [4 + i]]] for i in range(4)]
+    assert parts_of(lambda x, y: (x, y), x, y) == halves, seen
+    assert parts_of(lambda x: (x.sum(), x < 4), x) == [[28.0, [i < 2] * 2] for i in (2, 3, 0, 1)], seen
+    assert parts_of(lambda v: (v,), jax.device_put(np.ones(3, np.int8), whole)) == [[[1, 1, 1]]] * 4, seen
+    assert parts_of(lambda v: (v,), jnp.ones(3, jnp.bfloat16)) == [[[1.0, 1.0, 1.0]]], seen
+    assert parts_of(lambda x: (), x) == [[]] * 4, seen
+
+
+@check
 def callbacks_with_elements_of_less_than_a_byte() -> None:
     for dtype in (jnp.int4, jnp.uint4, jnp.int2, jnp.uint2, jnp.float4_e2m1fn):
         x = jnp.array([1, 0, 1, 1, 0]).astype(dtype)

@@ -25,6 +25,7 @@ CLIENT_LIMITS = {
     "arrays_know_that_they_are_ready": "AssertionError",
     "buffer_callbacks": NO_CALLBACKS,
     "callback_that_fails": NO_CALLBACKS,
+    "callbacks_for_each_part": NO_CALLBACKS,
     "callbacks_in_partitioned_programs": NO_CALLBACKS,
     "callbacks_with_elements_of_less_than_a_byte": NO_CALLBACKS,
     "debug_print_and_callbacks": NO_CALLBACKS,

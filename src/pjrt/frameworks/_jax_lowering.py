@@ -21,6 +21,7 @@ from pjrt.api.errors import InternalError, InvalidArgumentError
 from pjrt.api.local_handler import LocalHandler
 from pjrt.capi.export import wait_for_pending
 from pjrt.frameworks._jax_as_cpu import InCallback
+from pjrt.stablehlo.hlo_custom_calls import DIVIDED_TARGET
 
 CALLBACK_TARGET = "pjrt_python_callback"
 """The custom call that a callback into Python becomes; its attribute ``callback`` is the callback's number."""
@@ -32,7 +33,7 @@ Shardy keeps the sharding of a call, which selects the one device that makes it,
 one of them, and JAX itself does not use it any more.
 """
 
-TARGETS = (CALLBACK_TARGET, _PLACED_TARGET)
+TARGETS = (CALLBACK_TARGET, _PLACED_TARGET, DIVIDED_TARGET)
 """All names of the call; every client of ours in JAX needs ``call_back`` as the handler of each."""
 
 _CPU = "cpu"
@@ -235,9 +236,11 @@ def _emit(
     tokens = [] if token is None else [core.abstract_token]
     ctx = ctx.replace(avals_in=[*tokens, *operand_avals], avals_out=[*tokens, *result_avals])
     sharding = options.get("sharding")
-    rule = ffi.build_ffi_lowering_function(
-        CALLBACK_TARGET if sharding is None else _PLACED_TARGET, has_side_effect=options.get("has_side_effect", False)
-    )
+    target = CALLBACK_TARGET
+    if sharding is not None:
+        # Each device calls back with its own parts of the operands, or one device with the whole.
+        target = DIVIDED_TARGET if options.get("partitioned") else _PLACED_TARGET
+    rule = ffi.build_ffi_lowering_function(target, has_side_effect=options.get("has_side_effect", False))
     call = rule(ctx, *([] if token is None else [token]), *operands, callback=number)
     if sharding is not None:
         # Without results the only sharding is that of the token.

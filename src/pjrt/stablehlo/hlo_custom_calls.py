@@ -10,6 +10,12 @@ from pjrt.stablehlo.primitive_type import ELEMENT_TYPES, TUPLE
 _TAG = b"\xe2\x01"
 """The tag of ``HloInstructionProto.custom_call_target``: a program without these bytes has no custom call."""
 
+DIVIDED_TARGET = "pjrt_divided_python_callback"
+"""The target of callbacks without results that XLA divides as their operands are divided, into one for each part.
+
+XLA knows no such target of its own; see ``prepare_calls`` of the partitioner.
+"""
+
 
 class HloArray(NamedTuple):
     """The type of an operand or result.

@@ -74,9 +74,9 @@ def compile_safely(runtime: Runtime, program: Program, options: CompileOptions |
         outline = Outline.of(module)
         outline.check()
         if outline.custom_calls:
-            from pjrt.stablehlo.shardings.partitioner import check_functions  # here: it imports much
+            from pjrt.stablehlo.shardings.partitioner import prepare_calls  # here: it imports much
 
-            check_functions({target for target, _ in outline.custom_calls})
+            prepare_calls({target for target, _ in outline.custom_calls})
         num_devices = len(runtime.all_devices)
         if not _FED.isdisjoint(outline.operations):
             _check_feeds(program, options, num_devices)

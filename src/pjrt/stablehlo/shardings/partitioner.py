@@ -10,6 +10,7 @@ all that comes before it. An operation that XLA has no code for, a result of its
 from __future__ import annotations
 
 import functools
+import re
 import sys
 import tempfile
 from collections.abc import Collection, Mapping, Sequence
@@ -26,10 +27,13 @@ from pjrt.stablehlo._mlir import MlirModule
 from pjrt.stablehlo.compilation_advice import with_advice
 from pjrt.stablehlo.conversion import to_module
 from pjrt.stablehlo.debug_options import with_debug_options
+from pjrt.stablehlo.hlo_custom_calls import DIVIDED_TARGET
 from pjrt.stablehlo.mlir_walk import walk
+from pjrt.stablehlo.primitive_type import ELEMENT_TYPES
 from pjrt.stablehlo.reader import read
 from pjrt.stablehlo.shardings.module_shardings import as_tiles
 from pjrt.stablehlo.shardings.stated_partitioning import with_fitting_partitioner, with_partitioning
+from pjrt.stablehlo.types import TensorType
 
 _PURPOSE = "partition a program"
 _STOP = "pjrt_no_code_after_partitioning"
@@ -72,7 +76,7 @@ def partition(program: AnyProgram, options: CompileOptions | None = None) -> Par
     Raises:
         UnimplementedError: XLA does not partition such programs; the message is XLA's.
         InvalidArgumentError: the program does not parse, its shardings are for another number of devices, or it needs
-            a Python function of another process; see ``check_functions``.
+            a Python function of another process; see ``prepare_calls``.
         FailedPreconditionError: jaxlib is missing.
     """
     program = Program.of(program)
@@ -103,11 +107,11 @@ def partition(program: AnyProgram, options: CompileOptions | None = None) -> Par
     )
 
 
-def check_functions(targets: Collection[str]) -> None:
-    """Raise an error if XLA would ask a Python function that is in another process how to divide the program.
+def prepare_calls(targets: Collection[str]) -> None:
+    """Prepare for the custom calls that XLA asks this process about while it divides a program.
 
-    JAX writes the address of the function into the program, and XLA follows it. Another process has something else
-    there.
+    Those of ``DIVIDED_TARGET`` are answered here. For some, JAX writes the address of a Python function into the
+    program, and XLA follows it: another process has something else there.
 
     Args:
         targets: the targets of the program's custom calls.
@@ -122,6 +126,8 @@ def check_functions(targets: Collection[str]) -> None:
                 f"function that was given to {wrapper}; run it on a device of the process of that function, or write "
                 "it without: jax.shard_map states how work is divided"
             )
+    if DIVIDED_TARGET in targets:
+        _divide_callbacks()
 
 
 _FUNCTIONS = {
@@ -129,6 +135,37 @@ _FUNCTIONS = {
     "InspectSharding": "jax.debug.inspect_array_sharding",
 }
 """The custom calls that ask Python functions while XLA divides a program, and what of JAX makes them."""
+
+
+@functools.cache
+def _divide_callbacks() -> None:
+    """Tell XLA, once a process, how calls of ``DIVIDED_TARGET`` are divided: each part of the operands has a call."""
+
+    def divide(shapes: Any, shardings: Any, _result_shape: Any, result_sharding: Any, config: bytes) -> Any:
+        if not _CALLBACK.fullmatch(config):
+            raise InvalidArgumentError(f"expected {DIVIDED_TARGET} to have a number alone, found {config!r}")
+        parts = [sharding.tile(shape) for shape, sharding in zip(shapes, shardings, strict=True)]
+        elements = [ELEMENT_TYPES[part.xla_element_type().value] for part in parts]
+        types = [str(TensorType(tuple(p.dimensions()), e)) for p, e in zip(parts, elements, strict=True)]
+        arguments = ", ".join(f"%{i}: {type_}" for i, type_ in enumerate(types))
+        call = (
+            f"stablehlo.custom_call @{DIVIDED_TARGET}({', '.join(f'%{i}' for i in range(len(types)))}) "
+            f"{{api_version = 4 : i32, backend_config = {config.decode()}, has_side_effect = true}} : "
+            f"({', '.join(types)}) -> ()"
+        )
+        return f"func.func @main({arguments}) {{ {call} return }}".encode(), shardings, result_sharding
+
+    def keep(sharding: Any, _shape: Any, _config: bytes) -> Any:
+        return sharding
+
+    def infer(_shapes: Any, _shardings: Any, _result_shape: Any, _config: bytes) -> None:
+        """Infer nothing: there are no results."""
+
+    client = jaxlib.load("xla_client", _PURPOSE)
+    client.register_custom_call_partitioner(DIVIDED_TARGET, keep, divide, infer, True)
+
+
+_CALLBACK = re.compile(rb"\{callback = \d+ : i64\}")
 
 
 def _options(options: CompileOptions) -> CompileOptions:
@@ -228,7 +265,7 @@ def _check_calls(mlir: Any, main: Any) -> None:
     for operation in walk(mlir.operation):
         attributes = operation.attributes
         target = attributes["call_target_name"].value if "call_target_name" in attributes else ""
-        check_functions((target,))
+        prepare_calls((target,))
         if target not in ("SPMDFullToShardShape", "SPMDShardToFullShape"):
             continue
         value = operation.operands[0]
