@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import concurrent.futures
+import contextlib
 import tempfile
 from typing import Any
 
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 import pjrt
 from pjrt import ifrt
 from pjrt.api.strangers import for_stranger
+from pjrt.capi import load_capsule
 from pjrt.stablehlo import Partitioned, partition, to_text
 from pjrt.stablehlo.shardings.sharding import Sharding
 
@@ -225,10 +227,12 @@ def test_other_encodings_are_partitioned_alike() -> None:
     assert "tensor<8x4xf32>" in to_text(artifact)
 
 
+@pytest.mark.parametrize("through", ["the device API", "a server", "a library"])
 @pytest.mark.parametrize("target", ["CustomSPMDPartitioning", "InspectSharding"])
 @pytest.mark.parametrize("device", ["cpu", "reference"])
-def test_functions_of_another_process(device: str, target: str) -> None:
-    """XLA would follow an address of the process that wrote the program."""
+def test_functions_of_another_process(device: str, target: str, through: str) -> None:
+    """XLA would follow an address of the process that wrote the program, also where JAX is loaded in this one."""
+    pytest.importorskip("jax")
     text = f"""module attributes {{mhlo.num_partitions = 2 : i32}} {{
       func.func @main(%x: tensor<8xf32> {{mhlo.sharding = "{{devices=[2]<=[2]}}"}}) -> tensor<8xf32> {{
         %0 = call @inner(%x) : (tensor<8xf32>) -> tensor<8xf32>
@@ -239,9 +243,14 @@ def test_functions_of_another_process(device: str, target: str) -> None:
         return %0 : tensor<8xf32>
       }}
     }}"""
-    with (
-        pjrt.client(device, num_devices=2) as client,
-        for_stranger(),
-        pytest.raises(pjrt.InvalidArgumentError, match=f"no Python of another process, found a call of '{target}'"),
-    ):
-        client.compile(text)
+    with contextlib.ExitStack() as stack:
+        client = stack.enter_context(pjrt.client(device, num_devices=2))
+        if through == "a library":
+            exported = pjrt.export(client, name="partitioned")
+            client = stack.enter_context(load_capsule(exported.capsule, "partitioned").client())
+        if through == "a server":
+            stack.enter_context(for_stranger())
+        with pytest.raises(
+            pjrt.InvalidArgumentError, match=f"no Python of another process, found a call of '{target}'"
+        ):
+            client.compile(text)

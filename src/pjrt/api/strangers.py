@@ -1,8 +1,8 @@
-"""Strangers: whether the program that is compiled or run comes from one, as from a client of a server.
+"""Whose program is compiled or run: the user's, a stranger's as from a client of a server, or a framework's.
 
 What only the user of this process may ask of it, such as handlers in C whose operands nobody checks, is refused to
 strangers. Checks that cannot be made are no reason to compile their programs unseen. And what works for a stranger
-alone ends when it leaves, where it can be ended.
+alone ends when it leaves, where it can be ended. A framework of this process may name its own functions by address.
 """
 
 from __future__ import annotations
@@ -69,3 +69,28 @@ def the_stranger() -> Stranger | None:
 def is_for_stranger() -> bool:
     """Return whether the program that this thread compiles is a stranger's."""
     return _stranger.get() is not None
+
+
+@contextlib.contextmanager
+def from_caller(*, framework: bool) -> Iterator[None]:
+    """Let the programs that this thread compiles meanwhile come through the C API.
+
+    The outermost caller counts: a plugin that passes a framework's program on to another passes on its functions, too.
+
+    Args:
+        framework: whether a framework of this process called; else a client of this package did, with any program.
+    """
+    token = _from_framework.set(framework) if _from_framework.get() is None else None
+    try:
+        yield
+    finally:
+        if token is not None:
+            _from_framework.reset(token)
+
+
+_from_framework: contextvars.ContextVar[bool | None] = contextvars.ContextVar("pjrt_from_framework", default=None)
+
+
+def is_from_framework() -> bool:
+    """Return whether a framework of this process asks for the program that this thread compiles."""
+    return bool(_from_framework.get()) and not is_for_stranger()

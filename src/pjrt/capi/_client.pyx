@@ -28,6 +28,7 @@ from pjrt.api.errors import InvalidArgumentError, NotFoundError, PjrtError, Unim
 from pjrt.api.host_buffer_semantics import HostBufferSemantics
 from pjrt.api.process_info import ProcessInfo
 from pjrt.api.shape_spec import ShapeSpec
+from pjrt.api.strangers import from_caller
 from pjrt.capi._capabilities import of_devices
 from pjrt.capi._documented import documented
 from pjrt.capi._gate import close_at_exit
@@ -137,7 +138,8 @@ cdef class ClientCore(ClientScope):
         args.compile_options = serialized
         args.compile_options_size = len(serialized)
         try:
-            self.call(SLOT_PJRT_Client_Compile, &args)
+            with from_caller(framework=False):
+                self.call(SLOT_PJRT_Client_Compile, &args)
         except PjrtError as error:
             raise doubted(error, ready, doubt)
         return new_loaded_executable(self, args.executable)

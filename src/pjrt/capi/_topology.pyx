@@ -18,6 +18,7 @@ from pjrt.api.checks import expect, expect_bytes
 from pjrt.api.element_type import ElementType
 from pjrt.api.errors import InternalError, InvalidArgumentError, PjrtError
 from pjrt.api.shape_spec import expect_shape
+from pjrt.api.strangers import from_caller
 from pjrt.api.topology import TopologyDescription
 from pjrt.capi._capabilities import of_devices
 from pjrt.capi._documented import documented
@@ -89,7 +90,8 @@ cdef class TopologyCore(Native):
             args.client = <PJRT_Client *>(<ClientScope>client).native
             (<ClientScope>client).enter()
         try:
-            self.call(SLOT_PJRT_Compile, &args)
+            with from_caller(framework=False):
+                self.call(SLOT_PJRT_Compile, &args)
         except PjrtError as error:
             raise doubted(error, ready, doubt)
         finally:

@@ -19,6 +19,7 @@ from pjrt.capi.export._program cimport read_options, read_program
 from pjrt.capi.export._trampolines cimport has_field, keep, put, quiet_trampoline, trampoline
 
 from pjrt.api.errors import InternalError, InvalidArgumentError
+from pjrt.api.strangers import from_caller
 from pjrt.api.value_path import FailedRunError
 
 
@@ -272,9 +273,10 @@ cdef int _fingerprint(void *raw) except -1:
 cdef int _compile(void *raw) except -1:
     args = <PJRT_Client_Compile_Args *>raw
     cdef ClientRecord record = client_record(args.client)
-    loaded = record.client.compile(
-        read_program(args.program, record.client), read_options(args.compile_options, args.compile_options_size)
-    )
+    program = read_program(args.program, record.client)
+    options = read_options(args.compile_options, args.compile_options_size)
+    with from_caller(framework=True):
+        loaded = record.client.compile(program, options)
     args.executable = LoadedExecutableRecord.of(record, loaded).give()
 
 

@@ -14,6 +14,7 @@ from pjrt.capi.export._owned_bytes cimport OwnedBytes, give_bytes
 from pjrt.capi.export._program cimport read_options, read_program
 from pjrt.capi.export._trampolines cimport keep, put, trampoline
 
+from pjrt.api.strangers import from_caller
 from pjrt.capi._capabilities import stated
 
 
@@ -63,7 +64,9 @@ cdef int _compile(void *raw) except -1:
     client = None if args.client == NULL else client_record(args.client).client
     topology = topology_record(args.topology).topology
     options = read_options(args.compile_options, args.compile_options_size)
-    executable = topology.compile(read_program(args.program, topology), options, client=client)
+    program = read_program(args.program, topology)
+    with from_caller(framework=True):
+        executable = topology.compile(program, options, client=client)
     args.executable = <PJRT_Executable *>ExecutableRecord.of(executable).give()
 
 

@@ -21,7 +21,7 @@ from typing import Any
 from pjrt.api.compile_options import CompileOptions, DeviceAssignment, OptionValue
 from pjrt.api.errors import InvalidArgumentError, UnimplementedError
 from pjrt.api.program import AnyProgram, Program, ProgramFormat
-from pjrt.api.strangers import is_for_stranger
+from pjrt.api.strangers import is_from_framework
 from pjrt.stablehlo import _mlir, jaxlib
 from pjrt.stablehlo._mlir import MlirModule
 from pjrt.stablehlo.compilation_advice import with_advice
@@ -117,14 +117,15 @@ def prepare_calls(targets: Collection[str]) -> None:
         targets: the targets of the program's custom calls.
 
     Raises:
-        InvalidArgumentError: the program comes from another process: from a client, or there is no JAX in this one.
+        InvalidArgumentError: the program does not come from JAX in this process, through the C API: a file or a client
+            of a server may state any address.
     """
     for target, wrapper in _FUNCTIONS.items():
-        if target in targets and (is_for_stranger() or "jax" not in sys.modules):
+        if target in targets and not ("jax" in sys.modules and is_from_framework()):
             raise InvalidArgumentError(
                 f"expected a program that needs no Python of another process, found a call of {target!r}: it asks a "
-                f"function that was given to {wrapper}; run it on a device of the process of that function, or write "
-                "it without: jax.shard_map states how work is divided"
+                f"function that was given to {wrapper}; run it with JAX in the process of that function, or write it "
+                "without: jax.shard_map states how work is divided"
             )
     if DIVIDED_TARGET in targets:
         _divide_callbacks()
