@@ -11,14 +11,28 @@ from pjrt.api.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from pjrt import conformance, distributed, frameworks, host, ifrt, layers, models, plugins, remote, stablehlo
-    from pjrt.api.alias_fulfillment import AliasFulfillment
-    from pjrt.api.attributes import Attributes, NamedValue
-    from pjrt.api.buffer import Buffer, ExternalReference
-    from pjrt.api.capability import Capabilities, Feature
+    from pjrt.api.buffer import (
+        AliasFulfillment,
+        AsyncHostToDeviceTransferManager,
+        Buffer,
+        CopyToDeviceStream,
+        ExternalReference,
+        HostBufferSemantics,
+        RawBuffer,
+    )
+    from pjrt.api.capability import Capabilities, Effort, Feature, Reason, ReasonKind, Support, Verdict
     from pjrt.api.client import Client
-    from pjrt.api.compatibility import Effort, Reason, ReasonKind, Support, Verdict
     from pjrt.api.compile_options import CompileOptions, DeviceAssignment
-    from pjrt.api.device import AllocatorStats, AsyncTrackingEvent, Device, DeviceDescription
+    from pjrt.api.device import (
+        AllocatorStats,
+        AsyncTrackingEvent,
+        Attributes,
+        Device,
+        DeviceDescription,
+        MemorySpace,
+        MemorySpaceDescription,
+        NamedValue,
+    )
     from pjrt.api.element_type import ElementType
     from pjrt.api.errors import (
         AbortedError,
@@ -40,26 +54,21 @@ if TYPE_CHECKING:
         UnimplementedError,
         UnknownError,
     )
-    from pjrt.api.executable import CompiledMemoryStats, Executable
-    from pjrt.api.execute_options import ExecuteContext, ExecuteOptions, HloOutputCallback, RecvCallback, SendCallback
+    from pjrt.api.executable import CompiledMemoryStats, Executable, TpuExecutable
     from pjrt.api.future import Future, Promise
-    from pjrt.api.host_buffer_semantics import HostBufferSemantics
-    from pjrt.api.key_value_store import InMemoryKeyValueStore, KeyValueStore
-    from pjrt.api.layout import Layout, StridedLayout, TiledLayout
-    from pjrt.api.loaded_executable import LoadedExecutable
-    from pjrt.api.memory_space import MemorySpace, MemorySpaceDescription
-    from pjrt.api.multi_slice import MultiSliceConfig
-    from pjrt.api.phase_compiler import PartialProgram, PhaseCompiler
+    from pjrt.api.key_value_store import InMemoryKeyValueStore, KeyValueStore, ProcessInfo, ProcessState
+    from pjrt.api.loaded_executable import (
+        ExecuteContext,
+        ExecuteOptions,
+        HloOutputCallback,
+        LoadedExecutable,
+        RecvCallback,
+        SendCallback,
+    )
     from pjrt.api.plugin import Plugin
-    from pjrt.api.process_info import ProcessInfo, ProcessState
-    from pjrt.api.program import Program, ProgramFormat
-    from pjrt.api.raw_buffer import RawBuffer
-    from pjrt.api.shape_spec import ShapeSpec
-    from pjrt.api.source_location import SourceLocation
-    from pjrt.api.topology import TopologyDescription
-    from pjrt.api.tpu_executable import TpuExecutable
-    from pjrt.api.tpu_topology import TpuTopology
-    from pjrt.api.transfer import AsyncHostToDeviceTransferManager, CopyToDeviceStream
+    from pjrt.api.program import Program, ProgramFormat, SourceLocation
+    from pjrt.api.shape_spec import Layout, ShapeSpec, StridedLayout, TiledLayout
+    from pjrt.api.topology import MultiSliceConfig, PartialProgram, PhaseCompiler, TopologyDescription, TpuTopology
     from pjrt.artifacts.compilation_cache import CompilationCache
     from pjrt.artifacts.saved_executable import SavedExecutable, load_executable, save_executable
     from pjrt.capi.export import ExportedPlugin, export
@@ -182,12 +191,12 @@ __all__ = [
 
 # The modules of names that are imported at their first use, so that programs without them start faster.
 _HOMES = {
-    "pjrt.api.alias_fulfillment": "AliasFulfillment",
-    "pjrt.api.attributes": "Attributes NamedValue",
+    "pjrt.api.buffer": "AliasFulfillment",
+    "pjrt.api.device": "Attributes NamedValue",
     "pjrt.api.buffer": "Buffer ExternalReference",
     "pjrt.api.capability": "Capabilities Feature",
     "pjrt.api.client": "Client",
-    "pjrt.api.compatibility": "Effort Reason ReasonKind Support Verdict",
+    "pjrt.api.capability": "Effort Reason ReasonKind Support Verdict",
     "pjrt.api.compile_options": "CompileOptions DeviceAssignment",
     "pjrt.api.device": "AllocatorStats AsyncTrackingEvent Device DeviceDescription",
     "pjrt.api.element_type": "ElementType",
@@ -197,25 +206,25 @@ _HOMES = {
         "ResourceExhaustedError StatusCode UnauthenticatedError UnavailableError UnimplementedError UnknownError"
     ),
     "pjrt.api.executable": "CompiledMemoryStats Executable",
-    "pjrt.api.execute_options": "ExecuteContext ExecuteOptions HloOutputCallback RecvCallback SendCallback",
+    "pjrt.api.loaded_executable": "ExecuteContext ExecuteOptions HloOutputCallback RecvCallback SendCallback",
     "pjrt.api.future": "Future Promise",
-    "pjrt.api.host_buffer_semantics": "HostBufferSemantics",
+    "pjrt.api.buffer": "HostBufferSemantics",
     "pjrt.api.key_value_store": "InMemoryKeyValueStore KeyValueStore",
-    "pjrt.api.layout": "Layout StridedLayout TiledLayout",
+    "pjrt.api.shape_spec": "Layout StridedLayout TiledLayout",
     "pjrt.api.loaded_executable": "LoadedExecutable",
-    "pjrt.api.memory_space": "MemorySpace MemorySpaceDescription",
-    "pjrt.api.multi_slice": "MultiSliceConfig",
-    "pjrt.api.phase_compiler": "PartialProgram PhaseCompiler",
+    "pjrt.api.device": "MemorySpace MemorySpaceDescription",
+    "pjrt.api.topology": "MultiSliceConfig",
+    "pjrt.api.topology": "PartialProgram PhaseCompiler",
     "pjrt.api.plugin": "Plugin",
-    "pjrt.api.process_info": "ProcessInfo ProcessState",
+    "pjrt.api.key_value_store": "ProcessInfo ProcessState",
     "pjrt.api.program": "Program ProgramFormat",
-    "pjrt.api.raw_buffer": "RawBuffer",
+    "pjrt.api.buffer": "RawBuffer",
     "pjrt.api.shape_spec": "ShapeSpec",
-    "pjrt.api.source_location": "SourceLocation",
+    "pjrt.api.program": "SourceLocation",
     "pjrt.api.topology": "TopologyDescription",
-    "pjrt.api.tpu_executable": "TpuExecutable",
-    "pjrt.api.tpu_topology": "TpuTopology",
-    "pjrt.api.transfer": "AsyncHostToDeviceTransferManager CopyToDeviceStream",
+    "pjrt.api.executable": "TpuExecutable",
+    "pjrt.api.topology": "TpuTopology",
+    "pjrt.api.buffer": "AsyncHostToDeviceTransferManager CopyToDeviceStream",
     "pjrt.artifacts.compilation_cache": "CompilationCache",
     "pjrt.artifacts.saved_executable": "SavedExecutable load_executable save_executable",
     "pjrt.capi.export": "ExportedPlugin export",

@@ -9,9 +9,19 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from pjrt.api.capability import ATTRIBUTE, Capabilities, Feature
+from pjrt.api.capability import (
+    ATTRIBUTE,
+    Capabilities,
+    Effort,
+    Feature,
+    Reason,
+    ReasonKind,
+    Support,
+    Verdict,
+    decide,
+    only_format,
+)
 from pjrt.api.client import Client
-from pjrt.api.compatibility import Effort, Reason, ReasonKind, Support, Verdict, decide, only_format
 from pjrt.api.element_type import ElementType
 from pjrt.api.program import Program
 from pjrt.api.topology import TopologyDescription

@@ -9,17 +9,9 @@ import numpy as np
 import pytest
 
 import pjrt
-from pjrt.api.checks import (
-    expect,
-    expect_array,
-    expect_bytes,
-    expect_callable,
-    expect_int,
-    expect_out,
-    expect_sequence,
-)
-from pjrt.api.execute_options import ExecuteOptions, SendCallback
-from pjrt.api.layout import StridedLayout, TiledLayout
+from pjrt.api.checks import expect, expect_array, expect_bytes, expect_callable, expect_int, expect_out, expect_sequence
+from pjrt.api.loaded_executable import ExecuteOptions, SendCallback
+from pjrt.api.shape_spec import StridedLayout, TiledLayout
 
 F32 = pjrt.ElementType.F32
 make: Any = pjrt

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import pjrt
-from pjrt.api.partitioning import Partitioning
+from pjrt.api.compile_options import Partitioning
 
 int64 = st.integers(-(2**63), 2**63 - 1)
 overrides = st.dictionaries(

@@ -22,9 +22,9 @@ OTHER_DIALECTS = {f"jaxlib.mlir.dialects.{name}" for name in ("chlo", "mhlo", "m
 
 FOR_SOME_PROGRAMS = {
     "pjrt.api.capability",
-    "pjrt.api.compatibility",
-    "pjrt.api.phase_compiler",
-    "pjrt.api.tpu_topology",
+    "pjrt.api.capability",
+    "pjrt.api.topology",
+    "pjrt.api.topology",
     "pjrt.devices.xla.ffi_handler",
     "pjrt.devices.xla.special_buffers",
     "pjrt.devices.xla.topology",
@@ -42,7 +42,7 @@ FOR_SOME_COMMANDS = {
     "hashlib",
     "importlib.metadata",
     "pjrt.api.capability",
-    "pjrt.api.compatibility",
+    "pjrt.api.capability",
     "pjrt.artifacts.saved_executable",
     "pjrt.host_memory.difference",
     "pjrt.ifrt.remap_plan",

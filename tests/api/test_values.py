@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import pjrt
-from pjrt.api.layout import row_major_strides
+from pjrt.api.shape_spec import row_major_strides
 
 tiles = st.lists(st.lists(st.integers(1, 200) | st.just(-1), min_size=1, max_size=3).map(tuple), max_size=3).map(tuple)
 

@@ -14,7 +14,7 @@ from waiting import wait_until
 
 import pjrt
 from pjrt.api.client import Client
-from pjrt.api.process_info import ProcessInfo, ProcessState
+from pjrt.api.key_value_store import ProcessInfo, ProcessState
 
 X = np.arange(4, dtype=np.float32)
 SPEC = pjrt.ShapeSpec((4,), pjrt.ElementType.F32)

@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 
-from pjrt.api import array_value
+from pjrt.api import buffer as array_value
 from pjrt.api.buffer import Buffer
 from pjrt.api.client import Client
 from pjrt.api.element_type import ElementType

@@ -19,7 +19,7 @@ from pjrt.api.errors import (
     UnimplementedError,
 )
 from pjrt.api.future import Promise
-from pjrt.api.layout import TiledLayout
+from pjrt.api.shape_spec import TiledLayout
 
 ARRAY = np.arange(6, dtype=np.float32).reshape(2, 3)
 

@@ -13,22 +13,14 @@ import numpy as np
 import pytest
 from anydevice.backend import Backend
 
-from pjrt.api.capability import Feature
+from pjrt.api.capability import Effort, Feature, Verdict
 from pjrt.api.client import Client
-from pjrt.api.compatibility import Effort, Verdict
 from pjrt.api.compile_options import CompileOptions
 from pjrt.api.element_type import ElementType
-from pjrt.api.errors import (
-    FailedPreconditionError,
-    InternalError,
-    InvalidArgumentError,
-    PjrtError,
-    UnimplementedError,
-)
-from pjrt.api.execute_options import ExecuteOptions
-from pjrt.api.layout import Layout, StridedLayout, TiledLayout
+from pjrt.api.errors import FailedPreconditionError, InternalError, InvalidArgumentError, PjrtError, UnimplementedError
+from pjrt.api.loaded_executable import ExecuteOptions
 from pjrt.api.program import Program
-from pjrt.api.shape_spec import ShapeSpec
+from pjrt.api.shape_spec import Layout, ShapeSpec, StridedLayout, TiledLayout
 
 F32 = ElementType.F32
 _NUMBERS = itertools.count()

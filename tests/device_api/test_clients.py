@@ -12,7 +12,7 @@ from pjrt.api.client import Client
 from pjrt.api.device import Device
 from pjrt.api.element_type import ElementType
 from pjrt.api.errors import FailedPreconditionError, InvalidArgumentError, NotFoundError
-from pjrt.api.layout import TiledLayout
+from pjrt.api.shape_spec import TiledLayout
 
 
 @pytest.mark.full

@@ -13,8 +13,8 @@ from pjrt.api.compile_options import CompileOptions, DeviceAssignment
 from pjrt.api.device import Device
 from pjrt.api.element_type import ElementType
 from pjrt.api.errors import DataLossError, InvalidArgumentError, PjrtError
-from pjrt.api.layout import TiledLayout
 from pjrt.api.program import Program
+from pjrt.api.shape_spec import TiledLayout
 
 X = np.arange(4, dtype=np.float32)
 

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from anydevice import Absent, Backend
 
+from pjrt.api.buffer import CopyToDeviceStream
 from pjrt.api.client import Client
 from pjrt.api.compile_options import CompileOptions, DeviceAssignment
 from pjrt.api.device import Device
@@ -22,9 +23,8 @@ from pjrt.api.errors import (
     PjrtError,
     StatusCode,
 )
-from pjrt.api.execute_options import ExecuteOptions, HloOutputCallback, RecvCallback, SendCallback
 from pjrt.api.future import Future
-from pjrt.api.transfer import CopyToDeviceStream
+from pjrt.api.loaded_executable import ExecuteOptions, HloOutputCallback, RecvCallback, SendCallback
 
 X = np.arange(4, dtype=np.float32)
 Y = np.full(4, 10, np.float32)

@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 from anydevice import Absent, Backend, aligned
 
+from pjrt.api.buffer import HostBufferSemantics
 from pjrt.api.client import Client
 from pjrt.api.device import Device
 from pjrt.api.element_type import ElementType
 from pjrt.api.errors import InvalidArgumentError, PjrtError, UnimplementedError
-from pjrt.api.host_buffer_semantics import HostBufferSemantics
-from pjrt.api.layout import StridedLayout, TiledLayout
+from pjrt.api.shape_spec import StridedLayout, TiledLayout
 
 ARRAY_TYPES = [each for each in ElementType if each not in (ElementType.INVALID, ElementType.TOKEN)]
 COPYING = (HostBufferSemantics.IMMUTABLE_ONLY_DURING_CALL, HostBufferSemantics.IMMUTABLE_UNTIL_TRANSFER_COMPLETES)

@@ -10,12 +10,11 @@ from anydevice import Backend
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pjrt.api.buffer import Buffer
+from pjrt.api.buffer import Buffer, HostBufferSemantics
 from pjrt.api.client import Client
 from pjrt.api.element_type import ElementType
 from pjrt.api.errors import InvalidArgumentError, PjrtError, UnimplementedError
-from pjrt.api.host_buffer_semantics import HostBufferSemantics
-from pjrt.api.layout import TiledLayout
+from pjrt.api.shape_spec import TiledLayout
 
 DTYPES = [np.int8, np.uint16, np.int32, np.float32, np.float64, np.complex64, np.bool_]
 

@@ -22,8 +22,7 @@ from pjrt.api.errors import (
     StatusCode,
     UnimplementedError,
 )
-from pjrt.api.layout import TiledLayout
-from pjrt.api.shape_spec import ShapeSpec
+from pjrt.api.shape_spec import ShapeSpec, TiledLayout
 
 SPEC = ShapeSpec((2, 3), ElementType.F32)
 ARRAY = np.arange(6, dtype=np.float32).reshape(2, 3)

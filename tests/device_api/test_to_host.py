@@ -20,7 +20,7 @@ from pjrt.api.errors import (
     OutOfRangeError,
 )
 from pjrt.api.future import Future, Promise
-from pjrt.api.layout import TiledLayout
+from pjrt.api.shape_spec import TiledLayout
 
 ARRAY = np.arange(6, dtype=np.float32).reshape(2, 3)
 

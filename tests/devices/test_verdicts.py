@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 
 import pjrt
-from pjrt.api.capability import Capabilities, Feature
-from pjrt.api.compatibility import Effort, ReasonKind, Verdict
+from pjrt.api.capability import Capabilities, Effort, Feature, ReasonKind, Verdict
 from pjrt.api.element_type import ElementType
 from pjrt.api.errors import PjrtError
 from pjrt.stablehlo import parse, read, signature

@@ -9,14 +9,12 @@ from collections.abc import Sequence
 from typing import Any
 
 import pjrt
-from pjrt.api.alias_fulfillment import AliasFulfillment
-from pjrt.api.device import AsyncTrackingEvent, DeviceDescription
+from pjrt.api.buffer import AliasFulfillment, AsyncHostToDeviceTransferManager, CopyToDeviceStream
+from pjrt.api.device import AsyncTrackingEvent, DeviceDescription, MemorySpace
 from pjrt.api.errors import unimplemented
-from pjrt.api.execute_options import ExecuteContext
 from pjrt.api.future import Future, Promise
-from pjrt.api.layout import TiledLayout
-from pjrt.api.memory_space import MemorySpace
-from pjrt.api.transfer import AsyncHostToDeviceTransferManager, CopyToDeviceStream
+from pjrt.api.loaded_executable import ExecuteContext
+from pjrt.api.shape_spec import TiledLayout
 
 NAME = "bare"
 

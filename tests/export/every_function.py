@@ -18,7 +18,7 @@ import pytest
 from bare import NAME, BareClient
 
 import pjrt
-from pjrt.api.execute_options import ExecuteOptions, RecvCallback
+from pjrt.api.loaded_executable import ExecuteOptions, RecvCallback
 
 FACTS = json.loads((Path(__file__).parents[1] / "capi" / "data" / "pjrt_c_abi.json").read_text())
 FUNCTIONS: list[str] = FACTS["api"]

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import pjrt
-from pjrt.api import interpreter_end
+from pjrt.api import waits
 from pjrt.capi.export import wait_for_pending
 from pjrt.capi.export._event import fail_pending
 from pjrt.host import HostClient
@@ -68,7 +68,7 @@ def test_a_thread_that_python_ends_inside_is_not_unwound_through_the_framework(f
 
 
 def test_memory_that_is_lent_is_no_work_to_wait_for_or_to_give_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(interpreter_end, "_deadline", None)  # the clock of the end starts when it is asked for
+    monkeypatch.setattr(waits, "_deadline", None)  # the clock of the end starts when it is asked for
     exported = pjrt.export(lambda **options: HostClient("lent", compile=lambda *_: None), name="lent")
     returned: list[bool] = []
     array = np.zeros(1 << 16, np.float32)

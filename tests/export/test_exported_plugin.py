@@ -21,7 +21,7 @@ def run_python(source: str) -> list[str]:
 
 BARE = """
     import pjrt
-    from pjrt.api.profiler import Profiler
+    from pjrt.api.plugin import Profiler
     from pjrt.capi import load_capsule
     from pjrt.host import HostClient
 

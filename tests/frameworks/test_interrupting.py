@@ -205,7 +205,7 @@ print("the next", float(x * 2))
 @pytest.mark.full
 def test_a_function_that_asks_is_told_that_the_interpreter_ends() -> None:
     done = subprocess.run(
-        [sys.executable, "-c", ASKS + "import pjrt.api.interpreter_end as end\nend.PATIENCE_SECONDS = 600\ny = x + 1"],
+        [sys.executable, "-c", ASKS + "import pjrt.api.waits as end\nend.PATIENCE_SECONDS = 600\ny = x + 1"],
         capture_output=True,
         text=True,
         timeout=250,  # less than it would be waited for

@@ -23,7 +23,7 @@ from protocol_client import (
 import pjrt
 from pjrt import ifrt
 from pjrt.api.element_type import ElementType
-from pjrt.api.layout import TiledLayout
+from pjrt.api.shape_spec import TiledLayout
 from pjrt.remote.protocol.messages import wire
 from pjrt.remote.protocol.values import (
     device_list_proto,

@@ -12,7 +12,7 @@ from protocol_client import ProtocolClient, connected
 
 import pjrt
 from pjrt import ifrt
-from pjrt.api.layout import TiledLayout
+from pjrt.api.shape_spec import TiledLayout
 from pjrt.remote import serve
 from pjrt.remote.protocol.messages import wire
 from pjrt.remote.protocol.values import element_type_of, error_of, layout_of_xla_proto, shape_of, sharding_of

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import pjrt
 from pjrt import ifrt
 from pjrt.api.element_type import ElementType
-from pjrt.api.layout import StridedLayout, TiledLayout
+from pjrt.api.shape_spec import StridedLayout, TiledLayout
 from pjrt.remote.protocol import values
 from pjrt.remote.protocol.messages import wire
 from pjrt.stablehlo.shardings.sharding import Sharding as Tiling

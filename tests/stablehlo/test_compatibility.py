@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pjrt.api.capability import Capabilities, Feature
-from pjrt.api.compatibility import (
+from pjrt.api.capability import (
+    Capabilities,
     Effort,
+    Feature,
     Reason,
     ReasonKind,
     SourceLocation,

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import pjrt
 from pjrt import ifrt
-from pjrt.api.strangers import for_stranger
+from pjrt.api.program import for_stranger
 from pjrt.capi import load_capsule
 from pjrt.stablehlo import Partitioned, partition, to_text
 from pjrt.stablehlo.shardings.sharding import Sharding

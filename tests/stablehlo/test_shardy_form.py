@@ -11,7 +11,7 @@ import pytest
 
 import pjrt
 from pjrt import ifrt, stablehlo
-from pjrt.api.partitioning import Partitioning
+from pjrt.api.compile_options import Partitioning
 from pjrt.stablehlo import jaxlib, partition, partitioning_of
 from pjrt.stablehlo.debug_options import mesh_shardings_enabled
 from pjrt.stablehlo.shardings.sharding import Sharding

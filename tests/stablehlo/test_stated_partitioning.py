@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 import pjrt
 from pjrt import stablehlo
-from pjrt.api.partitioning import Partitioning
+from pjrt.api.compile_options import Partitioning
 from pjrt.stablehlo import partitioning_of, with_partitioning
 
 BODY = """

@@ -1,4 +1,4 @@
-"""Checks of the Python types of arguments: the same errors for all devices, with what was expected and found.
+"""Checks of arguments, and of the options of devices, with what was expected and found.
 
 Annotations declare what a function takes. These checks enforce it at run time, where a mistake would otherwise become
 an ``AttributeError`` far from the call. Each returns the argument, so that a check can stand where the argument is
@@ -8,7 +8,7 @@ first used.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
@@ -73,7 +73,7 @@ def expect_sequence(values: Iterable[T], what: str) -> Sequence[T]:
     """
     if isinstance(values, (list, tuple)):
         return values
-    from pjrt.api.array_value import ArrayValue  # which needs this module
+    from pjrt.api.buffer import ArrayValue  # which needs this module
 
     if isinstance(values, Iterable) and not isinstance(values, (str, bytes, bytearray, ArrayValue)):
         return list(values)
@@ -144,3 +144,58 @@ def expect_out(out: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.nda
     if isinstance(out, np.ndarray):
         description = f"{'a writable' if out.flags.writeable else 'a read-only'} array of {out.dtype}{list(out.shape)}"
     raise InvalidArgumentError(f"expected a writable array of {dtype}{list(shape)} to copy to, found {description}")
+
+
+_MOST_DEVICES = 4096
+"""A larger number of virtual devices is taken for a mistake."""
+
+_MOST_DIGITS = 9
+"""Python refuses to read a number of thousands of digits, and no topology has a number of devices of ten."""
+
+
+def check_option_names(platform: str, options: Mapping[str, object], known: Sequence[str]) -> None:
+    """Raise an error for an option that a client does not have.
+
+    Raises:
+        InvalidArgumentError: an option is unknown.
+    """
+    for name in options:
+        if name not in known:
+            raise InvalidArgumentError(
+                f"the device '{platform}' has no option {name!r}; it has {', '.join(known) or 'none'}"
+            )
+
+
+def check_num_devices(platform: str, options: Mapping[str, object]) -> int:
+    """Return the option ``num_devices``, the number of virtual devices; 1 is the default.
+
+    Raises:
+        InvalidArgumentError: the option is not a number of devices.
+    """
+    count = options.get("num_devices", 1)
+    if isinstance(count, bool) or not isinstance(count, int) or not 1 <= count <= _MOST_DEVICES:
+        raise InvalidArgumentError(
+            f"the option num_devices of the device '{platform}' is a number from 1 to {_MOST_DEVICES}, found {count!r}"
+        )
+    return count
+
+
+def topology_options(platform: str, name: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options of a topology whose name is its number of devices, which becomes the option ``num_devices``.
+
+    Args:
+        platform: the device's name, for messages.
+        name: the number, such as ``8``; empty for the default.
+        options: the other options; ``num_devices`` may stand there instead of in the name.
+
+    Raises:
+        InvalidArgumentError: the name is not a number, or the options have ``num_devices`` too.
+    """
+    if not name:
+        return dict(options)
+    if not name.isdecimal() or len(name) > _MOST_DIGITS or "num_devices" in options:
+        raise InvalidArgumentError(
+            f"a topology of the device '{platform}' is named by the number of its devices, such as '8', or has the "
+            f"option num_devices instead; found the name {name!r} and the options {dict(options)}"
+        )
+    return {**options, "num_devices": int(name)}

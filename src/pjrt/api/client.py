@@ -3,36 +3,43 @@
 from __future__ import annotations
 
 import abc
+import weakref
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from pjrt.api import close_callbacks
+from pjrt.api.buffer import HostBufferSemantics
 from pjrt.api.checks import expect_int
 from pjrt.api.errors import FailedPreconditionError, NotFoundError, PjrtError, unimplemented
-from pjrt.api.host_buffer_semantics import HostBufferSemantics
 
 if TYPE_CHECKING:
-    from pjrt.api.abi_version import RuntimeAbiVersion
-    from pjrt.api.alias_fulfillment import AliasFulfillment
-    from pjrt.api.attributes import Attributes
-    from pjrt.api.buffer import Buffer
-    from pjrt.api.capability import Capabilities
-    from pjrt.api.compatibility import Effort, Support
+    from pjrt.api.buffer import AliasFulfillment, AsyncHostToDeviceTransferManager, Buffer, CrossHostReceive
+    from pjrt.api.capability import Capabilities, Effort, Support
     from pjrt.api.compile_options import CompileOptions, DeviceAssignment
-    from pjrt.api.cross_host import CrossHostReceive
-    from pjrt.api.device import Device
+    from pjrt.api.device import Attributes, Device, MemorySpace
     from pjrt.api.element_type import ElementType
-    from pjrt.api.executable import Executable
-    from pjrt.api.execute_options import ExecuteContext
+    from pjrt.api.executable import Executable, RuntimeAbiVersion
     from pjrt.api.future import Future
-    from pjrt.api.layout import Layout
-    from pjrt.api.loaded_executable import LoadedExecutable
-    from pjrt.api.memory_space import MemorySpace
-    from pjrt.api.process_info import ProcessInfo
+    from pjrt.api.key_value_store import ProcessInfo
+    from pjrt.api.loaded_executable import ExecuteContext, LoadedExecutable
     from pjrt.api.program import AnyProgram
-    from pjrt.api.shape_spec import Shapes, ShapeSpec
+    from pjrt.api.shape_spec import Layout, Shapes, ShapeSpec
     from pjrt.api.topology import TopologyDescription
-    from pjrt.api.transfer import AsyncHostToDeviceTransferManager
+
+
+_finalizers: weakref.WeakKeyDictionary[Client, list[weakref.finalize[[], Client]]] = weakref.WeakKeyDictionary()
+
+
+def _add_close_callback(client: Client, callback: Callable[[], object]) -> None:
+    """Add a callback of a client; the end of the process does not call it."""
+    finalizer = weakref.finalize(client, callback)
+    finalizer.atexit = False
+    _finalizers.setdefault(client, []).append(finalizer)
+
+
+def _call_close_callbacks(client: Client) -> None:
+    """Call the callbacks of a client that was closed."""
+    for finalizer in _finalizers.pop(client, ()):
+        finalizer()
 
 
 class Client(abc.ABC):
@@ -188,7 +195,7 @@ class Client(abc.ABC):
         """
         if self.is_closed:
             raise FailedPreconditionError(f"the client of '{self.platform_name}' is closed; make a new one")
-        from pjrt.api.compatibility import decide, only_format, try_compiling  # here, for a fast start
+        from pjrt.api.capability import decide, only_format, try_compiling  # here, for a fast start
 
         static_check = only_format(program, self.capabilities)
         return decide(effort, static_check, lambda: try_compiling(self, program, options))
@@ -386,11 +393,11 @@ class Client(abc.ABC):
 
         The end of the process does not call it.
         """
-        close_callbacks.add(self, callback)
+        _add_close_callback(self, callback)
 
     def _notify_closed(self) -> None:
         """Call the callbacks of ``add_close_callback``; ``close`` does this last."""
-        close_callbacks.call_all(self)
+        _call_close_callbacks(self)
 
     def __enter__(self) -> Client:
         return self
@@ -402,3 +409,21 @@ class Client(abc.ABC):
         if self.is_closed:
             return f"<{type(self).__name__} {self.platform_name}, closed>"
         return f"<{type(self).__name__} {self.platform_name}, {len(self.devices)} devices>"
+
+
+class LocalHandler:
+    """An FFI handler that only the process that registers it can run, such as one that uses its global variables.
+
+    A client whose devices are in other processes has them call it here. It gets copies of the operands then, and what
+    it writes into the results, which are zero before, goes back.
+
+    Args:
+        function: the handler, as ``Client.register_ffi_handler`` takes it.
+    """
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self._function = function
+
+    def __call__(self, *buffers: Any, **attributes: Any) -> None:
+        """Call the handler."""
+        self._function(*buffers, **attributes)

@@ -1,13 +1,36 @@
-"""Compile options: the options of one compilation (``xla::CompileOptions``, ``CompileOptionsProto`` on the wire)."""
+"""Compile options: the options of one compilation (``xla::CompileOptions``, ``CompileOptionsProto``)."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from pjrt.api.checks import expect, expect_all, expect_int, expect_sequence
 from pjrt.api.errors import InvalidArgumentError
-from pjrt.api.partitioning import Partitioning
+
+
+class Partitioning(NamedTuple):
+    """The compile options that a program may state itself; ``pjrt.stablehlo.partitioning_of`` reads them.
+
+    Attributes:
+        num_replicas: copies of the program, each with its own data.
+        num_partitions: pieces that one copy is cut into.
+        use_shardy_partitioner: whether the shardings are Shardy's (``sdy`` dialect) and not GSPMD's.
+    """
+
+    num_replicas: int = 1
+    num_partitions: int = 1
+    use_shardy_partitioner: bool = False
+
+    @property
+    def num_devices(self) -> int:
+        """The number of devices that take part."""
+        return self.num_replicas * self.num_partitions
+
+    def __str__(self) -> str:
+        return f"{self.num_replicas} replicas × {self.num_partitions} partitions"
+
 
 OptionValue = str | bool | int | float
 """The type of an option override; ``CompileOptionsProto`` has one case for each."""
@@ -97,9 +120,9 @@ class DeviceAssignment:
 
     def to_proto(self) -> bytes:
         """Return the assignment as a serialized ``DeviceAssignmentProto``."""
-        from pjrt.api import _protos
+        from pjrt.api import protobuf
 
-        return bytes(_protos.encode_device_assignment(self).SerializeToString())
+        return bytes(protobuf.encode_device_assignment(self).SerializeToString())
 
     @staticmethod
     def from_proto(serialized: bytes) -> DeviceAssignment:
@@ -108,9 +131,9 @@ class DeviceAssignment:
         Raises:
             InvalidArgumentError: the bytes are not such a message, or its rows do not make an assignment.
         """
-        from pjrt.api import _protos
+        from pjrt.api import protobuf
 
-        return _protos.decode_device_assignment(_protos.parse("DeviceAssignmentProto", serialized))
+        return protobuf.decode_device_assignment(protobuf.parse("DeviceAssignmentProto", serialized))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -278,9 +301,9 @@ class CompileOptions:
 
     def to_proto(self) -> bytes:
         """Return the options as a serialized ``CompileOptionsProto``, as ``PJRT_Client_Compile`` takes them."""
-        from pjrt.api import _protos
+        from pjrt.api import protobuf
 
-        return _protos.encode_compile_options(self)
+        return protobuf.encode_compile_options(self)
 
     @staticmethod
     def from_proto(serialized: bytes) -> CompileOptions:
@@ -289,9 +312,9 @@ class CompileOptions:
         Raises:
             InvalidArgumentError: the bytes are not such a message.
         """
-        from pjrt.api import _protos
+        from pjrt.api import protobuf
 
-        return _protos.decode_compile_options(serialized)
+        return protobuf.decode_compile_options(serialized)
 
 
 _COUNTS = ("num_replicas", "num_partitions")

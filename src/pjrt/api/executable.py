@@ -1,4 +1,8 @@
-"""Executables: compiled programs that are not loaded on devices (``PjRtExecutable``, ``PJRT_Executable``)."""
+"""Executables: compiled programs that are not loaded on devices (``PjRtExecutable``, ``PJRT_Executable``).
+
+Whether one can run on a runtime is a question of their ABI versions (the AbiVersion extension). Where a new buffer
+stands is decided here for implementations of clients; callers do not need it.
+"""
 
 from __future__ import annotations
 
@@ -6,16 +10,16 @@ import abc
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from pjrt.api.errors import unimplemented
+from pjrt.api.checks import expect
+from pjrt.api.device import Device, MemorySpace, NamedValue
+from pjrt.api.errors import FailedPreconditionError, InvalidArgumentError, unimplemented
+from pjrt.api.program import Program
 
 if TYPE_CHECKING:
-    from pjrt.api.abi_version import ExecutableAbiVersion
+    from pjrt.api.client import Client
     from pjrt.api.compile_options import CompileOptions
     from pjrt.api.element_type import ElementType
-    from pjrt.api.layout import Layout
-    from pjrt.api.program import Program
-    from pjrt.api.shape_spec import ShapeSpec
-    from pjrt.api.tpu_executable import TpuExecutable
+    from pjrt.api.shape_spec import Layout, ShapeSpec
 
 
 class Executable(abc.ABC):
@@ -204,3 +208,119 @@ class CompiledMemoryStats(NamedTuple):
         """
         parts = self.argument_size_in_bytes + self.output_size_in_bytes - self.alias_size_in_bytes
         return max(parts + self.temp_size_in_bytes + self.generated_code_size_in_bytes, self.peak_memory_in_bytes)
+
+
+class TpuExecutable(abc.ABC):
+    """The contents of a serialized TPU executable; no TPU is needed to read it."""
+
+    __slots__ = ("__weakref__",)
+
+    @abc.abstractmethod
+    def target_arguments(self) -> bytes:
+        """Return the vendor's serialized description of the target hardware
+        (``PJRT_TpuExecutable_GetTargetArguments``).
+        """
+
+    @abc.abstractmethod
+    def hlo_module(self) -> Program:
+        """Return the program after the compiler's optimizations, in the format ``hlo_with_config``
+        (``PJRT_TpuExecutable_GetHloModuleWithConfig``).
+        """
+
+    @abc.abstractmethod
+    def memory_stats(self) -> bytes:
+        """Return a serialized ``xla.CompiledMemoryStatsProto``, the memory that a run needs, buffer by buffer
+        (``PJRT_TpuExecutable_GetCompiledMemoryStats``).
+        """
+
+    @abc.abstractmethod
+    def cost_analysis(self) -> Mapping[str, NamedValue]:
+        """Return the cost of one run, by XLA's keys such as ``flops`` and ``bytes accessed``
+        (``PJRT_TpuExecutable_RunHloCostAnalysis``).
+        """
+
+
+class RuntimeAbiVersion(abc.ABC):
+    """The ABI version of a client's runtime (``PJRT_RuntimeAbiVersion``)."""
+
+    __slots__ = ("__weakref__",)
+
+    @property
+    @abc.abstractmethod
+    def platform_id(self) -> int:
+        """A number that is the same for versions of the same platform."""
+
+    @abc.abstractmethod
+    def to_proto(self) -> bytes:
+        """Return the vendor's serialized proto of the version."""
+
+    @abc.abstractmethod
+    def check_compatible_with(self, other: RuntimeAbiVersion | ExecutableAbiVersion) -> None:
+        """Raise an error unless a runtime of this version can run what was made for the other.
+
+        Raises:
+            PjrtError: the versions are incompatible; the message is the vendor's reason.
+        """
+
+
+class ExecutableAbiVersion(abc.ABC):
+    """The ABI version that an executable needs (``PJRT_ExecutableAbiVersion``)."""
+
+    __slots__ = ("__weakref__",)
+
+    @property
+    @abc.abstractmethod
+    def platform_id(self) -> int:
+        """A number that is the same for versions of the same platform."""
+
+    @abc.abstractmethod
+    def to_proto(self) -> bytes:
+        """Return the vendor's serialized proto of the version."""
+
+
+def choose_place(client: Client, device: Device | None, memory_space: MemorySpace | None) -> tuple[Device, MemorySpace]:
+    """Return the device and memory space for a buffer whose caller named either, both or none of them.
+
+    Raises:
+        InvalidArgumentError: the two do not belong together or to this client, or this process cannot address them.
+        FailedPreconditionError: neither is named, and this process can address no device of the client.
+    """
+    if memory_space is not None:
+        expect(memory_space, MemorySpace, "a memory space of this client, one of client.memory_spaces")
+    if device is None:
+        if memory_space is None:
+            device = default_device(client)
+        else:
+            device = next((d for d in memory_space.devices if d.is_addressable), None)
+            if device is None:
+                raise InvalidArgumentError(f"no device of this process can address the memory space {memory_space}")
+    expect(device, Device, "a device of this client, one of client.addressable_devices")
+    if device.client is not client:
+        raise InvalidArgumentError(
+            f"{device} belongs to another client ({device.client!r}); use one of client.addressable_devices"
+        )
+    if not device.is_addressable:
+        raise InvalidArgumentError(
+            f"{device} belongs to process {device.process_index}; use one of client.addressable_devices"
+        )
+    if memory_space is None:
+        return device, device.default_memory_space
+    if memory_space not in device.memory_spaces:
+        spaces = ", ".join(str(space) for space in device.memory_spaces)
+        raise InvalidArgumentError(f"{device} cannot address the memory space {memory_space}; it has {spaces}")
+    return device, memory_space
+
+
+def default_device(client: Client) -> Device:
+    """Return the device that is meant where a caller names none: the client's first addressable one.
+
+    Raises:
+        FailedPreconditionError: This process can address no device of the client.
+    """
+    devices = client.addressable_devices
+    if not devices:
+        raise FailedPreconditionError(
+            f"this process can address none of the {len(client.devices)} devices of '{client.platform_name}', so there "
+            "is nowhere to put a buffer; use a process that has devices, one of the process_index of client.devices"
+        )
+    return devices[0]

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Generator, Iterable
 from typing import Any, Generic, TypeVar
 
-from pjrt.api import interruption
+from pjrt.api import waits
 from pjrt.api.errors import DeadlineExceededError, FailedPreconditionError, InternalError, PjrtError
 from pjrt.api.waits import Server, server_here
 from pjrt.system import after_fork_in_child
@@ -286,7 +286,7 @@ class Future(Generic[T]):
                     server.check(self)
                 self._block(left)
         except KeyboardInterrupt:
-            interruption.note()
+            waits.note_interruption()
             raise
 
     def _call(self, callback: Callable[[Future[T]], object]) -> None:

@@ -1,18 +1,18 @@
-"""Plugins: they make clients and topologies (the plugin side of ``PJRT_Api``)."""
+"""Plugins: they make clients, topologies and profiling sessions (the plugin side of ``PJRT_Api``)."""
 
 from __future__ import annotations
 
 import abc
 from collections.abc import Mapping
+from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from pjrt.api.attributes import Attributes
+from pjrt.api.device import Attributes
 from pjrt.api.errors import unimplemented
 
 if TYPE_CHECKING:
     from pjrt.api.capability import Capabilities
     from pjrt.api.client import Client
-    from pjrt.api.profiler import Profiler
     from pjrt.api.topology import TopologyDescription
 
 
@@ -87,3 +87,28 @@ class Plugin(abc.ABC):
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name!r}, API {'.'.join(map(str, self.api_version))}>"
+
+
+class Profiler(abc.ABC):
+    """One profiling session of a plugin; a context manager that starts and stops it."""
+
+    @abc.abstractmethod
+    def start(self) -> None:
+        """Start recording (``PLUGIN_Profiler_Start``)."""
+
+    @abc.abstractmethod
+    def stop(self) -> None:
+        """Stop recording (``PLUGIN_Profiler_Stop``)."""
+
+    @abc.abstractmethod
+    def collect(self) -> bytes:
+        """Return the recording as a serialized ``tensorflow.profiler.XSpace`` (``PLUGIN_Profiler_CollectData``)."""
+
+    def __enter__(self) -> Profiler:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()

@@ -1,4 +1,4 @@
-"""Text of files, programs and peers, as a terminal may get it.
+"""Text that people read: files, programs and peers as a terminal may get them, and numbers of bytes.
 
 A terminal obeys some characters: they clear the screen, set its title, turn the direction of the text around, or let it
 answer as if the user had typed. So they are shown as Python would write them, such as ``\\x1b``.
@@ -25,3 +25,12 @@ def printable(text: str, *, colors: bool = False) -> str:
 def _shown(match: re.Match[str]) -> str:
     found = match[0]
     return found if found.isprintable() or len(found) > 1 else repr(found)[1:-1]
+
+
+def readable_bytes(count: float) -> str:
+    """Return a number of bytes with a suitable unit."""
+    for unit in ("B", "KiB", "MiB"):
+        if abs(count) < 1024:
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1024
+    return f"{count:.1f} GiB"

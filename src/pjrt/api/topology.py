@@ -1,28 +1,27 @@
-"""Topologies: described devices, and compiling for them (``PjRtTopologyDescription``, ``PjRtCompiler``)."""
+"""Topologies: described devices, and compiling for them (``PjRtTopologyDescription``, ``PjRtCompiler``).
+
+Of TPUs there are also their shapes and slices. A phase compiler leaves the parts of a program between the phases of its
+compilation in the caller's hands.
+"""
 
 from __future__ import annotations
 
 import abc
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+import hashlib
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
-from pjrt.api.capability import Capabilities
-from pjrt.api.compatibility import Effort, Support, decide, only_format, try_compiling
-from pjrt.api.errors import PjrtError, unimplemented
-
-if TYPE_CHECKING:
-    from pjrt.api.attributes import Attributes
-    from pjrt.api.client import Client
-    from pjrt.api.compile_options import CompileOptions
-    from pjrt.api.device import DeviceDescription
-    from pjrt.api.element_type import ElementType
-    from pjrt.api.executable import Executable
-    from pjrt.api.layout import Layout
-    from pjrt.api.multi_slice import MultiSliceConfig
-    from pjrt.api.phase_compiler import PhaseCompiler
-    from pjrt.api.program import AnyProgram
-    from pjrt.api.shape_spec import Shapes
-    from pjrt.api.tpu_topology import TpuTopology
+from pjrt.api.capability import Capabilities, Effort, Support, decide, only_format, try_compiling
+from pjrt.api.checks import expect, expect_all, expect_bytes
+from pjrt.api.client import Client
+from pjrt.api.compile_options import CompileOptions
+from pjrt.api.device import Attributes, DeviceDescription
+from pjrt.api.element_type import ElementType
+from pjrt.api.errors import InvalidArgumentError, PjrtError, unimplemented
+from pjrt.api.executable import Executable
+from pjrt.api.program import AnyProgram, Program
+from pjrt.api.shape_spec import Layout, Shapes
 
 
 class TopologyDescription(abc.ABC):
@@ -162,3 +161,404 @@ def _memory_kinds(devices: Sequence[DeviceDescription]) -> tuple[str, ...] | Non
     except PjrtError:
         return None
     return tuple(kinds) or None
+
+
+class ClientTopology(TopologyDescription):
+    """The devices of a client, and its compiler, where nothing is known of them without the client.
+
+    Args:
+        client: the client, whose executables have the unloaded one as ``executable``.
+    """
+
+    __slots__ = ("_client",)
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+
+    @property
+    def platform_name(self) -> str:
+        return self._client.platform_name
+
+    @property
+    def platform_version(self) -> str:
+        return self._client.platform_version
+
+    @property
+    def device_descriptions(self) -> Sequence[DeviceDescription]:
+        return [device.description for device in self._client.devices]
+
+    @property
+    def attributes(self) -> Attributes:
+        return self._client.attributes
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return self._client.capabilities
+
+    def compile(
+        self,
+        program: AnyProgram,
+        options: CompileOptions | None = None,
+        *,
+        client: Client | None = None,
+        shapes: Shapes | None = None,
+    ) -> Executable:
+        if client is not None:
+            expect(client, Client, "a client whose devices may be used while compiling, or None")
+        return self._client.compile(program, options, shapes=shapes).executable
+
+    def serialize(self) -> bytes:
+        """Return a description of the devices; it cannot be deserialized, because only the client compiles for them."""
+        description = {
+            "platform": self.platform_name,
+            "version": self.platform_version,
+            "devices": [
+                {
+                    "id": device.id,
+                    "process": device.process_index,
+                    "kind": device.kind,
+                    "attributes": dict(device.attributes),
+                    "memories": [space.kind for space in device.memory_space_descriptions],
+                }
+                for device in self.device_descriptions
+            ],
+        }
+        return json.dumps(description, sort_keys=True).encode()
+
+    def fingerprint(self) -> int:
+        return int.from_bytes(hashlib.sha256(self.serialize()).digest()[:8], "little")
+
+    def default_layout(self, element_type: ElementType, shape: Sequence[int]) -> Layout:
+        return self._client.default_layout(element_type, shape)
+
+    @property
+    def memory_space_kind_ids(self) -> Sequence[int]:
+        return sorted({space.kind_id for space in self._client.memory_spaces})
+
+
+class TpuTopology(abc.ABC):
+    """The chips, cores and processes of a TPU topology; no TPU is needed.
+
+    Chips lie on a grid of two or three dimensions and are joined by links of their own. Each process drives the chips
+    of one host. A *device*, which programs run on, is one or more cores of a chip, and has the same number as in
+    ``TopologyDescription.device_descriptions``. Coordinates and extents are tuples of three numbers.
+    """
+
+    __slots__ = ("__weakref__",)
+
+    # Counts.
+
+    @property
+    @abc.abstractmethod
+    def chip_count(self) -> int:
+        """The number of chips (``PJRT_TpuTopology_ChipCount``)."""
+
+    @property
+    @abc.abstractmethod
+    def core_count(self) -> int:
+        """The number of cores (``PJRT_TpuTopology_CoreCount``)."""
+
+    @property
+    @abc.abstractmethod
+    def device_count(self) -> int:
+        """The number of devices (``PJRT_TpuTopology_LogiDeviceCount``)."""
+
+    @property
+    @abc.abstractmethod
+    def process_count(self) -> int:
+        """The number of processes (``PJRT_TpuTopology_ProcessCount``)."""
+
+    @property
+    @abc.abstractmethod
+    def chips_per_process(self) -> int:
+        """The number of chips of each process (``PJRT_TpuTopology_ChipsPerProcess``)."""
+
+    @property
+    @abc.abstractmethod
+    def cores_per_chip(self) -> int:
+        """The number of cores of each chip (``PJRT_TpuTopology_CoreCountPerChip``)."""
+
+    @property
+    @abc.abstractmethod
+    def cores_per_process(self) -> int:
+        """The number of cores of each process (``PJRT_TpuTopology_CoreCountPerProcess``)."""
+
+    @property
+    @abc.abstractmethod
+    def devices_per_chip(self) -> int:
+        """The number of devices of each chip (``PJRT_TpuTopology_LogiDeviceCountPerChip``)."""
+
+    @property
+    @abc.abstractmethod
+    def devices_per_process(self) -> int:
+        """The number of devices of each process (``PJRT_TpuTopology_LogiDeviceCountPerProcess``)."""
+
+    # Positions.
+
+    @property
+    @abc.abstractmethod
+    def chip_bounds(self) -> tuple[int, ...]:
+        """The number of chips in each dimension (``PJRT_TpuTopology_ChipBounds``)."""
+
+    @property
+    @abc.abstractmethod
+    def process_bounds(self) -> tuple[int, ...]:
+        """The number of processes in each dimension (``PJRT_TpuTopology_ProcessBounds``)."""
+
+    @property
+    @abc.abstractmethod
+    def chips_per_process_bounds(self) -> tuple[int, ...]:
+        """The number of chips of a process in each dimension (``PJRT_TpuTopology_ChipsPerProcessBounds``)."""
+
+    @property
+    @abc.abstractmethod
+    def process_ids(self) -> tuple[int, ...]:
+        """The numbers of the processes (``PJRT_TpuTopology_ProcessIds``)."""
+
+    @abc.abstractmethod
+    def process_coords(self, process_id: int) -> tuple[int, ...]:
+        """Return the coordinates of a process (``PJRT_TpuTopology_ProcessCoordFromId``)."""
+
+    @abc.abstractmethod
+    def devices_of_process(self, process_id: int) -> tuple[int, ...]:
+        """Return the devices of a process (``PJRT_TpuTopology_LogiDeviceIdsOnProcess``)."""
+
+    @abc.abstractmethod
+    def chip_at(self, coords: Sequence[int]) -> int:
+        """Return the number of the chip at coordinates (``PJRT_TpuTopology_ChipIdFromCoord``)."""
+
+    @abc.abstractmethod
+    def process_of_chip(self, chip_id: int) -> tuple[int, int]:
+        """Return the process of a chip and the chip's place in it (``PJRT_TpuTopology_ProcIdAndIdxOnProcForChip``)."""
+
+    @abc.abstractmethod
+    def device_at(self, chip_coords: Sequence[int], index_on_chip: int = 0) -> int:
+        """Return the device with a place on the chip at coordinates
+        (``PJRT_TpuTopology_LogiDeviceIdFromChipCoordAndIdx``).
+        """
+
+    @abc.abstractmethod
+    def place_of_device(self, device_id: int) -> tuple[tuple[int, ...], int]:
+        """Return the coordinates of a device's chip and the device's place on it
+        (``PJRT_TpuTopology_ChipCoordAndIdxForLogiDevice``).
+        """
+
+    @abc.abstractmethod
+    def process_of_device(self, device_id: int) -> tuple[int, int]:
+        """Return the process of a device and the device's place in it
+        (``PJRT_TpuTopology_ProcIdAndIdxOnProcForLogiDevice``).
+        """
+
+    # Links.
+
+    @property
+    @abc.abstractmethod
+    def routing_strategy(self) -> str:
+        """The vendor's name for the routing of data between chips (``PJRT_TpuTopology_GetRoutingStrategy``)."""
+
+    @property
+    @abc.abstractmethod
+    def is_enhanced_barrier_enabled(self) -> bool:
+        """Whether chips wait for each other by the enhanced barrier (``PJRT_TpuTopology_IsEnhancedBarrierEnabled``)."""
+
+    @property
+    @abc.abstractmethod
+    def has_limited_ici_connectivity(self) -> bool:
+        """Whether some chips cannot reach each other directly (``PJRT_TpuTopology_HasLimitedIciConnectivity``)."""
+
+    @abc.abstractmethod
+    def is_reachable_over_limited_ici(self, source_chip_id: int, destination_chip_id: int) -> bool:
+        """Whether a chip can reach another one directly where connectivity is limited
+        (``PJRT_TpuTopology_IsReachableOverLimitedIci``).
+        """
+
+    # Subslices.
+
+    @property
+    @abc.abstractmethod
+    def is_subslice(self) -> bool:
+        """Whether the topology is a part of another (``PJRT_TpuTopology_IsSubsliceTopology``)."""
+
+    @abc.abstractmethod
+    def subslice(self, chips_per_host_bounds: Sequence[int], host_bounds: Sequence[int]) -> TopologyDescription:
+        """Return the topology of a part (``PJRT_TpuTopology_Subslice``).
+
+        Args:
+            chips_per_host_bounds: the number of chips of each host, in each dimension.
+            host_bounds: the number of hosts, in each dimension.
+        """
+
+    @abc.abstractmethod
+    def device_in_subslice(self, subslice: TopologyDescription, origin: Sequence[int], device_id: int) -> int:
+        """Return the number that a device of this topology has in a part of it
+        (``PJRT_TpuTopology_SubsliceDeviceIdFromFullDeviceId``).
+
+        Args:
+            subslice: the part.
+            origin: the coordinates of the part's first chip.
+            device_id: the device's number in this topology.
+        """
+
+    @abc.abstractmethod
+    def with_host_bounds(self, host_bounds: Sequence[int]) -> TopologyDescription:
+        """Return the topology of another number of hosts, each with as many chips as here
+        (``PJRT_TpuTopology_ReplaceHostBounds``).
+
+        Args:
+            host_bounds: the number of hosts, in each dimension.
+        """
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of {'×'.join(map(str, self.chip_bounds))} chips>"
+
+
+class MultiSliceConfig(abc.ABC):
+    """The TPU slices that a program runs on (``PJRT_MultiSlice_Config``), for ``CompileOptions.multi_slice_config``.
+
+    The chips of a slice are joined by links of their own; slices are joined by the data center's network.
+    """
+
+    __slots__ = ("__weakref__",)
+
+    @property
+    @abc.abstractmethod
+    def num_slices(self) -> int:
+        """The number of slices (``PJRT_MultiSlice_Config_NumSlices``)."""
+
+    @property
+    @abc.abstractmethod
+    def slice_id(self) -> int:
+        """The slice that this process is in (``PJRT_MultiSlice_Config_SliceId``)."""
+
+    @property
+    @abc.abstractmethod
+    def num_devices_per_slice(self) -> Mapping[int, int]:
+        """The number of devices of each slice, by slice (``PJRT_MultiSlice_Config_NumDevicesPerSlice``)."""
+
+    @abc.abstractmethod
+    def serialize(self) -> bytes:
+        """Return the bytes for ``CompileOptions.multi_slice_config`` (``PJRT_MultiSlice_Config_Serialize``)."""
+
+    @abc.abstractmethod
+    def global_device_id(self, slice_id: int, device_id: int) -> int:
+        """Return a device's number among those of all slices (``PJRT_Megascale_DeviceId_To_MegascaleId``).
+
+        Args:
+            slice_id: the slice.
+            device_id: the device's number in its slice.
+        """
+
+    @abc.abstractmethod
+    def slice_and_device(self, global_device_id: int) -> tuple[int, int]:
+        """Return a device's slice and its number there (``PJRT_Megascale_MegascaleId_To_DeviceId``)."""
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of {self.num_slices} slices>"
+
+
+@dataclass(frozen=True, slots=True)
+class PartialProgram:
+    """A part of a program between two phases of its compilation (``xla.PjRtPartialProgramProto``).
+
+    Attributes:
+        code: the part itself, in a form that only the compiler knows.
+        format: the compiler's name of the form.
+        producer_phase: the phase that made the part.
+        consumer_phases: the phases that read it; empty if unknown.
+        version: the version of the form.
+        name: the part's name.
+    """
+
+    code: bytes
+    format: str = ""
+    producer_phase: str = ""
+    consumer_phases: tuple[str, ...] = ()
+    version: str = ""
+    name: str = ""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "code", expect_bytes(self.code, "PartialProgram.code as bytes"))
+        for field in ("format", "producer_phase", "version", "name"):
+            expect(getattr(self, field), str, f"PartialProgram.{field} as a str")
+        phases = expect_all(self.consumer_phases, str, "PartialProgram.consumer_phases as str")
+        object.__setattr__(self, "consumer_phases", tuple(phases))
+
+    def to_proto(self) -> bytes:
+        """Return the part as a serialized ``xla.PjRtPartialProgramProto``, for a file."""
+        from pjrt.api import protobuf
+
+        return protobuf.encode_partial_program(self)
+
+    @staticmethod
+    def from_proto(serialized: bytes) -> PartialProgram:
+        """Return the part in a serialized ``xla.PjRtPartialProgramProto``.
+
+        Raises:
+            InvalidArgumentError: the bytes are not such a message.
+        """
+        from pjrt.api import protobuf
+
+        return protobuf.decode_partial_program(serialized)
+
+
+class PhaseCompiler(abc.ABC):
+    """A compiler that stops after each phase (``PJRT_PhaseCompiler``).
+
+    The parts that a phase makes can be kept, inspected, and passed to a later phase: in this process or another, on
+        this
+    machine or another with the same plugin.
+    """
+
+    __slots__ = ("__weakref__",)
+
+    @property
+    @abc.abstractmethod
+    def phase_names(self) -> tuple[str, ...]:
+        """The phases, in the order in which a compilation runs them (``PJRT_PhaseCompile_Get_PhaseNames``).
+
+        A compiler may list more than one way to do the last step.
+        """
+
+    @abc.abstractmethod
+    def run(
+        self,
+        programs: Program | str | bytes | Iterable[PartialProgram],
+        phases: str | Sequence[str],
+        options: CompileOptions | None = None,
+    ) -> tuple[PartialProgram, ...]:
+        """Run phases one after the other (``PJRT_PhaseCompile_Run_Phase``).
+
+        Args:
+            programs: a whole program for the first phase, or the parts that earlier phases made for the first of these.
+            phases: the name of a phase, or of several: each reads all parts that the one before it made.
+            options: compile options, which must be the same in all phases. Options that are left to the program are
+                read from whole programs only: state the replicas and partitions if there are several.
+
+        Returns:
+            The parts that the last of these phases made.
+
+        Raises:
+            InvalidArgumentError: no phase is named, or a part is not for the first of them.
+            PjrtError: the compiler refused; the message is the vendor's reason.
+        """
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of {len(self.phase_names)} phases>"
+
+
+def check_phases(programs: Iterable[PartialProgram], phases: str | Sequence[str]) -> tuple[str, ...]:
+    """Return the names of the phases to run; the first of them reads the programs.
+
+    Raises:
+        InvalidArgumentError: there is no phase, or a part is for another phase.
+    """
+    names = tuple(expect_all([phases] if isinstance(phases, str) else phases, str, "the name of a phase as a str"))
+    if not names:
+        raise InvalidArgumentError("expected the name of at least one phase, found none; see PhaseCompiler.phase_names")
+    for part in programs:
+        if part.consumer_phases and names[0] not in part.consumer_phases:
+            raise InvalidArgumentError(
+                f"the part {part.name!r} of {part.producer_phase or 'the program'} is read by "
+                f"{', '.join(part.consumer_phases)}, not by {names[0]}; leave it out"
+            )
+    return names

@@ -8,9 +8,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pjrt.api.abi_version import ExecutableAbiVersion
+from pjrt.api.capability import Effort, Reason, ReasonKind, Support, Verdict
 from pjrt.api.client import Client
-from pjrt.api.compatibility import Effort, Reason, ReasonKind, Support, Verdict
 from pjrt.api.compile_options import CompileOptions
 from pjrt.api.element_type import ElementType
 from pjrt.api.errors import (
@@ -21,7 +20,7 @@ from pjrt.api.errors import (
     UnimplementedError,
     unimplemented,
 )
-from pjrt.api.executable import CompiledMemoryStats, Executable
+from pjrt.api.executable import CompiledMemoryStats, Executable, ExecutableAbiVersion
 from pjrt.api.loaded_executable import LoadedExecutable
 from pjrt.api.program import Program
 from pjrt.api.topology import TopologyDescription

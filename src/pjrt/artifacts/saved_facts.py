@@ -6,9 +6,8 @@ import base64
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from pjrt.api.abi_version import ExecutableAbiVersion
 from pjrt.api.errors import PjrtError, UnimplementedError
-from pjrt.api.executable import Executable
+from pjrt.api.executable import Executable, ExecutableAbiVersion
 
 _QUESTIONS: dict[str, Callable[[Executable], Any]] = {
     "size_of_generated_code": lambda executable: executable.size_of_generated_code,

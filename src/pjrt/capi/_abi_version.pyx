@@ -8,7 +8,7 @@ from pjrt.capi._gen_abi cimport *
 from pjrt.capi._getter cimport Getter
 from pjrt.capi._scope cimport ClientScope, Handle, Scope, free_scope
 
-from pjrt.api.abi_version import ExecutableAbiVersion, RuntimeAbiVersion
+from pjrt.api.executable import ExecutableAbiVersion, RuntimeAbiVersion
 from pjrt.api.errors import InternalError, InvalidArgumentError
 from pjrt.capi._documented import documented
 

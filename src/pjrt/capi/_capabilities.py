@@ -10,9 +10,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from pjrt.api.attributes import Attributes, NamedValue
 from pjrt.api.capability import ATTRIBUTE, Capabilities, Feature
-from pjrt.api.device import DeviceDescription
+from pjrt.api.device import Attributes, DeviceDescription, NamedValue
 from pjrt.api.errors import PjrtError
 
 _FUNCTIONS = {

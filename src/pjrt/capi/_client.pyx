@@ -25,10 +25,10 @@ from pjrt.api.checks import expect_all, expect_bytes, expect_sequence
 from pjrt.api.client import Client
 from pjrt.api.compile_options import CompileOptions, DeviceAssignment
 from pjrt.api.errors import InvalidArgumentError, NotFoundError, PjrtError, UnimplementedError
-from pjrt.api.host_buffer_semantics import HostBufferSemantics
-from pjrt.api.process_info import ProcessInfo
+from pjrt.api.buffer import HostBufferSemantics
+from pjrt.api.key_value_store import ProcessInfo
 from pjrt.api.shape_spec import ShapeSpec
-from pjrt.api.strangers import from_caller
+from pjrt.api.program import from_caller
 from pjrt.capi._capabilities import of_devices
 from pjrt.capi._documented import documented
 from pjrt.capi._gate import close_at_exit
@@ -370,7 +370,7 @@ class PluginClient(ClientCore, Client):
         return of_devices((<ClientCore>self).api, self.attributes, topology, kinds)
 
     def supports(self, program, options=None, *, effort=None):
-        from pjrt.api.compatibility import try_compiling
+        from pjrt.api.capability import try_compiling
         from pjrt.stablehlo import supports
 
         def compile():

@@ -16,7 +16,7 @@ from pjrt.capi._ticket cimport redeem, ticket_for
 from pjrt.capi._values cimport Block, NativeLayout, int64_block, native_layout
 
 from pjrt.api.checks import expect
-from pjrt.api.cross_host import CrossHostReceive
+from pjrt.api.buffer import CrossHostReceive
 from pjrt.api.errors import FailedPreconditionError, InvalidArgumentError, OutOfRangeError
 from pjrt.api.future import Future, Promise
 from pjrt.capi._documented import documented

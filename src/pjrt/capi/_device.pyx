@@ -16,7 +16,7 @@ from pjrt.capi._values cimport NamedValues, read_named_values, whole
 from pjrt.api.checks import expect
 from pjrt.api.device import AllocatorStats, AsyncTrackingEvent, Device, DeviceDescription
 from pjrt.api.errors import InternalError, InvalidArgumentError, PjrtError, UnimplementedError
-from pjrt.api.memory_space import MemorySpace, MemorySpaceDescription
+from pjrt.api.device import MemorySpace, MemorySpaceDescription
 from pjrt.capi._documented import documented
 from pjrt.capi._getter import read_constants
 

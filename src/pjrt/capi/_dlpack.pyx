@@ -11,8 +11,8 @@ from pjrt.capi._scope cimport ClientScope
 
 from pjrt.api.element_type import ElementType
 from pjrt.api.errors import InternalError, InvalidArgumentError, UnimplementedError
-from pjrt.api.layout import TiledLayout
-from pjrt.api.placement import default_device
+from pjrt.api.shape_spec import TiledLayout
+from pjrt.api.executable import default_device
 from pjrt.api.shape_spec import ShapeSpec
 
 cdef extern from "pjrt_support/dlpack.h" nogil:

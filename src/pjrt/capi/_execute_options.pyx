@@ -19,11 +19,11 @@ import logging
 
 import numpy as np
 
-from pjrt.api.author_errors import from_author
+from pjrt.api.errors import from_author
 from pjrt.api.checks import expect, expect_int
 from pjrt.api.errors import InvalidArgumentError
-from pjrt.api.execute_options import ExecuteContext, ExecuteOptions
-from pjrt.api.transfer import CopyToDeviceStream
+from pjrt.api.loaded_executable import ExecuteContext, ExecuteOptions
+from pjrt.api.buffer import CopyToDeviceStream
 from pjrt.capi._documented import documented
 from pjrt.capi._getter import Getter
 

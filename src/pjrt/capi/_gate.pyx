@@ -8,7 +8,7 @@ that plugins can finish what they do; then the gate is shut.
 import atexit
 import weakref
 
-from pjrt.api.interpreter_end import time_left
+from pjrt.api.waits import time_left
 
 cdef extern from "pjrt_support/gate.h" nogil:
     ctypedef struct pjrt_gate:

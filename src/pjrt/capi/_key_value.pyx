@@ -11,7 +11,7 @@ from libc.string cimport memcpy
 from pjrt.capi._gate cimport gate_enter, gate_leave
 from pjrt.capi._gen_abi cimport *
 
-from pjrt.api.author_errors import from_author
+from pjrt.api.errors import from_author
 from pjrt.api.errors import InvalidArgumentError
 from pjrt.api.key_value_store import KeyValueStore
 

@@ -9,7 +9,7 @@ from pjrt.capi._values cimport Block, int64_block
 
 from pjrt.api.checks import expect
 from pjrt.api.element_type import ElementType
-from pjrt.api.layout import TiledLayout
+from pjrt.api.shape_spec import TiledLayout
 from pjrt.api.shape_spec import expect_shape
 
 

@@ -11,7 +11,7 @@ from pjrt.capi._topology cimport TopologyCore
 from pjrt.capi._values cimport whole
 
 from pjrt.api.errors import InternalError
-from pjrt.api.multi_slice import MultiSliceConfig
+from pjrt.api.topology import MultiSliceConfig
 from pjrt.capi._documented import documented
 
 

@@ -18,13 +18,13 @@ import logging
 
 import numpy as np
 
-from pjrt.api.alias_fulfillment import AliasFulfillment
+from pjrt.api.buffer import AliasFulfillment
 from pjrt.api.checks import expect, expect_array, expect_callable, expect_int, unexpected
 from pjrt.api.element_type import ElementType
 from pjrt.api.errors import FailedPreconditionError, InvalidArgumentError, PjrtError
-from pjrt.api.host_buffer_semantics import HostBufferSemantics
-from pjrt.api.placement import choose_place
-from pjrt.api.placement import default_device
+from pjrt.api.buffer import HostBufferSemantics
+from pjrt.api.executable import choose_place
+from pjrt.api.executable import default_device
 from pjrt.api.shape_spec import expect_spec
 from pjrt.capi._documented import documented
 

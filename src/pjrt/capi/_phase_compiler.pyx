@@ -11,7 +11,7 @@ from pjrt.capi._values cimport Block
 from pjrt.api.checks import expect_all
 from pjrt.api.compile_options import CompileOptions
 from pjrt.api.errors import InternalError, InvalidArgumentError, PjrtError
-from pjrt.api.phase_compiler import PartialProgram, PhaseCompiler, check_phases
+from pjrt.api.topology import PartialProgram, PhaseCompiler, check_phases
 from pjrt.api.program import Program
 from pjrt.capi._documented import documented
 from pjrt.capi._program import doubted, prepared

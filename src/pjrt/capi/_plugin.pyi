@@ -1,13 +1,13 @@
 import os
 from typing import Any
 
-from pjrt.api.abi_version import ExecutableAbiVersion, RuntimeAbiVersion
-from pjrt.api.attributes import Attributes
+from pjrt.api.executable import ExecutableAbiVersion, RuntimeAbiVersion
+from pjrt.api.device import Attributes
 from pjrt.api.client import Client
 from pjrt.api.key_value_store import KeyValueStore
 from pjrt.api.plugin import Plugin
 from pjrt.api.topology import TopologyDescription
-from pjrt.api.tpu_executable import TpuExecutable
+from pjrt.api.executable import TpuExecutable
 
 class LoadedPlugin(Plugin):
     @property

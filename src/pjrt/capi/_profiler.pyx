@@ -9,7 +9,7 @@ from pjrt.capi._scope cimport Scope
 from pjrt.capi._values cimport Block
 
 from pjrt.api.errors import FailedPreconditionError, InternalError, PjrtError, UnimplementedError
-from pjrt.api.profiler import Profiler
+from pjrt.api.plugin import Profiler
 from pjrt.capi._documented import documented
 
 from cpython.bytes cimport PyBytes_FromStringAndSize

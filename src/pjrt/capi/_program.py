@@ -7,7 +7,7 @@ as it is, and the plugin judges.
 
 from __future__ import annotations
 
-from pjrt.api.attributes import Attributes
+from pjrt.api.device import Attributes
 from pjrt.api.errors import FailedPreconditionError, PjrtError
 from pjrt.api.program import AnyProgram, Program, ProgramFormat
 from pjrt.api.shape_spec import Shapes

@@ -12,7 +12,7 @@ from pjrt.capi._pin cimport Pin
 from pjrt.capi._scope cimport ClosableHandle, Handle
 from pjrt.capi._values cimport whole
 
-from pjrt.api.raw_buffer import RawBuffer
+from pjrt.api.buffer import RawBuffer
 from pjrt.capi._documented import documented
 
 

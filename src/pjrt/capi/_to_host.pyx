@@ -14,7 +14,7 @@ import numpy as np
 from pjrt.api.checks import expect, expect_out
 from pjrt.api.errors import InvalidArgumentError, PjrtError, ResourceExhaustedError, UnimplementedError
 from pjrt.api.future import Future
-from pjrt.api.layout import StridedLayout, TiledLayout, expect_layout
+from pjrt.api.shape_spec import StridedLayout, TiledLayout, expect_layout
 
 cdef enum:
     MOST_DIMENSIONS = 64

@@ -18,7 +18,7 @@ from pjrt.api.checks import expect, expect_bytes
 from pjrt.api.element_type import ElementType
 from pjrt.api.errors import InternalError, InvalidArgumentError, PjrtError
 from pjrt.api.shape_spec import expect_shape
-from pjrt.api.strangers import from_caller
+from pjrt.api.program import from_caller
 from pjrt.api.topology import TopologyDescription
 from pjrt.capi._capabilities import of_devices
 from pjrt.capi._documented import documented
@@ -168,7 +168,7 @@ class PluginTopology(TopologyCore, TopologyDescription):
         return of_devices(core.scope.api, core.attributes_of_plugin, self, None)
 
     def supports(self, program, options=None, *, effort=None):
-        from pjrt.api.compatibility import try_compiling
+        from pjrt.api.capability import try_compiling
         from pjrt.stablehlo import supports
 
         def compile():

@@ -7,7 +7,7 @@ from pjrt.capi._values cimport read_named_values
 
 from pjrt.api.checks import expect, expect_bytes
 from pjrt.api.program import Program
-from pjrt.api.tpu_executable import TpuExecutable
+from pjrt.api.executable import TpuExecutable
 from pjrt.capi._documented import documented
 
 

@@ -10,7 +10,7 @@ from pjrt.capi._values cimport Block, whole
 
 from pjrt.api.checks import expect_int, expect_sequence
 from pjrt.api.errors import InternalError, InvalidArgumentError
-from pjrt.api.tpu_topology import TpuTopology
+from pjrt.api.topology import TpuTopology
 from pjrt.capi._documented import documented
 from pjrt.capi._getter import Getter
 

@@ -18,8 +18,8 @@ import numpy as np
 from pjrt.api.checks import expect, expect_array
 from pjrt.api.element_type import ElementType
 from pjrt.api.errors import PjrtError
-from pjrt.api.placement import default_device
-from pjrt.api.transfer import AsyncHostToDeviceTransferManager
+from pjrt.api.executable import default_device
+from pjrt.api.buffer import AsyncHostToDeviceTransferManager
 from pjrt.capi._documented import documented
 from pjrt.capi._getter import Getter
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pjrt.api.checks import expect, expect_int
 from pjrt.api.element_type import ElementType
 from pjrt.api.errors import InternalError, InvalidArgumentError
-from pjrt.api.layout import StridedLayout, TiledLayout, expect_layout
+from pjrt.api.shape_spec import StridedLayout, TiledLayout, expect_layout
 
 cdef object _LIMIT = 1 << 63
 cdef int64_t _MOST_ELEMENTS = 1 << 58  # of 16 bytes each, that is more memory than an address reaches

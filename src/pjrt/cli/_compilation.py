@@ -11,7 +11,7 @@ from typing import Any
 
 import pjrt
 from pjrt import stablehlo
-from pjrt.api.compatibility import check_memory
+from pjrt.api.capability import check_memory
 from pjrt.api.compile_options import DeviceAssignment
 from pjrt.api.errors import naming
 from pjrt.artifacts.compilation_cache import CompilationCache

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from pjrt.api.units import readable_bytes
+from pjrt.api.printable import readable_bytes
 from pjrt.cli._cache import outcome
 from pjrt.cli._compilation import Compilation, Count
 from pjrt.cli._console import console, echo, print_facts, print_table

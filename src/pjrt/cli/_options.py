@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from pjrt.api.attributes import NamedValue
 from pjrt.api.compile_options import CompileOptions
+from pjrt.api.device import NamedValue
 from pjrt.cli._completion import complete_device, complete_input, complete_topology
 from pjrt.plugins.env_vars import option_value
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pjrt
-from pjrt.api.units import readable_bytes
+from pjrt.api.printable import readable_bytes
 from pjrt.artifacts.saved_executable import SavedExecutable
 from pjrt.cli._console import print_facts, print_table
 from pjrt.cli._shardings import tiling_cells, tiling_dict

@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 import pjrt
-from pjrt.api.units import readable_bytes
+from pjrt.api.printable import readable_bytes
 from pjrt.cli._console import console, echo, print_facts, print_json, print_table, progress
 from pjrt.cli._options import call_options, devices_option, json_option
 from pjrt.cli._plots import histogram, timeline

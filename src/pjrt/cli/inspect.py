@@ -9,7 +9,7 @@ import click
 
 from pjrt import stablehlo
 from pjrt.api.errors import naming
-from pjrt.api.units import readable_bytes
+from pjrt.api.printable import readable_bytes
 from pjrt.cli._console import echo, print_facts, print_json, print_table, progress
 from pjrt.cli._options import json_option, shapes_option
 from pjrt.cli._program import program_argument, read_model_file

@@ -6,7 +6,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from pjrt.api.api_version import API_VERSION
-from pjrt.api.attributes import Attributes
+from pjrt.api.device import Attributes
 from pjrt.api.errors import InvalidArgumentError
 from pjrt.api.plugin import Plugin
 

@@ -12,9 +12,9 @@ import logging
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
-from pjrt.api.attributes import Attributes
 from pjrt.api.capability import Capabilities, Feature
 from pjrt.api.compile_options import CompileOptions
+from pjrt.api.device import Attributes
 from pjrt.api.errors import InvalidArgumentError, PjrtError, UnimplementedError
 from pjrt.api.program import Program, ProgramFormat
 from pjrt.api.shape_spec import ShapeSpec

@@ -11,11 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from pjrt import system
-from pjrt.api.errors import (
-    DeadlineExceededError,
-    FailedPreconditionError,
-    PjrtError,
-)
+from pjrt.api.errors import DeadlineExceededError, FailedPreconditionError, PjrtError
 from pjrt.distributed import process_end
 from pjrt.distributed._jaxlib import Agent
 from pjrt.distributed.barriers import Barriers

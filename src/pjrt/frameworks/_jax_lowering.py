@@ -17,8 +17,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from pjrt.api.client import LocalHandler
 from pjrt.api.errors import InternalError, InvalidArgumentError
-from pjrt.api.local_handler import LocalHandler
 from pjrt.capi.export import wait_for_pending
 from pjrt.frameworks._jax_as_cpu import InCallback
 from pjrt.stablehlo.hlo_custom_calls import DIVIDED_TARGET

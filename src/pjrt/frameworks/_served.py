@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from pjrt.api.attributes import NamedValue
 from pjrt.api.checks import unexpected
+from pjrt.api.device import NamedValue
 from pjrt.api.errors import FailedPreconditionError, InvalidArgumentError
 from pjrt.plugins import device_lock, memory_options, registry, visible_devices
 from pjrt.plugins.declaration import Declaration, is_path

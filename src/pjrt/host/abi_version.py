@@ -5,8 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 
-from pjrt.api.abi_version import ExecutableAbiVersion, RuntimeAbiVersion
 from pjrt.api.errors import FailedPreconditionError
+from pjrt.api.executable import ExecutableAbiVersion, RuntimeAbiVersion
 
 
 class _PlatformVersion:

@@ -5,13 +5,11 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 
-from pjrt.api.alias_fulfillment import AliasFulfillment
-from pjrt.api.buffer import Buffer
+from pjrt.api.buffer import AliasFulfillment, Buffer
 from pjrt.api.checks import expect
 from pjrt.api.errors import FailedPreconditionError, InternalError, InvalidArgumentError, PjrtError
 from pjrt.api.future import Future
-from pjrt.api.layout import TiledLayout
-from pjrt.api.shape_spec import ShapeSpec, expect_spec
+from pjrt.api.shape_spec import ShapeSpec, TiledLayout, expect_spec
 from pjrt.host.buffer import HostBuffer
 from pjrt.host.device import HostDevice
 from pjrt.host.memory_space import HostMemorySpace

@@ -7,16 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pjrt.api.buffer import Buffer, ExternalReference
+from pjrt.api.buffer import Buffer, ExternalReference, RawBuffer
 from pjrt.api.checks import expect, expect_out
-from pjrt.api.device import Device
+from pjrt.api.device import Device, MemorySpace
 from pjrt.api.element_type import ElementType
 from pjrt.api.errors import FailedPreconditionError, InvalidArgumentError
 from pjrt.api.future import Future, Promise
-from pjrt.api.layout import Layout, TiledLayout
-from pjrt.api.memory_space import MemorySpace
-from pjrt.api.raw_buffer import RawBuffer
-from pjrt.api.shape_spec import ShapeSpec, expect_shape
+from pjrt.api.shape_spec import Layout, ShapeSpec, TiledLayout, expect_shape
 from pjrt.host.copies import copy_between, schedule
 from pjrt.host.memory_space import HostMemorySpace
 from pjrt.host.raw_buffer import HostRawBuffer, copy_raw

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from pjrt.api.attributes import Attributes
 from pjrt.api.capability import Capabilities, Feature
+from pjrt.api.device import Attributes
 
 if TYPE_CHECKING:
     from pjrt.host.compiler import HostCompiler

@@ -6,25 +6,18 @@ import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from pjrt.api.alias_fulfillment import AliasFulfillment
-from pjrt.api.attributes import Attributes
-from pjrt.api.capability import Capabilities
+from pjrt.api.buffer import AliasFulfillment, HostBufferSemantics
+from pjrt.api.capability import Capabilities, Effort, Support, try_compiling
 from pjrt.api.checks import expect, expect_all, expect_int
 from pjrt.api.client import Client
-from pjrt.api.compatibility import Effort, Support, try_compiling
 from pjrt.api.compile_options import CompileOptions, DeviceAssignment
-from pjrt.api.device import Device
+from pjrt.api.device import Attributes, Device, MemorySpace
 from pjrt.api.element_type import ElementType
 from pjrt.api.errors import CancelledError, FailedPreconditionError, InvalidArgumentError, PjrtError
-from pjrt.api.executable import Executable
-from pjrt.api.host_buffer_semantics import HostBufferSemantics
-from pjrt.api.key_value_store import KeyValueStore
-from pjrt.api.layout import Layout
-from pjrt.api.memory_space import MemorySpace
-from pjrt.api.placement import choose_place
-from pjrt.api.process_info import ProcessInfo
+from pjrt.api.executable import Executable, choose_place
+from pjrt.api.key_value_store import KeyValueStore, ProcessInfo
 from pjrt.api.program import AnyProgram, Program
-from pjrt.api.shape_spec import Shapes, ShapeSpec
+from pjrt.api.shape_spec import Layout, Shapes, ShapeSpec
 from pjrt.host import from_host
 from pjrt.host.abi_version import HostRuntimeAbiVersion
 from pjrt.host.alias_buffer import HostAliasFulfillment, alias_buffer

@@ -6,12 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from pjrt.api.capability import Capabilities
+from pjrt.api.capability import Capabilities, Effort, StaticCheck, Support, decide, only_format
 from pjrt.api.checks import expect_bytes
-from pjrt.api.compatibility import Effort, StaticCheck, Support, decide, only_format
-from pjrt.api.compile_options import CompileOptions
+from pjrt.api.compile_options import CompileOptions, Partitioning
 from pjrt.api.errors import InvalidArgumentError, PjrtError, UnimplementedError
-from pjrt.api.partitioning import Partitioning
 from pjrt.api.program import AnyProgram, Program
 from pjrt.api.shape_spec import Shapes
 from pjrt.host.compiled import Compiled, CompileFunction

@@ -5,11 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from pjrt.api.attributes import Attributes
 from pjrt.api.checks import expect, expect_int
-from pjrt.api.device import AllocatorStats, AsyncTrackingEvent, Device, DeviceDescription
+from pjrt.api.device import (
+    AllocatorStats,
+    AsyncTrackingEvent,
+    Attributes,
+    Device,
+    DeviceDescription,
+    MemorySpaceDescription,
+)
 from pjrt.api.errors import DeadlineExceededError, FailedPreconditionError, PjrtError
-from pjrt.api.memory_space import MemorySpaceDescription
 from pjrt.api.shape_spec import ShapeSpec
 from pjrt.host.device_memory.allocation import Allocation
 from pjrt.host.device_memory.fence_waiter import FenceWaiter

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import traceback
 
-from pjrt.api.author_errors import from_author
-from pjrt.api.errors import PjrtError
+from pjrt.api.errors import PjrtError, from_author
 
 
 def without_traceback(error: BaseException) -> PjrtError:

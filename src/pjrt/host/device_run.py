@@ -9,8 +9,7 @@ from pjrt.api.buffer import Buffer
 from pjrt.api.compile_options import DeviceAssignment
 from pjrt.api.device import Device
 from pjrt.api.element_type import ElementType
-from pjrt.api.layout import TiledLayout
-from pjrt.api.shape_spec import ShapeSpec
+from pjrt.api.shape_spec import ShapeSpec, TiledLayout
 from pjrt.host.compiled import Compiled
 from pjrt.host.device import HostDevice
 from pjrt.host.device_memory.allocation import Allocation

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from pjrt.api.errors import CancelledError, FailedPreconditionError, PjrtError
 from pjrt.api.future import Future, when_all_done
-from pjrt.api.interpreter_end import time_left
-from pjrt.api.waits import server_here
+from pjrt.api.waits import server_here, time_left
 from pjrt.host.copies import Copy
 from pjrt.host.device_memory.fence_waiter import FenceWaiter
 from pjrt.host.execution import Execution

@@ -10,9 +10,8 @@ from pjrt.api.compile_options import CompileOptions
 from pjrt.api.element_type import ElementType
 from pjrt.api.errors import UnimplementedError
 from pjrt.api.executable import CompiledMemoryStats, Executable
-from pjrt.api.layout import Layout, TiledLayout
 from pjrt.api.program import Program
-from pjrt.api.shape_spec import ShapeSpec
+from pjrt.api.shape_spec import Layout, ShapeSpec, TiledLayout
 from pjrt.host.abi_version import HostExecutableAbiVersion
 from pjrt.host.compiled import Compiled
 from pjrt.host.serialization import pack

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from pjrt.api.errors import AlreadyExistsError, FailedPreconditionError
-from pjrt.api.execute_options import ExecuteContext
+from pjrt.api.loaded_executable import ExecuteContext
 
 
 class HostExecuteContext(ExecuteContext):

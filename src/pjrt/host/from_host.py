@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from pjrt.api.buffer import HostBufferSemantics
 from pjrt.api.checks import expect_array, expect_callable, expect_int, unexpected
 from pjrt.api.element_type import ElementType
 from pjrt.api.errors import InvalidArgumentError, UnimplementedError
-from pjrt.api.host_buffer_semantics import HostBufferSemantics
-from pjrt.api.layout import Layout, StridedLayout
-from pjrt.api.shape_spec import ShapeSpec, expect_spec
+from pjrt.api.shape_spec import Layout, ShapeSpec, StridedLayout, expect_spec
 from pjrt.host.buffer import HostBuffer
 from pjrt.host.copies import INLINE_BYTES
 from pjrt.host.storage import READY, TOKEN, Storage, freeze

@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
+from pjrt.api.buffer import CopyToDeviceStream
 from pjrt.api.errors import AbortedError, InvalidArgumentError, NotFoundError
-from pjrt.api.execute_options import RecvCallback, SendCallback
 from pjrt.api.future import Future
+from pjrt.api.loaded_executable import RecvCallback, SendCallback
 from pjrt.api.shape_spec import ShapeSpec
-from pjrt.api.transfer import CopyToDeviceStream
 from pjrt.host.fork_safety import runtime_lock
 from pjrt.host_memory.aligned import HostArray, aligned_empty
 from pjrt.host_memory.byte_range import bytes_of

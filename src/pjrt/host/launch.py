@@ -10,9 +10,9 @@ from collections import deque
 from collections.abc import Callable, Hashable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
-from pjrt.api import interruption
+from pjrt.api import waits
 from pjrt.api.errors import AbortedError, CancelledError, DeadlineExceededError, InvalidArgumentError, PjrtError
-from pjrt.api.strangers import the_stranger
+from pjrt.api.program import the_stranger
 from pjrt.host.device_errors import without_traceback
 from pjrt.host.fork_safety import runtime_lock
 
@@ -47,7 +47,7 @@ class Launch:
         self._mail: dict[Hashable, deque[Any]] = {}
         self._error: PjrtError | None = None
         self._given_up = False
-        self._interruptions = interruption.count()
+        self._interruptions = waits.interruption_count()
         self._stranger = the_stranger()
         # The executions that are not done. They hold the launch, too, until then.
         self._under_way: list[_UnderWay] = []
@@ -201,8 +201,8 @@ class Launch:
                 left, for example.
         """
         self._end_with_stranger()
-        if self._interruptions != interruption.count():
-            interruption.forget_variables()
+        if self._interruptions != waits.interruption_count():
+            waits.forget_variables()
             if not any(each.is_wanted for each in self._under_way):
                 self.give_up(
                     CancelledError("Ctrl-C ended a wait for a device, and nothing holds the results of the launch")

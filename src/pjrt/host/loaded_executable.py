@@ -10,9 +10,8 @@ from pjrt.api.checks import expect, expect_sequence, wrong_number_of_rows
 from pjrt.api.compile_options import CompileOptions, DeviceAssignment
 from pjrt.api.device import Device
 from pjrt.api.errors import FailedPreconditionError, InvalidArgumentError
-from pjrt.api.execute_options import ExecuteOptions
 from pjrt.api.future import Future
-from pjrt.api.loaded_executable import LoadedExecutable
+from pjrt.api.loaded_executable import ExecuteOptions, LoadedExecutable
 from pjrt.host.arguments import Arguments
 from pjrt.host.device import HostDevice
 from pjrt.host.device_memory.execution import DeviceExecution

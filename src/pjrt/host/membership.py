@@ -10,8 +10,7 @@ from dataclasses import dataclass
 
 from pjrt.api.checks import expect, expect_int
 from pjrt.api.errors import DeadlineExceededError, FailedPreconditionError, InvalidArgumentError
-from pjrt.api.framework_job import job_of_caller
-from pjrt.api.key_value_store import KeyValueStore, PrefixedStore
+from pjrt.api.key_value_store import KeyValueStore, PrefixedStore, job_of_caller
 
 _PATIENCE_SECONDS = 300.0
 """The longest wait until all processes have made their clients; XLA waits as long."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pjrt.api.checks import expect_int
+from pjrt.api.device import MemorySpace
 from pjrt.api.element_type import ElementType
-from pjrt.api.memory_space import MemorySpace
 from pjrt.host.accounting import MemoryAccount
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from pjrt.api.attributes import Attributes
+from pjrt.api.device import Attributes
 from pjrt.api.errors import InvalidArgumentError
 from pjrt.host.device import HostDeviceDescription
 from pjrt.host.membership import Membership

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from pjrt.api.buffer import RawBuffer
 from pjrt.api.errors import FailedPreconditionError
 from pjrt.api.future import Future
-from pjrt.api.raw_buffer import RawBuffer
 from pjrt.host.copies import schedule
 from pjrt.host.storage import Storage
 from pjrt.host_memory.aligned import HostArray

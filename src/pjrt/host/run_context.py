@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from pjrt.api.compile_options import DeviceAssignment
 from pjrt.api.errors import UnimplementedError
-from pjrt.api.execute_options import ExecuteOptions
+from pjrt.api.loaded_executable import ExecuteOptions
 from pjrt.api.shape_spec import ShapeSpec
 from pjrt.host import host_callbacks
 from pjrt.host.collective import Collective, LaunchCollective

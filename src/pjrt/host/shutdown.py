@@ -13,7 +13,7 @@ import time
 import weakref
 from typing import Protocol
 
-from pjrt.api import interpreter_end
+from pjrt.api import waits
 from pjrt.api.errors import CancelledError, PjrtError
 from pjrt.host.fork_safety import forked_error
 from pjrt.system import after_fork_in_child
@@ -57,7 +57,7 @@ def register(worker: Worker) -> None:
 
 def is_exiting() -> bool:
     """Whether the interpreter is ending, so that nobody will see an error any more."""
-    return interpreter_end.has_begun()
+    return waits.interpreter_is_ending()
 
 
 def is_lost(error: PjrtError) -> bool:
@@ -71,16 +71,16 @@ def _after_fork_in_child() -> None:
 
 
 def _at_exit() -> None:
-    _drain(min(_GRACE_SECONDS, interpreter_end.time_left()))
+    _drain(min(_GRACE_SECONDS, waits.time_left()))
     for worker in _busy_workers():
         worker.ask_to_end(CancelledError("the interpreter is ending"))
-    left = _drain(interpreter_end.time_left())
+    left = _drain(waits.time_left())
     if left:
         names = sorted({worker.name for worker in left})  # a device has several workers
         _log.warning(
             "the interpreter ends although the %s still at work after %g s; the work is abandoned",
             f"device {names[0]} is" if len(names) == 1 else f"devices {', '.join(names)} are",
-            interpreter_end.PATIENCE_SECONDS,
+            waits.PATIENCE_SECONDS,
         )
     for worker in left:
         worker.abandon(CancelledError(_ABANDONED))

@@ -7,18 +7,15 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from pjrt.api.attributes import Attributes
-from pjrt.api.capability import Capabilities
-from pjrt.api.checks import expect
+from pjrt.api.capability import Capabilities, Effort, Support, try_compiling
+from pjrt.api.checks import expect, topology_options
 from pjrt.api.client import Client
-from pjrt.api.compatibility import Effort, Support, try_compiling
 from pjrt.api.compile_options import CompileOptions
-from pjrt.api.device_options import topology_options
+from pjrt.api.device import Attributes
 from pjrt.api.element_type import ElementType
 from pjrt.api.errors import InvalidArgumentError, unimplemented
-from pjrt.api.layout import Layout, TiledLayout
 from pjrt.api.program import AnyProgram
-from pjrt.api.shape_spec import Shapes, expect_shape
+from pjrt.api.shape_spec import Layout, Shapes, TiledLayout, expect_shape
 from pjrt.api.topology import TopologyDescription
 from pjrt.host.capability import describe
 from pjrt.host.device import HostDeviceDescription

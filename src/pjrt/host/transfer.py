@@ -10,10 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pjrt.api.checks import expect_all
-from pjrt.api.errors import (
-    FailedPreconditionError,
-    PjrtError,
-)
+from pjrt.api.errors import FailedPreconditionError, PjrtError
 from pjrt.api.future import Future
 from pjrt.api.shape_spec import ShapeSpec
 from pjrt.host.buffer import HostBuffer

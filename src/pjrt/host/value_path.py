@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from pjrt.api.element_type import ElementType
 from pjrt.api.errors import InternalError, PjrtError
 from pjrt.api.future import Future
-from pjrt.api.value_path import FailedRunError, ValuePath
+from pjrt.api.loaded_executable import FailedRunError, ValuePath
 from pjrt.host.buffer import HostBuffer
 from pjrt.host.compiled import Compiled
 from pjrt.host.device_errors import without_traceback

@@ -10,8 +10,7 @@ import numpy as np
 
 from pjrt.api.element_type import AnyDType, ElementType
 from pjrt.api.errors import InvalidArgumentError, UnimplementedError
-from pjrt.api.layout import Layout, StridedLayout, TiledLayout, expect_layout
-from pjrt.api.shape_spec import ShapeSpec
+from pjrt.api.shape_spec import Layout, ShapeSpec, StridedLayout, TiledLayout, expect_layout
 from pjrt.host_memory.aligned import HostArray
 
 _TOKEN_DTYPE = np.dtype(np.bool_)

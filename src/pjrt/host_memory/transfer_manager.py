@@ -6,13 +6,12 @@ import abc
 from collections.abc import Mapping, Sequence
 from typing import Any, Generic, Protocol, TypeVar
 
-from pjrt.api.attributes import Attributes
-from pjrt.api.buffer import Buffer
+from pjrt.api.buffer import AsyncHostToDeviceTransferManager, Buffer
 from pjrt.api.checks import expect, expect_array, expect_int
+from pjrt.api.device import Attributes
 from pjrt.api.element_type import ElementType
 from pjrt.api.errors import CancelledError, InvalidArgumentError, OutOfRangeError, PjrtError
 from pjrt.api.shape_spec import ShapeSpec
-from pjrt.api.transfer import AsyncHostToDeviceTransferManager
 from pjrt.host_memory.aligned import HostArray
 
 B_co = TypeVar("B_co", bound=Buffer, covariant=True)

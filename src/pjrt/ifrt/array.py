@@ -9,14 +9,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from pjrt.api.array_value import ArrayValue
-from pjrt.api.buffer import Buffer
+from pjrt.api.buffer import ArrayValue, Buffer
 from pjrt.api.device import Device
 from pjrt.api.element_type import ElementType
 from pjrt.api.errors import FailedPreconditionError, InvalidArgumentError
 from pjrt.api.future import Future
-from pjrt.api.layout import Layout
-from pjrt.api.shape_spec import expect_shape, format_shape
+from pjrt.api.shape_spec import Layout, expect_shape, format_shape
 from pjrt.ifrt.hlo_sharding import HloSharding
 from pjrt.ifrt.index_domain import IndexDomain
 from pjrt.ifrt.sharding import Shape, Sharding, SingleDeviceSharding, SingleDeviceShardSemantics

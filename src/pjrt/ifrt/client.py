@@ -10,16 +10,15 @@ import numpy as np
 
 import pjrt.api.client
 from pjrt import stablehlo
+from pjrt.api.buffer import HostBufferSemantics
 from pjrt.api.checks import expect, expect_all
 from pjrt.api.compile_options import CompileOptions, DeviceAssignment
 from pjrt.api.device import Device
 from pjrt.api.element_type import ElementType
 from pjrt.api.errors import InvalidArgumentError, PjrtError
 from pjrt.api.future import Future
-from pjrt.api.host_buffer_semantics import HostBufferSemantics
-from pjrt.api.layout import Layout
 from pjrt.api.program import AnyProgram, Program
-from pjrt.api.shape_spec import Shapes, ShapeSpec
+from pjrt.api.shape_spec import Layout, Shapes, ShapeSpec
 from pjrt.ifrt.array import Array, ArrayCopySemantics, ArraySpec, Tuple, Value, reshaped
 from pjrt.ifrt.array_copy import copied
 from pjrt.ifrt.assembly import assembled

@@ -8,11 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from pjrt.api.buffer import Buffer
+from pjrt.api.buffer import Buffer, HostBufferSemantics
 from pjrt.api.client import Client
 from pjrt.api.element_type import ElementType
 from pjrt.api.errors import InvalidArgumentError
-from pjrt.api.host_buffer_semantics import HostBufferSemantics
 from pjrt.ifrt.array import ArraySpec, contents, padded, reduction_of
 from pjrt.ifrt.hlo_sharding import HloSharding
 

@@ -7,13 +7,12 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pjrt.api.loaded_executable
-from pjrt.api.call_arguments import WITHOUT_TYPE, bound, explained
 from pjrt.api.device import Device
 from pjrt.api.element_type import ElementType
 from pjrt.api.errors import FailedPreconditionError, InvalidArgumentError, UnimplementedError
 from pjrt.api.executable import CompiledMemoryStats
-from pjrt.api.execute_options import ExecuteOptions
 from pjrt.api.future import Future
+from pjrt.api.loaded_executable import WITHOUT_TYPE, ExecuteOptions, bound, explained
 from pjrt.api.shape_spec import stands_for_token
 from pjrt.ifrt.array import Array, ArraySpec, reduction_of
 from pjrt.ifrt.concrete_sharding import ConcreteEvenSharding

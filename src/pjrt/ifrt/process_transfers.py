@@ -8,9 +8,8 @@ from collections.abc import Sequence
 
 import pjrt.api.client
 from pjrt.api.buffer import Buffer
-from pjrt.api.device import Device
+from pjrt.api.device import Device, MemorySpace
 from pjrt.api.element_type import ElementType
-from pjrt.api.memory_space import MemorySpace
 from pjrt.api.shape_spec import ShapeSpec
 
 _FIRST_KEY = 1 << 62

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from pjrt.api.checks import expect, expect_bytes
 from pjrt.api.element_type import ElementType
 from pjrt.api.errors import DataLossError, InvalidArgumentError
-from pjrt.api.layout import Layout, StridedLayout, TiledLayout
+from pjrt.api.shape_spec import Layout, StridedLayout, TiledLayout
 from pjrt.ifrt.array import ArraySpec
 from pjrt.ifrt.client import Client
 from pjrt.ifrt.concrete_sharding import ConcreteEvenSharding, ConcreteSharding

@@ -13,9 +13,8 @@ import functools
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from pjrt.api.device import Device
+from pjrt.api.device import Device, MemorySpace
 from pjrt.api.errors import InvalidArgumentError, UnimplementedError
-from pjrt.api.memory_space import MemorySpace
 from pjrt.api.shape_spec import expect_shape
 from pjrt.ifrt.device_list import DeviceList
 from pjrt.ifrt.index_domain import IndexDomain

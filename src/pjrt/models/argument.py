@@ -9,9 +9,8 @@ import numpy as np
 
 import pjrt.ifrt
 from pjrt.api.buffer import Buffer
-from pjrt.api.element_type import ElementType
+from pjrt.api.element_type import ElementType, are_python_numbers, number_array
 from pjrt.api.errors import InvalidArgumentError
-from pjrt.api.python_numbers import are_python_numbers, number_array
 from pjrt.api.shape_spec import format_shape
 from pjrt.stablehlo.call_signature import Parameter
 

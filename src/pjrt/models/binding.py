@@ -7,8 +7,8 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from pjrt.api.call_arguments import choices, key_of
 from pjrt.api.errors import InvalidArgumentError
+from pjrt.api.loaded_executable import choices, key_of
 from pjrt.models.argument import wrong_count
 from pjrt.stablehlo.call_signature import Parameter
 from pjrt.stablehlo.tree import Tree, TreeKind

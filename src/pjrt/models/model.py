@@ -10,7 +10,7 @@ import pjrt.api.client
 import pjrt.ifrt
 from pjrt.api.compile_options import CompileOptions
 from pjrt.api.errors import InvalidArgumentError
-from pjrt.api.execute_options import ExecuteOptions
+from pjrt.api.loaded_executable import ExecuteOptions
 from pjrt.api.program import Program
 from pjrt.api.shape_spec import Shapes as ArgumentShapes
 from pjrt.models import replica_arrays

@@ -12,9 +12,9 @@ import numpy as np
 
 from pjrt import stablehlo
 from pjrt.api.checks import expect
+from pjrt.api.compile_options import Partitioning
 from pjrt.api.errors import FailedPreconditionError, UnimplementedError, naming
 from pjrt.api.executable import Executable
-from pjrt.api.partitioning import Partitioning
 from pjrt.api.program import Program
 from pjrt.api.shape_spec import Shapes as ArgumentShapes
 from pjrt.artifacts import file_format

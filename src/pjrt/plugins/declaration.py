@@ -13,7 +13,7 @@ from pjrt import system
 from pjrt.api.errors import FailedPreconditionError
 
 if TYPE_CHECKING:
-    from pjrt.api.attributes import NamedValue
+    from pjrt.api.device import NamedValue
     from pjrt.api.plugin import Plugin
 
 

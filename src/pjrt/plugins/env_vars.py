@@ -12,7 +12,7 @@ from pjrt import system
 from pjrt.api.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
-    from pjrt.api.attributes import NamedValue
+    from pjrt.api.device import NamedValue
     from pjrt.plugins.declaration import Declaration
 
 DEVICE = "PJRT_DEVICE"

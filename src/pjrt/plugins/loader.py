@@ -18,7 +18,7 @@ from pjrt.plugins.env_vars import set_environment
 from pjrt.system import FileStamp, file_stamp
 
 if TYPE_CHECKING:
-    from pjrt.api.attributes import Attributes
+    from pjrt.api.device import Attributes
     from pjrt.api.topology import TopologyDescription
     from pjrt.plugins.declaration import Declaration
 

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from pjrt.api.attributes import Attributes, NamedValue
 from pjrt.api.client import Client
+from pjrt.api.device import Attributes, NamedValue
 from pjrt.api.errors import PjrtError
 from pjrt.plugins import builtin, registry
 from pjrt.plugins.declaration import Declaration, is_path

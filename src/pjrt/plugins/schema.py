@@ -12,7 +12,7 @@ from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Any, cast
 
-from pjrt.api.attributes import NamedValue
+from pjrt.api.device import NamedValue
 from pjrt.api.errors import InvalidArgumentError
 from pjrt.plugins.declaration import Declaration, MemoryOptions, ProcessOptions, Sharing
 

@@ -11,11 +11,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
-from pjrt.api.attributes import NamedValue
-from pjrt.api.capability import Capabilities, Feature
+from pjrt.api.capability import Capabilities, Effort, Feature, Reason, ReasonKind, Support, Verdict
 from pjrt.api.client import Client
-from pjrt.api.compatibility import Effort, Reason, ReasonKind, Support, Verdict
 from pjrt.api.compile_options import CompileOptions
+from pjrt.api.device import NamedValue
 from pjrt.api.errors import DeadlineExceededError, InternalError, InvalidArgumentError, NotFoundError, PjrtError
 from pjrt.api.program import Program
 from pjrt.api.topology import TopologyDescription

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from pjrt.api.capability import Capabilities, Feature
-from pjrt.api.compatibility import SHOWN, Reason, ReasonKind, Verdict
+from pjrt.api.capability import SHOWN, Capabilities, Feature, Reason, ReasonKind, Verdict
 from pjrt.api.compile_options import CompileOptions
 from pjrt.api.element_type import ElementType
-from pjrt.api.source_location import SourceLocation
+from pjrt.api.program import SourceLocation
 from pjrt.stablehlo._call_graph import CallGraph
 from pjrt.stablehlo.location import Location
 from pjrt.stablehlo.operation import Function, Operation, ParsedProgram

@@ -11,8 +11,17 @@ from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Any
 
-from pjrt.api.capability import Capabilities
-from pjrt.api.compatibility import Effort, Reason, ReasonKind, StaticCheck, Support, Verdict, decide, format_reason
+from pjrt.api.capability import (
+    Capabilities,
+    Effort,
+    Reason,
+    ReasonKind,
+    StaticCheck,
+    Support,
+    Verdict,
+    decide,
+    format_reason,
+)
 from pjrt.api.compile_options import CompileOptions
 from pjrt.api.errors import FailedPreconditionError, InvalidArgumentError, PjrtError
 from pjrt.api.program import AnyProgram, Program, ProgramFormat
@@ -51,7 +60,7 @@ def supports(
 
 
 def static_check(program: AnyProgram, options: CompileOptions | None, capabilities: Capabilities) -> StaticCheck:
-    """Return a check of a program for a device with these capabilities; see ``pjrt.api.compatibility.decide``.
+    """Return a check of a program for a device with these capabilities; see ``pjrt.api.capability.decide``.
 
     The program is parsed once, where that is needed.
 

@@ -7,8 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pjrt.api.element_type import ElementType
-from pjrt.api.layout import TiledLayout
-from pjrt.api.shape_spec import ShapeSpec
+from pjrt.api.shape_spec import ShapeSpec, TiledLayout
 from pjrt.stablehlo.types import TensorType, TokenType, ValueType
 
 _ATTRIBUTE = "mhlo.layout_mode"

@@ -6,7 +6,7 @@ import functools
 import re
 from dataclasses import dataclass
 
-from pjrt.api.source_location import SourceLocation
+from pjrt.api.program import SourceLocation
 
 PROGRAM_TEXT = "-"
 """The file of a place in the program's own text: the location of an operation whose text states no other."""

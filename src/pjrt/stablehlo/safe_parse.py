@@ -24,8 +24,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from pjrt.api.errors import CancelledError, DataLossError, FailedPreconditionError, PjrtError, ResourceExhaustedError
-from pjrt.api.program import Program
-from pjrt.api.strangers import the_stranger
+from pjrt.api.program import Program, the_stranger
 from pjrt.stablehlo.format import Encoding, encoding_of
 
 if TYPE_CHECKING:

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 import pjrt
+from pjrt.api.client import LocalHandler
 from pjrt.api.compile_options import CompileOptions, DeviceAssignment
 from pjrt.api.errors import InvalidArgumentError, PjrtError
-from pjrt.api.local_handler import LocalHandler
 from pjrt.clusters.client.client import ClusterClient
 
 LIMIT = 60

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from pjrt.api.buffer import Buffer
 from pjrt.api.element_type import ElementType
 from pjrt.api.errors import FailedPreconditionError
-from pjrt.api.layout import TiledLayout
-from pjrt.api.shape_spec import ShapeSpec
+from pjrt.api.shape_spec import ShapeSpec, TiledLayout
 from pjrt.clusters.client.client import ClusterClient
 
 TYPES = [getattr(ElementType, name) for name in ["PRED", "S4", "S8", "U64", "F8E4M3FN", "BF16", "F64", "C64"]]

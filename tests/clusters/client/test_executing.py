@@ -12,8 +12,8 @@ from pjrt import ifrt
 from pjrt.api.compile_options import CompileOptions, DeviceAssignment
 from pjrt.api.element_type import ElementType
 from pjrt.api.errors import FailedPreconditionError, InvalidArgumentError, PjrtError
-from pjrt.api.execute_options import ExecuteOptions
 from pjrt.api.future import Future
+from pjrt.api.loaded_executable import ExecuteOptions
 from pjrt.api.shape_spec import ShapeSpec
 from pjrt.clusters.client.client import ClusterClient
 from pjrt.stablehlo import jaxlib

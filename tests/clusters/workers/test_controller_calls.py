@@ -14,8 +14,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pjrt.api.client import LocalHandler
 from pjrt.api.errors import InvalidArgumentError, NotFoundError, UnavailableError, UnimplementedError
-from pjrt.api.local_handler import LocalHandler
 from pjrt.clusters.client.controller_functions import ControllerFunctions
 from pjrt.clusters.workers.controller_calls import ControllerCalls
 from pjrt.clusters.workers.long_values import LongValues, messages_with

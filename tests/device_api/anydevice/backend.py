@@ -19,13 +19,13 @@ from tiny.versions import number_of_functions
 from waiting import wait_until
 
 from anydevice.programs import Absent, Programs, StableHloPrograms, TinyPrograms
+from pjrt.api.buffer import CopyToDeviceStream
 from pjrt.api.client import Client
 from pjrt.api.compile_options import CompileOptions, DeviceAssignment
 from pjrt.api.device import Device
 from pjrt.api.element_type import ElementType
-from pjrt.api.execute_options import ExecuteOptions, RecvCallback
+from pjrt.api.loaded_executable import ExecuteOptions, RecvCallback
 from pjrt.api.program import Program
-from pjrt.api.transfer import CopyToDeviceStream
 
 if TYPE_CHECKING:
     from pjrt.capi.export import ExportedPlugin

@@ -11,7 +11,7 @@ import numpy as np
 
 from anydevice.tiny_host import compile_tiny
 from pjrt.api.compile_options import CompileOptions
-from pjrt.api.memory_space import MemorySpace
+from pjrt.api.device import MemorySpace
 from pjrt.api.program import Program
 from pjrt.api.shape_spec import ShapeSpec
 from pjrt.host import MEMORY_KINDS, Compiled, HostClient, Memory, RunContext

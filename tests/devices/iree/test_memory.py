@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from iree_programs import DOUBLE, SAME_AND_RESHAPED
 
-from pjrt.api.host_buffer_semantics import HostBufferSemantics
+from pjrt.api.buffer import HostBufferSemantics
 from pjrt.api.shape_spec import ShapeSpec
 from pjrt.devices.iree.client import IreeClient
 from pjrt.devices.iree.memory import ALIGNMENT, IreeGpuMemory, Tensor

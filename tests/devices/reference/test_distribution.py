@@ -301,13 +301,13 @@ def test_channels_to_the_host(client: Any) -> None:
 
 
 def _send(received: list[bytes]) -> Any:
-    from pjrt.api.execute_options import SendCallback
+    from pjrt.api.loaded_executable import SendCallback
 
     return SendCallback(5, lambda data, total, done: received.append(bytes(data)))
 
 
 def _receive(array: Any) -> Any:
-    from pjrt.api.execute_options import RecvCallback
+    from pjrt.api.loaded_executable import RecvCallback
 
     return RecvCallback(5, lambda stream: stream.add_chunk(array.tobytes()))
 

@@ -191,7 +191,7 @@ def test_feeds_and_channels(client: Any, t: ElementType) -> None:
       %2 = "stablehlo.send"(%0#0, %1) {{{channel.format(2)}}} : ({type_}, !stablehlo.token) -> !stablehlo.token
       %3:2 = "stablehlo.recv"(%2) {{{channel.format(3)}}} : (!stablehlo.token) -> ({type_}, !stablehlo.token)
       return %0#0, %3#0 : {type_}, {type_} }}"""
-    from pjrt.api.execute_options import RecvCallback, SendCallback
+    from pjrt.api.loaded_executable import RecvCallback, SendCallback
 
     sent: list[bytes] = []
     options = pjrt.ExecuteOptions(

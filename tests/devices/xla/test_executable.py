@@ -11,7 +11,7 @@ import pytest
 from protobuf_fields import bytes_field, varint_field
 
 import pjrt
-from pjrt.api.partitioning import Partitioning
+from pjrt.api.compile_options import Partitioning
 from pjrt.stablehlo import debug_options
 
 X = np.arange(4, dtype=np.float32)

@@ -10,7 +10,7 @@ import numpy as np
 
 import pjrt
 from pjrt.api.client import Client
-from pjrt.api.process_info import ProcessInfo, ProcessState
+from pjrt.api.key_value_store import ProcessInfo, ProcessState
 from tiny.program import TinyProgram
 
 X = np.arange(4, dtype=np.float32)

@@ -19,12 +19,7 @@ from waiting import wait_until, wait_until_freed
 
 import pjrt
 from pjrt import remote
-from pjrt.api.errors import (
-    FailedPreconditionError,
-    InvalidArgumentError,
-    PjrtError,
-    UnavailableError,
-)
+from pjrt.api.errors import FailedPreconditionError, InvalidArgumentError, PjrtError, UnavailableError
 
 DOUBLE = """
 func.func public @main(%x: tensor<4xf32>) -> tensor<4xf32> {

@@ -17,7 +17,7 @@ from waiting import wait_until
 
 import pjrt
 from pjrt import remote
-from pjrt.api import strangers
+from pjrt.api import program as strangers
 from pjrt.host import HostClient
 from pjrt.remote import Limits
 from pjrt.stablehlo import safe_parse

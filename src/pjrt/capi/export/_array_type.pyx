@@ -10,7 +10,7 @@ from pjrt.capi._values cimport read_int64s, read_layout
 
 from pjrt.api.element_type import ElementType
 from pjrt.api.errors import InvalidArgumentError
-from pjrt.api.layout import StridedLayout
+from pjrt.api.shape_spec import StridedLayout
 
 cdef list _ELEMENT_TYPES = list(ElementType)
 cdef int64_t _MOST_ELEMENTS = 1 << 58  # of 16 bytes each, that is more memory than an address reaches

@@ -14,7 +14,7 @@ import weakref
 
 from pjrt.api.errors import CancelledError
 from pjrt.api.future import Future
-from pjrt.api.interpreter_end import time_left
+from pjrt.api.waits import time_left
 
 _log = logging.getLogger("pjrt")
 _ENDING = "the Python interpreter that this device runs in is ending"

@@ -16,7 +16,7 @@ import numpy as np
 
 from pjrt.api.client import Client
 from pjrt.api.errors import UnimplementedError
-from pjrt.api.execute_options import ExecuteOptions, HloOutputCallback, RecvCallback, SendCallback
+from pjrt.api.loaded_executable import ExecuteOptions, HloOutputCallback, RecvCallback, SendCallback
 
 cdef extern from "pjrt_support/error.h" nogil:
     char *pjrt_copy_bytes(const char *data, size_t size)

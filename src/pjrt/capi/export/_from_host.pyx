@@ -14,7 +14,7 @@ from pjrt.capi.export._trampolines cimport drop, has_field, keep, put, python_er
 
 from pjrt.api.errors import InvalidArgumentError
 from pjrt.api.future import Promise
-from pjrt.api.host_buffer_semantics import HostBufferSemantics
+from pjrt.api.buffer import HostBufferSemantics
 from pjrt.api.shape_spec import ShapeSpec
 
 cdef list _SEMANTICS = [HostBufferSemantics(number) for number in range(4)]

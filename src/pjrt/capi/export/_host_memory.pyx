@@ -5,7 +5,7 @@ from cpython.memoryview cimport PyMemoryView_FromMemory
 
 import numpy as np
 
-from pjrt.api.layout import row_major_strides
+from pjrt.api.shape_spec import row_major_strides
 
 
 cdef object host_memory(const void *data, size_t size, bint writable):

@@ -14,7 +14,7 @@ import math
 
 from pjrt.api.errors import InvalidArgumentError, OutOfRangeError, UnimplementedError
 from pjrt.api.future import Promise
-from pjrt.api.layout import StridedLayout
+from pjrt.api.shape_spec import StridedLayout
 
 
 cdef int _to_host_buffer(void *raw) except -1:

@@ -14,7 +14,7 @@ from pjrt.capi.export._owned_bytes cimport OwnedBytes, give_bytes
 from pjrt.capi.export._program cimport read_options, read_program
 from pjrt.capi.export._trampolines cimport keep, put, trampoline
 
-from pjrt.api.strangers import from_caller
+from pjrt.api.program import from_caller
 from pjrt.capi._capabilities import stated
 
 

@@ -15,7 +15,7 @@ from pjrt.capi._values cimport read_named_values
 import logging
 import threading
 
-from pjrt.api.author_errors import from_author
+from pjrt.api.errors import from_author
 from pjrt.api.errors import InternalError, PjrtError, ResourceExhaustedError
 
 _log = logging.getLogger("pjrt")

@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from pjrt.api.attributes import Attributes, NamedValue
 from pjrt.api.checks import expect_int
 from pjrt.api.client import Client
+from pjrt.api.device import Attributes, NamedValue
 from pjrt.api.errors import (
     FailedPreconditionError,
     InternalError,
@@ -22,9 +22,8 @@ from pjrt.api.errors import (
     UnimplementedError,
     unimplemented,
 )
-from pjrt.api.framework_job import job_of_framework
-from pjrt.api.key_value_store import KeyValueStore
-from pjrt.api.profiler import Profiler
+from pjrt.api.key_value_store import KeyValueStore, job_of_framework
+from pjrt.api.plugin import Profiler
 from pjrt.api.topology import TopologyDescription
 from pjrt.capi.export._interrupt import watch_for_interrupts
 from pjrt.capi.export._table import Table, capsule_of

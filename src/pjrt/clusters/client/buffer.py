@@ -9,12 +9,11 @@ import numpy as np
 
 from pjrt.api.buffer import Buffer
 from pjrt.api.checks import unexpected
-from pjrt.api.device import Device
+from pjrt.api.device import Device, MemorySpace
 from pjrt.api.element_type import ElementType
 from pjrt.api.errors import PjrtError
 from pjrt.api.future import Future
-from pjrt.api.layout import Layout
-from pjrt.api.memory_space import MemorySpace
+from pjrt.api.shape_spec import Layout
 from pjrt.clusters.client.member_future import MemberFuture
 
 if TYPE_CHECKING:

@@ -7,25 +7,20 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from pjrt.api.attributes import Attributes
-from pjrt.api.buffer import Buffer
+from pjrt.api.buffer import Buffer, HostBufferSemantics
 from pjrt.api.capability import Capabilities
 from pjrt.api.checks import expect_int
 from pjrt.api.client import Client
-from pjrt.api.client_topology import ClientTopology
 from pjrt.api.compile_options import CompileOptions, DeviceAssignment
-from pjrt.api.device import Device
+from pjrt.api.device import Attributes, Device, MemorySpace
 from pjrt.api.element_type import ElementType
 from pjrt.api.errors import InvalidArgumentError, NotFoundError, PjrtError
-from pjrt.api.executable import Executable
+from pjrt.api.executable import Executable, choose_place
 from pjrt.api.future import Future
-from pjrt.api.host_buffer_semantics import HostBufferSemantics
-from pjrt.api.layout import Layout
 from pjrt.api.loaded_executable import LoadedExecutable
-from pjrt.api.memory_space import MemorySpace
-from pjrt.api.placement import choose_place
 from pjrt.api.program import AnyProgram
-from pjrt.api.shape_spec import Shapes, ShapeSpec
+from pjrt.api.shape_spec import Layout, Shapes, ShapeSpec
+from pjrt.api.topology import ClientTopology
 from pjrt.clusters.client.buffer import ClusterBuffer
 from pjrt.clusters.client.compilation import Compiler
 from pjrt.clusters.client.controller_functions import ControllerFunctions
@@ -263,7 +258,7 @@ class ClusterClient(Client):
     def place(
         self, device: Device | None, memory_space: MemorySpace | None
     ) -> tuple[ClusterDevice, ClusterMemorySpace]:
-        """Return the device and the memory space of a new buffer; raise the errors of ``pjrt.api.placement``."""
+        """Return the device and the memory space of a new buffer; raise the errors of ``pjrt.api.executable``."""
         self.check()
         place, space = choose_place(self, device, memory_space)
         assert isinstance(place, ClusterDevice)

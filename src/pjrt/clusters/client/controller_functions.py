@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from pjrt.api.author_errors import from_author
+from pjrt.api.client import LocalHandler
 from pjrt.api.element_type import ElementType
-from pjrt.api.local_handler import LocalHandler
+from pjrt.api.errors import from_author
 from pjrt.clusters.workers.long_values import LongValues, messages_with
 from pjrt.distributed.messages import Message
 from pjrt.host_memory.layout import array_dtype

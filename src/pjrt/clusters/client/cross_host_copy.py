@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from pjrt.api.compile_options import CompileOptions, DeviceAssignment
 from pjrt.api.element_type import ElementType
 from pjrt.api.errors import FailedPreconditionError, UnimplementedError
-from pjrt.api.layout import TiledLayout
+from pjrt.api.shape_spec import TiledLayout
 from pjrt.clusters.client.buffer import ClusterBuffer
 from pjrt.stablehlo.types import TensorType
 

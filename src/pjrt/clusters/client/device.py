@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, NoReturn, TypeVar
 
-from pjrt.api.attributes import Attributes
-from pjrt.api.device import AllocatorStats, Device, DeviceDescription
+from pjrt.api.device import AllocatorStats, Attributes, Device, DeviceDescription, MemorySpace, MemorySpaceDescription
 from pjrt.api.errors import FailedPreconditionError, PjrtError, UnimplementedError
-from pjrt.api.memory_space import MemorySpace, MemorySpaceDescription
 from pjrt.clusters.client.memory_space import ClusterMemorySpace
 
 if TYPE_CHECKING:

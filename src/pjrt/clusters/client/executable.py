@@ -6,14 +6,12 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
-from pjrt.api.abi_version import ExecutableAbiVersion
 from pjrt.api.compile_options import CompileOptions
 from pjrt.api.element_type import ElementType
 from pjrt.api.errors import PjrtError
-from pjrt.api.executable import CompiledMemoryStats, Executable
-from pjrt.api.layout import Layout
+from pjrt.api.executable import CompiledMemoryStats, Executable, ExecutableAbiVersion
 from pjrt.api.program import Program
-from pjrt.api.shape_spec import ShapeSpec
+from pjrt.api.shape_spec import Layout, ShapeSpec
 from pjrt.clusters.client.member import Member
 from pjrt.clusters.client.serialization import packed
 

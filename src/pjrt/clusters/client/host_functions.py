@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 from pjrt.api.buffer import Buffer
 from pjrt.api.checks import expect, expect_all, unexpected
+from pjrt.api.client import LocalHandler
 from pjrt.api.device import Device
 from pjrt.api.errors import InvalidArgumentError, PjrtError, UnimplementedError
 from pjrt.api.future import Future, Promise
-from pjrt.api.local_handler import LocalHandler
 from pjrt.api.shape_spec import ShapeSpec, expect_spec
 from pjrt.clusters.client.buffer import ClusterBuffer
 from pjrt.clusters.client.device import ClusterDevice

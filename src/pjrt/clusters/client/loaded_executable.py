@@ -14,9 +14,8 @@ from pjrt.api.compile_options import DeviceAssignment
 from pjrt.api.device import Device
 from pjrt.api.element_type import ElementType
 from pjrt.api.errors import FailedPreconditionError, InvalidArgumentError, PjrtError, UnimplementedError
-from pjrt.api.execute_options import ExecuteOptions
 from pjrt.api.future import Future
-from pjrt.api.loaded_executable import LoadedExecutable
+from pjrt.api.loaded_executable import ExecuteOptions, LoadedExecutable
 from pjrt.api.program import Program
 from pjrt.api.shape_spec import stands_for_token
 from pjrt.clusters.client.buffer import ClusterBuffer

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from pjrt.api.memory_space import MemorySpace
+from pjrt.api.device import MemorySpace
 
 if TYPE_CHECKING:
     from pjrt.clusters.client.client import ClusterClient

@@ -11,9 +11,8 @@ from pjrt.api.checks import expect_sequence
 from pjrt.api.compile_options import DeviceAssignment
 from pjrt.api.device import Device
 from pjrt.api.errors import FailedPreconditionError, InvalidArgumentError, PjrtError
-from pjrt.api.execute_options import ExecuteOptions
 from pjrt.api.future import Future
-from pjrt.api.loaded_executable import LoadedExecutable
+from pjrt.api.loaded_executable import ExecuteOptions, LoadedExecutable
 from pjrt.api.program import Program
 from pjrt.clusters.client.buffer import ClusterBuffer
 from pjrt.clusters.client.device import ClusterDevice

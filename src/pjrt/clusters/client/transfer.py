@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from pjrt.api.attributes import Attributes
+from pjrt.api.buffer import AsyncHostToDeviceTransferManager
+from pjrt.api.device import Attributes
 from pjrt.api.errors import PjrtError
 from pjrt.api.future import Future
-from pjrt.api.transfer import AsyncHostToDeviceTransferManager
 from pjrt.clusters.client.buffer import ClusterBuffer
 from pjrt.clusters.client.member_future import MemberFuture
 

@@ -12,12 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pjrt.api.checks import expect
-from pjrt.api.errors import (
-    DeadlineExceededError,
-    FailedPreconditionError,
-    InvalidArgumentError,
-    UnavailableError,
-)
+from pjrt.api.errors import DeadlineExceededError, FailedPreconditionError, InvalidArgumentError, UnavailableError
 from pjrt.clusters.launchers.launcher import Launcher, WorkerHandle, WorkerStart
 from pjrt.clusters.launchers.ray_actor import RayActor
 

@@ -7,9 +7,9 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from pjrt.api.device import MemorySpace
 from pjrt.api.element_type import ElementType
 from pjrt.api.errors import InternalError, InvalidArgumentError
-from pjrt.api.memory_space import MemorySpace
 from pjrt.api.shape_spec import ShapeSpec, format_shape
 from pjrt.devices.reference.core.author import CONTROL_FLOW
 from pjrt.devices.reference.core.block import Environment, Kernel, context_of

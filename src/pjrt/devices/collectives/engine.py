@@ -18,17 +18,10 @@ from typing import Any
 
 import numpy as np
 
-from pjrt.api.compile_options import CompileOptions, DeviceAssignment
+from pjrt.api.compile_options import CompileOptions, DeviceAssignment, Partitioning
 from pjrt.api.element_type import ElementType
-from pjrt.api.errors import (
-    AbortedError,
-    FailedPreconditionError,
-    InternalError,
-    PjrtError,
-    UnavailableError,
-)
+from pjrt.api.errors import AbortedError, FailedPreconditionError, InternalError, PjrtError, UnavailableError
 from pjrt.api.key_value_store import KeyValueStore
-from pjrt.api.partitioning import Partitioning
 from pjrt.devices.collectives import programs
 from pjrt.devices.xla import _jaxlib
 from pjrt.devices.xla.peers import own_host

@@ -18,7 +18,7 @@ from pjrt.host_memory.external import ExternalMemory
 from pjrt.host_memory.layout import array_dtype
 
 if TYPE_CHECKING:
-    from pjrt.api.memory_space import MemorySpace
+    from pjrt.api.device import MemorySpace
 
 ALIGNMENT = 64
 """The alignment in bytes that the code of modules expects of arguments."""

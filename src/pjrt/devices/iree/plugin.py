@@ -6,8 +6,8 @@ import inspect
 from typing import TYPE_CHECKING, Any
 
 from pjrt.api.api_version import API_VERSION
-from pjrt.api.attributes import Attributes
-from pjrt.api.device_options import check_num_devices, check_option_names
+from pjrt.api.checks import check_num_devices, check_option_names
+from pjrt.api.device import Attributes
 from pjrt.api.plugin import Plugin
 
 if TYPE_CHECKING:

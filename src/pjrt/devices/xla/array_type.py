@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pjrt.api.element_type import ElementType
-from pjrt.api.layout import TiledLayout
-from pjrt.api.shape_spec import format_shape
+from pjrt.api.shape_spec import TiledLayout, format_shape
 from pjrt.devices.xla import _jaxlib
 
 if TYPE_CHECKING:

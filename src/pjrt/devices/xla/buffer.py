@@ -13,8 +13,7 @@ from pjrt.api.checks import expect
 from pjrt.api.element_type import ElementType
 from pjrt.api.errors import FailedPreconditionError, InvalidArgumentError, PjrtError, unimplemented
 from pjrt.api.future import Future
-from pjrt.api.layout import Layout, TiledLayout, expect_layout
-from pjrt.api.shape_spec import expect_shape
+from pjrt.api.shape_spec import Layout, TiledLayout, expect_layout, expect_shape
 from pjrt.devices.xla import _jaxlib, to_host
 from pjrt.devices.xla._jaxlib import TURNS, collect_released, converted
 from pjrt.devices.xla._short_path import ArrayHolder
@@ -25,8 +24,7 @@ from pjrt.host_memory.dlpack import HOST_DEVICE
 
 if TYPE_CHECKING:
     from pjrt.api.client import Client
-    from pjrt.api.device import Device
-    from pjrt.api.memory_space import MemorySpace
+    from pjrt.api.device import Device, MemorySpace
     from pjrt.devices.xla.array_type import ArrayType
     from pjrt.devices.xla.device import XlaDevice
     from pjrt.devices.xla.memory_space import XlaMemorySpace

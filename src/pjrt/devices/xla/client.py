@@ -9,16 +9,15 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pjrt import stablehlo
+from pjrt.api.buffer import HostBufferSemantics
 from pjrt.api.checks import expect, expect_all
 from pjrt.api.client import Client
 from pjrt.api.compile_options import CompileOptions, DeviceAssignment
 from pjrt.api.element_type import ElementType
 from pjrt.api.errors import InvalidArgumentError, PjrtError, unimplemented
-from pjrt.api.host_buffer_semantics import HostBufferSemantics
-from pjrt.api.layout import Layout, TiledLayout
-from pjrt.api.placement import choose_place
+from pjrt.api.executable import choose_place
 from pjrt.api.program import AnyProgram, Program
-from pjrt.api.shape_spec import Shapes, ShapeSpec, expect_shape
+from pjrt.api.shape_spec import Layout, Shapes, ShapeSpec, TiledLayout, expect_shape
 from pjrt.devices.xla import from_host
 from pjrt.devices.xla._jaxlib import HAS_TRANSFERS, PLATFORM_VERSION
 from pjrt.devices.xla.buffer import PendingBuffer, XlaBuffer
@@ -31,16 +30,12 @@ from pjrt.devices.xla.runtime import Runtime
 # The modules that most programs do without are imported in the methods that need them: that halves the time of a start.
 
 if TYPE_CHECKING:
-    from pjrt.api.alias_fulfillment import AliasFulfillment
-    from pjrt.api.attributes import Attributes
-    from pjrt.api.buffer import Buffer
-    from pjrt.api.capability import Capabilities
-    from pjrt.api.compatibility import Effort, Support
-    from pjrt.api.device import Device
+    from pjrt.api.buffer import AliasFulfillment, Buffer
+    from pjrt.api.capability import Capabilities, Effort, Support
+    from pjrt.api.device import Attributes, Device, MemorySpace
     from pjrt.api.executable import Executable
     from pjrt.api.future import Future
     from pjrt.api.loaded_executable import LoadedExecutable
-    from pjrt.api.memory_space import MemorySpace
     from pjrt.devices.xla.cross_host_transfers import CrossHostTransfers
     from pjrt.devices.xla.memory_space import XlaMemorySpace
     from pjrt.devices.xla.peers import Peers
@@ -143,7 +138,7 @@ class XlaClient(Client):
         *,
         effort: Effort | str | None = None,
     ) -> Support:
-        from pjrt.api.compatibility import try_compiling
+        from pjrt.api.capability import try_compiling
 
         self._runtime.check_open()
         return stablehlo.supports(

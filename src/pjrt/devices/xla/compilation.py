@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pjrt.api.checks import expect_bytes
-from pjrt.api.compile_options import CompileOptions, DeviceAssignment
+from pjrt.api.compile_options import CompileOptions, DeviceAssignment, Partitioning
 from pjrt.api.errors import InvalidArgumentError, PjrtError, StatusCode
-from pjrt.api.partitioning import Partitioning
 from pjrt.api.program import Program, ProgramFormat
 from pjrt.devices.xla import _jaxlib, custom_calls, faults, value_shape
 from pjrt.devices.xla._jaxlib import converted, status_of

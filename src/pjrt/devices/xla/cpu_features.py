@@ -7,7 +7,7 @@ import platform
 from collections.abc import Mapping
 
 from pjrt import system
-from pjrt.api.attributes import NamedValue
+from pjrt.api.device import NamedValue
 
 _INSTRUCTION_SETS = {
     "x86_64": (

@@ -9,7 +9,7 @@ from typing import Any
 
 from pjrt.api.checks import expect, expect_int
 from pjrt.api.errors import InvalidArgumentError, PermissionDeniedError, UnimplementedError
-from pjrt.api.strangers import is_for_stranger
+from pjrt.api.program import is_for_stranger
 from pjrt.devices.xla import _jaxlib
 from pjrt.devices.xla._jaxlib import converted
 from pjrt.stablehlo.hlo_custom_calls import HloCustomCall, custom_calls

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from pjrt.api.checks import expect, expect_int
 from pjrt.api.client import Client
-from pjrt.api.device import AllocatorStats, Device, DeviceDescription
+from pjrt.api.device import AllocatorStats, Device, DeviceDescription, MemorySpace, MemorySpaceDescription
 from pjrt.api.errors import InvalidArgumentError, PjrtError, UnimplementedError, unimplemented
-from pjrt.api.memory_space import MemorySpace, MemorySpaceDescription
 from pjrt.devices.xla._jaxlib import converted
 from pjrt.devices.xla.memory_space import KINDS, XlaMemorySpace
 

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from pjrt.api.element_type import ElementType
 from pjrt.api.errors import FailedPreconditionError, UnimplementedError
 from pjrt.api.executable import CompiledMemoryStats, Executable
-from pjrt.api.layout import Layout, TiledLayout
 from pjrt.api.program import Program, ProgramFormat
-from pjrt.api.shape_spec import ShapeSpec
+from pjrt.api.shape_spec import Layout, ShapeSpec, TiledLayout
 from pjrt.devices.xla import _jaxlib, shutdown, value_shape
 from pjrt.devices.xla._jaxlib import converted
 from pjrt.devices.xla.input_output_alias import donated_parameters

@@ -14,9 +14,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from pjrt.api.author_errors import from_author
 from pjrt.api.element_type import ElementType
-from pjrt.api.errors import InternalError, PjrtError
+from pjrt.api.errors import InternalError, PjrtError, from_author
 from pjrt.devices.xla.device_array import DeviceArray
 from pjrt.stablehlo.primitive_type import ELEMENT_TYPES
 

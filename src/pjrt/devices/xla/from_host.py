@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from pjrt.api.buffer import HostBufferSemantics
 from pjrt.api.checks import expect_array, expect_callable, unexpected
 from pjrt.api.future import Future
-from pjrt.api.host_buffer_semantics import HostBufferSemantics
-from pjrt.api.layout import Layout, TiledLayout
+from pjrt.api.shape_spec import Layout, TiledLayout
 from pjrt.devices.xla import _jaxlib
 from pjrt.devices.xla._jaxlib import converted
 from pjrt.devices.xla.buffer import XlaBuffer

@@ -9,11 +9,9 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from pjrt.api.buffer import Buffer
-from pjrt.api.call_arguments import WITHOUT_TYPE, bound, explained
 from pjrt.api.checks import expect, expect_sequence, wrong_number_of_rows
 from pjrt.api.errors import FailedPreconditionError, InvalidArgumentError, unimplemented
-from pjrt.api.execute_options import ExecuteOptions
-from pjrt.api.loaded_executable import Argument, LoadedExecutable
+from pjrt.api.loaded_executable import WITHOUT_TYPE, Argument, ExecuteOptions, LoadedExecutable, bound, explained
 from pjrt.devices.xla._short_path import ShortCall
 from pjrt.devices.xla.buffer import XlaBuffer
 from pjrt.devices.xla.executable import XlaExecutable

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from pjrt.api.client import Client
-from pjrt.api.memory_space import MemorySpace
+from pjrt.api.device import MemorySpace
 from pjrt.devices.xla import _jaxlib
 
 if TYPE_CHECKING:

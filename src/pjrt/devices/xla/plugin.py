@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 from pjrt import stablehlo
 from pjrt.api.api_version import API_VERSION
-from pjrt.api.device_options import check_num_devices, check_option_names, topology_options
+from pjrt.api.checks import check_num_devices, check_option_names, topology_options
 from pjrt.api.errors import InvalidArgumentError
 from pjrt.api.plugin import Plugin
 from pjrt.devices.xla.process_options import PROCESS_OPTIONS, peers_of
 
 if TYPE_CHECKING:
-    from pjrt.api.attributes import Attributes
+    from pjrt.api.device import Attributes
     from pjrt.devices.xla.client import XlaClient
     from pjrt.devices.xla.profiler import XlaProfiler
     from pjrt.devices.xla.topology import XlaTopology

@@ -18,9 +18,8 @@ from pjrt.devices.xla.loaded_executable import XlaLoaded, XlaLoadedExecutable
 if TYPE_CHECKING:
     from pjrt.api.buffer import Buffer
     from pjrt.api.client import Client
-    from pjrt.api.execute_options import ExecuteOptions
     from pjrt.api.future import Future
-    from pjrt.api.loaded_executable import Argument
+    from pjrt.api.loaded_executable import Argument, ExecuteOptions
     from pjrt.devices.xla.executable import XlaExecutable
     from pjrt.devices.xla.runtime import Runtime
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from pjrt.api.errors import FailedPreconditionError, InvalidArgumentError
-from pjrt.api.framework_job import job_of_caller
+from pjrt.api.key_value_store import job_of_caller
 
 if TYPE_CHECKING:
     from pjrt.devices.xla.peers import Peers

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from pjrt.api.errors import FailedPreconditionError, unimplemented
-from pjrt.api.profiler import Profiler
+from pjrt.api.plugin import Profiler
 from pjrt.stablehlo.jaxlib import load
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from pjrt.api.buffer import RawBuffer
 from pjrt.api.errors import FailedPreconditionError
 from pjrt.api.future import Future
-from pjrt.api.raw_buffer import RawBuffer
 from pjrt.devices.xla import _jaxlib
 from pjrt.devices.xla.to_host import carried_out, raw_bytes
 from pjrt.host_memory.byte_range import source_bytes

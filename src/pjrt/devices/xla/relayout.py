@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from pjrt.api.compile_options import CompileOptions, DeviceAssignment
-from pjrt.api.layout import TiledLayout
 from pjrt.api.program import Program
+from pjrt.api.shape_spec import TiledLayout
 from pjrt.devices.xla import _jaxlib
 from pjrt.devices.xla.array_type import ArrayType
 from pjrt.devices.xla.compilation import compile_program

@@ -16,7 +16,7 @@ from pjrt.api.checks import expect_int
 from pjrt.api.compile_options import DeviceAssignment
 from pjrt.api.element_type import AnyDType, ElementType
 from pjrt.api.errors import FailedPreconditionError, InvalidArgumentError
-from pjrt.api.layout import TiledLayout
+from pjrt.api.shape_spec import TiledLayout
 from pjrt.devices.xla import _jaxlib, shutdown
 from pjrt.devices.xla.array_type import ArrayType
 from pjrt.devices.xla.completion_watcher import CompletionWatcher

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from pjrt.api.alias_fulfillment import AliasFulfillment
+from pjrt.api.buffer import AliasFulfillment
 from pjrt.api.checks import expect, expect_callable, expect_int
 from pjrt.api.errors import FailedPreconditionError, InvalidArgumentError, PjrtError, unimplemented
 from pjrt.api.future import Future, Promise

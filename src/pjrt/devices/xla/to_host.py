@@ -10,7 +10,7 @@ import numpy as np
 from pjrt.api.checks import expect, expect_out
 from pjrt.api.errors import InvalidArgumentError, unimplemented
 from pjrt.api.future import Future
-from pjrt.api.layout import Layout
+from pjrt.api.shape_spec import Layout
 from pjrt.devices.xla import _jaxlib
 from pjrt.devices.xla.future import flattened
 from pjrt.host_memory.aligned import HostArray, aligned_empty

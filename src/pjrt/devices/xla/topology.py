@@ -7,14 +7,13 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from pjrt import stablehlo
+from pjrt.api.capability import Effort, Support, try_compiling
 from pjrt.api.checks import expect
 from pjrt.api.client import Client
-from pjrt.api.compatibility import Effort, Support, try_compiling
 from pjrt.api.element_type import ElementType
 from pjrt.api.errors import InvalidArgumentError, UnimplementedError
-from pjrt.api.layout import Layout, TiledLayout
 from pjrt.api.program import AnyProgram, Program
-from pjrt.api.shape_spec import Shapes, expect_shape
+from pjrt.api.shape_spec import Layout, Shapes, TiledLayout, expect_shape
 from pjrt.api.topology import TopologyDescription
 from pjrt.devices.xla._jaxlib import PLATFORM_VERSION
 from pjrt.devices.xla.capability import capabilities

@@ -8,14 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pjrt.api.errors import (
-    FailedPreconditionError,
-    PjrtError,
-    unimplemented,
-)
+from pjrt.api.errors import FailedPreconditionError, PjrtError, unimplemented
 from pjrt.api.future import Future, Promise
-from pjrt.api.layout import TiledLayout
-from pjrt.api.shape_spec import ShapeSpec, expect_spec
+from pjrt.api.shape_spec import ShapeSpec, TiledLayout, expect_spec
 from pjrt.devices.xla import _jaxlib
 from pjrt.devices.xla._jaxlib import converted
 from pjrt.devices.xla.buffer import PendingBuffer

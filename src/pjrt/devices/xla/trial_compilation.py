@@ -105,7 +105,7 @@ def _check_feeds(program: Program, options: CompileOptions, num_devices: int) ->
     Raises:
         UnimplementedError: it does so in a function that is used.
     """
-    from pjrt.api.compatibility import Effort, ReasonKind, Verdict  # here: few programs need them
+    from pjrt.api.capability import Effort, ReasonKind, Verdict  # here: few programs need them
     from pjrt.devices.xla.capability import capabilities
     from pjrt.stablehlo import supports
 

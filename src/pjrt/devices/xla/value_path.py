@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from pjrt.api.errors import FailedPreconditionError, PjrtError
-from pjrt.api.value_path import FailedRunError, ValuePath
+from pjrt.api.loaded_executable import FailedRunError, ValuePath
 from pjrt.devices.xla import _jaxlib
 from pjrt.devices.xla._jaxlib import TURNS, collect_released, converted
 from pjrt.devices.xla.buffer import XlaBuffer

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from pjrt.api.device import MemorySpace
 from pjrt.api.errors import InternalError, InvalidArgumentError, ResourceExhaustedError
-from pjrt.api.memory_space import MemorySpace
 from pjrt.api.shape_spec import ShapeSpec
 from pjrt.host.device_memory.fences import wait_for
 from pjrt.host.device_memory.memory import Memory

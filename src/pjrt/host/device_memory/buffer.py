@@ -9,13 +9,11 @@ import numpy as np
 
 from pjrt.api.buffer import Buffer, ExternalReference
 from pjrt.api.checks import expect_out
-from pjrt.api.device import Device
+from pjrt.api.device import Device, MemorySpace
 from pjrt.api.element_type import ElementType
 from pjrt.api.errors import FailedPreconditionError, UnimplementedError
 from pjrt.api.future import Future
-from pjrt.api.layout import Layout
-from pjrt.api.memory_space import MemorySpace
-from pjrt.api.shape_spec import ShapeSpec
+from pjrt.api.shape_spec import Layout, ShapeSpec
 from pjrt.host.buffer import HostBuffer
 from pjrt.host.copies import schedule
 from pjrt.host.device_memory.allocation import Allocation

@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from pjrt.api.buffer import HostBufferSemantics
 from pjrt.api.checks import expect_array, expect_callable, unexpected
 from pjrt.api.element_type import ElementType
 from pjrt.api.errors import UnimplementedError
-from pjrt.api.host_buffer_semantics import HostBufferSemantics
-from pjrt.api.layout import Layout
-from pjrt.api.shape_spec import ShapeSpec, expect_spec
+from pjrt.api.shape_spec import Layout, ShapeSpec, expect_spec
 from pjrt.host.copies import INLINE_BYTES, may_wait_here
 from pjrt.host.device_memory.allocation import Allocation
 from pjrt.host.device_memory.buffer import DeviceBuffer, expect_row_major

@@ -14,7 +14,7 @@ from pjrt.host_memory.aligned import HostArray
 from pjrt.host_memory.layout import array_dtype
 
 if TYPE_CHECKING:
-    from pjrt.api.memory_space import MemorySpace
+    from pjrt.api.device import MemorySpace
     from pjrt.api.shape_spec import ShapeSpec
 
 

@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from pjrt.api.buffer import HostBufferSemantics
 from pjrt.api.errors import PjrtError, StatusCode
-from pjrt.api.host_buffer_semantics import HostBufferSemantics
 from pjrt.capi.layer.schema import CALLBACKS, FUNCTIONS, STRUCTS
 from pjrt.capi.raw.memory import Memory
 from pjrt.capi.raw.struct import Struct

@@ -14,8 +14,8 @@ import numpy as np
 from pjrt import ifrt
 from pjrt.api.buffer import Buffer
 from pjrt.api.device import Device
-from pjrt.api.execute_options import ExecuteOptions
 from pjrt.api.future import Future
+from pjrt.api.loaded_executable import ExecuteOptions
 from pjrt.models.argument import Argument
 from pjrt.models.model import Model
 

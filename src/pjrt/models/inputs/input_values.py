@@ -10,9 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from pjrt.api.element_type import ElementType
+from pjrt.api.element_type import ElementType, number_array
 from pjrt.api.errors import InvalidArgumentError, ResourceExhaustedError
-from pjrt.api.python_numbers import number_array
 from pjrt.stablehlo.call_signature import Parameter
 
 Array = np.ndarray[Any, Any]

@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from pjrt.api.call_arguments import MOST_CHOICES, choices, key_of
 from pjrt.api.element_type import ElementType
 from pjrt.api.errors import InvalidArgumentError, naming
+from pjrt.api.loaded_executable import MOST_CHOICES, choices, key_of
 from pjrt.api.shape_spec import format_shape
 from pjrt.models.binding import Binding, numbers_by_name
 from pjrt.models.inputs.input_files import RAW, array_of_bytes, arrays_in, members_in, with_type

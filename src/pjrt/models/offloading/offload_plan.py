@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from pjrt.api.units import readable_bytes
+from pjrt.api.printable import readable_bytes
 from pjrt.models.offloading.schedule import Step
 
 

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 
 from pjrt import stablehlo
 from pjrt.api.errors import PjrtError
-from pjrt.api.execute_options import ExecuteOptions
-from pjrt.api.loaded_executable import LoadedExecutable
+from pjrt.api.loaded_executable import ExecuteOptions, LoadedExecutable
 from pjrt.api.program import Program
 from pjrt.models.offloading.stages import Stage, Value, nbytes
 

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pjrt.api.buffer import Buffer
+from pjrt.api.buffer import Buffer, HostBufferSemantics
 from pjrt.api.future import Future
-from pjrt.api.host_buffer_semantics import HostBufferSemantics
 from pjrt.models.offloading.schedule import Action, Schedule
 from pjrt.models.offloading.stage_executables import StageExecutable
 from pjrt.models.offloading.stages import Value

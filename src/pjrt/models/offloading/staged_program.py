@@ -12,10 +12,9 @@ from pjrt import stablehlo
 from pjrt.api.buffer import Buffer
 from pjrt.api.client import Client
 from pjrt.api.compile_options import CompileOptions
-from pjrt.api.device import Device
+from pjrt.api.device import Device, MemorySpace
 from pjrt.api.errors import ResourceExhaustedError
 from pjrt.api.loaded_executable import LoadedExecutable
-from pjrt.api.memory_space import MemorySpace
 from pjrt.api.program import Program
 from pjrt.artifacts.compilation_cache import CompilationCache
 from pjrt.models.offloading.dataflow import Dataflow

@@ -17,17 +17,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from pjrt.api.buffer import Buffer
+from pjrt.api.buffer import Buffer, HostBufferSemantics
 from pjrt.api.checks import expect, expect_all, expect_array, expect_callable, expect_out, unexpected
-from pjrt.api.device import Device
+from pjrt.api.device import Device, MemorySpace
 from pjrt.api.element_type import ElementType
 from pjrt.api.errors import FailedPreconditionError, InvalidArgumentError, PjrtError, UnimplementedError
+from pjrt.api.executable import choose_place
 from pjrt.api.future import Future, Promise, when_all_done
-from pjrt.api.host_buffer_semantics import HostBufferSemantics
-from pjrt.api.layout import Layout, TiledLayout
-from pjrt.api.memory_space import MemorySpace
-from pjrt.api.placement import choose_place
-from pjrt.api.shape_spec import ShapeSpec, expect_shape
+from pjrt.api.shape_spec import Layout, ShapeSpec, TiledLayout, expect_shape
 from pjrt.host_memory.aligned import HostArray
 from pjrt.host_memory.byte_range import source_bytes, target_bytes
 from pjrt.host_memory.external import notify_owner

@@ -8,24 +8,19 @@ from dataclasses import replace
 from typing import Any
 
 from pjrt import stablehlo
-from pjrt.api.attributes import Attributes
-from pjrt.api.buffer import Buffer
+from pjrt.api.buffer import Buffer, HostBufferSemantics
 from pjrt.api.capability import Capabilities, Feature
 from pjrt.api.checks import expect, expect_int
 from pjrt.api.client import Client
-from pjrt.api.client_topology import ClientTopology
 from pjrt.api.compile_options import CompileOptions, DeviceAssignment
-from pjrt.api.device import Device
+from pjrt.api.device import Attributes, Device, MemorySpace
 from pjrt.api.element_type import ElementType
 from pjrt.api.errors import CancelledError, FailedPreconditionError, InvalidArgumentError, PjrtError, UnimplementedError
-from pjrt.api.executable import Executable
+from pjrt.api.executable import Executable, choose_place
 from pjrt.api.future import Future, Promise
-from pjrt.api.host_buffer_semantics import HostBufferSemantics
-from pjrt.api.layout import Layout, TiledLayout
-from pjrt.api.memory_space import MemorySpace
-from pjrt.api.placement import choose_place
 from pjrt.api.program import AnyProgram, Program, ProgramFormat
-from pjrt.api.shape_spec import Shapes, ShapeSpec, expect_shape, expect_spec
+from pjrt.api.shape_spec import Layout, Shapes, ShapeSpec, TiledLayout, expect_shape, expect_spec
+from pjrt.api.topology import ClientTopology
 from pjrt.remote.client.buffer import (
     BufferType,
     RemoteBuffer,

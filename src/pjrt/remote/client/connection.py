@@ -23,7 +23,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, Union
 
-from pjrt.api.attributes import Attributes
+from pjrt.api.device import Attributes
 from pjrt.api.errors import (
     DataLossError,
     FailedPreconditionError,

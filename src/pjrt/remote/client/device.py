@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from pjrt.api.attributes import Attributes
-from pjrt.api.device import AllocatorStats, Device, DeviceDescription
+from pjrt.api.device import AllocatorStats, Attributes, Device, DeviceDescription, MemorySpace, MemorySpaceDescription
 from pjrt.api.errors import FailedPreconditionError, UnimplementedError
-from pjrt.api.memory_space import MemorySpace, MemorySpaceDescription
 from pjrt.remote.protocol.values import attributes_of
 
 if TYPE_CHECKING:

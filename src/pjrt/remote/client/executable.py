@@ -19,9 +19,8 @@ from pjrt.api.compile_options import CompileOptions
 from pjrt.api.element_type import ElementType
 from pjrt.api.errors import PjrtError, UnimplementedError
 from pjrt.api.executable import CompiledMemoryStats, Executable
-from pjrt.api.layout import Layout, TiledLayout
 from pjrt.api.program import Program, ProgramFormat
-from pjrt.api.shape_spec import ShapeSpec
+from pjrt.api.shape_spec import Layout, ShapeSpec, TiledLayout
 from pjrt.remote.client.connection import Connection
 from pjrt.remote.protocol.messages import wire
 from pjrt.remote.protocol.programs import portable

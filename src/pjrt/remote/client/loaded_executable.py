@@ -19,11 +19,9 @@ from pjrt.api.compile_options import DeviceAssignment
 from pjrt.api.device import Device
 from pjrt.api.element_type import ElementType
 from pjrt.api.errors import FailedPreconditionError, InvalidArgumentError, PjrtError, UnimplementedError
-from pjrt.api.execute_options import ExecuteOptions
 from pjrt.api.future import Future, Promise
-from pjrt.api.layout import Layout, TiledLayout
-from pjrt.api.loaded_executable import LoadedExecutable
-from pjrt.api.shape_spec import ShapeSpec, stands_for_token
+from pjrt.api.loaded_executable import ExecuteOptions, LoadedExecutable
+from pjrt.api.shape_spec import Layout, ShapeSpec, TiledLayout, stands_for_token
 from pjrt.ifrt.concrete_sharding import ConcreteEvenSharding
 from pjrt.ifrt.device_list import DeviceList
 from pjrt.ifrt.hlo_sharding import HloSharding

@@ -6,8 +6,8 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from pjrt.api.api_version import API_VERSION
-from pjrt.api.attributes import Attributes
-from pjrt.api.device_options import check_option_names
+from pjrt.api.checks import check_option_names
+from pjrt.api.device import Attributes
 from pjrt.api.errors import InvalidArgumentError, UnavailableError
 from pjrt.api.plugin import Plugin
 from pjrt.remote.transport.addresses import DEFAULT_KEEPALIVE, LONGEST_KEEPALIVE, SHORTEST_KEEPALIVE

@@ -10,7 +10,7 @@ from google.protobuf.message import DecodeError
 from pjrt import stablehlo
 from pjrt.api.compile_options import CompileOptions
 from pjrt.api.errors import InvalidArgumentError, PjrtError, UnimplementedError
-from pjrt.api.execute_options import ExecuteOptions
+from pjrt.api.loaded_executable import ExecuteOptions
 from pjrt.api.program import Program, ProgramFormat
 from pjrt.remote.protocol.messages import wire
 from pjrt.stablehlo.primitive_type import ELEMENT_TYPES

@@ -10,11 +10,10 @@ from typing import Any, NamedTuple
 
 from google.protobuf.message import DecodeError
 
-from pjrt.api.attributes import Attributes, NamedValue
+from pjrt.api.device import Attributes, NamedValue
 from pjrt.api.element_type import ElementType
 from pjrt.api.errors import InvalidArgumentError, PjrtError, UnimplementedError
-from pjrt.api.layout import Layout, TiledLayout
-from pjrt.api.shape_spec import expect_shape
+from pjrt.api.shape_spec import Layout, TiledLayout, expect_shape
 from pjrt.ifrt.array import ArrayCopySemantics, ArraySpec
 from pjrt.ifrt.client import Client
 from pjrt.ifrt.concrete_sharding import ConcreteEvenSharding, ConcreteSharding

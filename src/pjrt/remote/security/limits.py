@@ -9,7 +9,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from pjrt.api.errors import InvalidArgumentError, ResourceExhaustedError
-from pjrt.api.units import readable_bytes
+from pjrt.api.printable import readable_bytes
 
 _NO_ZERO = "expected a number above 0, or None where there may be no limit"
 

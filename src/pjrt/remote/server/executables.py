@@ -12,10 +12,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
+from pjrt.api.buffer import CopyToDeviceStream
 from pjrt.api.errors import CancelledError, InvalidArgumentError, PjrtError
-from pjrt.api.execute_options import ExecuteOptions, RecvCallback, SendCallback
 from pjrt.api.future import Future, Promise
-from pjrt.api.transfer import CopyToDeviceStream
+from pjrt.api.loaded_executable import ExecuteOptions, RecvCallback, SendCallback
 from pjrt.ifrt.array import Array
 from pjrt.ifrt.loaded_executable import ExecuteResult, LoadedExecutable
 from pjrt.remote.protocol.programs import CallbackSignature

@@ -13,16 +13,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from pjrt.api.attributes import Attributes
+from pjrt.api.buffer import HostBufferSemantics
 from pjrt.api.capability import ATTRIBUTE
 from pjrt.api.client import Client
 from pjrt.api.compile_options import CompileOptions
-from pjrt.api.device import Device
+from pjrt.api.device import Attributes, Device, MemorySpace
 from pjrt.api.errors import InvalidArgumentError, PjrtError, ResourceExhaustedError, UnimplementedError
 from pjrt.api.executable import Executable
 from pjrt.api.future import Future
-from pjrt.api.host_buffer_semantics import HostBufferSemantics
-from pjrt.api.memory_space import MemorySpace
 from pjrt.api.program import Program, ProgramFormat
 from pjrt.api.shape_spec import ShapeSpec, format_shape
 from pjrt.ifrt.array import Array, ArrayCopySemantics, ArraySpec

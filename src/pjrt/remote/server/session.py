@@ -31,8 +31,8 @@ from pjrt.api.errors import (
     UnimplementedError,
 )
 from pjrt.api.future import Future, Promise, when_all_done
+from pjrt.api.program import Stranger, for_stranger
 from pjrt.api.shape_spec import ShapeSpec
-from pjrt.api.strangers import Stranger, for_stranger
 from pjrt.host_memory.aligned import HostArray
 from pjrt.ifrt.array import Array
 from pjrt.ifrt.client import Client

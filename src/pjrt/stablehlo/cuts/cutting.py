@@ -11,8 +11,8 @@ import functools
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
+from pjrt.api.compile_options import Partitioning
 from pjrt.api.errors import InvalidArgumentError, NotFoundError
-from pjrt.api.partitioning import Partitioning
 from pjrt.api.program import AnyProgram, Program, ProgramFormat
 from pjrt.stablehlo import _mlir, jaxlib
 from pjrt.stablehlo._mlir import MlirModule

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Protocol, SupportsIndex
 
-from pjrt.api.call_arguments import choices
 from pjrt.api.checks import expect_sequence
 from pjrt.api.errors import InvalidArgumentError
+from pjrt.api.loaded_executable import choices
 from pjrt.api.shape_spec import Shapes, expect_shape
 from pjrt.stablehlo.shapes.symbolic_size import evaluate, solve, symbols_in
 

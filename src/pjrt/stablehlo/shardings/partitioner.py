@@ -20,8 +20,7 @@ from typing import Any
 
 from pjrt.api.compile_options import CompileOptions, DeviceAssignment, OptionValue
 from pjrt.api.errors import InvalidArgumentError, UnimplementedError
-from pjrt.api.program import AnyProgram, Program, ProgramFormat
-from pjrt.api.strangers import is_from_framework
+from pjrt.api.program import AnyProgram, Program, ProgramFormat, is_from_framework
 from pjrt.stablehlo import _mlir, jaxlib
 from pjrt.stablehlo._mlir import MlirModule
 from pjrt.stablehlo.compilation_advice import with_advice

@@ -6,9 +6,8 @@ import re
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from pjrt.api.compile_options import CompileOptions
+from pjrt.api.compile_options import CompileOptions, Partitioning
 from pjrt.api.errors import InvalidArgumentError, PjrtError
-from pjrt.api.partitioning import Partitioning
 from pjrt.api.program import AnyProgram, Program, ProgramFormat
 from pjrt.stablehlo import _hlo, _mlir
 from pjrt.stablehlo.debug_options import mesh_shardings_enabled

@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from operator import itemgetter
 from typing import Any, NamedTuple, Protocol
 
-from pjrt.api.author_errors import from_author
-from pjrt.api.errors import PjrtError
+from pjrt.api.errors import PjrtError, from_author
 from pjrt.devices.reference.core.context import Context
 from pjrt.stablehlo.types import ValueType
 

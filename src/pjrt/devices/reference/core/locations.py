@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from pjrt.api.source_location import SourceLocation
+from pjrt.api.program import SourceLocation
 from pjrt.stablehlo.location import Location
 
 UNKNOWN = "unknown location"
