@@ -191,40 +191,33 @@ __all__ = [
 
 # The modules of names that are imported at their first use, so that programs without them start faster.
 _HOMES = {
-    "pjrt.api.buffer": "AliasFulfillment",
-    "pjrt.api.device": "Attributes NamedValue",
-    "pjrt.api.buffer": "Buffer ExternalReference",
-    "pjrt.api.capability": "Capabilities Feature",
+    "pjrt.api.buffer": (
+        "AliasFulfillment AsyncHostToDeviceTransferManager Buffer CopyToDeviceStream ExternalReference "
+        "HostBufferSemantics RawBuffer"
+    ),
+    "pjrt.api.capability": "Capabilities Effort Feature Reason ReasonKind Support Verdict",
     "pjrt.api.client": "Client",
-    "pjrt.api.capability": "Effort Reason ReasonKind Support Verdict",
     "pjrt.api.compile_options": "CompileOptions DeviceAssignment",
-    "pjrt.api.device": "AllocatorStats AsyncTrackingEvent Device DeviceDescription",
+    "pjrt.api.device": (
+        "AllocatorStats AsyncTrackingEvent Attributes Device DeviceDescription MemorySpace MemorySpaceDescription "
+        "NamedValue"
+    ),
     "pjrt.api.element_type": "ElementType",
     "pjrt.api.errors": (
         "AbortedError AlreadyExistsError CancelledError DataLossError DeadlineExceededError FailedPreconditionError "
         "InternalError InvalidArgumentError NotFoundError OutOfRangeError PermissionDeniedError PjrtError "
         "ResourceExhaustedError StatusCode UnauthenticatedError UnavailableError UnimplementedError UnknownError"
     ),
-    "pjrt.api.executable": "CompiledMemoryStats Executable",
-    "pjrt.api.loaded_executable": "ExecuteContext ExecuteOptions HloOutputCallback RecvCallback SendCallback",
+    "pjrt.api.executable": "CompiledMemoryStats Executable TpuExecutable",
     "pjrt.api.future": "Future Promise",
-    "pjrt.api.buffer": "HostBufferSemantics",
-    "pjrt.api.key_value_store": "InMemoryKeyValueStore KeyValueStore",
-    "pjrt.api.shape_spec": "Layout StridedLayout TiledLayout",
-    "pjrt.api.loaded_executable": "LoadedExecutable",
-    "pjrt.api.device": "MemorySpace MemorySpaceDescription",
-    "pjrt.api.topology": "MultiSliceConfig",
-    "pjrt.api.topology": "PartialProgram PhaseCompiler",
+    "pjrt.api.key_value_store": "InMemoryKeyValueStore KeyValueStore ProcessInfo ProcessState",
+    "pjrt.api.loaded_executable": (
+        "ExecuteContext ExecuteOptions HloOutputCallback LoadedExecutable RecvCallback SendCallback"
+    ),
     "pjrt.api.plugin": "Plugin",
-    "pjrt.api.key_value_store": "ProcessInfo ProcessState",
-    "pjrt.api.program": "Program ProgramFormat",
-    "pjrt.api.buffer": "RawBuffer",
-    "pjrt.api.shape_spec": "ShapeSpec",
-    "pjrt.api.program": "SourceLocation",
-    "pjrt.api.topology": "TopologyDescription",
-    "pjrt.api.executable": "TpuExecutable",
-    "pjrt.api.topology": "TpuTopology",
-    "pjrt.api.buffer": "AsyncHostToDeviceTransferManager CopyToDeviceStream",
+    "pjrt.api.program": "Program ProgramFormat SourceLocation",
+    "pjrt.api.shape_spec": "Layout ShapeSpec StridedLayout TiledLayout",
+    "pjrt.api.topology": "MultiSliceConfig PartialProgram PhaseCompiler TopologyDescription TpuTopology",
     "pjrt.artifacts.compilation_cache": "CompilationCache",
     "pjrt.artifacts.saved_executable": "SavedExecutable load_executable save_executable",
     "pjrt.capi.export": "ExportedPlugin export",

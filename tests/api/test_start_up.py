@@ -22,8 +22,6 @@ OTHER_DIALECTS = {f"jaxlib.mlir.dialects.{name}" for name in ("chlo", "mhlo", "m
 
 FOR_SOME_PROGRAMS = {
     "pjrt.api.capability",
-    "pjrt.api.capability",
-    "pjrt.api.topology",
     "pjrt.api.topology",
     "pjrt.devices.xla.ffi_handler",
     "pjrt.devices.xla.special_buffers",
@@ -41,7 +39,6 @@ FOR_SOME_COMMANDS = {
     "email",
     "hashlib",
     "importlib.metadata",
-    "pjrt.api.capability",
     "pjrt.api.capability",
     "pjrt.artifacts.saved_executable",
     "pjrt.host_memory.difference",

@@ -15,7 +15,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 
-from pjrt.api import buffer as array_value
 from pjrt.api.buffer import Buffer
 from pjrt.api.client import Client
 from pjrt.api.element_type import ElementType
@@ -154,7 +153,7 @@ def test_awaiting_gives_the_buffer_itself(client: Client) -> None:
 @pytest.fixture
 def patient_notebook(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a notebook wait for the copy to the host, however slow the machine is."""
-    monkeypatch.setattr(array_value, "_COPY_SECONDS", 120.0)
+    monkeypatch.setattr("pjrt.api.buffer._COPY_SECONDS", 120.0)
 
 
 @pytest.mark.usefixtures("patient_notebook")

@@ -23,9 +23,9 @@ INSIDE = """
 import ctypes, sys, threading
 import pjrt
 from every_function import Arguments, FUNCTIONS, HEADER
-from pjrt.api import interpreter_end
+from pjrt.api import waits
 
-interpreter_end.PATIENCE_SECONDS = 0.1
+waits.PATIENCE_SECONDS = 0.1
 begun = threading.Event()
 
 def make(**options):

@@ -283,8 +283,8 @@ import pjrt
 from test_device_memory import X, doubled
 from test_device_memory_life import AddressMemory, Device
 from pjrt.host import Enqueued
-from pjrt.api import interpreter_end
-interpreter_end.PATIENCE_SECONDS = 100
+from pjrt.api import waits
+waits.PATIENCE_SECONDS = 100
 memory = AddressMemory()
 pool = concurrent.futures.ThreadPoolExecutor(1)
 """

@@ -9,8 +9,8 @@ def test_the_end_of_the_interpreter_waits_for_work_in_flight() -> None:
     done = run_python(
         """
         import threading, toys
-        from pjrt.api import interpreter_end
-        interpreter_end.PATIENCE_SECONDS = 100
+        from pjrt.api import waits
+        waits.PATIENCE_SECONDS = 100
 
         def run(x):
             begun.set()
@@ -33,8 +33,8 @@ def test_the_end_of_the_interpreter_waits_for_what_the_work_sets_going() -> None
     done = run_python(
         """
         import threading, toys, pjrt
-        from pjrt.api import interpreter_end
-        interpreter_end.PATIENCE_SECONDS = 100
+        from pjrt.api import waits
+        waits.PATIENCE_SECONDS = 100
 
         def run(x):
             begun.set()
@@ -58,8 +58,8 @@ def test_an_error_during_the_end_of_the_interpreter_is_not_lost() -> None:
     done = run_python(
         """
         import threading, toys
-        from pjrt.api import interpreter_end
-        interpreter_end.PATIENCE_SECONDS = 100
+        from pjrt.api import waits
+        waits.PATIENCE_SECONDS = 100
 
         def run(x):
             begun.set()
@@ -67,9 +67,9 @@ def test_an_error_during_the_end_of_the_interpreter_is_not_lost() -> None:
                 threading.Event().wait(0.01)
             raise ValueError("too late to be seen")
 
-        from pjrt.api import interpreter_end
+        from pjrt.api import waits
         from pjrt.host import shutdown
-        interpreter_end.PATIENCE_SECONDS = 100
+        waits.PATIENCE_SECONDS = 100
         begun = threading.Event()
         client = toys.client(run)
         out = client.compile("program")(toys.floats())
@@ -84,8 +84,8 @@ def test_the_end_of_the_interpreter_gives_up_on_a_device_that_hangs() -> None:
     done = run_python(
         """
         import threading, toys
-        from pjrt.api import interpreter_end
-        interpreter_end.PATIENCE_SECONDS = 0.3
+        from pjrt.api import waits
+        waits.PATIENCE_SECONDS = 0.3
         client, gate = toys.gated()
         (out,) = client.compile("program")(toys.floats())
         out.ready().add_done_callback(lambda future: print(future.exception(), flush=True))
@@ -105,10 +105,10 @@ def test_a_device_that_is_left_at_work_by_several_threads_is_named_once() -> Non
         """
         import threading, toys, pjrt
         from anydevice.simulated_memory import SimulatedMemory
-        from pjrt.api import interpreter_end
+        from pjrt.api import waits
         from pjrt.host import Enqueued
 
-        interpreter_end.PATIENCE_SECONDS = 0.3
+        waits.PATIENCE_SECONDS = 0.3
         memory, begun, never = SimulatedMemory(), threading.Event(), threading.Event()
 
         def run(x):
@@ -129,9 +129,9 @@ def test_devices_that_are_left_at_work_are_named_in_one_message() -> None:
     done = run_python(
         """
         import toys, pjrt
-        from pjrt.api import interpreter_end
+        from pjrt.api import waits
 
-        interpreter_end.PATIENCE_SECONDS = 0.3
+        waits.PATIENCE_SECONDS = 0.3
         gate = toys.Gate()
         client = toys.client(gate, num_devices=2, name="gated")
         kept = [client.compile("p", pjrt.CompileOptions(device_ordinal=n))(toys.floats()) for n in (0, 1)]
@@ -146,8 +146,8 @@ def test_a_function_that_asks_is_told_that_the_interpreter_ends() -> None:
     done = run_python(
         """
         import threading, toys, pjrt
-        from pjrt.api import interpreter_end
-        interpreter_end.PATIENCE_SECONDS = 100
+        from pjrt.api import waits
+        waits.PATIENCE_SECONDS = 100
 
         def run(context, x):
             begun.set()
@@ -173,8 +173,8 @@ def test_closing_at_the_end_of_the_interpreter_waits_no_longer_than_that() -> No
     done = run_python(
         """
         import atexit, toys
-        from pjrt.api import interpreter_end
-        interpreter_end.PATIENCE_SECONDS = 0.3
+        from pjrt.api import waits
+        waits.PATIENCE_SECONDS = 0.3
         client, gate = toys.gated()
         atexit.register(client.close)
         (out,) = client.compile("program")(toys.floats())

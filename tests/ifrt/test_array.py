@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 
 import pjrt
 from pjrt import ifrt
-from pjrt.api import buffer
 from pjrt.ifrt import ArrayCopySemantics, ArraySpec
 
 X = np.arange(128, dtype=np.float32).reshape(8, 16)
@@ -32,7 +31,7 @@ def test_each_device_has_its_part(client: ifrt.Client, mesh: ifrt.Mesh, spec: tu
 
 
 def test_an_array_is_a_value_of_python(client: ifrt.Client, mesh: ifrt.Mesh, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(buffer, "_COPY_SECONDS", 120.0)  # a notebook waits that long for the copy to the host
+    monkeypatch.setattr("pjrt.api.buffer._COPY_SECONDS", 120.0)  # a notebook waits that long for the copy to the host
     array = client.make_array(X, mesh.sharding("x", "y"))
     assert array.tolist() == X.tolist()
     assert (array.nbytes, len(array), array[3, 4]) == (X.nbytes, 8, X[3, 4])

@@ -65,7 +65,7 @@ class Größe:
 
 Größe().lesen()
 (finding,) = findings(plugin)
-lines = [frame for frame in finding.stack if ".py:" in frame and "array_value.py" not in frame]
+lines = [frame for frame in finding.stack if ".py:" in frame and "buffer.py" not in frame]
 print(*(line.rpartition("/")[2] for line in lines), sep="\\n")
 """
 

@@ -1,13 +1,12 @@
 import os
 from typing import Any
 
-from pjrt.api.executable import ExecutableAbiVersion, RuntimeAbiVersion
-from pjrt.api.device import Attributes
 from pjrt.api.client import Client
+from pjrt.api.device import Attributes
+from pjrt.api.executable import ExecutableAbiVersion, RuntimeAbiVersion, TpuExecutable
 from pjrt.api.key_value_store import KeyValueStore
 from pjrt.api.plugin import Plugin
 from pjrt.api.topology import TopologyDescription
-from pjrt.api.executable import TpuExecutable
 
 class LoadedPlugin(Plugin):
     @property

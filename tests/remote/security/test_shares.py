@@ -17,7 +17,7 @@ from waiting import wait_until
 
 import pjrt
 from pjrt import remote
-from pjrt.api import program as strangers
+from pjrt.api.program import Stranger, for_stranger, the_stranger
 from pjrt.host import HostClient
 from pjrt.remote import Limits
 from pjrt.stablehlo import safe_parse
@@ -128,7 +128,7 @@ def test_programs_on_the_reference_device_end_when_their_client_leaves() -> None
         del results
 
 
-class Leaves(strangers.Stranger):
+class Leaves(Stranger):
     """A stranger that leaves as soon as something works for it."""
 
     def served_by(self, end: Any) -> Any:
@@ -142,11 +142,11 @@ def test_a_process_that_looks_at_a_program_ends_when_its_client_leaves(
 ) -> None:
     (tmp_path / "does_not_end.py").write_text("import threading; threading.Event().wait()")
     monkeypatch.syspath_prepend(tmp_path)
-    with strangers.for_stranger(Leaves()), pytest.raises(pjrt.CancelledError, match="has left"):
+    with for_stranger(Leaves()), pytest.raises(pjrt.CancelledError, match="has left"):
         safe_parse.run_module("does_not_end", given=b"", time_limit=TIMEOUT)
-    gone = strangers.Stranger()
+    gone = Stranger()
     gone.leave()
-    with strangers.for_stranger(gone), pytest.raises(pjrt.CancelledError, match="has left"):
+    with for_stranger(gone), pytest.raises(pjrt.CancelledError, match="has left"):
         safe_parse.run_module("does_not_end", given=b"", time_limit=TIMEOUT)
 
 
@@ -155,7 +155,7 @@ def test_a_session_that_ends_has_left(device: HostClient) -> None:
         client = pjrt.client("remote", address=server.address)
         (session,) = server._open_sessions()
         with session.as_stranger():
-            stranger = strangers.the_stranger()
+            stranger = the_stranger()
         assert stranger is not None
         assert not stranger.has_left
         client.close()

@@ -6,7 +6,7 @@ up at each Ctrl-C, gives the main thread a moment, and then fails all pending ev
 the main thread raises the exception. It acts only where Ctrl-C has Python's default handler.
 """
 
-from pjrt.api import interruption
+from pjrt.api.waits import note_interruption
 from pjrt.capi.export._event import fail_pending
 
 import os
@@ -52,7 +52,7 @@ def _watch():
     while True:
         with nogil:
             pjrt_interrupt_wait()
-        interruption.note()
+        note_interruption()
         if signal.getsignal(signal.SIGINT) is signal.default_int_handler and not _main_thread_answers():
             fail_pending("interrupted by Ctrl-C while a framework waited for the device")
 

@@ -258,7 +258,7 @@ class ClusterClient(Client):
     def place(
         self, device: Device | None, memory_space: MemorySpace | None
     ) -> tuple[ClusterDevice, ClusterMemorySpace]:
-        """Return the device and the memory space of a new buffer; raise the errors of ``pjrt.api.executable``."""
+        """Return the device and the memory space of a new buffer; raise the errors of ``choose_place``."""
         self.check()
         place, space = choose_place(self, device, memory_space)
         assert isinstance(place, ClusterDevice)

@@ -33,7 +33,7 @@ _FORKED = (
 ENDING = "the interpreter is ending"
 """The reason why only the thread that ends the interpreter can use a runtime."""
 
-# Longer than other devices get (api/interpreter_end): XLA cannot be stopped, and its threads must not come back to an
+# Longer than other devices get (``api.waits``): XLA cannot be stopped, and its threads must not come back to an
 # interpreter that is being destroyed.
 _PATIENCE_SECONDS = 10.0
 _POLL_SECONDS = 0.001
