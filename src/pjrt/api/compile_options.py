@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from pjrt.api.checks import expect, expect_all, expect_int, expect_sequence
 from pjrt.api.errors import InvalidArgumentError
@@ -120,9 +120,7 @@ class DeviceAssignment:
 
     def to_proto(self) -> bytes:
         """Return the assignment as a serialized ``DeviceAssignmentProto``."""
-        from pjrt.api import protobuf
-
-        return bytes(protobuf.encode_device_assignment(self).SerializeToString())
+        return bytes(_encode_assignment(self).SerializeToString())
 
     @staticmethod
     def from_proto(serialized: bytes) -> DeviceAssignment:
@@ -131,9 +129,9 @@ class DeviceAssignment:
         Raises:
             InvalidArgumentError: the bytes are not such a message, or its rows do not make an assignment.
         """
-        from pjrt.api import protobuf
+        from pjrt.api.protobuf import parse  # here and below, because it loads google.protobuf
 
-        return protobuf.decode_device_assignment(protobuf.parse("DeviceAssignmentProto", serialized))
+        return _decode_assignment(parse("DeviceAssignmentProto", serialized))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -301,9 +299,27 @@ class CompileOptions:
 
     def to_proto(self) -> bytes:
         """Return the options as a serialized ``CompileOptionsProto``, as ``PJRT_Client_Compile`` takes them."""
-        from pjrt.api import protobuf
+        from pjrt.api.protobuf import parse
 
-        return protobuf.encode_compile_options(self)
+        options = self.completed(Partitioning())  # nothing is left to the program
+        proto: Any = parse("CompileOptionsProto", options.base)
+        build = proto.executable_build_options
+        for name in _TOP_FIELDS:
+            setattr(proto, name, getattr(options, name))
+        for name in _BUILD_FIELDS:
+            setattr(build, name, getattr(options, name))
+        for name in _FLAGS_EACH:
+            del getattr(build, name)[:]
+            getattr(build, name).extend(getattr(options, name))
+        build.use_spmd_partitioning = options.spmd
+        proto.serialized_multi_slice_config = options.multi_slice_config
+        build.ClearField("device_assignment")
+        if options.device_assignment is not None:
+            build.device_assignment.CopyFrom(_encode_assignment(options.device_assignment))
+        del proto.env_option_overrides[:]
+        for key, value in options.option_overrides.items():
+            proto.env_option_overrides.add(key=key, value=_encode_override(value))
+        return bytes(proto.SerializeToString(deterministic=True))
 
     @staticmethod
     def from_proto(serialized: bytes) -> CompileOptions:
@@ -312,9 +328,28 @@ class CompileOptions:
         Raises:
             InvalidArgumentError: the bytes are not such a message.
         """
-        from pjrt.api import protobuf
+        from pjrt.api.protobuf import parse
 
-        return protobuf.decode_compile_options(serialized)
+        proto: Any = parse("CompileOptionsProto", serialized)
+        build = proto.executable_build_options
+        fields: dict[str, Any] = {name: getattr(proto, name) for name in _TOP_FIELDS}
+        fields |= {name: getattr(build, name) for name in _BUILD_FIELDS}
+        fields |= {name: tuple(getattr(build, name)) for name in _FLAGS_EACH}
+        # Proto3 leaves zeros out; a missing count is one.
+        fields["num_replicas"] = max(build.num_replicas, 1)
+        fields["num_partitions"] = max(build.num_partitions, 1)
+        if not proto.HasField("executable_build_options"):
+            fields["device_ordinal"] = -1
+        if build.HasField("device_assignment"):
+            fields["device_assignment"] = _decode_assignment(build.device_assignment)
+        overrides = {entry.key: _decode_override(entry.value) for entry in proto.env_option_overrides}
+        return CompileOptions(
+            **fields,
+            use_spmd_partitioning=build.use_spmd_partitioning,
+            multi_slice_config=proto.serialized_multi_slice_config,
+            option_overrides=overrides,
+            base=serialized,
+        )
 
 
 _COUNTS = ("num_replicas", "num_partitions")
@@ -333,3 +368,63 @@ _FLAGS_EACH = (
     "allow_spmd_sharding_propagation_to_output",
 )
 _DEFAULT = CompileOptions()
+
+# The fields of ``CompileOptionsProto`` and of its ``executable_build_options`` that have a name and a type of here.
+_TOP_FIELDS = ("parameter_is_tupled_arguments", "compile_portable_executable", "profile_version")
+_BUILD_FIELDS = (
+    "device_ordinal",
+    "num_replicas",
+    "num_partitions",
+    "use_auto_spmd_partitioning",
+    "deduplicate_hlo",
+    "alias_passthrough_params",
+    "run_backend_only",
+    "device_memory_size",
+    "use_shardy_partitioner",
+)
+
+
+def _encode_assignment(assignment: DeviceAssignment) -> Any:
+    """Return a ``DeviceAssignmentProto``: its rows are partitions (computations), with one id a replica in each."""
+    from pjrt.api.protobuf import message_class
+
+    column = message_class("ComputationDevice")
+    return message_class("DeviceAssignmentProto")(
+        replica_count=assignment.num_replicas,
+        computation_count=assignment.num_partitions,
+        computation_devices=[
+            column(replica_device_ids=[row[partition] for row in assignment.device_ids])
+            for partition in range(assignment.num_partitions)
+        ],
+    )
+
+
+def _decode_assignment(proto: Any) -> DeviceAssignment:
+    columns = [list(column.replica_device_ids) for column in proto.computation_devices]
+    if len(columns) != proto.computation_count or any(len(c) != proto.replica_count for c in columns):
+        raise InvalidArgumentError(
+            f"a DeviceAssignmentProto of {proto.replica_count} replicas × {proto.computation_count} computations must "
+            f"list that many device ids, found {columns}"
+        )
+    return DeviceAssignment(tuple(zip(*columns, strict=True)))
+
+
+def _encode_override(value: OptionValue) -> Any:
+    from pjrt.api.protobuf import message_class
+
+    override = message_class("OptionOverrideProto")
+    if isinstance(value, bool):
+        return override(bool_field=value)
+    if isinstance(value, int):
+        return override(int_field=value)
+    if isinstance(value, float):
+        return override(double_field=value)
+    return override(string_field=value)
+
+
+def _decode_override(proto: Any) -> OptionValue:
+    case = proto.WhichOneof("value")
+    if case is None:
+        raise InvalidArgumentError("an option override in the CompileOptionsProto has no value")
+    value: OptionValue = getattr(proto, case)
+    return value

@@ -13,9 +13,7 @@ from typing import TYPE_CHECKING, Any
 from google.protobuf import descriptor_pb2, descriptor_pool, message, message_factory
 
 from pjrt.api.checks import expect_bytes
-from pjrt.api.compile_options import CompileOptions, DeviceAssignment, OptionValue, Partitioning
 from pjrt.api.errors import InvalidArgumentError
-from pjrt.api.topology import PartialProgram
 
 if TYPE_CHECKING:
     from google.protobuf.message import Message
@@ -96,7 +94,7 @@ def _flat(name: str) -> str:
     return name.replace(".", "_")
 
 
-# message: {field: (number, type)}; a type in brackets is repeated.
+# Those that cross PJRT's C API.
 _MESSAGES: MessageTable = {
     "ComputationDevice": {"replica_device_ids": (1, "[int64]")},
     "DeviceAssignmentProto": {
@@ -144,28 +142,19 @@ _MESSAGES: MessageTable = {
     },
 }
 
-_TOP_FIELDS = ("parameter_is_tupled_arguments", "compile_portable_executable", "profile_version")
-_BUILD_FIELDS = (
-    "device_ordinal",
-    "num_replicas",
-    "num_partitions",
-    "use_auto_spmd_partitioning",
-    "deduplicate_hlo",
-    "alias_passthrough_params",
-    "run_backend_only",
-    "device_memory_size",
-    "use_shardy_partitioner",
-)
-_BUILD_LISTS = ("allow_spmd_sharding_propagation_to_output", "allow_spmd_sharding_propagation_to_parameters")
+
+def message_class(name: str) -> Any:
+    """Return the class of a message that crosses PJRT's C API."""
+    return _classes()[name]
 
 
 def parse(name: str, serialized: bytes) -> Message:
-    """Return the message ``name`` from its bytes.
+    """Return a message that crosses PJRT's C API from its bytes.
 
     Raises:
         InvalidArgumentError: the bytes are not such a message.
     """
-    parsed: Message = _classes()[name]()
+    parsed: Message = message_class(name)()
     serialized = expect_bytes(serialized, f"a serialized {name} as bytes")
     try:
         parsed.ParseFromString(serialized)
@@ -174,121 +163,6 @@ def parse(name: str, serialized: bytes) -> Message:
             f"expected a serialized {name}, found {len(serialized)} bytes that are not one: {error}"
         ) from error
     return parsed
-
-
-def encode_device_assignment(assignment: DeviceAssignment) -> Any:
-    """Return a ``DeviceAssignmentProto``: its rows are partitions (computations), with one id a replica in each."""
-    return _classes()["DeviceAssignmentProto"](
-        replica_count=assignment.num_replicas,
-        computation_count=assignment.num_partitions,
-        computation_devices=[
-            _classes()["ComputationDevice"](replica_device_ids=[row[partition] for row in assignment.device_ids])
-            for partition in range(assignment.num_partitions)
-        ],
-    )
-
-
-def decode_device_assignment(proto: Any) -> DeviceAssignment:
-    """Return the assignment in a ``DeviceAssignmentProto``."""
-    columns = [list(column.replica_device_ids) for column in proto.computation_devices]
-    if len(columns) != proto.computation_count or any(len(c) != proto.replica_count for c in columns):
-        raise InvalidArgumentError(
-            f"a DeviceAssignmentProto of {proto.replica_count} replicas × {proto.computation_count} computations must "
-            f"list that many device ids, found {columns}"
-        )
-    return DeviceAssignment(tuple(zip(*columns, strict=True)))
-
-
-def encode_compile_options(options: CompileOptions) -> bytes:
-    """Return a serialized ``CompileOptionsProto``: the options over their ``base``; nothing is left to the program."""
-    options = options.completed(Partitioning())
-    proto: Any = parse("CompileOptionsProto", options.base)
-    build = proto.executable_build_options
-    for name in _TOP_FIELDS:
-        setattr(proto, name, getattr(options, name))
-    for name in _BUILD_FIELDS:
-        setattr(build, name, getattr(options, name))
-    for name in _BUILD_LISTS:
-        del getattr(build, name)[:]
-        getattr(build, name).extend(getattr(options, name))
-    build.use_spmd_partitioning = options.spmd
-    proto.serialized_multi_slice_config = options.multi_slice_config
-    build.ClearField("device_assignment")
-    if options.device_assignment is not None:
-        build.device_assignment.CopyFrom(encode_device_assignment(options.device_assignment))
-    del proto.env_option_overrides[:]
-    for key, value in options.option_overrides.items():
-        proto.env_option_overrides.add(key=key, value=_encode_override(value))
-    return bytes(proto.SerializeToString(deterministic=True))
-
-
-def decode_compile_options(serialized: bytes) -> CompileOptions:
-    """Return the options in a serialized ``CompileOptionsProto``; the bytes become their ``base``."""
-    proto: Any = parse("CompileOptionsProto", serialized)
-    build = proto.executable_build_options
-    fields: dict[str, Any] = {name: getattr(proto, name) for name in _TOP_FIELDS}
-    fields |= {name: getattr(build, name) for name in _BUILD_FIELDS}
-    fields |= {name: tuple(getattr(build, name)) for name in _BUILD_LISTS}
-    # Proto3 leaves zeros out; a missing count is one.
-    fields["num_replicas"] = max(build.num_replicas, 1)
-    fields["num_partitions"] = max(build.num_partitions, 1)
-    if not proto.HasField("executable_build_options"):
-        fields["device_ordinal"] = -1
-    if build.HasField("device_assignment"):
-        fields["device_assignment"] = decode_device_assignment(build.device_assignment)
-    overrides = {entry.key: _decode_override(entry.value) for entry in proto.env_option_overrides}
-    return CompileOptions(
-        **fields,
-        use_spmd_partitioning=build.use_spmd_partitioning,
-        multi_slice_config=proto.serialized_multi_slice_config,
-        option_overrides=overrides,
-        base=serialized,
-    )
-
-
-def encode_partial_program(part: PartialProgram) -> bytes:
-    """Return the serialized ``PjRtPartialProgramProto`` of a part of a program."""
-    proto = _classes()["PjRtPartialProgramProto"](
-        program=part.code,
-        program_format=part.format,
-        producer_phase=part.producer_phase,
-        consumer_phases=part.consumer_phases,
-        version=part.version,
-        program_name=part.name,
-    )
-    return bytes(proto.SerializeToString(deterministic=True))
-
-
-def decode_partial_program(serialized: bytes) -> PartialProgram:
-    """Return the part of a program in a serialized ``PjRtPartialProgramProto``."""
-    proto: Any = parse("PjRtPartialProgramProto", serialized)
-    return PartialProgram(
-        code=proto.program,
-        format=proto.program_format,
-        producer_phase=proto.producer_phase,
-        consumer_phases=tuple(proto.consumer_phases),
-        version=proto.version,
-        name=proto.program_name,
-    )
-
-
-def _encode_override(value: OptionValue) -> Any:
-    override = _classes()["OptionOverrideProto"]
-    if isinstance(value, bool):
-        return override(bool_field=value)
-    if isinstance(value, int):
-        return override(int_field=value)
-    if isinstance(value, float):
-        return override(double_field=value)
-    return override(string_field=value)
-
-
-def _decode_override(proto: Any) -> OptionValue:
-    case = proto.WhichOneof("value")
-    if case is None:
-        raise InvalidArgumentError("an option override in the CompileOptionsProto has no value")
-    value: OptionValue = getattr(proto, case)
-    return value
 
 
 @functools.cache

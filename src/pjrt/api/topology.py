@@ -11,6 +11,7 @@ import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from pjrt.api.capability import Capabilities, Effort, Support, decide, only_format, try_compiling
 from pjrt.api.checks import expect, expect_all, expect_bytes
@@ -485,9 +486,17 @@ class PartialProgram:
 
     def to_proto(self) -> bytes:
         """Return the part as a serialized ``xla.PjRtPartialProgramProto``, for a file."""
-        from pjrt.api import protobuf
+        from pjrt.api.protobuf import message_class  # here and below, because it loads google.protobuf
 
-        return protobuf.encode_partial_program(self)
+        proto = message_class("PjRtPartialProgramProto")(
+            program=self.code,
+            program_format=self.format,
+            producer_phase=self.producer_phase,
+            consumer_phases=self.consumer_phases,
+            version=self.version,
+            program_name=self.name,
+        )
+        return bytes(proto.SerializeToString(deterministic=True))
 
     @staticmethod
     def from_proto(serialized: bytes) -> PartialProgram:
@@ -496,9 +505,17 @@ class PartialProgram:
         Raises:
             InvalidArgumentError: the bytes are not such a message.
         """
-        from pjrt.api import protobuf
+        from pjrt.api.protobuf import parse
 
-        return protobuf.decode_partial_program(serialized)
+        proto: Any = parse("PjRtPartialProgramProto", serialized)
+        return PartialProgram(
+            code=proto.program,
+            format=proto.program_format,
+            producer_phase=proto.producer_phase,
+            consumer_phases=tuple(proto.consumer_phases),
+            version=proto.version,
+            name=proto.program_name,
+        )
 
 
 class PhaseCompiler(abc.ABC):
