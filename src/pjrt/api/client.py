@@ -25,21 +25,8 @@ if TYPE_CHECKING:
     from pjrt.api.shape_spec import Layout, Shapes, ShapeSpec
     from pjrt.api.topology import TopologyDescription
 
-
 _finalizers: weakref.WeakKeyDictionary[Client, list[weakref.finalize[[], Client]]] = weakref.WeakKeyDictionary()
-
-
-def _add_close_callback(client: Client, callback: Callable[[], object]) -> None:
-    """Add a callback of a client; the end of the process does not call it."""
-    finalizer = weakref.finalize(client, callback)
-    finalizer.atexit = False
-    _finalizers.setdefault(client, []).append(finalizer)
-
-
-def _call_close_callbacks(client: Client) -> None:
-    """Call the callbacks of a client that was closed."""
-    for finalizer in _finalizers.pop(client, ()):
-        finalizer()
+"""The callbacks of the clients that are not closed."""
 
 
 class Client(abc.ABC):
@@ -393,11 +380,14 @@ class Client(abc.ABC):
 
         The end of the process does not call it.
         """
-        _add_close_callback(self, callback)
+        finalizer = weakref.finalize(self, callback)
+        finalizer.atexit = False
+        _finalizers.setdefault(self, []).append(finalizer)
 
     def _notify_closed(self) -> None:
         """Call the callbacks of ``add_close_callback``; ``close`` does this last."""
-        _call_close_callbacks(self)
+        for finalizer in _finalizers.pop(self, ()):
+            finalizer()
 
     def __enter__(self) -> Client:
         return self
