@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
+from pjrt.api.checks import SingleValue
 from pjrt.api.element_type import AnyDType, ElementType
 from pjrt.api.errors import DeadlineExceededError, InvalidArgumentError, PjrtError, unimplemented
 from pjrt.api.future import Future
@@ -31,7 +32,7 @@ _SHOWN_ELEMENTS = 100
 _COPY_SECONDS = 0.05
 
 
-class ArrayValue(abc.ABC):
+class ArrayValue(SingleValue, abc.ABC):
     """An array whose value numpy and Python can read: a buffer, or an array that is spread over devices.
 
     Each conversion waits for the value and copies it to the host, as ``to_host`` does. It raises the error of the

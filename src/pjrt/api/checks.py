@@ -65,6 +65,12 @@ def expect_all(values: Iterable[T], kind: type[Any] | tuple[type[Any], ...], wha
     return [expect(value, kind, what) for value in expect_sequence(values, f"a sequence, of {what} each")]
 
 
+class SingleValue:
+    """The base of what is one value although one can iterate over it, such as a buffer."""
+
+    __slots__ = ()
+
+
 def expect_sequence(values: Iterable[T], what: str) -> Sequence[T]:
     """Return a sequence of values: a list or tuple unchanged, other iterables as a list.
 
@@ -73,9 +79,7 @@ def expect_sequence(values: Iterable[T], what: str) -> Sequence[T]:
     """
     if isinstance(values, (list, tuple)):
         return values
-    from pjrt.api.buffer import ArrayValue  # which needs this module
-
-    if isinstance(values, Iterable) and not isinstance(values, (str, bytes, bytearray, ArrayValue)):
+    if isinstance(values, Iterable) and not isinstance(values, (str, bytes, bytearray, SingleValue)):
         return list(values)
     raise unexpected(values, what)
 
