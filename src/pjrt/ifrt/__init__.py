@@ -12,15 +12,20 @@ from pjrt.api.lazy_names import lazy_names
 if TYPE_CHECKING:
     from pjrt.ifrt.array import Array, ArrayCopySemantics, ArraySpec, Shard, Tuple, Value
     from pjrt.ifrt.client import Client
-    from pjrt.ifrt.concrete_sharding import ConcreteEvenSharding, ConcreteSharding
-    from pjrt.ifrt.device_list import DeviceList
-    from pjrt.ifrt.hlo_sharding import HloSharding, Mesh
-    from pjrt.ifrt.index_domain import IndexDomain
+    from pjrt.ifrt.hlo_sharding import HloSharding, Mesh, ShardingParam, ShardingParamSharding
     from pjrt.ifrt.loaded_executable import ExecuteResult, LoadedExecutable
     from pjrt.ifrt.remap_plan import Interval, Mapping, RemapPlan
     from pjrt.ifrt.serialization import deserialize, serialize
-    from pjrt.ifrt.sharding import OpaqueSharding, Sharding, SingleDeviceSharding, SingleDeviceShardSemantics
-    from pjrt.ifrt.sharding_param import ShardingParam, ShardingParamSharding
+    from pjrt.ifrt.sharding import (
+        ConcreteEvenSharding,
+        ConcreteSharding,
+        DeviceList,
+        IndexDomain,
+        OpaqueSharding,
+        Sharding,
+        SingleDeviceSharding,
+        SingleDeviceShardSemantics,
+    )
 
 __all__ = [
     "Array",

@@ -1,4 +1,4 @@
-"""Arrays spread over devices (``xla::ifrt::Array``)."""
+"""Arrays spread over devices (``xla::ifrt::Array``), and one array of those of single devices."""
 
 from __future__ import annotations
 
@@ -16,8 +16,7 @@ from pjrt.api.errors import FailedPreconditionError, InvalidArgumentError
 from pjrt.api.future import Future
 from pjrt.api.shape_spec import Layout, expect_shape, format_shape
 from pjrt.ifrt.hlo_sharding import HloSharding
-from pjrt.ifrt.index_domain import IndexDomain
-from pjrt.ifrt.sharding import Shape, Sharding, SingleDeviceSharding, SingleDeviceShardSemantics
+from pjrt.ifrt.sharding import IndexDomain, Shape, Sharding, SingleDeviceSharding, SingleDeviceShardSemantics
 from pjrt.stablehlo.shardings.sharding import REDUCE
 
 if TYPE_CHECKING:
@@ -350,3 +349,38 @@ def contents(spec: ArraySpec) -> list[Part]:
     domains = spec.sharding.index_domains(spec.shape, SingleDeviceShardSemantics.ALL_SHARDS)
     terms = spec.sharding.tiling.terms if isinstance(spec.sharding, HloSharding) else ()
     return list(map(Part, domains, terms or (0,) * len(domains)))
+
+
+def assembled(
+    shape: Sequence[int],
+    sharding: Sharding,
+    shards: Sequence[Array],
+    element_type: ElementType | None,
+    semantics: SingleDeviceShardSemantics,
+) -> ArraySpec:
+    """Return the array that shards make, without its data.
+
+    Raises:
+        InvalidArgumentError: shards are missing, are on other devices or in another memory, differ in element type, or
+            have other shapes than the sharding says.
+    """
+    sharding.check_shards(semantics)
+    parts = sharding.disassemble(shape, semantics)
+    if len(parts) != len(shards):
+        raise InvalidArgumentError(f"expected {len(parts)} shards for {sharding!r}, found {len(shards)}")
+    types = {shard.element_type for shard in shards} | ({element_type} if element_type is not None else set())
+    if len(types) != 1:
+        raise InvalidArgumentError(
+            f"expected shards of one element type, found {sorted(t.name for t in types)}"
+            if types
+            else f"expected an element_type, because this process has no shard of {sharding!r}"
+        )
+    for number, (shard, (part, single)) in enumerate(zip(shards, parts, strict=True)):
+        place = shard.sharding
+        fits = shard.shape == part or shard.element_type is ElementType.TOKEN
+        if not fits or (place.devices, place.memory_kind) != (single.devices, single.memory_kind):
+            raise InvalidArgumentError(
+                f"expected shard {number} of {list(shape)} with {sharding!r} to be {list(part)} on "
+                f"{single.devices[0]} in {single.memory_kind}, found {shard.spec}"
+            )
+    return ArraySpec(tuple(shape), types.pop(), sharding)

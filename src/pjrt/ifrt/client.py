@@ -19,15 +19,11 @@ from pjrt.api.errors import InvalidArgumentError, PjrtError
 from pjrt.api.future import Future
 from pjrt.api.program import AnyProgram, Program
 from pjrt.api.shape_spec import Layout, Shapes, ShapeSpec
-from pjrt.ifrt.array import Array, ArrayCopySemantics, ArraySpec, Tuple, Value, reshaped
-from pjrt.ifrt.array_copy import copied
-from pjrt.ifrt.assembly import assembled
-from pjrt.ifrt.device_list import DeviceList
-from pjrt.ifrt.from_host import buffer_shapes, parts_of, parts_of_whole, put
+from pjrt.ifrt.array import Array, ArrayCopySemantics, ArraySpec, Tuple, Value, assembled, reshaped
 from pjrt.ifrt.loaded_executable import LoadedExecutable
-from pjrt.ifrt.process_transfers import ProcessTransfers
 from pjrt.ifrt.reshard import Resharder
-from pjrt.ifrt.sharding import Sharding, SingleDeviceSharding, SingleDeviceShardSemantics
+from pjrt.ifrt.sharding import DeviceList, Sharding, SingleDeviceSharding, SingleDeviceShardSemantics
+from pjrt.ifrt.transfers import ProcessTransfers, buffer_shapes, copied, parts_of, parts_of_whole, put
 from pjrt.stablehlo.entry_signature import Signature, signature
 from pjrt.stablehlo.shardings.stated_partitioning import with_partitioning
 
@@ -244,7 +240,7 @@ class Client:
         Raises:
             InvalidArgumentError: the plan is invalid, or the arrays are not what it describes.
         """
-        from pjrt.ifrt.array_remap import remapped  # few programs make arrays of shards of others
+        from pjrt.ifrt.remap_plan import remapped  # few programs make arrays of shards of others
 
         return [Array(self, spec, buffers) for spec, buffers in remapped(plan, arrays, semantics)]
 

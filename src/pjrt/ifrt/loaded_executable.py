@@ -15,10 +15,8 @@ from pjrt.api.future import Future
 from pjrt.api.loaded_executable import WITHOUT_TYPE, ExecuteOptions, bound, explained
 from pjrt.api.shape_spec import stands_for_token
 from pjrt.ifrt.array import Array, ArraySpec, reduction_of
-from pjrt.ifrt.concrete_sharding import ConcreteEvenSharding
-from pjrt.ifrt.device_list import DeviceList
 from pjrt.ifrt.hlo_sharding import HloSharding
-from pjrt.ifrt.sharding import Sharding, SingleDeviceSharding
+from pjrt.ifrt.sharding import ConcreteEvenSharding, DeviceList, Sharding, SingleDeviceSharding
 from pjrt.stablehlo.entry_signature import Signature
 from pjrt.stablehlo.shardings.sharding import Sharding as Tiling
 

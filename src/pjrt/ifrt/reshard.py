@@ -21,10 +21,9 @@ from pjrt.api.future import Future
 from pjrt.api.loaded_executable import LoadedExecutable
 from pjrt.api.shape_spec import ShapeSpec
 from pjrt.ifrt.array import Array, ArraySpec, contents, padded, reduction_of
-from pjrt.ifrt.from_host import buffer_shapes, parts_of_whole
 from pjrt.ifrt.hlo_sharding import HloSharding, Mesh
-from pjrt.ifrt.process_transfers import ProcessTransfers
 from pjrt.ifrt.sharding import Sharding
+from pjrt.ifrt.transfers import ProcessTransfers, buffer_shapes, parts_of_whole
 from pjrt.stablehlo.shardings.sharding import Sharding as Tiling
 from pjrt.stablehlo.types import TensorType
 

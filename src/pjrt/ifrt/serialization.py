@@ -18,13 +18,18 @@ from pjrt.api.errors import DataLossError, InvalidArgumentError
 from pjrt.api.shape_spec import Layout, StridedLayout, TiledLayout
 from pjrt.ifrt.array import ArraySpec
 from pjrt.ifrt.client import Client
-from pjrt.ifrt.concrete_sharding import ConcreteEvenSharding, ConcreteSharding
-from pjrt.ifrt.device_list import DeviceList
-from pjrt.ifrt.hlo_sharding import HloSharding
-from pjrt.ifrt.index_domain import IndexDomain
+from pjrt.ifrt.hlo_sharding import HloSharding, ShardingParam, ShardingParamSharding
 from pjrt.ifrt.remap_plan import Interval, Mapping, RemapPlan
-from pjrt.ifrt.sharding import OpaqueSharding, Shape, Sharding, SingleDeviceSharding
-from pjrt.ifrt.sharding_param import ShardingParam, ShardingParamSharding
+from pjrt.ifrt.sharding import (
+    ConcreteEvenSharding,
+    ConcreteSharding,
+    DeviceList,
+    IndexDomain,
+    OpaqueSharding,
+    Shape,
+    Sharding,
+    SingleDeviceSharding,
+)
 from pjrt.stablehlo.shardings.mesh_sharding import REDUCTIONS
 from pjrt.stablehlo.shardings.sharding import Sharding as Tiling
 

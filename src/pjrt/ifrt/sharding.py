@@ -1,8 +1,8 @@
 """Shardings: how an array is spread over devices (``xla::ifrt::Sharding``).
 
 A sharding names devices, a kind of memory, and the part of an array that each device has. This module has the base
-class and the two simplest kinds; ``concrete_sharding`` has those that list their parts, ``hlo_sharding`` and
-``sharding_param`` those that cut an array of any size by a rule.
+class, the two simplest kinds, and those that list their parts; ``hlo_sharding`` has those that cut an array of any size
+by a rule.
 """
 
 from __future__ import annotations
@@ -10,14 +10,139 @@ from __future__ import annotations
 import abc
 import enum
 import functools
+import math
 from collections.abc import Iterable, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, overload
 
+from pjrt.api.checks import expect_all
+from pjrt.api.client import Client
 from pjrt.api.device import Device, MemorySpace
 from pjrt.api.errors import InvalidArgumentError, UnimplementedError
 from pjrt.api.shape_spec import expect_shape
-from pjrt.ifrt.device_list import DeviceList
-from pjrt.ifrt.index_domain import IndexDomain
+
+
+@dataclass(frozen=True, slots=True)
+class IndexDomain:
+    """A box of indices.
+
+    Attributes:
+        origin: the first index of each dimension (``xla::ifrt::Index``).
+        shape: the number of indices along each dimension; 0 for a shard that holds nothing.
+    """
+
+    origin: tuple[int, ...]
+    shape: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "origin", expect_shape(self.origin))
+        object.__setattr__(self, "shape", expect_shape(self.shape))
+        if len(self.origin) != len(self.shape):
+            raise InvalidArgumentError(
+                f"expected an origin and a shape of the same number of dimensions, found {self.origin} and {self.shape}"
+            )
+
+    @staticmethod
+    def whole(shape: tuple[int, ...]) -> IndexDomain:
+        """Return the domain of a whole array."""
+        return IndexDomain((0,) * len(shape), tuple(shape))
+
+    @property
+    def slices(self) -> tuple[slice, ...]:
+        """The slices that take this domain out of the whole array."""
+        return tuple(slice(begin, begin + size) for begin, size in zip(self.origin, self.shape, strict=True))
+
+    @property
+    def size(self) -> int:
+        """The number of elements."""
+        return math.prod(self.shape)
+
+    def intersection(self, other: IndexDomain) -> IndexDomain | None:
+        """Return the indices that both domains have, or ``None`` if there are none."""
+        begins = [max(a, b) for a, b in zip(self.origin, other.origin, strict=True)]
+        ends = [
+            min(a + m, b + n) for a, m, b, n in zip(self.origin, self.shape, other.origin, other.shape, strict=True)
+        ]
+        if any(begin >= end for begin, end in zip(begins, ends, strict=True)):
+            return None
+        return IndexDomain(tuple(begins), tuple(end - begin for begin, end in zip(begins, ends, strict=True)))
+
+    def within(self, outer: IndexDomain) -> IndexDomain:
+        """Return this domain with indices that count from the origin of another one, which contains it."""
+        return IndexDomain(tuple(a - b for a, b in zip(self.origin, outer.origin, strict=True)), self.shape)
+
+    def __str__(self) -> str:
+        return "[" + ", ".join(f"{s.start}:{s.stop}" for s in self.slices) + "]"
+
+
+class DeviceList(Sequence[Device]):
+    """Devices of one client, each once, in a fixed order.
+
+    Two lists are equal if they have the same devices in the same order.
+
+    Args:
+        devices: the devices; devices of other processes are allowed.
+
+    Attributes:
+        ids: the global ids of the devices.
+        addressable_devices: the devices that this process can use (``AddressableDeviceList``).
+
+    Raises:
+        InvalidArgumentError: the list is empty, has a device twice, or has devices of several clients.
+    """
+
+    __slots__ = ("_devices", "_hash", "addressable_devices", "ids")
+
+    def __init__(self, devices: Iterable[Device]) -> None:
+        self._devices = tuple(expect_all(devices, Device, "a device of a client"))
+        if not self._devices:
+            raise InvalidArgumentError("expected at least one device, found an empty list")
+        ids = [device.id for device in self._devices]
+        if len(set(ids)) != len(ids):
+            raise InvalidArgumentError(f"expected each device once, found the ids {ids}")
+        others = {id(device.client) for device in self._devices}
+        if len(others) > 1:
+            raise InvalidArgumentError(f"expected devices of one client, found devices of {len(others)}")
+        self.ids = tuple(ids)
+        self._hash = hash(self.ids)
+        self.addressable_devices = tuple(device for device in self._devices if device.is_addressable)
+
+    @staticmethod
+    def of(devices: DeviceList | Iterable[Device]) -> DeviceList:
+        """Return the devices as a device list."""
+        return devices if isinstance(devices, DeviceList) else DeviceList(devices)
+
+    @property
+    def client(self) -> Client:
+        """The client of all devices."""
+        return self._devices[0].client
+
+    @property
+    def is_fully_addressable(self) -> bool:
+        """Whether this process can use all of the devices."""
+        return len(self.addressable_devices) == len(self._devices)
+
+    def __len__(self) -> int:
+        return len(self._devices)
+
+    @overload
+    def __getitem__(self, index: int) -> Device: ...
+    @overload
+    def __getitem__(self, index: slice) -> tuple[Device, ...]: ...
+    def __getitem__(self, index: Any) -> Any:
+        return self._devices[index]
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, DeviceList):
+            return NotImplemented
+        return self is other or self._devices == other._devices
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __repr__(self) -> str:
+        return f"DeviceList([{', '.join(map(str, self._devices))}])"
+
 
 Shape = tuple[int, ...]
 
@@ -249,3 +374,181 @@ class OpaqueSharding(Sharding):
 
     def __repr__(self) -> str:
         return f"OpaqueSharding({self.devices}, {self.memory_kind})"
+
+
+class ConcreteSharding(Sharding):
+    """Listed shards of an array of one shape (``xla::ifrt::ConcreteSharding``).
+
+    Args:
+        devices: the devices.
+        shape: the shape of the whole array.
+        shard_shapes: the shape of the shard on each device.
+        index_domains: the index domain of each shard; ``None`` if they are unknown.
+        memory_kind: the kind of memory; ``None`` is the devices' default.
+
+    Attributes:
+        shape: the shape of the whole array.
+        shard_shapes: the shape of the shard on each device.
+        domains: the index domain of the shard on each device; ``None`` if they are unknown.
+
+    Raises:
+        InvalidArgumentError: the numbers of shards and devices differ, a shard has another number of dimensions than
+            the array, or a domain has another shape than its shard or is outside the array.
+    """
+
+    __slots__ = ("domains", "shape", "shard_shapes")
+
+    def __init__(
+        self,
+        devices: DeviceList | Iterable[Device],
+        shape: Sequence[int],
+        shard_shapes: Sequence[Sequence[int]],
+        index_domains: Sequence[IndexDomain] | None = None,
+        memory_kind: str | None = None,
+    ) -> None:
+        super().__init__(devices, memory_kind)
+        self.shape = expect_shape(shape)
+        self.shard_shapes = tuple(expect_shape(each) for each in shard_shapes)
+        if len(self.shard_shapes) != len(self.devices):
+            raise InvalidArgumentError(
+                f"expected a shard shape for each of {len(self.devices)} devices, found {len(self.shard_shapes)}"
+            )
+        if any(len(shard) != len(self.shape) for shard in self.shard_shapes):
+            raise InvalidArgumentError(
+                f"expected shard shapes of {len(self.shape)} dimensions, as {list(self.shape)} has, found "
+                f"{self.shard_shapes}"
+            )
+        self.domains = None if index_domains is None else tuple(index_domains)
+        if self.domains is not None:
+            self._check_domains(self.domains)
+
+    def _check_domains(self, domains: tuple[IndexDomain, ...]) -> None:
+        if tuple(domain.shape for domain in domains) != self.shard_shapes:
+            raise InvalidArgumentError(
+                f"expected index domains of the shards' shapes {self.shard_shapes}, found "
+                f"{[str(domain) for domain in domains]}"
+            )
+        for domain in domains:
+            if any(s.stop > size for s, size in zip(domain.slices, self.shape, strict=True)):
+                raise InvalidArgumentError(f"expected index domains inside {list(self.shape)}, found {domain}")
+
+    @property
+    def is_fully_replicated(self) -> bool:
+        return all(shard == self.shape for shard in self.shard_shapes)
+
+    def shard_shape(self, shape: Sequence[int]) -> Shape:
+        self._check_shape(shape)
+        if len(set(self.shard_shapes)) > 1:
+            raise InvalidArgumentError(f"the shards of {self} differ in shape: {self.shard_shapes}")
+        return self.shard_shapes[0]
+
+    def all_index_domains(self, shape: Sequence[int]) -> tuple[IndexDomain, ...]:
+        self._check_shape(shape)
+        if self.domains is None:
+            raise UnimplementedError(f"{self} does not know the index domains of its shards")
+        return self.domains
+
+    def disassemble(
+        self,
+        shape: Sequence[int],
+        semantics: SingleDeviceShardSemantics = SingleDeviceShardSemantics.ADDRESSABLE_SHARDS,
+    ) -> list[tuple[Shape, SingleDeviceSharding]]:
+        self._check_shape(shape)
+        every = semantics is SingleDeviceShardSemantics.ALL_SHARDS
+        pairs = zip(self.shard_shapes, self.devices, strict=True)
+        shapes = [shard for shard, device in pairs if every or device.is_addressable]
+        return list(zip(shapes, self._single_device_shardings(semantics), strict=True))
+
+    def with_device_assignment(
+        self, devices: DeviceList | Iterable[Device] | None = None, memory_kind: str | None = None
+    ) -> ConcreteSharding:
+        moved, kind = self._moved(devices, memory_kind)
+        return ConcreteSharding(moved, self.shape, self.shard_shapes, self.domains, kind)
+
+    def _check_shape(self, shape: Sequence[int]) -> None:
+        if tuple(shape) != self.shape:
+            raise InvalidArgumentError(f"{self} is for arrays of shape {list(self.shape)}, found {list(shape)}")
+
+    def _partitioning(self) -> Any:
+        return self.shape, self.shard_shapes, self.domains
+
+    def __repr__(self) -> str:
+        return f"ConcreteSharding({list(self.shape)} on {self.devices}, {self.memory_kind})"
+
+
+class ConcreteEvenSharding(Sharding):
+    """Shards of one shape, at unknown places, of an array of one shape (``xla::ifrt::ConcreteEvenSharding``).
+
+    Args:
+        devices: the devices.
+        shape: the shape of the whole array.
+        shard_shape: the shape of every shard.
+        memory_kind: the kind of memory; ``None`` is the devices' default.
+        is_fully_replicated: whether every shard is the whole array.
+
+    Raises:
+        InvalidArgumentError: the shards have another number of dimensions than the array, or another shape where every
+            shard is the whole array.
+    """
+
+    __slots__ = ("_is_fully_replicated", "_shard_shape", "shape")
+
+    def __init__(
+        self,
+        devices: DeviceList | Iterable[Device],
+        shape: Sequence[int],
+        shard_shape: Sequence[int],
+        memory_kind: str | None = None,
+        *,
+        is_fully_replicated: bool = False,
+    ) -> None:
+        super().__init__(devices, memory_kind)
+        self.shape = expect_shape(shape)
+        self._shard_shape = expect_shape(shard_shape)
+        self._is_fully_replicated = is_fully_replicated
+        if len(self.shape) != len(self._shard_shape):
+            raise InvalidArgumentError(
+                f"expected a shard shape of {len(self.shape)} dimensions, as {list(self.shape)} has, found "
+                f"{list(shard_shape)}"
+            )
+        if is_fully_replicated and self.shape != self._shard_shape:
+            raise InvalidArgumentError(
+                f"expected shards of the whole shape {list(self.shape)} in a replicated array, found {shard_shape}"
+            )
+
+    @property
+    def is_fully_replicated(self) -> bool:
+        return self._is_fully_replicated
+
+    def shard_shape(self, shape: Sequence[int]) -> Shape:
+        if tuple(shape) != self.shape:
+            raise InvalidArgumentError(f"{self} is for arrays of shape {list(self.shape)}, found {list(shape)}")
+        return self._shard_shape
+
+    def all_index_domains(self, shape: Sequence[int]) -> tuple[IndexDomain, ...]:
+        whole = self.shard_shape(shape)
+        if self._is_fully_replicated:
+            return (IndexDomain.whole(whole),) * len(self.devices)
+        raise UnimplementedError(f"{self} does not know the index domains of its shards")
+
+    def disassemble(
+        self,
+        shape: Sequence[int],
+        semantics: SingleDeviceShardSemantics = SingleDeviceShardSemantics.ADDRESSABLE_SHARDS,
+    ) -> list[tuple[Shape, SingleDeviceSharding]]:
+        shard = self.shard_shape(shape)
+        return [(shard, sharding) for sharding in self._single_device_shardings(semantics)]
+
+    def with_device_assignment(
+        self, devices: DeviceList | Iterable[Device] | None = None, memory_kind: str | None = None
+    ) -> ConcreteEvenSharding:
+        moved, kind = self._moved(devices, memory_kind)
+        return ConcreteEvenSharding(
+            moved, self.shape, self._shard_shape, kind, is_fully_replicated=self._is_fully_replicated
+        )
+
+    def _partitioning(self) -> Any:
+        return self.shape, self._shard_shape, self._is_fully_replicated
+
+    def __repr__(self) -> str:
+        return f"ConcreteEvenSharding({list(self.shape)} in {list(self._shard_shape)} on {self.devices})"

@@ -22,10 +22,8 @@ from pjrt.api.errors import FailedPreconditionError, InvalidArgumentError, PjrtE
 from pjrt.api.future import Future, Promise
 from pjrt.api.loaded_executable import ExecuteOptions, LoadedExecutable
 from pjrt.api.shape_spec import Layout, ShapeSpec, TiledLayout, stands_for_token
-from pjrt.ifrt.concrete_sharding import ConcreteEvenSharding
-from pjrt.ifrt.device_list import DeviceList
 from pjrt.ifrt.hlo_sharding import HloSharding
-from pjrt.ifrt.sharding import Sharding
+from pjrt.ifrt.sharding import ConcreteEvenSharding, DeviceList, Sharding
 from pjrt.remote.client.buffer import ADDRESSABLE_SHARDS, REUSE_INPUT, BufferType, RemoteBuffer, ShardedArray, array_of
 from pjrt.remote.client.connection import AskedFuture, Connection
 from pjrt.remote.client.device import RemoteDevice

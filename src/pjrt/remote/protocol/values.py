@@ -16,13 +16,18 @@ from pjrt.api.errors import InvalidArgumentError, PjrtError, UnimplementedError
 from pjrt.api.shape_spec import Layout, TiledLayout, expect_shape
 from pjrt.ifrt.array import ArrayCopySemantics, ArraySpec
 from pjrt.ifrt.client import Client
-from pjrt.ifrt.concrete_sharding import ConcreteEvenSharding, ConcreteSharding
-from pjrt.ifrt.device_list import DeviceList
-from pjrt.ifrt.hlo_sharding import HloSharding
+from pjrt.ifrt.hlo_sharding import HloSharding, ShardingParam, ShardingParamSharding
 from pjrt.ifrt.remap_plan import Interval, RemapPlan
 from pjrt.ifrt.remap_plan import Mapping as RemapMapping
-from pjrt.ifrt.sharding import OpaqueSharding, Sharding, SingleDeviceSharding, SingleDeviceShardSemantics
-from pjrt.ifrt.sharding_param import ShardingParam, ShardingParamSharding
+from pjrt.ifrt.sharding import (
+    ConcreteEvenSharding,
+    ConcreteSharding,
+    DeviceList,
+    OpaqueSharding,
+    Sharding,
+    SingleDeviceSharding,
+    SingleDeviceShardSemantics,
+)
 from pjrt.remote.protocol.messages import wire
 
 _KINDS = {

@@ -24,10 +24,10 @@ from pjrt.api.future import Future
 from pjrt.api.program import Program, ProgramFormat
 from pjrt.api.shape_spec import ShapeSpec, format_shape
 from pjrt.ifrt.array import Array, ArrayCopySemantics, ArraySpec
-from pjrt.ifrt.from_host import buffer_shapes, parts_of_whole
 from pjrt.ifrt.hlo_sharding import HloSharding
 from pjrt.ifrt.loaded_executable import LoadedExecutable
 from pjrt.ifrt.sharding import Sharding
+from pjrt.ifrt.transfers import buffer_shapes, parts_of_whole
 from pjrt.remote.protocol.messages import KINDS, OWN_KINDS, wire
 from pjrt.remote.protocol.programs import callback_signature_of, compile_options_of, execute_options_of, program_of
 from pjrt.remote.protocol.values import (
