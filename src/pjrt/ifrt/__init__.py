@@ -59,15 +59,14 @@ __all__ = [
 _HOMES = {
     ".array": "Array ArrayCopySemantics ArraySpec Shard Tuple Value",
     ".client": "Client",
-    ".concrete_sharding": "ConcreteEvenSharding ConcreteSharding",
-    ".device_list": "DeviceList",
-    ".hlo_sharding": "HloSharding Mesh",
-    ".index_domain": "IndexDomain",
+    ".hlo_sharding": "HloSharding Mesh ShardingParam ShardingParamSharding",
     ".loaded_executable": "ExecuteResult LoadedExecutable",
     ".remap_plan": "Interval Mapping RemapPlan",
     ".serialization": "deserialize serialize",
-    ".sharding": "OpaqueSharding Sharding SingleDeviceSharding SingleDeviceShardSemantics",
-    ".sharding_param": "ShardingParam ShardingParamSharding",
+    ".sharding": (
+        "ConcreteEvenSharding ConcreteSharding DeviceList IndexDomain OpaqueSharding Sharding SingleDeviceSharding "
+        "SingleDeviceShardSemantics"
+    ),
 }
 
 

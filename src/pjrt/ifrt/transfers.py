@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 
-import pjrt.api.client
 from pjrt.api.buffer import Buffer, HostBufferSemantics
 from pjrt.api.client import Client
 from pjrt.api.device import Device, MemorySpace
@@ -128,7 +127,7 @@ class ProcessTransfers:
 
     __slots__ = ("_client", "_counts", "_lock")
 
-    def __init__(self, client: pjrt.api.client.Client) -> None:
+    def __init__(self, client: Client) -> None:
         self._client = client
         self._counts: Counter[tuple[int, int]] = Counter()
         self._lock = threading.Lock()
