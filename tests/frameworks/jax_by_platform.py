@@ -176,7 +176,7 @@ def dlpack_out() -> None:
     assert tuple(map(int, x.__dlpack_device__())) == (1, 0)
     halves = jnp.arange(4, dtype=jnp.bfloat16)
     capsule = halves.__dlpack__()
-    expect(pjrt.host_memory.dlpack.from_capsule(capsule).astype(np.float32), [0, 1, 2, 3])
+    expect(pjrt.host_memory.external.from_capsule(capsule).astype(np.float32), [0, 1, 2, 3])
     shared = np.from_dlpack(x)
     address = x.unsafe_buffer_pointer()
     del x

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 import pjrt
-from pjrt.host_memory.aligned import ALIGNMENT, aligned_copy, aligned_empty
-from pjrt.host_memory.layout import is_laid_out
+from pjrt.host_memory.array import ALIGNMENT, aligned_copy, aligned_empty, is_laid_out
 
 
 @pytest.mark.parametrize("shape", [(), (0,), (3,), (2, 3), (5, 1, 7)], ids=str)

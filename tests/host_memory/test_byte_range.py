@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import pjrt
-from pjrt.host_memory.byte_range import bytes_of, source_bytes, target_bytes
+from pjrt.host_memory.array import bytes_of, source_bytes, target_bytes
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 import pjrt
-from pjrt.host_memory.external import ExternalMemory, memory_of, notify_owner
-from pjrt.host_memory.external_reference import HostExternalReference
+from pjrt.host_memory.external import ExternalMemory, HostExternalReference, memory_of, notify_owner
 
 
 def test_the_owner_learns_once_that_the_last_view_is_gone() -> None:

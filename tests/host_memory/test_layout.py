@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import pjrt
-from pjrt.host_memory.layout import array_dtype, is_laid_out, order_of, order_of_spec, tiled
+from pjrt.host_memory.array import array_dtype, is_laid_out, order_of, order_of_spec, tiled
 
 F32 = pjrt.ElementType.F32
 

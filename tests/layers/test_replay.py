@@ -17,7 +17,7 @@ import pjrt
 from pjrt.capi.layer.schema import STRUCTS
 from pjrt.capi.layer.stack import library_path
 from pjrt.capi.raw.struct import Struct
-from pjrt.host_memory.aligned import aligned_empty
+from pjrt.host_memory.array import aligned_empty
 from pjrt.host_memory.tolerance import Tolerance
 from pjrt.layers import wrap
 from pjrt.layers.recording.recorded_value import Handle, Pointer

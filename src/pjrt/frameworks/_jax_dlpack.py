@@ -12,8 +12,8 @@ import numpy as np
 
 from pjrt.api.errors import UnimplementedError
 from pjrt.frameworks import _jax_lowering
-from pjrt.host_memory import dlpack
-from pjrt.host_memory.aligned import HostArray
+from pjrt.host_memory import external
+from pjrt.host_memory.array import HostArray
 
 _ALIGNMENT = 64
 """The alignment in bytes that memory needs so that XLA's CPU uses it in place."""
@@ -78,7 +78,7 @@ class _Bindings:
         if not _is_ours(buffer):
             return self._bindings.buffer_to_dlpack_managed_tensor(buffer, stream=stream, **options)
         try:
-            return dlpack.to_capsule(_writable(_shared(buffer)))
+            return external.to_capsule(_writable(_shared(buffer)))
         except UnimplementedError as error:
             raise BufferError(error.message) from error
 
@@ -103,7 +103,7 @@ class _Bindings:
 def _copied(capsule: Any, device: Any) -> Any:
     import jax
 
-    return jax.device_put(dlpack.from_capsule(capsule).copy(), device)
+    return jax.device_put(external.from_capsule(capsule).copy(), device)
 
 
 def _is_ours(array: Any) -> bool:

@@ -19,11 +19,9 @@ from pjrt.host.memory_space import HostMemorySpace
 from pjrt.host.raw_buffer import HostRawBuffer, copy_raw
 from pjrt.host.storage import Storage
 from pjrt.host.storage_aliases import depend, reinterpret
-from pjrt.host_memory import dlpack
-from pjrt.host_memory.aligned import HostArray, aligned_copy
-from pjrt.host_memory.external import ExternalMemory
-from pjrt.host_memory.external_reference import HostExternalReference
-from pjrt.host_memory.layout import array_dtype, order_of, tiled
+from pjrt.host_memory import external
+from pjrt.host_memory.array import HostArray, aligned_copy, array_dtype, order_of, tiled
+from pjrt.host_memory.external import ExternalMemory, HostExternalReference
 
 if TYPE_CHECKING:
     from pjrt.host.client import HostClient
@@ -212,12 +210,12 @@ class HostBuffer(Buffer):
     ) -> Any:
         if stream is not None:
             raise BufferError(f"memory of the host has no streams: expected stream=None, found {stream!r}")
-        dlpack.check_device(dl_device)
+        external.check_dlpack_device(dl_device)
         array = self.use().value()
-        return dlpack.to_capsule(array.copy(order="K") if copy else ExternalMemory.over(array))
+        return external.to_capsule(array.copy(order="K") if copy else ExternalMemory.over(array))
 
     def __dlpack_device__(self) -> tuple[int, int]:
-        return dlpack.HOST_DEVICE
+        return external.DLPACK_HOST_DEVICE
 
     @property
     def _order(self) -> tuple[int, ...]:

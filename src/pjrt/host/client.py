@@ -48,7 +48,7 @@ from pjrt.host.platform_spec import MEMORY_KINDS, PlatformSpec
 from pjrt.host.process_exchange import ProcessExchange
 from pjrt.host.topology import HostTopology
 from pjrt.host.transfer import HostTransferManager
-from pjrt.host_memory.dlpack import from_source
+from pjrt.host_memory.external import from_dlpack as from_source
 
 _TIMEOUT_SECONDS = 60.0
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-from pjrt.host_memory.aligned import HostArray
+from pjrt.host_memory.array import HostArray
 
 Combine = Callable[[Sequence[Sequence[HostArray]]], Sequence[HostArray]]
 """A function that combines rows of arrays, one row for each participant, to one row."""

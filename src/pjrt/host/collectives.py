@@ -11,7 +11,7 @@ import numpy as np
 
 from pjrt.api.errors import PjrtError
 from pjrt.api.key_value_store import KeyValueStore
-from pjrt.host_memory.aligned import HostArray
+from pjrt.host_memory.array import HostArray
 
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 

@@ -10,7 +10,7 @@ from pjrt.api.errors import InvalidArgumentError
 from pjrt.api.executable import CompiledMemoryStats
 from pjrt.api.program import Program
 from pjrt.api.shape_spec import ShapeSpec
-from pjrt.host_memory.layout import order_of_spec
+from pjrt.host_memory.array import order_of_spec
 
 ParticipantsFunction = Callable[[tuple[int, int], int, int], Iterable[Sequence[tuple[int, int]]]]
 

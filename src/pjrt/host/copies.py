@@ -13,7 +13,7 @@ from pjrt.host.device_errors import without_traceback
 from pjrt.host.storage import TOKEN, Storage, freeze
 from pjrt.host.work_queue import Call
 from pjrt.host_memory import references
-from pjrt.host_memory.aligned import HostArray, aligned_copy
+from pjrt.host_memory.array import HostArray, aligned_copy
 
 if TYPE_CHECKING:
     from pjrt.host.device import HostDevice

@@ -22,7 +22,7 @@ from pjrt.host.infeed import Feed
 from pjrt.host.memory_space import HostMemorySpace
 from pjrt.host.storage import freeze
 from pjrt.host.work_queue import WorkQueue
-from pjrt.host_memory.aligned import HostArray
+from pjrt.host_memory.array import HostArray
 
 if TYPE_CHECKING:
     from pjrt.host.client import HostClient

@@ -15,7 +15,7 @@ from pjrt.host.device import HostDevice
 from pjrt.host.device_memory.allocation import Allocation
 from pjrt.host.memory_space import HostMemorySpace
 from pjrt.host.storage import Storage
-from pjrt.host_memory.layout import order_and_layout
+from pjrt.host_memory.array import order_and_layout
 
 if TYPE_CHECKING:
     from pjrt.host.execution import Execution

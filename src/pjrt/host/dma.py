@@ -7,7 +7,7 @@ from __future__ import annotations
 from typing import Any
 
 from pjrt.api.errors import AlreadyExistsError, NotFoundError
-from pjrt.host_memory.byte_range import bytes_of
+from pjrt.host_memory.array import bytes_of
 
 
 class DmaMappings:

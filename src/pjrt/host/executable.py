@@ -15,7 +15,7 @@ from pjrt.api.shape_spec import Layout, ShapeSpec, TiledLayout
 from pjrt.host.abi_version import HostExecutableAbiVersion
 from pjrt.host.compiled import Compiled
 from pjrt.host.serialization import pack
-from pjrt.host_memory.layout import array_dtype, order_of_spec
+from pjrt.host_memory.array import array_dtype, order_of_spec
 
 
 @dataclass(frozen=True, slots=True)

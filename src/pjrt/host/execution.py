@@ -18,8 +18,7 @@ from pjrt.host.device_memory.fences import Enqueued, wait_for
 from pjrt.host.shutdown import is_lost
 from pjrt.host.storage import TOKEN, Storage, freeze, take_writable
 from pjrt.host_memory import references
-from pjrt.host_memory.aligned import HostArray, aligned_copy
-from pjrt.host_memory.layout import array_dtype, is_laid_out, order_of_spec
+from pjrt.host_memory.array import HostArray, aligned_copy, array_dtype, is_laid_out, order_of_spec
 
 if TYPE_CHECKING:
     from pjrt.host.device_run import DeviceRun

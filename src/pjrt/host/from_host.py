@@ -16,9 +16,17 @@ from pjrt.host.buffer import HostBuffer
 from pjrt.host.copies import INLINE_BYTES
 from pjrt.host.storage import READY, TOKEN, Storage, freeze
 from pjrt.host.work_queue import Call
-from pjrt.host_memory.aligned import HostArray, aligned_copy, aligned_empty
+from pjrt.host_memory.array import (
+    HostArray,
+    aligned_copy,
+    aligned_empty,
+    array_dtype,
+    is_laid_out,
+    order_and_layout,
+    order_of,
+    tiled,
+)
 from pjrt.host_memory.external import ExternalMemory, notify_owner
-from pjrt.host_memory.layout import array_dtype, is_laid_out, order_and_layout, order_of, tiled
 
 if TYPE_CHECKING:
     from pjrt.host.device import HostDevice

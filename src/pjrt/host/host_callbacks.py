@@ -15,9 +15,7 @@ from pjrt.api.future import Future
 from pjrt.api.loaded_executable import RecvCallback, SendCallback
 from pjrt.api.shape_spec import ShapeSpec
 from pjrt.host.fork_safety import runtime_lock
-from pjrt.host_memory.aligned import HostArray, aligned_empty
-from pjrt.host_memory.byte_range import bytes_of
-from pjrt.host_memory.layout import array_dtype
+from pjrt.host_memory.array import HostArray, aligned_empty, array_dtype, bytes_of
 
 _WAIT_SLICE_SECONDS = 0.2
 

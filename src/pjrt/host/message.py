@@ -15,8 +15,7 @@ from pjrt.api.element_type import ElementType
 from pjrt.api.errors import DataLossError, InvalidArgumentError
 from pjrt.host.collectives import Bytes
 from pjrt.host.device_memory.allocation import Allocation, on_host
-from pjrt.host_memory.aligned import HostArray
-from pjrt.host_memory.layout import array_dtype
+from pjrt.host_memory.array import HostArray, array_dtype
 
 _ALIGNMENT = 64
 

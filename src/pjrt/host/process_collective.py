@@ -20,7 +20,7 @@ from pjrt.api.errors import FailedPreconditionError
 from pjrt.host import message
 from pjrt.host.collective import Combine
 from pjrt.host.collectives import Bytes, Collectives, ProcessGroup
-from pjrt.host_memory.aligned import HostArray
+from pjrt.host_memory.array import HostArray
 
 if TYPE_CHECKING:
     from pjrt.host.launch import Launch

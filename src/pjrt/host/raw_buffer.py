@@ -9,8 +9,7 @@ from pjrt.api.errors import FailedPreconditionError
 from pjrt.api.future import Future
 from pjrt.host.copies import schedule
 from pjrt.host.storage import Storage
-from pjrt.host_memory.aligned import HostArray
-from pjrt.host_memory.byte_range import source_bytes, target_bytes
+from pjrt.host_memory.array import HostArray, source_bytes, target_bytes
 from pjrt.host_memory.external import memory_of
 
 if TYPE_CHECKING:

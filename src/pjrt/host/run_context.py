@@ -14,7 +14,7 @@ from pjrt.host.collective import Collective, LaunchCollective
 from pjrt.host.execute_context import HostExecuteContext
 from pjrt.host.launch import Launch
 from pjrt.host.process_collective import ProcessCollective
-from pjrt.host_memory.aligned import HostArray
+from pjrt.host_memory.array import HostArray
 
 if TYPE_CHECKING:
     from pjrt.host.device_run import DeviceRun

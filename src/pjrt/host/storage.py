@@ -8,7 +8,7 @@ import numpy as np
 
 from pjrt.api.future import Future
 from pjrt.host_memory import references
-from pjrt.host_memory.aligned import HostArray, aligned_copy
+from pjrt.host_memory.array import HostArray, aligned_copy
 
 if TYPE_CHECKING:
     from pjrt.host.accounting import MemoryAccount

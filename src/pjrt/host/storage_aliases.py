@@ -9,7 +9,7 @@ import numpy as np
 from pjrt.api.element_type import AnyDType
 from pjrt.api.future import Future, when_all_done
 from pjrt.host.storage import Storage, freeze
-from pjrt.host_memory.aligned import HostArray
+from pjrt.host_memory.array import HostArray
 
 
 def follow(storage: Storage, source: Storage) -> None:

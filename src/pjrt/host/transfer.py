@@ -19,10 +19,8 @@ from pjrt.host.device_errors import without_traceback
 from pjrt.host.fork_safety import runtime_lock
 from pjrt.host.storage import Storage
 from pjrt.host.work_queue import Call
-from pjrt.host_memory.aligned import HostArray, aligned_empty
-from pjrt.host_memory.byte_range import source_bytes
+from pjrt.host_memory.array import HostArray, aligned_empty, array_dtype, order_and_layout, source_bytes
 from pjrt.host_memory.external import memory_of
-from pjrt.host_memory.layout import array_dtype, order_and_layout
 from pjrt.host_memory.transfer_manager import TransferManager
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from pjrt.api.device import Attributes
 from pjrt.api.element_type import ElementType
 from pjrt.api.errors import CancelledError, InvalidArgumentError, OutOfRangeError, PjrtError
 from pjrt.api.shape_spec import ShapeSpec
-from pjrt.host_memory.aligned import HostArray
+from pjrt.host_memory.array import HostArray
 
 B_co = TypeVar("B_co", bound=Buffer, covariant=True)
 

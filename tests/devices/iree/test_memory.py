@@ -13,7 +13,7 @@ from pjrt.api.buffer import HostBufferSemantics
 from pjrt.api.shape_spec import ShapeSpec
 from pjrt.devices.iree.client import IreeClient
 from pjrt.devices.iree.memory import ALIGNMENT, IreeGpuMemory, Tensor
-from pjrt.host_memory.aligned import aligned_empty
+from pjrt.host_memory.array import aligned_empty
 
 pytestmark = pytest.mark.full
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from pjrt.host_memory.aligned import aligned_empty
+from pjrt.host_memory.array import aligned_empty
 
 
 class Memory:

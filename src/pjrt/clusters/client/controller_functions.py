@@ -17,7 +17,7 @@ from pjrt.api.element_type import ElementType
 from pjrt.api.errors import from_author
 from pjrt.clusters.workers.long_values import LongValues, messages_with
 from pjrt.distributed.messages import Message
-from pjrt.host_memory.layout import array_dtype
+from pjrt.host_memory.array import array_dtype
 
 
 class ControllerFunctions:

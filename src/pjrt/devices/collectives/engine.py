@@ -27,7 +27,7 @@ from pjrt.devices.xla import _jaxlib
 from pjrt.devices.xla.peers import own_host
 from pjrt.distributed import Job, join
 from pjrt.host.collectives import Bytes, Collectives, ProcessGroup
-from pjrt.host_memory.aligned import HostArray
+from pjrt.host_memory.array import HostArray
 
 _BLOCK = 1024
 _LENGTH = 8

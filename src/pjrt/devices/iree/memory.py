@@ -12,10 +12,9 @@ from pjrt.api.errors import InvalidArgumentError, ResourceExhaustedError, Unimpl
 from pjrt.api.shape_spec import ShapeSpec
 from pjrt.devices.iree.runtime import IreeDevice, Runtime
 from pjrt.host import Memory
-from pjrt.host_memory.aligned import HostArray
-from pjrt.host_memory.dlpack import from_source
+from pjrt.host_memory.array import HostArray, array_dtype
 from pjrt.host_memory.external import ExternalMemory
-from pjrt.host_memory.layout import array_dtype
+from pjrt.host_memory.external import from_dlpack as from_source
 
 if TYPE_CHECKING:
     from pjrt.api.device import MemorySpace

@@ -313,7 +313,7 @@ def _in_place(array: Array) -> np.ndarray[Any, Any] | None:
         return np.asarray(memoryview(array))
     except BufferError:  # Python's buffer protocol has no letter for the element type, such as bf16, or for the layout
         pass
-    from pjrt.host_memory.dlpack import from_capsule  # here: few types need it
+    from pjrt.host_memory.external import from_capsule  # here: few types need it
 
     try:
         contents = from_capsule(capsule(array))

@@ -20,7 +20,7 @@ from pjrt.devices.xla._short_path import ArrayHolder
 from pjrt.devices.xla.device import memory_space_of
 from pjrt.devices.xla.future import flattened, nothing, when_ready
 from pjrt.devices.xla.shards import Part, Shards, Source, array_of
-from pjrt.host_memory.dlpack import HOST_DEVICE
+from pjrt.host_memory.external import DLPACK_HOST_DEVICE as HOST_DEVICE
 
 if TYPE_CHECKING:
     from pjrt.api.client import Client
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from pjrt.devices.xla.device import XlaDevice
     from pjrt.devices.xla.memory_space import XlaMemorySpace
     from pjrt.devices.xla.raw_buffer import XlaRawBuffer
-    from pjrt.host_memory.external_reference import HostExternalReference
+    from pjrt.host_memory.external import HostExternalReference
 
 T = TypeVar("T")
 
@@ -182,7 +182,7 @@ class XlaBuffer(ArrayHolder, Buffer):
         return to_host.copy_raw_later(self, out, offset, size)
 
     def external_reference(self) -> HostExternalReference:
-        from pjrt.host_memory.external_reference import HostExternalReference
+        from pjrt.host_memory.external import HostExternalReference
 
         return HostExternalReference(self.when_there(to_host.raw_bytes).result())
 

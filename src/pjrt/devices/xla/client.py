@@ -211,7 +211,7 @@ class XlaClient(Client):
 
     def buffer_from_dlpack(self, source: Any, *, device: Device | None = None) -> XlaBuffer:
         from pjrt.devices.xla import special_buffers
-        from pjrt.host_memory.dlpack import from_source
+        from pjrt.host_memory.external import from_dlpack as from_source
 
         space = self._space(device, None)
         array = from_source(source)

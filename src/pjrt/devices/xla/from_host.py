@@ -17,14 +17,14 @@ from pjrt.devices.xla import _jaxlib
 from pjrt.devices.xla._jaxlib import converted
 from pjrt.devices.xla.buffer import XlaBuffer
 from pjrt.devices.xla.future import nothing, when_ready
+from pjrt.host_memory.array import order_of
 from pjrt.host_memory.external import notify_owner
-from pjrt.host_memory.layout import order_of
 
 if TYPE_CHECKING:
     from pjrt.devices.xla.array_type import ArrayType
     from pjrt.devices.xla.completion_watcher import CompletionWatcher
     from pjrt.devices.xla.memory_space import XlaMemorySpace
-    from pjrt.host_memory.aligned import HostArray
+    from pjrt.host_memory.array import HostArray
 
 _SEMANTICS = {
     HostBufferSemantics.IMMUTABLE_ONLY_DURING_CALL: _jaxlib.COPY_DURING_CALL,

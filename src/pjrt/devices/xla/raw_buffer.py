@@ -9,7 +9,7 @@ from pjrt.api.errors import FailedPreconditionError
 from pjrt.api.future import Future
 from pjrt.devices.xla import _jaxlib
 from pjrt.devices.xla.to_host import carried_out, raw_bytes
-from pjrt.host_memory.byte_range import source_bytes
+from pjrt.host_memory.array import source_bytes
 
 if TYPE_CHECKING:
     from pjrt.devices.xla.buffer import XlaBuffer

@@ -16,7 +16,7 @@ from pjrt.devices.xla.buffer import PendingBuffer, XlaBuffer
 from pjrt.devices.xla.from_host import LentBuffer, Release, shares_memory
 from pjrt.devices.xla.future import pass_on
 from pjrt.devices.xla.transfer import type_of_spec
-from pjrt.host_memory.aligned import ALIGNMENT, HostArray, aligned_empty
+from pjrt.host_memory.array import ALIGNMENT, HostArray, aligned_empty
 from pjrt.host_memory.external import ExternalMemory
 
 if TYPE_CHECKING:

@@ -13,11 +13,9 @@ from pjrt.api.future import Future
 from pjrt.api.shape_spec import Layout
 from pjrt.devices.xla import _jaxlib
 from pjrt.devices.xla.future import flattened
-from pjrt.host_memory.aligned import HostArray, aligned_empty
-from pjrt.host_memory.byte_range import target_bytes
-from pjrt.host_memory.dlpack import check_device
+from pjrt.host_memory.array import HostArray, aligned_empty, order_of, target_bytes
 from pjrt.host_memory.external import ExternalMemory
-from pjrt.host_memory.layout import order_of
+from pjrt.host_memory.external import check_dlpack_device as check_device
 
 if TYPE_CHECKING:
     from pjrt.devices.xla.buffer import XlaBuffer

@@ -14,8 +14,7 @@ from pjrt.api.shape_spec import ShapeSpec, TiledLayout, expect_spec
 from pjrt.devices.xla import _jaxlib
 from pjrt.devices.xla._jaxlib import converted
 from pjrt.devices.xla.buffer import PendingBuffer
-from pjrt.host_memory.aligned import aligned_empty
-from pjrt.host_memory.byte_range import source_bytes
+from pjrt.host_memory.array import aligned_empty, source_bytes
 from pjrt.host_memory.transfer_manager import TransferManager
 
 if TYPE_CHECKING:

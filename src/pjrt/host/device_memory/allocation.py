@@ -15,9 +15,8 @@ from pjrt.api.shape_spec import ShapeSpec
 from pjrt.host.device_memory.fences import wait_for
 from pjrt.host.device_memory.memory import Memory
 from pjrt.host.fork_safety import generation
-from pjrt.host_memory.aligned import HostArray
+from pjrt.host_memory.array import HostArray, array_dtype
 from pjrt.host_memory.external import ExternalMemory
-from pjrt.host_memory.layout import array_dtype
 
 if TYPE_CHECKING:
     from pjrt.host.device_memory.fence_waiter import Completion

@@ -20,9 +20,7 @@ from pjrt.host.device_memory.allocation import Allocation
 from pjrt.host.device_memory.memory import Memory
 from pjrt.host.raw_buffer import HostRawBuffer, expect_mutable
 from pjrt.host.storage import TOKEN, Storage
-from pjrt.host_memory.aligned import HostArray, aligned_copy
-from pjrt.host_memory.byte_range import source_bytes, target_bytes
-from pjrt.host_memory.layout import array_dtype, order_of
+from pjrt.host_memory.array import HostArray, aligned_copy, array_dtype, order_of, source_bytes, target_bytes
 
 if TYPE_CHECKING:
     from pjrt.host.device import HostDevice

@@ -19,9 +19,8 @@ from pjrt.host.device_memory.memory import Memory
 from pjrt.host.from_host import ZERO_COPY, check_address
 from pjrt.host.storage import READY, TOKEN, Storage
 from pjrt.host.work_queue import Call
-from pjrt.host_memory.aligned import HostArray
+from pjrt.host_memory.array import HostArray, array_dtype, is_laid_out
 from pjrt.host_memory.external import ExternalMemory, notify_owner
-from pjrt.host_memory.layout import array_dtype, is_laid_out
 
 if TYPE_CHECKING:
     from pjrt.host.device import HostDevice

@@ -10,8 +10,7 @@ import numpy as np
 
 from pjrt.api.errors import UnimplementedError
 from pjrt.host.device_memory.fences import wait_for
-from pjrt.host_memory.aligned import HostArray
-from pjrt.host_memory.layout import array_dtype
+from pjrt.host_memory.array import HostArray, array_dtype
 
 if TYPE_CHECKING:
     from pjrt.api.device import MemorySpace

@@ -25,10 +25,8 @@ from pjrt.api.errors import FailedPreconditionError, InvalidArgumentError, PjrtE
 from pjrt.api.executable import choose_place
 from pjrt.api.future import Future, Promise, when_all_done
 from pjrt.api.shape_spec import Layout, ShapeSpec, TiledLayout, expect_shape
-from pjrt.host_memory.aligned import HostArray
-from pjrt.host_memory.byte_range import source_bytes, target_bytes
+from pjrt.host_memory.array import HostArray, array_dtype, order_and_layout, order_of_spec, source_bytes, target_bytes
 from pjrt.host_memory.external import notify_owner
-from pjrt.host_memory.layout import array_dtype, order_and_layout, order_of_spec
 from pjrt.host_memory.transfer_manager import TransferManager
 from pjrt.remote.client.connection import AskedFuture, Connection
 from pjrt.remote.protocol.messages import wire

@@ -14,7 +14,7 @@ import numpy as np
 
 from pjrt.api.errors import DataLossError, FailedPreconditionError, InvalidArgumentError, NotFoundError, PjrtError
 from pjrt.api.protobuf import message_classes
-from pjrt.host_memory.aligned import aligned_empty
+from pjrt.host_memory.array import aligned_empty
 from pjrt.remote.protocol.messages import parsed, wire
 from pjrt.remote.protocol.values import status_proto
 from pjrt.remote.protocol.versions import Version, agreed, requests_in

@@ -33,7 +33,7 @@ from pjrt.api.errors import (
 from pjrt.api.future import Future, Promise, when_all_done
 from pjrt.api.program import Stranger, for_stranger
 from pjrt.api.shape_spec import ShapeSpec
-from pjrt.host_memory.aligned import HostArray
+from pjrt.host_memory.array import HostArray
 from pjrt.ifrt.array import Array
 from pjrt.ifrt.client import Client
 from pjrt.remote.protocol.messages import wire

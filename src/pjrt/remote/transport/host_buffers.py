@@ -25,7 +25,7 @@ from pjrt.api.errors import (
     PermissionDeniedError,
     UnimplementedError,
 )
-from pjrt.host_memory.aligned import aligned_empty
+from pjrt.host_memory.array import aligned_empty
 
 if TYPE_CHECKING:
     from pjrt.remote.server.session import Session

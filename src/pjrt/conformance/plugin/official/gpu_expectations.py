@@ -11,7 +11,7 @@ from pjrt.conformance.plugin.examples.handles import gpu_options
 from pjrt.conformance.plugin.official.buffer_expectations import FLOATS
 from pjrt.conformance.plugin.outcome import Unsupported
 from pjrt.conformance.plugin.subject import Subject
-from pjrt.host_memory.aligned import aligned_empty
+from pjrt.host_memory.array import aligned_empty
 
 _VIEW = "PJRT_Client_CreateViewOfDeviceBuffer"
 _RAW_COPY = "PJRT_Buffer_CopyRawToHost"
