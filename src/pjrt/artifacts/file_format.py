@@ -1,22 +1,102 @@
-"""The file of a saved executable: a magic line, the length of a header, the header (JSON), the plugin's own bytes, and
-a SHA-256 of all of it.
+"""The file of a saved executable: a magic line, the length of a header, the header (JSON), the plugin's own bytes,
+those of weights, and a SHA-256 of all of it.
 
-The checksum detects damage, not forgery: each fact of the header is checked before it is used.
+The header has the facts of the executable, and may have its call signature. The checksum detects damage, not forgery:
+each fact of the header is checked before it is used.
 """
 
 from __future__ import annotations
 
 import base64
 import json
+import math
 import reprlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
+
+import numpy as np
 
 from pjrt.api.compile_options import CompileOptions
 from pjrt.api.element_type import ElementType
-from pjrt.api.errors import DataLossError, FailedPreconditionError, InvalidArgumentError, PjrtError
-from pjrt.api.executable import CompiledMemoryStats
-from pjrt.artifacts import saved_weights
+from pjrt.api.errors import DataLossError, FailedPreconditionError, InvalidArgumentError, PjrtError, UnimplementedError
+from pjrt.api.executable import CompiledMemoryStats, Executable, ExecutableAbiVersion
+from pjrt.stablehlo.call_signature import CallSignature, Parameter, Result
+from pjrt.stablehlo.tree import DEEPEST, Tree, TreeKind
+
+Weights = Mapping[int, np.ndarray[Any, Any]]
+"""Arrays by their positions among the arguments of the program."""
+
+
+def weight_facts(weights: Weights, code_size: int) -> dict[str, Any]:
+    """Return the facts of a header that describe weights.
+
+    Args:
+        weights: the weights.
+        code_size: the number of bytes in front of them.
+    """
+    described = [
+        [position, ElementType.of(array.dtype).name, list(array.shape)] for position, array in sorted(weights.items())
+    ]
+    return {"weights": described, "code_size": code_size}
+
+
+def are_weight_facts(value: Any) -> bool:
+    """Whether a value of a header describes weights."""
+    return isinstance(value, list) and all(map(_is_weight, value))
+
+
+def _is_weight(value: Any) -> bool:
+    match value:
+        case [int(position), str(kind), list(shape)]:
+            return (
+                position >= 0
+                and kind in ElementType.__members__
+                and ElementType[kind] not in (ElementType.INVALID, ElementType.TOKEN)
+                and all(type(size) is int and 0 <= size < 1 << 62 for size in shape)
+            )
+    return False
+
+
+def weight_bytes(weights: Weights) -> list[bytes | memoryview]:
+    """Return the bytes of weights, in the order of their positions: row-major, a byte at least for each element."""
+    return [np.ascontiguousarray(array).tobytes() for _, array in sorted(weights.items())]
+
+
+def split_weights(header: Mapping[str, Any], content: bytes, source: str) -> tuple[bytes, Weights]:
+    """Return an executable's bytes and its weights, which share the memory of ``content``.
+
+    Args:
+        header: the header of the file.
+        content: the bytes behind the header.
+        source: their origin, for messages.
+
+    Raises:
+        DataLossError: the sizes in the header are not those of the bytes.
+    """
+    described: Sequence[Any] = header.get("weights", ())
+    if not described:
+        return content, {}
+    begin = header.get("code_size", -1)
+    weights: dict[int, np.ndarray[Any, Any]] = {}
+    for position, name, shape in described:
+        dtype, count = ElementType[name].dtype, math.prod(shape)
+        end = begin + count * dtype.itemsize
+        if not 0 <= begin <= end <= len(content) or position in weights:
+            raise _wrong_weights(source)
+        array = np.frombuffer(content, dtype, count, begin) if count else np.zeros(0, dtype)
+        weights[position] = array.reshape(shape)
+        begin = end
+    if begin != len(content):
+        raise _wrong_weights(source)
+    return content[: header["code_size"]], weights
+
+
+def _wrong_weights(source: str) -> DataLossError:
+    return DataLossError(
+        f"{source}: the saved executable is damaged: its weights are not of the sizes in its header; compile and save "
+        "it again"
+    )
+
 
 FORMAT_VERSION = 1
 
@@ -103,10 +183,9 @@ def _is_compile_options(value: Any) -> bool:
 
 
 def _is_signature(value: Any) -> bool:
-    from pjrt.artifacts import saved_signature
 
     try:
-        saved_signature.from_json(value)
+        signature_from_json(value)
     except PjrtError:
         return False
     return True
@@ -147,7 +226,7 @@ _OPTIONAL: dict[str, Callable[[Any], bool]] = {
     "parameter_shardings": lambda value: _is_list_of(value, _is_base64),
     "output_shardings": lambda value: _is_list_of(value, _is_base64),
     "signature": _is_signature,
-    "weights": saved_weights.is_facts,
+    "weights": are_weight_facts,
     "code_size": _is_count,
 }
 
@@ -192,3 +271,174 @@ def _check_positions(header: Mapping[str, Any], source: str) -> None:
 
 def _damaged(source: str, reason: str) -> DataLossError:
     return DataLossError(f"{source}: the saved executable is damaged: {reason}; compile and save it again")
+
+
+_QUESTIONS: dict[str, Callable[[Executable], Any]] = {
+    "size_of_generated_code": lambda executable: executable.size_of_generated_code,
+    "output_element_types": lambda executable: [kind.name for kind in executable.output_element_types],
+    "output_shapes": lambda executable: [list(shape) for shape in executable.output_shapes],
+    "output_memory_kinds": lambda executable: list(executable.output_memory_kinds),
+    "parameter_memory_kinds": lambda executable: list(executable.parameter_memory_kinds),
+    "parameter_shardings": lambda executable: _shardings(executable.parameter_shardings),
+    "output_shardings": lambda executable: _shardings(executable.output_shardings),
+    "cost_analysis": lambda executable: dict(executable.cost_analysis()),
+    "memory_stats": lambda executable: executable.memory_stats()._asdict(),
+    "fingerprint": lambda executable: base64.b64encode(executable.fingerprint()).decode(),
+    "abi_version": lambda executable: _abi_version(executable.abi_version()),
+    "compile_options": lambda executable: base64.b64encode(executable.compile_options().to_proto()).decode(),
+}
+
+
+def facts_of(executable: Executable) -> dict[str, Any]:
+    """Return the facts of an executable; those that its compiler does not report are left out."""
+    facts: dict[str, Any] = {
+        "name": executable.name,
+        "num_replicas": executable.num_replicas,
+        "num_partitions": executable.num_partitions,
+        "num_outputs": executable.num_outputs,
+    }
+    for name, question in _QUESTIONS.items():
+        try:
+            facts[name] = question(executable)
+        except PjrtError:
+            # A fact is not worth a failure: some compilers answer these questions with an internal error.
+            continue
+    return facts
+
+
+def _abi_version(version: ExecutableAbiVersion) -> tuple[int, str]:
+    return version.platform_id, base64.b64encode(version.to_proto()).decode()
+
+
+def _shardings(shardings: Sequence[bytes] | None) -> list[str]:
+    if shardings is None:
+        raise UnimplementedError("the executable does not report shardings")
+    return [base64.b64encode(each).decode() for each in shardings]
+
+
+class SavedAbiVersion(ExecutableAbiVersion):
+    """A saved ABI version."""
+
+    __slots__ = ("_platform_id", "_proto")
+
+    def __init__(self, platform_id: int, proto: bytes) -> None:
+        self._platform_id = platform_id
+        self._proto = proto
+
+    @property
+    def platform_id(self) -> int:
+        return self._platform_id
+
+    def to_proto(self) -> bytes:
+        return self._proto
+
+
+def signature_to_json(signature: CallSignature) -> dict[str, Any]:
+    """Return a call signature as a value of JSON."""
+    return {
+        "parameters": [
+            {**_result_to_json(each), "donated": each.donated, "argument": each.argument}
+            for each in signature.parameters
+        ],
+        "results": [_result_to_json(each) for each in signature.results],
+        "input_tree": None if signature.input_tree is None else _tree_to_json(signature.input_tree),
+        "output_tree": None if signature.output_tree is None else _tree_to_json(signature.output_tree),
+    }
+
+
+def signature_from_json(value: Any) -> CallSignature:
+    """Return the call signature in a value of JSON.
+
+    Raises:
+        InvalidArgumentError: the value is no call signature.
+    """
+    try:
+        parameters = tuple(
+            Parameter(
+                *_read_result(index, each),
+                donated=_expect(bool, each["donated"]),
+                argument=_read_position(each["argument"]),
+            )
+            for index, each in enumerate(_expect(list, value["parameters"]))
+        )
+        results = tuple(
+            Result(*_read_result(index, each)) for index, each in enumerate(_expect(list, value["results"]))
+        )
+        trees = [None if value[name] is None else _read_tree(value[name], 0) for name in ("input_tree", "output_tree")]
+    except (KeyError, TypeError, ValueError) as error:
+        raise InvalidArgumentError(
+            f"expected the signature of a program, found {type(error).__name__}: {error}"
+        ) from error
+    for tree, leaves in zip(trees, (parameters, results), strict=True):
+        if tree is not None and tree.num_leaves != len(leaves):
+            raise InvalidArgumentError(f"expected {len(leaves)} leaves in {tree}, found {tree.num_leaves}")
+    if any(each.is_dynamic for each in (*results, *(each for each in parameters if each.argument is not None))):
+        raise InvalidArgumentError("expected static shapes of the arguments and results of an executable")
+    return CallSignature(parameters, results, *trees)
+
+
+def _result_to_json(value: Result) -> dict[str, Any]:
+    return {
+        "name": value.name,
+        "element_type": value.element_type.name,
+        "shape": list(value.shape),
+        "sharding": value.sharding,
+    }
+
+
+def _read_result(index: int, value: Any) -> tuple[int, str, ElementType, tuple[int | str | None, ...], str]:
+    shape = tuple(_read_size(size) for size in _expect(list, value["shape"]))
+    return (
+        index,
+        _expect(str, value["name"]),
+        ElementType[value["element_type"]],
+        shape,
+        _expect(str, value["sharding"]),
+    )
+
+
+def _read_size(size: Any) -> int | str | None:
+    if size is None or isinstance(size, str):
+        return size
+    return _read_count(size)
+
+
+def _read_position(value: Any) -> int | None:
+    return None if value is None else _read_count(value)
+
+
+def _read_count(value: Any) -> int:
+    if type(value) is not int or not 0 <= value < 1 << 63:
+        raise ValueError(f"expected a number from 0 up, found {value!r}")
+    return value
+
+
+def _tree_to_json(tree: Tree) -> dict[str, Any]:
+    written: dict[str, Any] = {"kind": tree.kind.value}
+    if tree.children:
+        written["children"] = [_tree_to_json(child) for child in tree.children]
+    if tree.keys:
+        written["keys"] = list(tree.keys)
+    if tree.name:
+        written["name"] = tree.name
+    if tree.data:
+        written["data"] = base64.b64encode(tree.data).decode()
+    return written
+
+
+def _read_tree(value: Any, depth: int) -> Tree:
+    if depth > DEEPEST:
+        raise ValueError(f"a tree of more than {DEEPEST} levels")
+    return Tree(
+        TreeKind(_expect(dict, value)["kind"]),
+        tuple(_read_tree(child, depth + 1) for child in _expect(list, value.get("children", []))),
+        tuple(_expect(str, key) for key in _expect(list, value.get("keys", []))),
+        _expect(str, value.get("name", "")),
+        base64.b64decode(_expect(str, value.get("data", "")), validate=True),
+    )
+
+
+def _expect(kind: Any, value: Any) -> Any:
+    if not isinstance(value, kind):
+        raise TypeError(f"expected {kind.__name__}, found {type(value).__name__}")
+    return value

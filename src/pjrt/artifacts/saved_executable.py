@@ -24,9 +24,8 @@ from pjrt.api.executable import CompiledMemoryStats, Executable, ExecutableAbiVe
 from pjrt.api.loaded_executable import LoadedExecutable
 from pjrt.api.program import Program
 from pjrt.api.topology import TopologyDescription
-from pjrt.artifacts import file_format, saved_weights
-from pjrt.artifacts.saved_facts import SavedAbiVersion, facts_of
-from pjrt.artifacts.saved_weights import Weights
+from pjrt.artifacts import file_format
+from pjrt.artifacts.file_format import SavedAbiVersion, Weights, facts_of
 from pjrt.stablehlo.types import TensorType
 from pjrt.system import read_plain_file, write_whole
 
@@ -157,7 +156,7 @@ class SavedExecutable(Executable):
             source: their origin, for messages.
         """
         header, content = file_format.unpack(data, source)
-        code, weights = saved_weights.split(header, content, source)
+        code, weights = file_format.split_weights(header, content, source)
         return SavedExecutable(header, code, source, weights=weights)
 
     def to_bytes(self) -> bytes:
@@ -165,8 +164,8 @@ class SavedExecutable(Executable):
         header = {name: fact for name, fact in self._header.items() if name not in ("weights", "code_size")}
         if not self._weights:
             return file_format.pack(header, self._code)
-        header |= saved_weights.facts_of(self._weights, len(self._code))
-        return file_format.pack(header, b"".join([self._code, *saved_weights.bytes_of(self._weights)]))
+        header |= file_format.weight_facts(self._weights, len(self._code))
+        return file_format.pack(header, b"".join([self._code, *file_format.weight_bytes(self._weights)]))
 
     def misfits(self, target: Client | TopologyDescription, *, any_version: bool = False) -> list[str]:
         """Return the reasons why a client cannot run the executable, or a client of a topology's devices; empty if it
@@ -255,9 +254,9 @@ class SavedExecutable(Executable):
         Raises:
             UnimplementedError: it was saved without its program.
         """
-        from pjrt.artifacts import saved_signature
+        from pjrt.artifacts import file_format
 
-        return saved_signature.from_json(self._fact("signature", "it was saved without its program"))
+        return file_format.signature_from_json(self._fact("signature", "it was saved without its program"))
 
     @property
     def parameters(self) -> Sequence[Parameter]:
@@ -378,8 +377,8 @@ def device_kind(target: Client | TopologyDescription) -> str:
 
 def _signature(program: Program | CallSignature | str | bytes) -> dict[str, Any]:
     from pjrt import stablehlo
-    from pjrt.artifacts import saved_signature
+    from pjrt.artifacts import file_format
 
     if not isinstance(program, stablehlo.CallSignature):
         program = stablehlo.CallSignature.of(stablehlo.signature(Program.of(program)))
-    return saved_signature.to_json(program)
+    return file_format.signature_to_json(program)
