@@ -61,7 +61,7 @@ def test_nothing_sleeps_to_wait() -> None:
 
 def test_nothing_has_a_port_of_its_own() -> None:
     """A server listens at the port 0, and says which it got; one that must be known before is reserved."""
-    assert not lines_with(r"\bfree_port\b|\.bind\(\(.*, 0\)\)"), "use pjrt.system.reserved_port"
+    assert not lines_with(r"\bfree_port\b|\.bind\(\(.*, 0\)\)"), "use pjrt.system.processes"
     assert not lines_with(r"(create_server|\.bind|HTTPServer|GrpcServer|remote\.serve)\(.*[:,] ?[1-9]\d{3,4}\b(?!_)")
 
 

@@ -13,7 +13,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from pjrt.system.reserved_port import reserved_port
+from pjrt.system.processes import reserved_port
 
 LIMIT = 120.0
 """The longest time that a job, and a wait for its output, may take."""

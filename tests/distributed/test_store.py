@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 import pjrt
 from pjrt import distributed
-from pjrt.system.reserved_port import reserved_port
+from pjrt.system.processes import reserved_port
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from pjrt.layers import read_findings
-from pjrt.system.reserved_port import reserved_port
+from pjrt.system.processes import reserved_port
 
 pytest.importorskip("jax")
 

@@ -22,7 +22,7 @@ import pjrt
 from pjrt import remote
 from pjrt.api.errors import PjrtError
 from pjrt.remote.server.server import Server
-from pjrt.system.reserved_port import reserved_port
+from pjrt.system.processes import reserved_port
 
 
 @pytest.fixture(scope="module")

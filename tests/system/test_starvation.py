@@ -11,7 +11,7 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux tell
 
 PROGRAM = """
 import hashlib, os, subprocess, sys, threading, time
-from pjrt.system.starvation import Starvation
+from pjrt.system.processes import Starvation
 
 def looks(number):
     for _ in range(number):

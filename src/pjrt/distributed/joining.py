@@ -12,7 +12,7 @@ from dataclasses import replace
 from pjrt.api.key_value_store import KeyValueStore
 from pjrt.distributed.job import Job
 from pjrt.distributed.settings import Settings
-from pjrt.system.reserved_port import loopback_host
+from pjrt.system.processes import loopback_host
 
 _lock = threading.Lock()
 _jobs: dict[tuple[str, int, int], Job] = {}

@@ -20,7 +20,7 @@ from pjrt import system
 from pjrt.api.errors import UnavailableError
 from pjrt.distributed.environments.launch import ADDRESS, COUNT, INDEX
 from pjrt.distributed.process_end import FAILURES
-from pjrt.system.reserved_port import loopback_host, reserved_port
+from pjrt.system.processes import loopback_host, reserved_port
 
 _LONGEST_LINE = 1 << 16
 _TICK_SECONDS = 0.2

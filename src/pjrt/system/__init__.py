@@ -17,13 +17,22 @@ from pjrt.system.dynlib import (
     open_library,
     python_library,
     sign_library,
+    with_preloaded,
 )
 from pjrt.system.file_stamp import FileStamp, file_stamp
-from pjrt.system.folders import cache_folder, config_folder, shared_folder
+from pjrt.system.files import (
+    PARTIAL,
+    cache_folder,
+    config_folder,
+    make_protected_folder,
+    read_plain_file,
+    readable_by_everyone,
+    shared_folder,
+    writable_by_everyone,
+    write_whole,
+)
 from pjrt.system.hardware import any_file, count_files, processor_features
-from pjrt.system.heap import keep_freed_memory, release_freed_memory
-from pjrt.system.permissions import make_protected_folder, readable_by_everyone, writable_by_everyone
-from pjrt.system.preloading import with_preloaded
+from pjrt.system.memory import keep_freed_memory, peak_resident_bytes, release_freed_memory, reset_peak_resident_bytes
 from pjrt.system.processes import (
     after_fork_in_child,
     close_in_child,
@@ -31,13 +40,11 @@ from pjrt.system.processes import (
     end_with,
     end_with_parent,
     fork,
+    limit_xla_log,
     process_command,
     succeeds_in_fork,
     use_all_open_files,
 )
-from pjrt.system.resident_memory import peak_resident_bytes, reset_peak_resident_bytes
-from pjrt.system.whole_file import PARTIAL, read_plain_file, write_whole
-from pjrt.system.xla_log import limit_xla_log
 
 __all__ = [
     "PARTIAL",

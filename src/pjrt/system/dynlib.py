@@ -1,8 +1,9 @@
-"""Shared libraries: their names, opening them, and the addresses of their symbols."""
+"""Shared libraries: their names, opening them, the addresses of their symbols, and loading them before others."""
 
 from __future__ import annotations
 
 import os
+import platform
 import sys
 from pathlib import Path
 
@@ -107,3 +108,18 @@ def sign_library(path: str | os.PathLike[str]) -> None:
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode != 0:
             raise OSError(f"codesign: {done.stderr.strip()}")
+
+
+def with_preloaded(library: str, environment: dict[str, str]) -> dict[str, str] | None:
+    """Return an environment in which programs load a library before all others.
+
+    Returns:
+        The environment; ``None`` where functions of such a library would not come before those of the system. Only
+        glibc, of Linux, is known to let them.
+    """
+    if sys.platform != "linux" or platform.libc_ver()[0] != "glibc":
+        return None
+    if any(char in library for char in ": "):  # they separate libraries, and cannot be quoted
+        return None
+    earlier = environment.get("LD_PRELOAD", "")
+    return {**environment, "LD_PRELOAD": f"{library}{os.pathsep}{earlier}" if earlier else library}

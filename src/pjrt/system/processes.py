@@ -1,11 +1,12 @@
-"""Processes, and the programs of the system."""
+"""Processes, their threads that get no processor, ports for their servers, and the programs of the system."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import sys
-from collections.abc import Callable, Iterable
+import threading
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import NoReturn
 
@@ -181,3 +182,81 @@ def use_all_open_files() -> None:
     if soft != hard:
         with contextlib.suppress(ValueError, OSError):  # macOS calls its limit infinite and takes no such number
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+class Starvation:
+    """Notices threads of this process that get no processor; on Linux, elsewhere there seems to be none."""
+
+    def __init__(self) -> None:
+        self._wanting = _wanting_threads()
+
+    def look(self) -> bool:
+        """Whether a thread, other than the caller, has wanted a processor since the last look and has got none.
+
+        The system counts in steps of 10 ms, so looks that follow faster take working threads for starving ones.
+        """
+        before, self._wanting = self._wanting, _wanting_threads()
+        return any(before.get(thread) == time for thread, time in self._wanting.items())
+
+
+def _wanting_threads() -> dict[str, int]:
+    """Return the processor time of each other thread that runs, waits for a processor, or waits for the disk."""
+    if sys.platform != "linux":
+        return {}
+    caller, times = str(threading.get_native_id()), {}
+    for folder in Path("/proc/self/task").iterdir():
+        try:
+            # The name of the thread, in parentheses, may contain anything.
+            state, *numbers = (folder / "stat").read_text("utf-8", "replace").rpartition(")")[2].split()
+        except OSError:  # it has ended meanwhile
+            continue
+        if state in ("R", "D") and folder.name != caller:
+            times[folder.name] = int(numbers[10]) + int(numbers[11])
+    return times
+
+
+def loopback_host() -> str:
+    """Return the address that only programs of this host reach: ``127.0.0.1``, or ``::1`` where no other is up."""
+    return next(filter(_is_up, ("127.0.0.1", "::1")), "127.0.0.1")
+
+
+def _is_up(host: str) -> bool:
+    import socket
+
+    with contextlib.suppress(OSError), socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
+        probe.bind((host, 0))
+        return True
+    return False
+
+
+@contextlib.contextmanager
+def reserved_port(host: str = "127.0.0.1") -> Iterator[int]:
+    """Give a port that is free, and that the system gives to nobody else meanwhile.
+
+    On Linux, the port stays bound: a server may listen on it all the same, if it lets an address be used again
+    (``SO_REUSEADDR``), as servers do. Elsewhere it could not, so the port is only one that was free a moment ago.
+
+    Raises:
+        OSError: the host is no address of this machine that is up.
+    """
+    import socket
+
+    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as holder:
+        holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        holder.bind((host, 0))
+        port = int(holder.getsockname()[1])
+        if sys.platform != "linux":
+            holder.close()
+        yield port
+
+
+def limit_xla_log(least: int = 1) -> None:
+    """Leave messages below a level out of XLA's log, unless the user has chosen a level.
+
+    A library with XLA inside reads the level once, when it is loaded: this must come first.
+
+    Args:
+        least: the level of the least important messages that are written: 0 for information, 1 for warnings, 2 for
+            errors. ``import jax`` chooses 1, too.
+    """
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", str(least))

@@ -16,7 +16,7 @@ from pjrt.clusters.launchers.external import ExternalLauncher
 from pjrt.clusters.workers.certificates import Authority
 from pjrt.clusters.workers.control_server import ControlServer
 from pjrt.clusters.workers.place import Place
-from pjrt.system.reserved_port import reserved_port
+from pjrt.system.processes import reserved_port
 
 SECONDS = 120.0
 

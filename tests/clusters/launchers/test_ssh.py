@@ -16,7 +16,7 @@ from waiting import wait_until
 import pjrt
 from pjrt.clusters.launchers import WorkerHandle, WorkerStart
 from pjrt.clusters.launchers.ssh import SshLauncher
-from pjrt.system.reserved_port import reserved_port
+from pjrt.system.processes import reserved_port
 
 SOURCES = str(Path(pjrt.__file__).parents[1])
 

@@ -200,7 +200,7 @@ def test_only_a_busy_machine_makes_the_end_wait_longer(
     monkeypatch: pytest.MonkeyPatch, is_busy: bool, looks: int
 ) -> None:
     """A thread that has not gone on may sleep for ever in code of others, or may be put off inside XLA."""
-    monkeypatch.setattr("pjrt.system.starvation.Starvation", lambda: SimpleNamespace(look=lambda: is_busy))
+    monkeypatch.setattr("pjrt.system.processes.Starvation", lambda: SimpleNamespace(look=lambda: is_busy))
     monkeypatch.setattr(shutdown, "_LOOK_SECONDS", shutdown._POLL_SECONDS)
     monkeypatch.setattr(shutdown, "_UNWINDING_SECONDS", 4.5 * shutdown._POLL_SECONDS)
     count = itertools.count(1)

@@ -13,7 +13,7 @@ from pjrt.clusters.launchers import Launcher
 from pjrt.clusters.workers.certificates import Authority, server_context
 from pjrt.distributed.joining import own_hosts
 from pjrt.distributed.settings import split_address
-from pjrt.system.reserved_port import loopback_host
+from pjrt.system.processes import loopback_host
 
 _CONTROLLER = "controller"
 

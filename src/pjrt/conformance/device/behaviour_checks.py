@@ -20,7 +20,7 @@ from pjrt.conformance.device.checks import Check, Outcome, Session, Skipped
 from pjrt.conformance.device.finding import Finding, Kind
 from pjrt.conformance.device.operation_check import shown_inputs
 from pjrt.conformance.device.sample import Sample, sample_of
-from pjrt.system.resident_memory import peak_resident_bytes, reset_peak_resident_bytes
+from pjrt.system.memory import peak_resident_bytes, reset_peak_resident_bytes
 
 _SHAPE = (3, 5)
 

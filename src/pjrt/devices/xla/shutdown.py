@@ -150,7 +150,7 @@ def _wait_while(are_at_large: Callable[[], bool]) -> None:
 
     One that sleeps in code of others may do so for ever, and looks like one that a busy machine has put off.
     """
-    from pjrt.system.starvation import Starvation  # here: only the end needs it
+    from pjrt.system.processes import Starvation  # here: only the end needs it
 
     starvation, left, pause = Starvation(), _UNWINDING_SECONDS, _POLL_SECONDS
     end = time.monotonic() + _STARVING_SECONDS
