@@ -191,8 +191,8 @@ def from_dlpack(source: Any) -> HostArray:
         ) from error
     if device[0] != DLPACK_HOST_DEVICE[0]:
         raise InvalidArgumentError(
-            f"expected memory of the host, DLPack's device {DLPACK_HOST_DEVICE}, found memory of the device {device}; copy it "
-            "to the host first"
+            f"expected memory of the host, DLPack's device {DLPACK_HOST_DEVICE}, found memory of the device {device}; "
+            "copy it to the host first"
         )
     try:
         capsule = source.__dlpack__()
