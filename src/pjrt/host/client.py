@@ -48,7 +48,7 @@ from pjrt.host.platform_spec import MEMORY_KINDS, PlatformSpec
 from pjrt.host.process_exchange import ProcessExchange
 from pjrt.host.topology import HostTopology
 from pjrt.host.transfer import HostTransferManager
-from pjrt.host_memory.external import from_dlpack as from_source
+from pjrt.host_memory.external import from_dlpack
 
 _TIMEOUT_SECONDS = 60.0
 
@@ -278,7 +278,7 @@ class HostClient(Client):
         place, space = self._place(device, None)
         if self.memory is not None:
             return device_memory.buffer_from_dlpack(source, place, space)
-        return from_host.zero_copy(from_source(source), place, space, None)
+        return from_host.zero_copy(from_dlpack(source), place, space, None)
 
     def create_uninitialized_buffer(self, spec: ShapeSpec, *, memory_space: MemorySpace | None = None) -> HostBuffer:
         device, space = self._place(None, memory_space)

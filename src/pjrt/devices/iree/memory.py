@@ -13,8 +13,7 @@ from pjrt.api.shape_spec import ShapeSpec
 from pjrt.devices.iree.runtime import IreeDevice, Runtime
 from pjrt.host import Memory
 from pjrt.host_memory.array import HostArray, array_dtype
-from pjrt.host_memory.external import ExternalMemory
-from pjrt.host_memory.external import from_dlpack as from_source
+from pjrt.host_memory.external import ExternalMemory, from_dlpack
 
 if TYPE_CHECKING:
     from pjrt.api.device import MemorySpace
@@ -182,7 +181,7 @@ class IreeMemory(Memory):
         raise UnimplementedError(f"numpy exports no arrays of {spec.element_type.mlir} by DLPack")
 
     def from_dlpack(self, source: Any, space: MemorySpace) -> Tensor:
-        array = from_source(source)
+        array = from_dlpack(source)
         spec = ShapeSpec(array.shape, ElementType.of(array.dtype))
         if not array.flags.c_contiguous:
             raise UnimplementedError("IREE's memory holds row-major arrays only; use buffer_from_host")

@@ -20,7 +20,7 @@ from pjrt.devices.xla._short_path import ArrayHolder
 from pjrt.devices.xla.device import memory_space_of
 from pjrt.devices.xla.future import flattened, nothing, when_ready
 from pjrt.devices.xla.shards import Part, Shards, Source, array_of
-from pjrt.host_memory.external import DLPACK_HOST_DEVICE as HOST_DEVICE
+from pjrt.host_memory.external import DLPACK_HOST_DEVICE
 
 if TYPE_CHECKING:
     from pjrt.api.client import Client
@@ -207,7 +207,7 @@ class XlaBuffer(ArrayHolder, Buffer):
         return self.when_there(to_host.dlpack(dl_device, copy)).result()
 
     def __dlpack_device__(self) -> tuple[int, int]:
-        return HOST_DEVICE
+        return DLPACK_HOST_DEVICE
 
     # To other buffers.
 

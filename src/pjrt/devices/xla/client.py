@@ -211,10 +211,10 @@ class XlaClient(Client):
 
     def buffer_from_dlpack(self, source: Any, *, device: Device | None = None) -> XlaBuffer:
         from pjrt.devices.xla import special_buffers
-        from pjrt.host_memory.external import from_dlpack as from_source
+        from pjrt.host_memory.external import from_dlpack
 
         space = self._space(device, None)
-        array = from_source(source)
+        array = from_dlpack(source)
         array_type = self._runtime.row_major_type(array.shape, array.dtype, space)
         return special_buffers.over(array, array_type, None)
 

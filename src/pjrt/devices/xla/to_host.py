@@ -14,8 +14,7 @@ from pjrt.api.shape_spec import Layout
 from pjrt.devices.xla import _jaxlib
 from pjrt.devices.xla.future import flattened
 from pjrt.host_memory.array import HostArray, aligned_empty, order_of, target_bytes
-from pjrt.host_memory.external import ExternalMemory
-from pjrt.host_memory.external import check_dlpack_device as check_device
+from pjrt.host_memory.external import ExternalMemory, check_dlpack_device
 
 if TYPE_CHECKING:
     from pjrt.devices.xla.buffer import XlaBuffer
@@ -69,7 +68,7 @@ def dlpack(dl_device: Any, copy: bool | None) -> Callable[[_jaxlib.Array], Any]:
         BufferError: the consumer wants the memory on another device; DLPack's protocol demands this exception.
         UnimplementedError: the consumer wants a copy.
     """
-    check_device(dl_device)
+    check_dlpack_device(dl_device)
     if copy:
         raise unimplemented("cpu", "Buffer.__dlpack__ with copy=True", "copy with numpy.array(buffer)")
     return _jaxlib.capsule
