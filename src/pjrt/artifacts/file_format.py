@@ -23,6 +23,53 @@ from pjrt.api.executable import CompiledMemoryStats, Executable, ExecutableAbiVe
 from pjrt.stablehlo.call_signature import CallSignature, Parameter, Result
 from pjrt.stablehlo.tree import DEEPEST, Tree, TreeKind
 
+FORMAT_VERSION = 1
+
+_MAGIC = b"pjrt executable\n"
+_HASH_SIZE = 32
+
+
+def is_saved_executable(beginning: bytes) -> bool:
+    """Whether a file that begins with these bytes is a saved executable, damaged or not."""
+    return beginning.startswith(_MAGIC)
+
+
+def pack(header: Mapping[str, Any], code: bytes) -> bytes:
+    """Return the bytes of a file.
+
+    Args:
+        header: the facts of the executable, as values of JSON.
+        code: the plugin's own bytes.
+    """
+    written = json.dumps({**header, "format_version": FORMAT_VERSION}, sort_keys=True).encode()
+    content = b"".join([_MAGIC, len(written).to_bytes(4, "little"), written, code])
+    return content + _sha256(content)
+
+
+def unpack(data: bytes, source: str) -> tuple[dict[str, Any], bytes]:
+    """Return the header and the plugin's bytes that ``pack`` was given.
+
+    Args:
+        data: the bytes of a file.
+        source: their origin, for messages.
+
+    Raises:
+        InvalidArgumentError: the bytes are not a saved executable.
+        DataLossError: the file is damaged, or its header lacks a fact.
+        FailedPreconditionError: another version of the format wrote it.
+    """
+    if not data.startswith(_MAGIC):
+        raise InvalidArgumentError(
+            f"{source}: expected a saved executable, found {len(data)} bytes that begin with {data[:16]!r}"
+        )
+    content, digest = data[:-_HASH_SIZE], data[-_HASH_SIZE:]
+    if _sha256(content) != digest:
+        raise DataLossError(f"{source}: the saved executable is damaged or cut off; compile and save it again")
+    begin = len(_MAGIC) + 4
+    end = begin + int.from_bytes(data[len(_MAGIC) : begin], "little")
+    return _read_header(content[begin:end], source), content[end:]
+
+
 Weights = Mapping[int, np.ndarray[Any, Any]]
 """Arrays by their positions among the arguments of the program."""
 
@@ -82,67 +129,13 @@ def split_weights(header: Mapping[str, Any], content: bytes, source: str) -> tup
         dtype, count = ElementType[name].dtype, math.prod(shape)
         end = begin + count * dtype.itemsize
         if not 0 <= begin <= end <= len(content) or position in weights:
-            raise _wrong_weights(source)
+            raise _damaged(source, "its weights are not of the sizes in its header")
         array = np.frombuffer(content, dtype, count, begin) if count else np.zeros(0, dtype)
         weights[position] = array.reshape(shape)
         begin = end
     if begin != len(content):
-        raise _wrong_weights(source)
+        raise _damaged(source, "its weights are not of the sizes in its header")
     return content[: header["code_size"]], weights
-
-
-def _wrong_weights(source: str) -> DataLossError:
-    return DataLossError(
-        f"{source}: the saved executable is damaged: its weights are not of the sizes in its header; compile and save "
-        "it again"
-    )
-
-
-FORMAT_VERSION = 1
-
-_MAGIC = b"pjrt executable\n"
-_HASH_SIZE = 32
-
-
-def is_saved_executable(beginning: bytes) -> bool:
-    """Whether a file that begins with these bytes is a saved executable, damaged or not."""
-    return beginning.startswith(_MAGIC)
-
-
-def pack(header: Mapping[str, Any], code: bytes) -> bytes:
-    """Return the bytes of a file.
-
-    Args:
-        header: the facts of the executable, as values of JSON.
-        code: the plugin's own bytes.
-    """
-    written = json.dumps({**header, "format_version": FORMAT_VERSION}, sort_keys=True).encode()
-    content = b"".join([_MAGIC, len(written).to_bytes(4, "little"), written, code])
-    return content + _sha256(content)
-
-
-def unpack(data: bytes, source: str) -> tuple[dict[str, Any], bytes]:
-    """Return the header and the plugin's bytes that ``pack`` was given.
-
-    Args:
-        data: the bytes of a file.
-        source: their origin, for messages.
-
-    Raises:
-        InvalidArgumentError: the bytes are not a saved executable.
-        DataLossError: the file is damaged, or its header lacks a fact.
-        FailedPreconditionError: another version of the format wrote it.
-    """
-    if not data.startswith(_MAGIC):
-        raise InvalidArgumentError(
-            f"{source}: expected a saved executable, found {len(data)} bytes that begin with {data[:16]!r}"
-        )
-    content, digest = data[:-_HASH_SIZE], data[-_HASH_SIZE:]
-    if _sha256(content) != digest:
-        raise DataLossError(f"{source}: the saved executable is damaged or cut off; compile and save it again")
-    begin = len(_MAGIC) + 4
-    end = begin + int.from_bytes(data[len(_MAGIC) : begin], "little")
-    return _read_header(content[begin:end], source), content[end:]
 
 
 def _sha256(content: bytes) -> bytes:
@@ -183,7 +176,6 @@ def _is_compile_options(value: Any) -> bool:
 
 
 def _is_signature(value: Any) -> bool:
-
     try:
         signature_from_json(value)
     except PjrtError:

@@ -254,8 +254,6 @@ class SavedExecutable(Executable):
         Raises:
             UnimplementedError: it was saved without its program.
         """
-        from pjrt.artifacts import file_format
-
         return file_format.signature_from_json(self._fact("signature", "it was saved without its program"))
 
     @property
@@ -377,7 +375,6 @@ def device_kind(target: Client | TopologyDescription) -> str:
 
 def _signature(program: Program | CallSignature | str | bytes) -> dict[str, Any]:
     from pjrt import stablehlo
-    from pjrt.artifacts import file_format
 
     if not isinstance(program, stablehlo.CallSignature):
         program = stablehlo.CallSignature.of(stablehlo.signature(Program.of(program)))
