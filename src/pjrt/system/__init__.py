@@ -19,11 +19,12 @@ from pjrt.system.dynlib import (
     sign_library,
     with_preloaded,
 )
-from pjrt.system.file_stamp import FileStamp, file_stamp
 from pjrt.system.files import (
     PARTIAL,
+    FileStamp,
     cache_folder,
     config_folder,
+    file_stamp,
     make_protected_folder,
     read_plain_file,
     readable_by_everyone,

@@ -1,4 +1,4 @@
-"""Files that other processes see complete or not at all, their permissions, and the folders of users."""
+"""Files that other processes see complete or not at all, their permissions and stamps, and the folders of users."""
 
 from __future__ import annotations
 
@@ -151,3 +151,16 @@ def write_whole(path: Path, data: bytes) -> None:
     except BaseException:
         partial.unlink(missing_ok=True)
         raise
+
+
+FileStamp = tuple[int, int, int, int]
+"""Device, inode, size in bytes, and the time of the last write in nanoseconds."""
+
+
+def file_stamp(path: str | os.PathLike[str]) -> FileStamp | None:
+    """Return the stamp of the file at a path; ``None`` if there is no file, or it cannot be read."""
+    try:
+        status = os.stat(path)
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
