@@ -15,7 +15,6 @@ import contextlib
 import enum
 import os
 import sys
-import traceback
 from collections.abc import Iterator, Mapping
 from types import FrameType, MappingProxyType, TracebackType
 from typing import ClassVar
@@ -311,6 +310,8 @@ def from_author(error: BaseException) -> PjrtError:
 
 def _print(error: BaseException, wrapped: PjrtError) -> None:
     if os.environ.get(TRACEBACK_VARIABLE, "0") not in ("", "0") and not getattr(wrapped, "_printed", False):
+        import traceback  # here: the help of the command does without it
+
         traceback.print_exception(error, file=sys.stderr)
         wrapped._printed = True  # type: ignore[attr-defined]  # It may pass here again on its way.
 
@@ -329,7 +330,7 @@ def raised_at(trace: TracebackType | None) -> str:
         package, folder = _package(frames[0][0]), _folder(frames[0][0])
         frames = [(frame, line) for frame, line in frames if _package(frame) == package or _folder(frame) == folder]
     else:
-        frames = [(frame, line) for frame, line in traceback.walk_tb(trace) if _module(frame).startswith(_OUR_DEVICES)]
+        frames = [(frame, line) for frame, line in _frames(trace) if _module(frame).startswith(_OUR_DEVICES)]
     return "".join(
         f"{os.path.basename(frame.f_code.co_filename)}:{line} in {frame.f_code.co_name}" for frame, line in frames[-1:]
     )
@@ -337,7 +338,13 @@ def raised_at(trace: TracebackType | None) -> str:
 
 def _theirs(trace: TracebackType | None) -> list[tuple[FrameType, int]]:
     """Return the frames of a traceback that are not of this package, with their lines, the outermost first."""
-    return [(frame, line) for frame, line in traceback.walk_tb(trace) if _package(frame) != _OURS]
+    return [(frame, line) for frame, line in _frames(trace) if _package(frame) != _OURS]
+
+
+def _frames(trace: TracebackType | None) -> Iterator[tuple[FrameType, int]]:
+    while trace is not None:
+        yield trace.tb_frame, trace.tb_lineno
+        trace = trace.tb_next
 
 
 def _module(frame: FrameType) -> str:
