@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from pjrt import stablehlo
-from pjrt.stablehlo import _mlir
+from pjrt.stablehlo import mlir_module
 
 CORPUS = Path(__file__).with_name("corpus.mlir")
 SEPARATOR = "// -----\n"
@@ -284,7 +284,7 @@ def _encode(text: str, form: int) -> bytes:
             return stablehlo.to_hlo(program, trusted=True).code
     except Exception:  # no such form: a custom dialect, dynamic shapes
         pass
-    return _mlir.write_bytecode(stablehlo.to_module(program, trusted=True))
+    return mlir_module.write_bytecode(stablehlo.to_module(program, trusted=True))
 
 
 def _replace_one(

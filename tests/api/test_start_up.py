@@ -28,8 +28,8 @@ FOR_SOME_PROGRAMS = {
     "pjrt.devices.xla.topology",
     "pjrt.plugins.discovery",
     "pjrt.stablehlo.attributes",
-    "pjrt.stablehlo.compilation_advice",
-    "pjrt.stablehlo.inspection",
+    "pjrt.stablehlo.analysis.compatibility",
+    "pjrt.stablehlo.analysis.inspection",
     "pjrt.stablehlo.parser",
 }
 
@@ -48,9 +48,9 @@ FOR_SOME_COMMANDS = {
     "pjrt.models.comparison.comparison",
     "pjrt.models.offloading.offloaded_model",
     "pjrt.plugins.discovery",
-    "pjrt.stablehlo._artifact",
+    "pjrt.stablehlo.conversion",
     "pjrt.stablehlo._hlo_conversion",
-    "pjrt.stablehlo.inspection",
+    "pjrt.stablehlo.analysis.inspection",
     "pjrt.stablehlo.attributes",
     "pjrt.stablehlo.files._jax_export_schema",
     "pjrt.stablehlo.files.jax_export",

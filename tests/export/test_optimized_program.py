@@ -12,8 +12,8 @@ import pytest
 import pjrt
 from pjrt import remote, stablehlo
 from pjrt.capi import load_capsule
-from pjrt.stablehlo import _xla_protos, jaxlib
-from pjrt.stablehlo.shardings.module_shardings import as_tiles, with_shardings
+from pjrt.stablehlo import hlo_proto, jaxlib
+from pjrt.stablehlo.shardings.partitioner import as_tiles, with_shardings
 from pjrt.stablehlo.shardings.sharding import Sharding
 
 NUM_DEVICES = 4
@@ -100,7 +100,7 @@ def test_a_program_without_results_has_the_sharding_of_the_empty_tuple(
     executable = clients[device].compile(program((), shardy=shardy))
     note, _ = notes(executable.optimized_program())
     assert note is not None
-    (element,) = _xla_protos.parse("OpSharding", note).tuple_shardings
+    (element,) = hlo_proto.parse_message("OpSharding", note).tuple_shardings
     assert as_tiles(element) == b""  # replicated
     assert executable.output_shardings is not None
     assert list(executable.output_shardings) == []
@@ -129,7 +129,7 @@ def test_a_tuple_has_one_sharding_and_notes_stay() -> None:
     noted = with_shardings(plain, [one, other], [other, one])
     result, (parameter,) = notes(noted)
     assert result is not None
-    elements = [_xla_protos.parse("OpSharding", sharding).tuple_shardings for sharding in (parameter, result)]
+    elements = [hlo_proto.parse_message("OpSharding", sharding).tuple_shardings for sharding in (parameter, result)]
     assert [list(each) for each in elements] == [[one, other], [other, one]]
     assert with_shardings(noted, [other, other], [other, other]) == noted
     assert with_shardings(noted, None, None) == noted

@@ -21,7 +21,7 @@ from torch.nn import functional
 
 import pjrt
 from pjrt import stablehlo
-from pjrt.stablehlo import torchax
+from pjrt.stablehlo.files import torch_export
 
 RELATIVE, ABSOLUTE = 1e-4, 2e-5
 
@@ -200,7 +200,7 @@ def refuse(name: str) -> None:
 
 def main() -> None:
     warnings.simplefilter("ignore")
-    torchax.load("run these tests")
+    torch_export.load_torchax("run these tests")
     for name in AGREEING:
         print(f"{name}: at most {compare(name, sys.argv[1]):.1e} from PyTorch", flush=True)
     for name in REFUSED:

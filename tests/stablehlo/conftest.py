@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pjrt import Program
-from pjrt.stablehlo import _mlir, serialize, to_hlo
+from pjrt.stablehlo import mlir_module, serialize, to_hlo
 
 TEXT = """
 #shape = loc("model.py":7:3)
@@ -46,7 +46,7 @@ def text() -> Program:
 @pytest.fixture(scope="session")
 def bytecode(text: Program) -> Program:
     """The same as MLIR bytecode."""
-    return Program(_mlir.write_bytecode(_mlir.parse(text.code)))
+    return Program(mlir_module.write_bytecode(mlir_module.parse(text.code)))
 
 
 @pytest.fixture(scope="session")

@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import pjrt
-from pjrt.stablehlo.shapes.argument_shapes import known_shapes, resolve_shapes
-from pjrt.stablehlo.shapes.symbolic_size import evaluate
+from pjrt.stablehlo.shapes.argument_shapes import evaluate, known_shapes, resolve_shapes
 
 
 @dataclass(frozen=True)

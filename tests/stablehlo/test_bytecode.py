@@ -5,46 +5,48 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pjrt import DataLossError, Program
-from pjrt.stablehlo import _bytecode, _mlir
+from pjrt.stablehlo import format, mlir_module
 
 
 @pytest.mark.parametrize("name", ["bytecode", "artifact"])
 def test_sections(request: pytest.FixtureRequest, name: str) -> None:
     code = request.getfixturevalue(name).code
-    header = _bytecode.screen(code)
-    assert {"STRING", "DIALECT", "IR"} <= _bytecode.read_sections(code, header.end).keys()
+    header = format.screen_bytecode(code)
+    assert {"STRING", "DIALECT", "IR"} <= format.read_sections(code, header.end).keys()
 
 
 def test_only_bytecode_with_resources_has_them(bytecode: Program, artifact: Program) -> None:
-    assert not _bytecode.has_resources(bytecode.code)
-    assert not _bytecode.has_resources(artifact.code)
+    assert not format._has_resource_section(bytecode.code)
+    assert not format._has_resource_section(artifact.code)
     constant = "module { %0 = stablehlo.constant dense_resource<w> : tensor<1xf32> }"
     for values in ("", '{-# dialect_resources: { builtin: { w: "0x040000000000803F" } } #-}'):
-        assert _bytecode.has_resources(_mlir.write_bytecode(_mlir.parse(f"{constant}{values}".encode())))
+        assert format._has_resource_section(
+            mlir_module.write_bytecode(mlir_module.parse(f"{constant}{values}".encode()))
+        )
 
 
 def test_the_header_names_the_producer(artifact: Program, bytecode: Program) -> None:
-    assert _bytecode.read_header(artifact.code).producer == "StableHLO_v1.0.0"
-    plain = _bytecode.read_header(bytecode.code)
+    assert format.read_header(artifact.code).producer == "StableHLO_v1.0.0"
+    plain = format.read_header(bytecode.code)
     assert plain.producer.startswith("MLIR")
     assert plain.artifact_version is None
 
 
 def test_a_producer_that_is_no_version_is_corrupt() -> None:
     with pytest.raises(DataLossError, match="the producer in its header is b'StableHLO_vNext'"):
-        _bytecode.read_header(b"ML\xefR\x0dStableHLO_vNext\0")
+        format.read_header(b"ML\xefR\x0dStableHLO_vNext\0")
 
 
 def test_what_is_wrong_is_said(artifact: Program) -> None:
     with pytest.raises(DataLossError, match="names no complete producer"):
-        _bytecode.screen(artifact.code[:12])
+        format.screen_bytecode(artifact.code[:12])
     with pytest.raises(DataLossError, match=r"section \w+ ends at byte \d+ of only \d+"):
-        _bytecode.screen(artifact.code[:60])
-    header = _bytecode.read_header(artifact.code)
+        format.screen_bytecode(artifact.code[:60])
+    header = format.read_header(artifact.code)
     with pytest.raises(DataLossError, match="without the section STRING and DIALECT"):
-        _bytecode.screen(artifact.code[: header.end])
+        format.screen_bytecode(artifact.code[: header.end])
     with pytest.raises(DataLossError, match=r"section 127 at byte \d+ is unknown"):
-        _bytecode.screen(artifact.code[: header.end] + b"\x7f\x01")
+        format.screen_bytecode(artifact.code[: header.end] + b"\x7f\x01")
 
 
 def prefixed(value: int) -> bytes:
@@ -58,6 +60,6 @@ def prefixed(value: int) -> bytes:
 @given(st.integers(0, 2**64 - 1), st.binary(max_size=3))
 def test_numbers_of_every_length_are_read(value: int, after: bytes) -> None:
     code = prefixed(value)
-    assert _bytecode._varint(code + after, 0) == (value, len(code))
+    assert format._varint(code + after, 0) == (value, len(code))
     with pytest.raises(DataLossError, match="it ends inside a number"):
-        _bytecode._varint(code[:-1], 0)
+        format._varint(code[:-1], 0)

@@ -6,8 +6,8 @@ import pytest
 
 import pjrt
 from pjrt import capi
-from pjrt.stablehlo import _mlir
-from pjrt.stablehlo.compilation_advice import with_advice
+from pjrt.stablehlo import mlir_module
+from pjrt.stablehlo.analysis.compatibility import with_advice
 
 OTHER_MESH = """
 module attributes {mhlo.num_partitions = 4 : i32} {
@@ -77,7 +77,7 @@ def test_constants_whose_values_were_left_out(name: str, is_bytecode: bool) -> N
   return %0 : tensor<3xf32>
 }"""
     if is_bytecode:
-        code = _mlir.write_bytecode(_mlir.parse(str(code).encode()))
+        code = mlir_module.write_bytecode(mlir_module.parse(str(code).encode()))
     with pjrt.client(name) as client, pytest.raises(pjrt.InvalidArgumentError, match="were left out when"):
         client.compile(code)
     assert pjrt.stablehlo.inspect(code).constants_left_out == 1

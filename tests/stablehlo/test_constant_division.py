@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pjrt.stablehlo import read, to_module
-from pjrt.stablehlo.outline import Outline
+from pjrt.stablehlo.analysis.outline import Outline
 
 T = "tensor<4xi32>"
 

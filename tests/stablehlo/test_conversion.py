@@ -9,13 +9,13 @@ from pjrt import InvalidArgumentError, Program
 from pjrt.stablehlo import (
     Encoding,
     Version,
-    _artifact,
-    _mlir,
     artifact_version,
+    conversion,
     current_version,
     encoding_of,
     from_hlo,
     minimum_version,
+    mlir_module,
     needed_version,
     parse,
     read,
@@ -24,8 +24,8 @@ from pjrt.stablehlo import (
     to_module,
     to_text,
 )
-from pjrt.stablehlo._xla_protos import parse as parse_proto
-from pjrt.stablehlo.protobuf_wire import BYTES, fields
+from pjrt.stablehlo.hlo_proto import BYTES, fields
+from pjrt.stablehlo.hlo_proto import parse_message as parse_proto
 
 
 def program(body: str, arguments: str = "%x: tensor<4xf32>", result: str = "tensor<4xf32>") -> Program:
@@ -72,8 +72,8 @@ def test_an_artifact_is_written_at_the_version_asked_for(any_program: Program, v
 @pytest.mark.parametrize("version", ["0.9.0", "1.0.0", "1.13.0"])
 def test_the_versioned_dialect_is_read_without_the_name_of_its_producer(artifact: Program, version: str) -> None:
     code = serialize(artifact, version).code
-    vhlo = _mlir.parse(code.replace(f"StableHLO_v{version}".encode(), b"another tool", 1))
-    for written in (_mlir.write_bytecode(vhlo), _mlir.write_text(vhlo, locations=False)):
+    vhlo = mlir_module.parse(code.replace(f"StableHLO_v{version}".encode(), b"another tool", 1))
+    for written in (mlir_module.write_bytecode(vhlo), mlir_module.write_text(vhlo, locations=False)):
         assert b"vhlo" in read(written).code
         assert to_text(written) == to_text(code)
         assert parse(written).entry.name == "main"
@@ -120,13 +120,13 @@ def test_the_needed_version_is_the_oldest_that_can_hold_it(given: Program, neede
 
 
 def test_most_programs_are_written_once_to_find_their_version(monkeypatch: pytest.MonkeyPatch) -> None:
-    written, write = [], _mlir.write_artifact
+    written, write = [], mlir_module.write_artifact
 
     def count(module: Any, version: Version, **options: bool) -> bytes:
         written.append(str(version))
         return write(module, version, **options)
 
-    monkeypatch.setattr(_mlir, "write_artifact", count)
+    monkeypatch.setattr(mlir_module, "write_artifact", count)
     needed_version(ADD)
     assert written == ["0.9.0"]
     written.clear()
@@ -137,7 +137,7 @@ def test_most_programs_are_written_once_to_find_their_version(monkeypatch: pytes
 def test_converting_leaves_the_module_as_it_was() -> None:
     module = to_module(ADD)
     before = to_text(ADD)
-    assert _artifact.needed_version(module) == _artifact.needed_version(module) == minimum_version()
+    assert conversion.oldest_version(module) == conversion.oldest_version(module) == minimum_version()
     with module as mlir:
         assert str(mlir) == before
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import pjrt
 from pjrt import Program, stablehlo
 from pjrt.stablehlo import Cut, Cutter, parse, to_module, to_text
-from pjrt.stablehlo.cuts import _module_cut
+from pjrt.stablehlo.cuts import cutting
 
 LOOP = """
 module @loop {
@@ -67,7 +67,7 @@ def test_the_names_of_values_are_those_of_parse(any_program: Program) -> None:
     module = to_module(any_program, trusted=True)
     with module as mlir:
         for inner in mlir.body:
-            values = _module_cut.values_by_name(inner.operation)
+            values = cutting.values_by_name(inner.operation)
             function = parsed.functions[inner.operation.attributes["sym_name"].value]
             assert function.body is not None
             expected = [*function.arguments]

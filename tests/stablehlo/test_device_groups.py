@@ -12,7 +12,7 @@ import pytest
 import pjrt
 from pjrt import stablehlo
 from pjrt.stablehlo import cost, jaxlib
-from pjrt.stablehlo.shardings.mesh_sharding import Axis, Mesh
+from pjrt.stablehlo.shardings.sharding import Axis, Mesh
 
 X = np.arange(48, dtype=np.float32).reshape(8, 6)
 SUM = """({{

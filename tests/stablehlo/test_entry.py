@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import pjrt
-from pjrt.stablehlo.entry import donations, memory_kinds, shape_spec, with_asked_layouts
+from pjrt.stablehlo.signatures import donations, memory_kinds, shape_spec, with_asked_layouts
 from pjrt.stablehlo.types import TensorType, TokenType, TupleType
 
 SPEC = pjrt.ShapeSpec((2, 3), pjrt.ElementType.F32)

@@ -9,7 +9,7 @@ import pytest
 
 import pjrt
 from pjrt.stablehlo import Cutter, to_text
-from pjrt.stablehlo.cuts.loop_limit import limit_iterations
+from pjrt.stablehlo.cuts.cutting import limit_iterations
 
 DOUBLING = """
 module @doubling {

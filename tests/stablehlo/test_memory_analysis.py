@@ -270,5 +270,5 @@ def test_a_call_is_one_step_where_there_are_too_many(monkeypatch: pytest.MonkeyP
       return %0 : tensor<f32>
     }}"""
     assert len(stablehlo.peak_memory(text).steps) == 40
-    monkeypatch.setattr("pjrt.stablehlo.analysis._block_peak.MOST_STEPS", 10)
+    monkeypatch.setattr("pjrt.stablehlo.analysis.memory_analysis.MOST_STEPS", 10)
     assert len(stablehlo.peak_memory(text).steps) == 10 + 15

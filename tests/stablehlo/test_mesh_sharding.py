@@ -14,10 +14,9 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 import pjrt
-from pjrt.stablehlo import _xla_protos, jaxlib
-from pjrt.stablehlo.shardings.mesh_sharding import Axis, Mesh, MeshSharding
-from pjrt.stablehlo.shardings.module_shardings import as_tiles
-from pjrt.stablehlo.shardings.sharding import REPLICATED, Sharding
+from pjrt.stablehlo import hlo_proto, jaxlib
+from pjrt.stablehlo.shardings.partitioner import as_tiles
+from pjrt.stablehlo.shardings.sharding import REPLICATED, Axis, Mesh, MeshSharding, Sharding
 from pjrt.stablehlo.shardings.sharding_parser import parse_gspmd, parse_mesh_sharding, parse_shardy
 
 XLA = """
@@ -107,7 +106,7 @@ def is_spelled_so(sharding: MeshSharding) -> bool:
 
 
 def proto_of(serialized: str) -> Any:
-    return _xla_protos.parse("OpSharding", bytes.fromhex(serialized))
+    return hlo_proto.parse_message("OpSharding", bytes.fromhex(serialized))
 
 
 @settings(deadline=None, max_examples=300)

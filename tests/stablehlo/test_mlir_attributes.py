@@ -11,7 +11,7 @@ from pjrt import ElementType, InvalidArgumentError
 from pjrt.stablehlo import OpaqueType, Quantization, TensorType, TupleType, read, to_module
 from pjrt.stablehlo.attributes import Opaque
 from pjrt.stablehlo.mlir_attributes import decode_attribute, decode_attribute_of
-from pjrt.stablehlo.mlir_types import decode_type, parse_quantization
+from pjrt.stablehlo.types import decode_type, parse_quantization
 
 T = ElementType
 

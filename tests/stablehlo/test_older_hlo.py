@@ -7,7 +7,7 @@ import pytest
 
 import pjrt
 from pjrt.stablehlo import read
-from pjrt.stablehlo._older_hlo import modernized
+from pjrt.stablehlo._hlo_conversion import modernized
 from pjrt.stablehlo.jaxlib import load
 
 X = np.arange(24, dtype=np.float32).reshape(6, 4)

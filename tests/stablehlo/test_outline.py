@@ -6,8 +6,7 @@ from hypothesis import strategies as st
 
 from pjrt import InvalidArgumentError
 from pjrt.stablehlo import read, to_module
-from pjrt.stablehlo._call_graph import CallGraph
-from pjrt.stablehlo.outline import Outline
+from pjrt.stablehlo.analysis.outline import CallGraph, Outline
 
 
 def outline(text: str) -> Outline:

@@ -16,8 +16,8 @@ from pjrt.stablehlo import (
     TokenType,
     TupleType,
     Version,
-    _mlir,
     current_version,
+    mlir_module,
     parse,
     read,
 )
@@ -301,7 +301,7 @@ def test_constants_that_are_resources(name: str, is_bytecode: bool) -> None:
 }}
 {{-# dialect_resources: {{ builtin: {{ "a b": "0x04000000{digits}", other: "0x0400000001" }} }} #-}}"""
     if is_bytecode:  # MLIR's own, in which resources stay
-        code = _mlir.write_bytecode(_mlir.parse(str(code).encode()))
+        code = mlir_module.write_bytecode(mlir_module.parse(str(code).encode()))
     value = only("stablehlo.constant", parse(code)).attribute("value")
     assert value.dtype == expected.dtype
     assert value.tobytes() == expected.tobytes()

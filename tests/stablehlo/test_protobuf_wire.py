@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from protobuf_fields import bytes_field, varint_field
 
 from pjrt import DataLossError
-from pjrt.stablehlo.protobuf_wire import BYTES, VARINT, fields, message
+from pjrt.stablehlo.hlo_proto import BYTES, VARINT, fields, message
 
 
 @given(st.integers(1, 2**20), st.integers(0, 2**63), st.binary(max_size=200))

@@ -15,7 +15,7 @@ from jax import export
 
 import pjrt
 from pjrt.stablehlo import inspect, parse, peak_memory, refine, select_platform, signature
-from pjrt.stablehlo.shapes import shape_propagation
+from pjrt.stablehlo.shapes import refinement
 
 DOUBLED = """
 func.func @main(%x: tensor<?x16xf32> loc("x"), %y: tensor<16xf32>) -> tensor<?x16xf32> {
@@ -204,7 +204,7 @@ def test_a_program_for_refinement_that_lies_about_its_operands_ends_a_subprocess
 
 
 def test_calls_that_grow_without_end_take_a_subprocess(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shape_propagation, "TIME_LIMIT", 0.01)
+    monkeypatch.setattr(refinement, "TIME_LIMIT", 0.01)
     call = "{0} = call @f{1}({2}) : (tensor<i32>) -> tensor<i32>"
     functions = [
         f"func.func private @f{n}(%a: tensor<i32>) -> tensor<i32> {{ {call.format('%b', n + 1, '%a')} "

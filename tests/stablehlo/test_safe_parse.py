@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from pjrt import DataLossError, InvalidArgumentError, PjrtError, Program
-from pjrt.stablehlo import _mlir, inspect, parse, read, safe_parse, to_module, to_text, vet
+from pjrt.stablehlo import inspect, mlir_module, parse, read, safe_parse, to_module, to_text, vet
 from pjrt.system.python_process import Ended
 
 
@@ -118,7 +118,7 @@ def test_regions_that_nest_without_end_are_refused_in_every_encoding() -> None:
         parse(read(nested(150)))
     with pytest.raises(DataLossError, match="nested more than 400 deep"):
         parse(read(nested(1000)))
-    with _mlir.parse(nested(150).encode()) as module:
+    with mlir_module.parse(nested(150).encode()) as module:
         code = io.BytesIO()
         module.operation.write_bytecode(code)
     with pytest.raises(DataLossError, match="nested more than 100 deep"):

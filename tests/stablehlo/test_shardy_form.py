@@ -13,7 +13,7 @@ import pjrt
 from pjrt import ifrt, stablehlo
 from pjrt.api.compile_options import Partitioning
 from pjrt.stablehlo import jaxlib, partition, partitioning_of
-from pjrt.stablehlo.debug_options import mesh_shardings_enabled
+from pjrt.stablehlo.hlo_proto import mesh_shardings_enabled
 from pjrt.stablehlo.shardings.sharding import Sharding
 
 pytestmark = pytest.mark.skipif(jaxlib.version() < (0, 10), reason="this XLA reads no such shardings")

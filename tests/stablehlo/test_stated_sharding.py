@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pjrt.stablehlo.shardings.sharding_parser import parse_mesh
-from pjrt.stablehlo.shardings.stated_sharding import StatedSharding
+from pjrt.stablehlo.shardings.sharding_parser import StatedSharding, parse_mesh
 
 MESHES = {"mesh": parse_mesh('#sdy.mesh<["data"=4, "model"=2]>')}
 

@@ -8,7 +8,7 @@ import pytest
 from jax import export
 
 from pjrt import InvalidArgumentError
-from pjrt.stablehlo.shapes.symbolic_size import evaluate, solve, symbols_in
+from pjrt.stablehlo.shapes.argument_shapes import evaluate, solve, symbols_in
 
 EXPRESSIONS = ("b", "2*b + 1", "b^2 - 3*k", "floordiv(b + k, 3)", "mod(b, 4)", "max(b, k) - min(2, k)", "-1*b + 100")
 

@@ -19,7 +19,7 @@ from hypothesis.extra import numpy as arrays
 import pjrt
 from pjrt import ElementType, stablehlo
 from pjrt.stablehlo.files import torch_export
-from pjrt.stablehlo.files.torch_conversion import Converted, Facts
+from pjrt.stablehlo.files.torch_export import Converted, Facts
 
 
 def archive(*names: str) -> bytes:

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from pjrt import DataLossError, ElementType, InvalidArgumentError, NotFoundError, PjrtError, stablehlo
 from pjrt.stablehlo import Tree, TreeKind, read_torch_folder
-from pjrt.stablehlo.files.torch_tree import parse_torch_tree
+from pjrt.stablehlo.files.torch_folder import parse_torch_tree
 
 Point = collections.namedtuple("Point", "x y")
 

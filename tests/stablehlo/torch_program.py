@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from pjrt.stablehlo.files.torch_conversion import Converted, convert
+from pjrt.stablehlo.files.torch_export import Converted, convert
 
 STORED = Path(__file__).parent / "data" / "torch_export"
 WEIGHT = np.arange(12, dtype=np.float32).reshape(3, 4)

@@ -30,8 +30,7 @@ from pjrt.stablehlo.types import TensorType
 from pjrt.system import read_plain_file, write_whole
 
 if TYPE_CHECKING:
-    from pjrt.stablehlo.call_signature import CallSignature, Parameter, Result
-    from pjrt.stablehlo.entry_signature import Signature
+    from pjrt.stablehlo.signatures import CallSignature, Parameter, Result, Signature
 
 
 def save_executable(

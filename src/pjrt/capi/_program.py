@@ -51,7 +51,7 @@ def doubted(error: PjrtError, program: Program | None, doubt: PjrtError | None) 
     as it is because of ``doubt``.
     """
     if program is not None:
-        from pjrt.stablehlo.compilation_advice import with_advice
+        from pjrt.stablehlo.analysis.compatibility import with_advice
 
         error = with_advice(error, program)
     if doubt is not None:

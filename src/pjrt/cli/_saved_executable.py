@@ -11,9 +11,9 @@ from pjrt.api.printable import readable_bytes
 from pjrt.artifacts.saved_executable import SavedExecutable
 from pjrt.cli._console import print_facts, print_table
 from pjrt.cli._shardings import tiling_cells, tiling_dict
-from pjrt.stablehlo.call_signature import CallSignature, Parameter, Result
 from pjrt.stablehlo.shardings.sharding import Sharding
-from pjrt.stablehlo.shardings.stated_sharding import StatedSharding
+from pjrt.stablehlo.shardings.sharding_parser import StatedSharding
+from pjrt.stablehlo.signatures import CallSignature, Parameter, Result
 
 Shardings = Sequence[bytes] | None
 

@@ -7,8 +7,8 @@ from typing import Any
 
 from pjrt.stablehlo import ArgumentInfo, ProgramInfo, ResultInfo, TensorType
 from pjrt.stablehlo.shapes.argument_shapes import StatedShape, spelled_shape
-from pjrt.stablehlo.shardings.mesh_sharding import Mesh
-from pjrt.stablehlo.shardings.stated_sharding import StatedSharding
+from pjrt.stablehlo.shardings.sharding import Mesh
+from pjrt.stablehlo.shardings.sharding_parser import StatedSharding
 
 
 def is_partitioned(info: ProgramInfo) -> bool:

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pjrt.api.errors import PjrtError
 from pjrt.models.model_file import ModelFile
 from pjrt.stablehlo import ArgumentInfo, ProgramInfo, ResultInfo, TensorType
-from pjrt.stablehlo.call_signature import Parameter, Result
 from pjrt.stablehlo.shapes.argument_shapes import StatedShape
+from pjrt.stablehlo.signatures import Parameter, Result
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,9 +39,9 @@ from pjrt.stablehlo import (
     ParsedProgram,
     ValueType,
     Version,
+    conversion,
     cost,
     current_version,
-    fingerprint,
     minimum_version,
     partitioning_of,
     read,
@@ -49,12 +49,11 @@ from pjrt.stablehlo import (
     static_check,
     to_module,
 )
-from pjrt.stablehlo.compilation_advice import with_advice
-from pjrt.stablehlo.entry import donations, memory_kinds, shape_spec, with_asked_layouts
-from pjrt.stablehlo.outline import Outline
+from pjrt.stablehlo.analysis.compatibility import with_advice
+from pjrt.stablehlo.analysis.outline import Outline
 from pjrt.stablehlo.parser import parse_module
-from pjrt.stablehlo.shardings.module_shardings import with_notes
-from pjrt.stablehlo.shardings.partitioner import partition
+from pjrt.stablehlo.shardings.partitioner import partition, with_notes
+from pjrt.stablehlo.signatures import donations, memory_kinds, shape_spec, with_asked_layouts
 
 _log = logging.getLogger("pjrt")
 
@@ -213,7 +212,7 @@ class StableHloClient(HostClient):
             static_check=static_check,
             partitioning=partitioning_of,
             refine=refine,
-            fingerprint=lambda program: fingerprint(program, trusted=True),  # it was compiled
+            fingerprint=lambda program: conversion(program, trusted=True),  # it was compiled
             **{"collectives": xla_collectives, **options},
         )
 

@@ -21,7 +21,7 @@ from pjrt.api.client import LocalHandler
 from pjrt.api.errors import InternalError, InvalidArgumentError
 from pjrt.capi.export import wait_for_pending
 from pjrt.frameworks._jax_as_cpu import InCallback
-from pjrt.stablehlo.hlo_custom_calls import DIVIDED_TARGET
+from pjrt.stablehlo.hlo_parameters import DIVIDED_TARGET
 
 CALLBACK_TARGET = "pjrt_python_callback"
 """The custom call that a callback into Python becomes; its attribute ``callback`` is the callback's number."""

@@ -9,7 +9,7 @@ from pjrt.api.client import Client
 from pjrt.api.errors import FailedPreconditionError
 from pjrt.capi.export import ExportedPlugin
 from pjrt.frameworks import jax as jax_framework
-from pjrt.stablehlo import torchax
+from pjrt.stablehlo.files import torch_export
 
 _PURPOSE = "run PyTorch on a device of JAX"
 
@@ -36,7 +36,7 @@ def register(
             the device; or the plugin cannot be used.
         NotFoundError: there is no such device.
     """
-    package = torchax.load(_PURPOSE)
+    package = torch_export.load_torchax(_PURPOSE)
     import jax
     import torch
 

@@ -30,7 +30,7 @@ from pjrt.ifrt.sharding import (
     Sharding,
     SingleDeviceSharding,
 )
-from pjrt.stablehlo.shardings.mesh_sharding import REDUCTIONS
+from pjrt.stablehlo.shardings.sharding import REDUCTIONS
 from pjrt.stablehlo.shardings.sharding import Sharding as Tiling
 
 _MARK = b"IFRT"

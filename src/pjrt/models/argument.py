@@ -12,7 +12,7 @@ from pjrt.api.buffer import Buffer
 from pjrt.api.element_type import ElementType, are_python_numbers, number_array
 from pjrt.api.errors import InvalidArgumentError
 from pjrt.api.shape_spec import format_shape
-from pjrt.stablehlo.call_signature import Parameter
+from pjrt.stablehlo.signatures import Parameter
 
 Argument: TypeAlias = np.ndarray[Any, Any] | pjrt.ifrt.Array
 

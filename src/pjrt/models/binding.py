@@ -10,7 +10,7 @@ from typing import Any
 from pjrt.api.errors import InvalidArgumentError
 from pjrt.api.loaded_executable import choices, key_of
 from pjrt.models.argument import wrong_count
-from pjrt.stablehlo.call_signature import Parameter
+from pjrt.stablehlo.signatures import Parameter
 from pjrt.stablehlo.tree import Tree, TreeKind
 
 _ROOT = re.compile(r"[^\W\d]\w*(?=$|[\[.])")

@@ -14,8 +14,8 @@ from pjrt.models.argument import Argument, all_fitted
 from pjrt.models.binding import Binding
 from pjrt.models.compilations import Compilation, Compilations, Shapes
 from pjrt.models.model_file import ModelFile
-from pjrt.stablehlo.call_signature import Parameter, Result
 from pjrt.stablehlo.shapes.argument_shapes import resolve_shapes
+from pjrt.stablehlo.signatures import Parameter, Result
 from pjrt.stablehlo.tree import NodeTypes
 
 E = TypeVar("E")

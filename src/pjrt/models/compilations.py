@@ -13,7 +13,7 @@ from typing import Any
 
 from pjrt.api.checks import expect_int
 from pjrt.api.errors import AbortedError, FailedPreconditionError, InvalidArgumentError
-from pjrt.stablehlo.call_signature import Parameter
+from pjrt.stablehlo.signatures import Parameter
 
 _log = logging.getLogger("pjrt.models")
 

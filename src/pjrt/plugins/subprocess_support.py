@@ -20,7 +20,7 @@ from pjrt.api.program import Program
 from pjrt.api.topology import TopologyDescription
 from pjrt.plugins import registry
 from pjrt.plugins.device_count import client_with_devices
-from pjrt.stablehlo.shardings.stated_partitioning import with_partitioning
+from pjrt.stablehlo.conversion import with_partitioning
 from pjrt.system.python_process import NoAnswerError, ask
 
 

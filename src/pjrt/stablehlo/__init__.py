@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from pjrt.api.lazy_names import lazy_names
 
 if TYPE_CHECKING:
+    from pjrt.stablehlo.analysis.compatibility import static_check, supports
     from pjrt.stablehlo.analysis.cost_analysis import (
         CollectiveCost,
         CollectiveTotal,
@@ -22,25 +23,26 @@ if TYPE_CHECKING:
         cost,
         parse_for_one_device,
     )
+    from pjrt.stablehlo.analysis.inspection import OperationInfo, ProgramInfo, inspect
     from pjrt.stablehlo.analysis.memory_analysis import ArrayRole, MemoryStep, PeakArray, PeakMemory, peak_memory
-    from pjrt.stablehlo.call_signature import CallSignature, Parameter, Result
-    from pjrt.stablehlo.compatibility import static_check, supports
     from pjrt.stablehlo.conversion import (
         current_version,
+        fingerprint,
         from_hlo,
         minimum_version,
         needed_version,
+        partitioning_of,
+        plain,
         serialize,
         to_hlo,
         to_module,
         to_text,
+        with_partitioning,
     )
     from pjrt.stablehlo.cuts.cutting import Cut, Cutter, cut
-    from pjrt.stablehlo.cuts.straightening import StraightLine, straighten
-    from pjrt.stablehlo.entry_signature import ArgumentInfo, ResultInfo, Signature, signature
+    from pjrt.stablehlo.cuts.straightening import Source, StraightLine, straighten
     from pjrt.stablehlo.files.hlo_text import parse_hlo_text
-    from pjrt.stablehlo.files.jax_export import ExportedArray, JaxExport, read_jax_export
-    from pjrt.stablehlo.files.named_sharding import NamedSharding
+    from pjrt.stablehlo.files.jax_export import ExportedArray, JaxExport, NamedSharding, read_jax_export
     from pjrt.stablehlo.files.saved_model import (
         SavedModel,
         SavedModelArgument,
@@ -58,20 +60,23 @@ if TYPE_CHECKING:
         is_torch_folder,
         read_torch_folder,
     )
-    from pjrt.stablehlo.fingerprint import fingerprint
-    from pjrt.stablehlo.format import Encoding, artifact_version, encoding_of
-    from pjrt.stablehlo.inspection import OperationInfo, ProgramInfo, inspect
+    from pjrt.stablehlo.format import Encoding, Version, artifact_version, encoding_of
     from pjrt.stablehlo.location import Location
     from pjrt.stablehlo.operation import Block, Function, Operation, ParsedProgram, Value
     from pjrt.stablehlo.parser import parse
-    from pjrt.stablehlo.plain import plain
     from pjrt.stablehlo.reader import read, read_file
     from pjrt.stablehlo.safe_parse import vet
-    from pjrt.stablehlo.shapes.argument_source import Source
-    from pjrt.stablehlo.shapes.platform_selection import select_platform
-    from pjrt.stablehlo.shapes.refinement import refine
+    from pjrt.stablehlo.shapes.refinement import refine, select_platform
     from pjrt.stablehlo.shardings.partitioner import Partitioned, partition
-    from pjrt.stablehlo.shardings.stated_partitioning import partitioning_of, with_partitioning
+    from pjrt.stablehlo.signatures import (
+        ArgumentInfo,
+        CallSignature,
+        Parameter,
+        Result,
+        ResultInfo,
+        Signature,
+        signature,
+    )
     from pjrt.stablehlo.tree import CustomNode, Tree, TreeKind
     from pjrt.stablehlo.types import (
         FunctionType,
@@ -84,7 +89,6 @@ if TYPE_CHECKING:
         ValueType,
     )
     from pjrt.stablehlo.unparsing import unparse
-    from pjrt.stablehlo.version import Version
 
 __all__ = [
     "ArgumentInfo",

@@ -1,16 +1,222 @@
-"""Encodings: how a program is written down, recognized by its bytes."""
+"""Encodings: how a program is written down, recognized by its bytes, and the StableHLO version that it states.
+
+A portable artifact is MLIR bytecode whose producer names the StableHLO version. The container has no checksum, but
+its sections must tile the file. ``screen_bytecode`` checks that in time that does not grow with the program: a
+truncated file fails there, before a native parser sees it. What a damaged file has inside its sections is for
+``safe_parse``.
+"""
 
 from __future__ import annotations
 
 import enum
 import re
+import struct
+from typing import NamedTuple
 
 from pjrt.api.errors import DataLossError, InvalidArgumentError
 from pjrt.api.program import Program, ProgramFormat
-from pjrt.stablehlo import _bytecode, _hlo
-from pjrt.stablehlo.files._jax_export_beginning import looks_like_jax_export
+from pjrt.stablehlo import hlo_proto
 from pjrt.stablehlo.files.hlo_text import looks_like_hlo_text
-from pjrt.stablehlo.version import Version
+
+_SPELLING = re.compile(r"(?:StableHLO_v|v)?(\d{1,9})\.(\d{1,9})\.(\d{1,9})")
+
+
+class Version(NamedTuple):
+    """A version of StableHLO (of VHLO, to be exact: the versioned dialect that portable artifacts are written in).
+
+    Minor versions are backward compatible: a reader of version 1.17.0 reads artifacts of every version down to its
+    minimum.
+
+    Attributes:
+        major: the first number.
+        minor: the second number; a new operation, type or attribute raises it.
+        patch: the third number; it changes nothing about what an artifact may contain.
+    """
+
+    major: int
+    minor: int
+    patch: int = 0
+
+    @staticmethod
+    def parse(text: str) -> Version:
+        """Return the version in ``1.17.0``, ``v1.17.0`` or ``StableHLO_v1.17.0`` (as artifacts name their producer).
+
+        Raises:
+            InvalidArgumentError: the text spells no version.
+        """
+        match = _SPELLING.fullmatch(text.strip())
+        if match is None:
+            raise InvalidArgumentError(f"expected a StableHLO version such as '1.17.0', found {text!r}")
+        return Version(*(int(number) for number in match.groups()))
+
+    @staticmethod
+    def of(version: Version | str | tuple[int, ...]) -> Version:
+        """Return the version of a ``Version``, a spelling, or numbers (a plugin states three of them)."""
+        if isinstance(version, Version):
+            return version
+        if isinstance(version, str):
+            return Version.parse(version)
+        numbers = tuple(version)
+        if len(numbers) not in (2, 3) or not all(isinstance(number, int) and number >= 0 for number in numbers):
+            raise InvalidArgumentError(f"expected a StableHLO version as three numbers, found {version!r}")
+        return Version(*numbers)
+
+    def __str__(self) -> str:
+        return f"{self.major}.{self.minor}.{self.patch}"
+
+
+JAX_FUNCTION_NAME, JAX_IN_TREE, JAX_OUT_TREE, JAX_MLIR_MODULE = 1, 2, 4, 13
+"""The numbers of the fields that the root table has in each file."""
+
+_TYPICAL = (JAX_FUNCTION_NAME, JAX_IN_TREE, JAX_OUT_TREE, JAX_MLIR_MODULE)
+_MOST_FIELDS = 256
+_LARGEST_OFFSET = 16
+
+
+def looks_like_jax_export(beginning: bytes) -> bool:
+    """Whether bytes begin like a file of ``jax.export``: with a root table that has the fields of one.
+
+    The format has no word of its own to begin with. JAX writes the root table into the first few hundred bytes, and the
+    offsets of its fields before it. But with two derivatives, the root table and that of the first one share these
+    offsets, which may lie behind the bytes that are here.
+
+    One of the fields may be missing: the reader then names it.
+    """
+    is_shared = False
+    try:
+        (root,) = struct.unpack_from("<I", beginning)
+        (back,) = struct.unpack_from("<i", beginning, root)
+        vtable = root - back
+        is_shared = vtable > root
+        if root % 4 or vtable < 4 or (is_shared and root > _LARGEST_OFFSET):
+            return False
+        size, table = struct.unpack_from("<HH", beginning, vtable)
+        if size % 2 or not 4 + 2 * JAX_MLIR_MODULE < size <= 4 + 2 * _MOST_FIELDS:
+            return False
+        fields = struct.unpack_from(f"<{size // 2 - 2}H", beginning, vtable + 4)
+    except struct.error:
+        return is_shared
+    missing = [slot for slot in _TYPICAL if not fields[slot]]
+    return len(missing) <= 1 and all(offset == 0 or 4 <= offset < table for offset in fields)
+
+
+BYTECODE_MAGIC = b"ML\xefR"
+
+_NEWEST_CONTAINER = 6
+_PRODUCER_PREFIX = "StableHLO_v"
+_LONGEST_PRODUCER = 4096
+
+_SECTIONS = (
+    *("STRING", "DIALECT", "ATTR_TYPE", "ATTR_TYPE_OFFSET", "IR", "RESOURCE", "RESOURCE_OFFSET", "DIALECT_VERSIONS"),
+    "PROPERTIES",
+)
+"""The names of the sections, by their numbers in a file."""
+
+_REQUIRED = frozenset(("STRING", "DIALECT", "ATTR_TYPE", "ATTR_TYPE_OFFSET", "IR"))
+
+
+class BytecodeHeader(NamedTuple):
+    """The header of a bytecode file.
+
+    Attributes:
+        container: the version of the bytecode container (not of StableHLO).
+        producer: what wrote the file, such as ``MLIR23.0.0git`` or ``StableHLO_v1.17.0``.
+        end: where the first section begins.
+    """
+
+    container: int
+    producer: str
+    end: int
+
+    @property
+    def artifact_version(self) -> Version | None:
+        """The StableHLO version, if the producer says that this is a portable artifact; None otherwise."""
+        return Version.parse(self.producer) if self.producer.startswith(_PRODUCER_PREFIX) else None
+
+
+def read_header(code: bytes) -> BytecodeHeader:
+    """Return the header of bytes that begin with ``MAGIC``.
+
+    Raises:
+        DataLossError: the header is cut off or senseless.
+    """
+    container, begin = _varint(code, len(BYTECODE_MAGIC))
+    end = code.find(b"\0", begin, begin + _LONGEST_PRODUCER)
+    if end < 0:
+        raise DataLossError(f"truncated MLIR bytecode: its header names no complete producer in {len(code)} bytes")
+    try:
+        header = BytecodeHeader(container, code[begin:end].decode(), end + 1)
+        _ = header.artifact_version
+    except ValueError as error:
+        raise DataLossError(f"corrupt MLIR bytecode: the producer in its header is {code[begin:end]!r}") from error
+    return header
+
+
+def screen_bytecode(code: bytes) -> BytecodeHeader:
+    """Return the header of bytecode, after a check that its sections tile the file.
+
+    The sections of a container newer than this package knows are left to the parser.
+
+    Raises:
+        DataLossError: the bytes are truncated or corrupt; the message says where.
+    """
+    header = read_header(code)
+    if header.container <= _NEWEST_CONTAINER:
+        missing = [name for name in _SECTIONS if name in _REQUIRED - read_sections(code, header.end).keys()]
+        if missing:
+            raise DataLossError(
+                f"truncated MLIR bytecode: {len(code)} bytes without the section {' and '.join(missing)}"
+            )
+    return header
+
+
+def _has_resource_section(code: bytes) -> bool:
+    """Whether bytecode may have resources beside its operations, such as the values of large constants.
+
+    Raises:
+        DataLossError: as for ``screen``.
+    """
+    header = read_header(code)
+    # MLIR writes the section in any case; the one byte of an empty one is the number of groups.
+    return header.container > _NEWEST_CONTAINER or read_sections(code, header.end).get("RESOURCE_OFFSET", 0) > 1
+
+
+def read_sections(code: bytes, position: int) -> dict[str, int]:
+    """Return the sizes, by name, of the sections that begin at a position and fill the rest of the bytes.
+
+    Raises:
+        DataLossError: they do not fill it.
+    """
+    sizes: dict[str, int] = {}
+    while position < len(code):
+        number, is_aligned = code[position] & 0x7F, code[position] & 0x80
+        name = _SECTIONS[number] if number < len(_SECTIONS) else ""
+        if not name or name in sizes:
+            raise DataLossError(f"corrupt MLIR bytecode: section {number} at byte {position} is unknown or there twice")
+        length, position = _varint(code, position + 1)
+        if is_aligned:
+            alignment, position = _varint(code, position)
+            position += -position % max(alignment, 1)
+        position += length
+        if position > len(code):
+            raise DataLossError(f"truncated MLIR bytecode: section {name} ends at byte {position} of only {len(code)}")
+        sizes[name] = length
+    return sizes
+
+
+def _varint(code: bytes, position: int) -> tuple[int, int]:
+    """Return the number at a position, and the position after it.
+
+    The trailing zero bits of its first byte count the bytes that follow; a first byte of zero has eight after it.
+    """
+    first = code[position] if position < len(code) else 0
+    extra = (first & -first).bit_length() - 1 if first else 8
+    end = position + 1 + extra
+    if end > len(code):
+        raise DataLossError(f"truncated MLIR bytecode: it ends inside a number, at byte {len(code)}")
+    if not first:
+        return int.from_bytes(code[position + 1 : end], "little"), end
+    return int.from_bytes(code[position:end], "little") >> (extra + 1), end
 
 
 class Encoding(enum.StrEnum):
@@ -44,13 +250,13 @@ def encoding_of(program: Program | bytes) -> Encoding:
         InvalidArgumentError: the bytes are of no known encoding; the message names what they look like.
     """
     code = program.code if isinstance(program, Program) else program
-    if code.startswith(_bytecode.MAGIC):
-        is_artifact = _bytecode.screen(code).artifact_version is not None
+    if code.startswith(BYTECODE_MAGIC):
+        is_artifact = screen_bytecode(code).artifact_version is not None
         return Encoding.PORTABLE_ARTIFACT if is_artifact else Encoding.BYTECODE
     if is_text(code):
         return Encoding.TEXT
-    if _hlo.looks_like_hlo(code):
-        return Encoding.HLO_WITH_CONFIG if _hlo.screen(code).has_config else Encoding.HLO
+    if hlo_proto.looks_like_hlo(code):
+        return Encoding.HLO_WITH_CONFIG if hlo_proto.screen(code).has_config else Encoding.HLO
     raise _refusal(code)
 
 
@@ -64,9 +270,9 @@ def refuse_beginning(beginning: bytes, size: int) -> None:
     Raises:
         InvalidArgumentError: no program begins like this; the message names what it looks like.
     """
-    if beginning.startswith(_bytecode.MAGIC) or is_text(beginning) or looks_like_jax_export(beginning):
+    if beginning.startswith(BYTECODE_MAGIC) or is_text(beginning) or looks_like_jax_export(beginning):
         return
-    if _hlo.looks_like_hlo(beginning) or looks_like_hlo_text(beginning):
+    if hlo_proto.looks_like_hlo(beginning) or looks_like_hlo_text(beginning):
         return
     blank = re.match(_BLANKS_AND_COMMENTS, beginning)
     if blank is not None and _is_cut_start(beginning[blank.end() :]):
@@ -89,20 +295,20 @@ def artifact_version(program: Program | bytes) -> Version | None:
         DataLossError: the program is bytecode with a truncated header.
     """
     code = program.code if isinstance(program, Program) else program
-    return _bytecode.read_header(code).artifact_version if code.startswith(_bytecode.MAGIC) else None
+    return read_header(code).artifact_version if code.startswith(BYTECODE_MAGIC) else None
 
 
 def is_vhlo(code: bytes) -> bool:
     """Whether text or bytecode is in StableHLO's versioned dialect, as the inside of portable artifacts is."""
-    if code.startswith(_bytecode.MAGIC):
+    if code.startswith(BYTECODE_MAGIC):
         return b"vhlo\0" in code and b"func_v" in code
     return b"vhlo.func_v" in code and is_text(code)
 
 
 def has_resources(code: bytes) -> bool:
     """Whether a program of MLIR may have constants whose values are resources beside the module, or were left out."""
-    if code.startswith(_bytecode.MAGIC):
-        return _bytecode.has_resources(code) or b"__elided__" in code  # the name of resources that were left out
+    if code.startswith(BYTECODE_MAGIC):
+        return _has_resource_section(code) or b"__elided__" in code  # the name of resources that were left out
     return b"dense_resource<" in code
 
 
@@ -153,7 +359,7 @@ def _refusal(code: bytes, size: int | None = None) -> InvalidArgumentError | Dat
     size = len(code) if size is None else size
     if not code:
         return InvalidArgumentError(f"expected a program ({_EXPECTED}), found nothing: 0 bytes")
-    if _bytecode.MAGIC.startswith(code):
+    if BYTECODE_MAGIC.startswith(code):
         return DataLossError(f"truncated MLIR bytecode: it ends after {size} bytes, inside its first word")
     if looks_like_jax_export(code):
         return InvalidArgumentError(

@@ -12,8 +12,7 @@ from typing import Any
 from pjrt.api.errors import InvalidArgumentError, NotFoundError
 from pjrt.api.program import Program
 from pjrt.stablehlo.location import Location
-from pjrt.stablehlo.shardings.mesh_sharding import Mesh
-from pjrt.stablehlo.shardings.sharding import Sharding
+from pjrt.stablehlo.shardings.sharding import Mesh, Sharding
 from pjrt.stablehlo.shardings.sharding_parser import parse_mesh, parse_mesh_axes, sharding_of, shardings_of
 from pjrt.stablehlo.types import FunctionType, ValueType
 

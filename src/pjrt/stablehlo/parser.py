@@ -11,16 +11,13 @@ import numpy as np
 
 from pjrt.api.errors import UnimplementedError
 from pjrt.api.program import AnyProgram
-from pjrt.stablehlo._diagnostics import senseless_refused
-from pjrt.stablehlo._mlir import MlirModule
 from pjrt.stablehlo.conversion import to_module
 from pjrt.stablehlo.location import Location
 from pjrt.stablehlo.mlir_attributes import decode_attribute, decode_attribute_of
-from pjrt.stablehlo.mlir_types import decode_function_type, decode_type
-from pjrt.stablehlo.mlir_walk import walk
+from pjrt.stablehlo.mlir_module import MlirModule, senseless_refused, walk
 from pjrt.stablehlo.operation import Block, Function, Operation, ParsedProgram, Value
 from pjrt.stablehlo.reader import as_program
-from pjrt.stablehlo.types import TensorType, ValueType
+from pjrt.stablehlo.types import TensorType, ValueType, decode_function_type, decode_type
 
 
 def parse(program: AnyProgram, *, trusted: bool = False) -> ParsedProgram:

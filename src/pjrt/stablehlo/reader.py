@@ -10,10 +10,16 @@ from pathlib import Path
 
 from pjrt.api.errors import DataLossError, InvalidArgumentError, NotFoundError, PjrtError, naming
 from pjrt.api.program import AnyProgram, Program, ProgramFormat
-from pjrt.stablehlo import _bytecode, _hlo
-from pjrt.stablehlo.files._jax_export_beginning import looks_like_jax_export
+from pjrt.stablehlo import format, hlo_proto
 from pjrt.stablehlo.files.hlo_text import looks_like_hlo_text, parse_hlo_text
-from pjrt.stablehlo.format import BYTE_ORDER_MARK, ZIP_MAGIC, Encoding, encoding_of, refuse_beginning
+from pjrt.stablehlo.format import (
+    BYTE_ORDER_MARK,
+    ZIP_MAGIC,
+    Encoding,
+    encoding_of,
+    looks_like_jax_export,
+    refuse_beginning,
+)
 
 SAVED_MODEL_FILE = "saved_model.pb"
 """The file in the folder of a SavedModel that has the program."""
@@ -117,7 +123,7 @@ def _content(path: str | os.PathLike[str]) -> bytes:
 
 
 def _recognized(code: bytes) -> Program:
-    if code.startswith(_bytecode.MAGIC):
+    if code.startswith(format.BYTECODE_MAGIC):
         return Program(code, encoding_of(code).program_format)
     if code.startswith(ZIP_MAGIC):
         from pjrt.stablehlo.files.torch_export import is_torch_export, read_torch_export
@@ -134,7 +140,7 @@ def _recognized(code: bytes) -> Program:
     if encoding is Encoding.TEXT:
         return Program(_clean_text(code), ProgramFormat.MLIR)
     if encoding is Encoding.HLO:
-        module = _hlo.screen(code)
+        module = hlo_proto.screen(code)
         code = code[module.begin : module.end]
     return Program(code, encoding.program_format)
 

@@ -28,7 +28,7 @@ from pjrt.api.program import Program, the_stranger
 from pjrt.stablehlo.format import Encoding, encoding_of
 
 if TYPE_CHECKING:
-    from pjrt.stablehlo._mlir import MlirModule
+    from pjrt.stablehlo.mlir_module import MlirModule
     from pjrt.system.python_process import Ended
 
 TIME_LIMIT = 60.0
@@ -76,9 +76,12 @@ def vet_in_fork(program: Program) -> None:
     if threading.active_count() > 1 or "jaxlib._jax" in sys.modules:
         return  # text seldom needs it, and XLA's runtime has threads that Python does not count
     from pjrt import system
-    from pjrt.stablehlo import _mlir, conversion, parser  # noqa: F401  # both processes have them then
+    from pjrt.stablehlo import (
+        conversion,  # noqa: F401  # both processes have them then
+        mlir_module,
+    )
 
-    _mlir.load_bindings()
+    mlir_module.load_bindings()
 
     def parse() -> None:
         limit_memory(len(program))
@@ -271,7 +274,7 @@ def _read_everything(module: MlirModule) -> None:
 
     Large things are read one after the other, and each is released before the next: the constants, the text.
     """
-    from pjrt.stablehlo._mlir import write_text
+    from pjrt.stablehlo.mlir_module import write_text
     from pjrt.stablehlo.parser import parse_module, read_constants
 
     parse_module(module, largest_constant=0)

@@ -12,7 +12,7 @@ from protobuf_fields import bytes_field, varint_field
 
 import pjrt
 from pjrt.api.compile_options import Partitioning
-from pjrt.stablehlo import debug_options
+from pjrt.stablehlo import hlo_proto
 
 X = np.arange(4, dtype=np.float32)
 
@@ -145,7 +145,7 @@ def test_shardings_are_tiles_however_xla_notes_them() -> None:
       %0 = stablehlo.tanh %x : tensor<6x4xf32>
       return %0 : tensor<6x4xf32>
     }"""
-    defaults = debug_options._debug_options(debug_options.with_debug_options(b""))
+    defaults = hlo_proto._debug_options(hlo_proto.with_debug_options(b""))
     newer = bytes_field(3, bytes_field(3, defaults + varint_field(452, 1)))  # xla_enable_hlo_sharding_v3
     with pjrt.client("cpu", num_devices=4) as client:
         plain = client.compile(text, pjrt.CompileOptions(num_partitions=4))

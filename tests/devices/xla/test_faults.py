@@ -21,8 +21,8 @@ import pytest
 import pjrt
 from pjrt.devices.xla import faults, trial_compilation
 from pjrt.stablehlo import jaxlib, parse_hlo_text, read, serialize, to_hlo, to_module
+from pjrt.stablehlo.analysis.outline import Outline
 from pjrt.stablehlo.files.hlo_text import to_hlo_text
-from pjrt.stablehlo.outline import Outline
 
 PAGE = Path(__file__).parents[3] / "docs" / "devices" / "cpu.md"
 
@@ -300,7 +300,7 @@ def test_programs_without_suspect_operations_are_not_looked_through(monkeypatch:
     def seen(*_: Any) -> Any:
         raise LookupError("looked through")
 
-    monkeypatch.setattr("pjrt.stablehlo.mlir_walk.walk", seen)
+    monkeypatch.setattr("pjrt.stablehlo.mlir_module.walk", seen)
     outlined(_unary("convert", "4xf16", "4xi8"))
     for code in (SCATTER, _unary("convert", "4xf4E2M1FN", "4xi8")):
         with pytest.raises(LookupError):

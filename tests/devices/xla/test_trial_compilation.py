@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 import pjrt
 from pjrt.devices.xla import compilation, custom_calls, trial_compilation
 from pjrt.stablehlo import read, safe_parse, to_module
-from pjrt.stablehlo.outline import MANY, Outline
+from pjrt.stablehlo.analysis.outline import MANY, Outline
 from pjrt.stablehlo.types import TensorType
 
 SIX = """func.func @main(%x: tensor<3xf6E2M3FN>) -> tensor<3xf6E2M3FN> {

@@ -181,7 +181,7 @@ cdef object _for_frameworks(executable):
         _shardings(executable, name) for name in ("parameter_shardings", "output_shardings")
     )
     if parameter_shardings or output_shardings:
-        from pjrt.stablehlo.shardings.module_shardings import with_shardings  # programs of one device need none of it
+        from pjrt.stablehlo.shardings.partitioner import with_shardings  # programs of one device need none of it
 
         return with_shardings(program, parameter_shardings, output_shardings)
     return stablehlo.to_hlo(program, with_config=True) if program.format == ProgramFormat.HLO else program

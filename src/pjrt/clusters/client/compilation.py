@@ -19,8 +19,8 @@ from pjrt.clusters.client.member import Member, check_all, combined
 from pjrt.clusters.client.portable_executable import ClusterPortableExecutable
 from pjrt.clusters.client.serialization import unpacked
 from pjrt.remote.protocol.programs import portable
-from pjrt.stablehlo.shardings.stated_partitioning import with_partitioning
-from pjrt.stablehlo.version import Version
+from pjrt.stablehlo.conversion import with_partitioning
+from pjrt.stablehlo.format import Version
 
 if TYPE_CHECKING:
     from pjrt.clusters.client.client import ClusterClient

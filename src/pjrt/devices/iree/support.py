@@ -11,8 +11,8 @@ from pjrt.api.element_type import ElementType
 from pjrt.api.shape_spec import ShapeSpec
 from pjrt.devices.iree.element_types import SUPPORTED
 from pjrt.devices.iree.rewrites import OF_STATIC_SHAPE
-from pjrt.stablehlo.entry import shape_spec
 from pjrt.stablehlo.operation import Operation, ParsedProgram
+from pjrt.stablehlo.signatures import shape_spec
 from pjrt.stablehlo.types import TensorType, ValueType
 
 _MISSING = frozenset(

@@ -20,10 +20,10 @@ from pjrt.devices.reference.memory_stats import memory_stats
 from pjrt.devices.reference.spmd.by_gathering import GatheredProgram
 from pjrt.devices.reference.spmd.replica_groups import all_partitions, participants
 from pjrt.host import Compiled, RunContext
-from pjrt.stablehlo.entry import donations, memory_kinds, shape_spec, with_asked_layouts
-from pjrt.stablehlo.outline import Outline
+from pjrt.stablehlo.analysis.outline import Outline
 from pjrt.stablehlo.parser import parse_module
-from pjrt.stablehlo.shardings.module_shardings import with_notes
+from pjrt.stablehlo.shardings.partitioner import with_notes
+from pjrt.stablehlo.signatures import donations, memory_kinds, shape_spec, with_asked_layouts
 from pjrt.stablehlo.types import ValueType
 
 if TYPE_CHECKING:

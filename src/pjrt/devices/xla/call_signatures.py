@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from pjrt.api.errors import InvalidArgumentError
-from pjrt.stablehlo.hlo_custom_calls import HloArray, HloCustomCall
+from pjrt.stablehlo.hlo_parameters import HloArray, HloCustomCall
 
 _MOST = 2**31 - 1
 """LAPACK counts in integers of 32 bits."""

@@ -17,14 +17,14 @@ from pjrt.devices.xla import _jaxlib, custom_calls, faults, value_shape
 from pjrt.devices.xla._jaxlib import converted, status_of
 from pjrt.devices.xla.executable import SERIALIZED, XlaExecutable
 from pjrt.stablehlo import read, to_module, with_partitioning
-from pjrt.stablehlo.debug_options import with_debug_options
+from pjrt.stablehlo.conversion import with_fitting_partitioner
+from pjrt.stablehlo.hlo_proto import with_debug_options
 from pjrt.stablehlo.jaxlib import load
-from pjrt.stablehlo.shardings.stated_partitioning import with_fitting_partitioner
 from pjrt.stablehlo.types import TupleType
 
 if TYPE_CHECKING:
     from pjrt.devices.xla.runtime import Runtime
-    from pjrt.stablehlo.outline import Outline
+    from pjrt.stablehlo.analysis.outline import Outline
 
 _DEFAULT = CompileOptions().completed(Partitioning())
 
@@ -212,11 +212,11 @@ def _check_groups(mlir: Any, counts: Partitioning, outline: Outline | None) -> N
     Raises:
         InvalidArgumentError: there is such a collective.
     """
-    from pjrt.stablehlo.outline import COLLECTIVES  # here: `inspect` has imported it, if there is an outline
+    from pjrt.stablehlo.analysis.outline import COLLECTIVES  # here: `inspect` has imported it, if there is an outline
 
     if outline is not None and COLLECTIVES.isdisjoint(outline.operations):
         return
-    from pjrt.stablehlo.mlir_walk import walk  # here: few programs have collectives
+    from pjrt.stablehlo.mlir_module import walk  # here: few programs have collectives
 
     for operation in walk(mlir.operation):
         if operation.name not in COLLECTIVES:

@@ -18,7 +18,7 @@ from pjrt.api.errors import InvalidArgumentError
 from pjrt.devices.xla import _jaxlib, ffi_handler
 from pjrt.devices.xla.call_signatures import CHECKED_CSR_PRODUCT, CSR_PRODUCT
 from pjrt.stablehlo.jaxlib import load
-from pjrt.stablehlo.mlir_walk import walk
+from pjrt.stablehlo.mlir_module import walk
 
 _pointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)(
     ("PyCapsule_GetPointer", ctypes.pythonapi)

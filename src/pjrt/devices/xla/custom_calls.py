@@ -12,7 +12,7 @@ from pjrt.api.errors import InvalidArgumentError, PermissionDeniedError, Unimple
 from pjrt.api.program import is_for_stranger
 from pjrt.devices.xla import _jaxlib
 from pjrt.devices.xla._jaxlib import converted
-from pjrt.stablehlo.hlo_custom_calls import HloCustomCall, custom_calls
+from pjrt.stablehlo.hlo_parameters import HloCustomCall, custom_calls
 
 JAX_ONLY = frozenset(
     {

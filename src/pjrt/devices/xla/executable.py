@@ -256,7 +256,7 @@ def _serialized(shardings: Sequence[Any] | None) -> Sequence[bytes] | None:
     """Return shardings, all of tiles: XLA before jaxlib 0.12 does not report those over a mesh so."""
     if shardings is None:
         return None
-    from pjrt.stablehlo.shardings.module_shardings import as_tiles  # most executables have none
+    from pjrt.stablehlo.shardings.partitioner import as_tiles  # most executables have none
 
     return [as_tiles(sharding.SerializeToString()) for sharding in shardings]
 

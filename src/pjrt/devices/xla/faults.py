@@ -16,7 +16,7 @@ from pjrt.stablehlo.location import Location
 from pjrt.stablehlo.types import TensorType
 
 if TYPE_CHECKING:
-    from pjrt.stablehlo.outline import Outline
+    from pjrt.stablehlo.analysis.outline import Outline
 
 Value = Any
 
@@ -117,7 +117,7 @@ def mend(module: Any, num_partitions: int = 1, outline: Outline | None = None) -
     """
     if outline is not None and not _is_suspect(outline, num_partitions):
         return
-    from pjrt.stablehlo.mlir_walk import walk  # here: few programs are looked through
+    from pjrt.stablehlo.mlir_module import walk  # here: few programs are looked through
 
     ir = load("mlir.ir", "change programs for XLA's CPU compiler")
     for operation in list(walk(module.operation)):

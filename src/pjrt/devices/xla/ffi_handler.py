@@ -17,7 +17,7 @@ import numpy as np
 from pjrt.api.element_type import ElementType
 from pjrt.api.errors import InternalError, PjrtError, from_author
 from pjrt.devices.xla.device_array import DeviceArray
-from pjrt.stablehlo.primitive_type import ELEMENT_TYPES
+from pjrt.stablehlo.hlo_parameters import ELEMENT_TYPES
 
 _API_VERSION = (0, 1)
 """The oldest version of the interface with these structs; XLA accepts handlers of older versions than its own."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from pjrt.stablehlo.protobuf_wire import BYTES, VARINT, fields, varint
+from pjrt.stablehlo.hlo_proto import BYTES, VARINT, fields, varint
 
 # HloModuleProto: the fields input_output_alias and buffer_donor. Each holds a list of entries.
 _ALIAS, _DONOR, _ENTRIES = 8, 18, 1

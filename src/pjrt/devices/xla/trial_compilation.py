@@ -26,7 +26,7 @@ from pjrt.devices.xla import custom_calls
 from pjrt.devices.xla.compilation import compile_program
 from pjrt.devices.xla.executable import SERIALIZED
 from pjrt.devices.xla.runtime import Runtime
-from pjrt.stablehlo.outline import Outline
+from pjrt.stablehlo.analysis.outline import Outline
 from pjrt.stablehlo.safe_parse import check_once, run_module
 from pjrt.stablehlo.types import TensorType, TokenType, TupleType, ValueType
 
@@ -91,7 +91,7 @@ def compile_safely(runtime: Runtime, program: Program, options: CompileOptions |
     try:
         return compile_program(runtime, program, options, inspect)
     except PjrtError as error:
-        from pjrt.stablehlo.compilation_advice import with_advice  # here: it looks into programs, and imports much
+        from pjrt.stablehlo.analysis.compatibility import with_advice  # here: it looks into programs, and imports much
 
         raise with_advice(error, program, options) from error
 

@@ -11,7 +11,7 @@ from pjrt.models.comparison.compared_device import Array, ComparedDevice
 from pjrt.models.comparison.first_difference import Cause, FirstDifference, ValueDifference
 from pjrt.models.comparison.search_block import SearchBlock
 from pjrt.stablehlo import Operation
-from pjrt.stablehlo.cuts.loop_limit import limit_iterations
+from pjrt.stablehlo.cuts.cutting import limit_iterations
 
 if TYPE_CHECKING:
     from pjrt.models.comparison.difference_search import Search

@@ -12,7 +12,7 @@ import numpy as np
 from pjrt.api.element_type import ElementType
 from pjrt.api.errors import DataLossError, InvalidArgumentError, NotFoundError
 from pjrt.models.array_files import SUFFIXES, arrays_by_name, check_sizes
-from pjrt.stablehlo.call_signature import Parameter
+from pjrt.stablehlo.signatures import Parameter
 
 Array = np.ndarray[Any, Any]
 

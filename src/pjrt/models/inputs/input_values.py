@@ -12,7 +12,7 @@ import numpy as np
 
 from pjrt.api.element_type import ElementType, number_array
 from pjrt.api.errors import InvalidArgumentError, ResourceExhaustedError
-from pjrt.stablehlo.call_signature import Parameter
+from pjrt.stablehlo.signatures import Parameter
 
 Array = np.ndarray[Any, Any]
 

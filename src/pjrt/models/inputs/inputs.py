@@ -21,8 +21,8 @@ from pjrt.models.binding import Binding, numbers_by_name
 from pjrt.models.inputs.input_files import RAW, array_of_bytes, arrays_in, members_in, with_type
 from pjrt.models.inputs.input_values import are_numbers, filled, is_filler, numbers
 from pjrt.models.model_file import ModelFile
-from pjrt.stablehlo.call_signature import Parameter
 from pjrt.stablehlo.shapes.argument_shapes import known_shapes
+from pjrt.stablehlo.signatures import Parameter
 
 Array = np.ndarray[Any, Any]
 

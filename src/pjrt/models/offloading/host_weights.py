@@ -16,7 +16,7 @@ from pjrt.models.array_files import arrays_by_name
 from pjrt.models.binding import Binding
 from pjrt.models.compilations import Shapes
 from pjrt.models.model_file import ModelFile
-from pjrt.stablehlo.call_signature import Parameter
+from pjrt.stablehlo.signatures import Parameter
 
 HostArray = np.ndarray[Any, Any]
 

@@ -12,8 +12,8 @@ from pjrt.api.shape_spec import Shapes, format_shape
 from pjrt.models.model_file import ModelFile
 from pjrt.stablehlo import Block, Function, Operation, ParsedProgram, TensorType, Value, ValueType, to_module
 from pjrt.stablehlo.analysis.cost_analysis import OperationCost, cost
+from pjrt.stablehlo.analysis.outline import COLLECTIVES
 from pjrt.stablehlo.location import PROGRAM_TEXT
-from pjrt.stablehlo.outline import COLLECTIVES
 from pjrt.stablehlo.parser import parse_module
 
 ARGUMENT, RESULTS = "argument", "results"

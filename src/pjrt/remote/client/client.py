@@ -43,9 +43,8 @@ from pjrt.remote.protocol.versions import (
     load_request,
     saved_request_of,
 )
-from pjrt.stablehlo.format import HLO_ENCODINGS, Encoding, encoding_of
-from pjrt.stablehlo.shardings.stated_partitioning import with_partitioning
-from pjrt.stablehlo.version import Version
+from pjrt.stablehlo.conversion import with_partitioning
+from pjrt.stablehlo.format import HLO_ENCODINGS, Encoding, Version, encoding_of
 
 _OF_PROTOCOL = {
     Feature.ALIAS_BUFFERS: False,

@@ -33,10 +33,9 @@ from pjrt.remote.protocol.versions import (
     load_request,
     saved_executable,
 )
-from pjrt.stablehlo.entry import shape_spec
-from pjrt.stablehlo.entry_signature import ArgumentInfo, ResultInfo, Signature
 from pjrt.stablehlo.files.hlo_text import looks_like_hlo_text, parse_hlo_text
 from pjrt.stablehlo.shardings.sharding import Sharding
+from pjrt.stablehlo.signatures import ArgumentInfo, ResultInfo, Signature, shape_spec
 
 
 @dataclass(frozen=True, slots=True)

@@ -54,8 +54,8 @@ from pjrt.remote.server.executables import Call, HostCallback, SessionExecutable
 from pjrt.remote.server.memory import array_in, bytes_of, shortened
 from pjrt.stablehlo import vet
 from pjrt.stablehlo.conversion import to_text
-from pjrt.stablehlo.entry_signature import signature
 from pjrt.stablehlo.files.hlo_text import to_hlo_text
+from pjrt.stablehlo.signatures import signature
 
 if TYPE_CHECKING:
     from pjrt.remote.server.session import PassOnCall, Session

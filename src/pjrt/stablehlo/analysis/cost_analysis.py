@@ -2,28 +2,263 @@
 
 The numbers are those of the program as it is written, by the conventions of XLA's cost analysis before optimizations;
 see ``_work``. A compiler that merges operations moves fewer bytes.
+
+The operations of a loop count as often as it runs, where the program shows it. A loop that counts has an argument that
+starts at a constant, is compared with a constant, and grows by a constant; so do the loops of ``jax.lax.fori_loop`` and
+``scan``. The constants may be arguments of the function, where its caller passes constants, and arguments of the loop
+that it never changes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import contextlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+import numpy as np
 
 from pjrt.api.compile_options import CompileOptions
-from pjrt.api.errors import InvalidArgumentError, UnimplementedError
+from pjrt.api.errors import InvalidArgumentError, PjrtError, UnimplementedError
 from pjrt.api.program import AnyProgram, Program
-from pjrt.stablehlo._call_graph import CallGraph
-from pjrt.stablehlo.analysis._collective_traffic import traffic_of
-from pjrt.stablehlo.analysis._live_operations import live_operations
-from pjrt.stablehlo.analysis._trip_count import Constants, TripCounts
-from pjrt.stablehlo.analysis._work import Work, flops_and_bytes, work_of
-from pjrt.stablehlo.conversion import to_module
+from pjrt.stablehlo.analysis._work import Work, flops_and_bytes, nbytes, work_of
+from pjrt.stablehlo.analysis.inspection import SIDE_EFFECTS
+from pjrt.stablehlo.analysis.outline import COLLECTIVES, CallGraph
+from pjrt.stablehlo.attributes import Opaque
+from pjrt.stablehlo.conversion import to_module, with_partitioning
 from pjrt.stablehlo.location import Location
-from pjrt.stablehlo.operation import Block, Operation, ParsedProgram
-from pjrt.stablehlo.outline import COLLECTIVES
+from pjrt.stablehlo.operation import Block, Function, Operation, ParsedProgram, Value
 from pjrt.stablehlo.parser import parse_module
 from pjrt.stablehlo.shardings.partitioner import partition
-from pjrt.stablehlo.shardings.stated_partitioning import with_partitioning
+
+
+def live_operations(block: Block) -> list[Operation]:
+    """Return the operations of a block that a compiler keeps, in their order."""
+    used: set[int] = set()
+    live = []
+    for operation in reversed(block.operations):
+        if _has_effect(operation) or any(id(result) in used for result in operation.results):
+            live.append(operation)
+            for user in (operation, *operation.walk()):
+                used.update(map(id, user.operands))
+    return live[::-1]
+
+
+def _has_effect(operation: Operation) -> bool:
+    """Whether an operation must run although its results are not used."""
+    if not operation.results or operation.name in SIDE_EFFECTS or operation.name in COLLECTIVES:
+        return True
+    if operation.name == "func.call" or operation.attributes.get("has_side_effect", False):
+        return True
+    return any(map(_has_effect, (inner for inner in operation.walk() if inner.results)))
+
+
+Constants = Mapping[int, int]
+"""The integers that are known to be the values of arguments, by the identity of the ``Value``."""
+
+_DEEPEST = 50
+
+
+class TripCounts:
+    """The trip counts of the loops of a program.
+
+    Args:
+        functions: its functions by name.
+    """
+
+    def __init__(self, functions: Mapping[str, Function]) -> None:
+        self._functions = functions
+
+    def trip_count(self, loop: Operation, constants: Constants) -> int | None:
+        """Return how often the body of a ``stablehlo.while`` runs, or None if that is unknown.
+
+        Args:
+            loop: the loop.
+            constants: the values that are known where it is.
+        """
+        condition, body = loop.regions
+        integers = {**constants, **self.invariants(loop, constants)}
+        outputs = condition.outputs
+        compare = outputs[0].owner if outputs else None
+        if not isinstance(compare, Operation) or not compare.name.endswith(".compare"):
+            return None
+        direction = str(compare.attribute("comparison_direction"))
+        left, right = compare.operands
+        for counter, bound, way in ((left, right, direction), (right, left, _MIRRORED.get(direction, ""))):
+            limit = self.constant(bound, integers)
+            for index, argument in enumerate(condition.arguments):
+                ahead = self._distance(counter, argument, integers, 0)
+                if limit is None or ahead is None:
+                    continue
+                start = self.constant(loop.operands[index], constants)
+                step = self._distance(body.outputs[index], body.arguments[index], integers, 0)
+                return None if start is None or step is None else _count(start + ahead, step, limit, way)
+        return None
+
+    def invariants(self, loop: Operation, constants: Constants) -> dict[int, int]:
+        """Return the arguments of a loop's blocks that have one known value in all iterations."""
+        condition, body = loop.regions
+        integers: dict[int, int] = {}
+        for index, operand in enumerate(loop.operands):
+            value = self.constant(operand, constants)
+            if value is not None and body.outputs[index] is body.arguments[index]:
+                integers[id(body.arguments[index])] = integers[id(condition.arguments[index])] = value
+        return integers
+
+    def arguments(self, block: Block, operands: tuple[Value, ...], constants: Constants) -> dict[int, int]:
+        """Return the arguments of a block whose values are known, when it is given these operands."""
+        values = (self.constant(operand, constants) for operand in operands)
+        return {id(a): value for a, value in zip(block.arguments, values, strict=False) if value is not None}
+
+    def constant(self, value: Value, constants: Constants, depth: int = 0) -> int | None:
+        """Return the integer that a scalar is in every run; None if that is unknown."""
+        owner = value.owner
+        if id(value) in constants:
+            return constants[id(value)]
+        if not isinstance(owner, Operation) or depth > _DEEPEST:
+            return None
+        kind = owner.name.rpartition(".")[2]
+        if kind == "constant":
+            array = owner.attributes.get("value")
+            if isinstance(array, np.ndarray) and array.size == 1 and array.dtype.kind in "iu":
+                return int(array.item())
+            return None
+        if kind in ("convert", "reshape") and len(owner.operands) == 1:
+            return self.constant(owner.operands[0], constants, depth + 1)
+        if kind in _ARITHMETIC:
+            left, right = (self.constant(operand, constants, depth + 1) for operand in owner.operands)
+            return None if left is None or right is None else _ARITHMETIC[kind](left, right)
+        return None
+
+    def _distance(self, value: Value, origin: Value, constants: Constants, depth: int) -> int | None:
+        """Return the constant by which a value is larger than another; None if there is none."""
+        if value is origin:
+            return 0
+        owner = value.owner
+        if not isinstance(owner, Operation) or depth > _DEEPEST:
+            return None
+        if owner.name == "func.call":
+            return self._distance_through_call(owner, value.index, origin, constants, depth)
+        for of, other, sign in _terms(owner):
+            difference = self.constant(other, constants)
+            distance = None if difference is None else self._distance(of, origin, constants, depth + 1)
+            if difference is not None and distance is not None:
+                return distance + sign * difference
+        return None
+
+    def _distance_through_call(
+        self, call: Operation, index: int, origin: Value, constants: Constants, depth: int
+    ) -> int | None:
+        callee = self._functions.get(str(call.attribute("callee")))
+        if callee is None or callee.body is None:
+            return None
+        inside = self.arguments(callee.body, call.operands, constants)
+        for argument, operand in zip(callee.arguments, call.operands, strict=False):
+            inner = self._distance(callee.body.outputs[index], argument, inside, depth + 1)
+            outer = None if inner is None else self._distance(operand, origin, constants, depth + 1)
+            if inner is not None and outer is not None:
+                return inner + outer
+        return None
+
+
+_ARITHMETIC: dict[str, Callable[[int, int], int]] = {
+    "add": lambda a, b: a + b,
+    "subtract": lambda a, b: a - b,
+    "multiply": lambda a, b: a * b,
+    "maximum": max,
+    "minimum": min,
+}
+_MIRRORED = {"LT": "GT", "GT": "LT", "LE": "GE", "GE": "LE", "NE": "NE"}
+
+
+def _terms(operation: Operation) -> Iterator[tuple[Value, Value, int]]:
+    """Yield each operand of a sum that may be the counter, the other operand, and the other's sign."""
+    if operation.name.endswith(".add"):
+        left, right = operation.operands
+        yield left, right, 1
+        yield right, left, 1
+    elif operation.name.endswith(".subtract"):
+        left, right = operation.operands
+        yield left, right, -1
+
+
+def _count(start: int, step: int, limit: int, direction: str) -> int | None:
+    """Return how often a counter passes a comparison with a limit; None if for ever."""
+    if direction in ("GT", "GE"):
+        start, step, limit = -start, -step, -limit
+    if direction in ("LE", "GE"):
+        limit += 1
+    if direction == "NE":
+        distance = limit - start
+        return distance // step if step and distance % step == 0 and distance // step >= 0 else None
+    if direction == "EQ":
+        return None
+    if start >= limit:
+        return 0
+    return -(-(limit - start) // step) if step > 0 else None
+
+
+class Traffic(NamedTuple):
+    """The bytes of one collective operation for one device.
+
+    Attributes:
+        group_size: the number of devices that exchange values; None if the program does not show it.
+        operand_bytes: the bytes that a device contributes.
+        result_bytes: the bytes that a device obtains.
+        sent_bytes: the bytes that a device must send at least, on average over the group.
+    """
+
+    group_size: int | None
+    operand_bytes: int
+    result_bytes: int
+    sent_bytes: int
+
+    def times(self, count: int) -> Traffic:
+        """Return the traffic of so many runs."""
+        return Traffic(self.group_size, *(amount * count for amount in self[1:] if amount is not None))
+
+
+def traffic_of(operation: Operation, program: ParsedProgram) -> Traffic:
+    """Return the bytes of a collective operation."""
+    operands = sum(nbytes(value.type) for value in operation.operands)
+    results = sum(nbytes(value.type) for value in operation.results)
+    kind = operation.name.rpartition(".")[2]
+    if kind == "collective_permute":
+        pairs = np.reshape(operation.attribute("source_target_pairs"), (-1, 2))
+        sending = int((pairs[:, 0] != pairs[:, 1]).sum())
+        size = len({int(device) for device in pairs.flat})
+        return Traffic(size, operands, results, operands * sending // max(1, size))
+    size_or_none = _group_size(operation, program)
+    size = size_or_none or 1
+    others = size - 1
+    sent = {
+        "all_gather": operands * others,
+        "all_reduce": 2 * operands * others // size,
+        "all_to_all": operands * others // size,
+        "collective_broadcast": operands * others // size,
+        "reduce_scatter": operands * others // size,
+    }[kind]
+    return Traffic(size_or_none, operands, results, sent)
+
+
+def _group_size(operation: Operation, program: ParsedProgram) -> int | None:
+    replicas, partitions = program.num_replicas, program.num_partitions
+    groups = operation.attribute("replica_groups", None)
+    if isinstance(groups, Opaque):
+        with contextlib.suppress(PjrtError):  # a mesh or an axis that there is not
+            along = program.device_groups(operation)
+            return len(along[0]) if along else None
+        return None
+    row = np.reshape(groups, (len(groups), -1))[0] if groups is not None and np.size(groups) else None
+    listed = None if row is None else int((row >= 0).sum())
+    channel = operation.attribute("channel_handle", None)
+    if operation.attribute("use_global_device_ids", False):
+        return listed or replicas * partitions
+    if channel is None or channel.handle <= 0:
+        return listed or replicas
+    if operation.name.endswith((".all_gather", ".all_reduce", ".reduce_scatter")):
+        return (listed or replicas) * partitions
+    return listed or partitions
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,29 +2,190 @@
 
 Functions that are called are inlined. A loop over the layers of a model, as JAX's ``scan`` writes it, takes a slice of
 stacked weights in each iteration; it is unrolled, and each slice becomes an argument of its own. So do the slices that
-a program takes of weights outside of loops, and the large constants inside of the program.
+a program takes of weights outside of loops, and the large constants inside of the program. A ``Source`` tells which
+part of which array such an argument is.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+import math
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
+
+import numpy as np
+import numpy.typing as npt
 
 from pjrt.api.errors import InvalidArgumentError, NotFoundError, UnimplementedError
 from pjrt.api.program import AnyProgram, Program
-from pjrt.stablehlo import _mlir, jaxlib
-from pjrt.stablehlo._dense import decode_dense
-from pjrt.stablehlo.analysis._known_scalars import FOLDED, Known, fold, is_scalar
+from pjrt.stablehlo import jaxlib, mlir_module
 from pjrt.stablehlo.conversion import to_module
-from pjrt.stablehlo.cuts._module_cut import ABOUT_ONE_SIGNATURE
+from pjrt.stablehlo.cuts.cutting import ABOUT_ONE_SIGNATURE
 from pjrt.stablehlo.location import Location
-from pjrt.stablehlo.mlir_attributes import decode_attribute_of
-from pjrt.stablehlo.mlir_types import decode_type
-from pjrt.stablehlo.mlir_walk import walk
+from pjrt.stablehlo.mlir_attributes import decode_attribute_of, decode_dense
+from pjrt.stablehlo.mlir_module import walk
 from pjrt.stablehlo.reader import read
-from pjrt.stablehlo.shapes.argument_source import Source, View
-from pjrt.stablehlo.types import TensorType
+from pjrt.stablehlo.types import TensorType, decode_type
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Source:
+    """The origin of an argument of a straight line.
+
+    Attributes:
+        name: the name, such as ``params['layers']['w'][3]``.
+        argument: the argument of the program that it is, or is a part of; None for a constant of the program.
+        offset: the index of its first element in the array, in row-major order.
+        shape: its shape. Its elements follow one another in the array.
+        value: the array, if it is a constant.
+    """
+
+    name: str
+    argument: int | None
+    offset: int = 0
+    shape: tuple[int, ...] = ()
+    value: npt.NDArray[Any] | None = None
+
+    def of(self, arrays: Mapping[int, npt.NDArray[Any]]) -> npt.NDArray[Any]:
+        """Return the constant, or the part of an argument's array; it shares the memory of a row-major array.
+
+        Args:
+            arrays: the arrays of arguments, by their index.
+        """
+        whole = self.value if self.argument is None else arrays[self.argument]
+        assert whole is not None
+        return whole.reshape(-1)[self.offset : self.offset + math.prod(self.shape)].reshape(self.shape)
+
+    def part(self, starts: Sequence[int], sizes: Sequence[int]) -> Source | None:
+        """Return a part of it; None if its elements do not follow one another."""
+        partial = [index for index, pair in enumerate(zip(sizes, self.shape, strict=True)) if pair[0] != pair[1]]
+        if any(size != 1 for size in sizes[: max(partial, default=0)]):
+            return None
+        offset = self.offset
+        for dimension, start in enumerate(starts):
+            offset += start * math.prod(self.shape[dimension + 1 :])
+        label = ",".join(
+            str(starts[index]) if sizes[index] == 1 else f"{starts[index]}:{starts[index] + sizes[index]}"
+            for index in partial
+        )
+        return replace(self, name=f"{self.name}[{label}]" if partial else self.name, offset=offset, shape=tuple(sizes))
+
+
+class View:
+    """An argument of a program, a part of one, or a large constant, as it is known before the program runs.
+
+    Attributes:
+        source: the array that it is.
+        type: the type of the value in MLIR.
+        declared: the type of the whole argument or constant in MLIR.
+    """
+
+    __slots__ = ("declared", "source", "type", "whole")
+
+    def __init__(self, source: Source, type_: Any, whole: Source, declared: Any) -> None:
+        self.source = source
+        self.type = type_
+        self.whole = whole
+        self.declared = declared
+
+    @staticmethod
+    def of_whole(source: Source, type_: Any) -> View:
+        """Return the view of a whole array."""
+        return View(source, type_, source, type_)
+
+    @property
+    def is_part(self) -> bool:
+        """Whether it is smaller than the whole."""
+        return math.prod(self.source.shape) < math.prod(self.whole.shape)
+
+    def part(self, starts: Sequence[int], sizes: Sequence[int], type_: Any) -> View | None:
+        """Return the view of a part; None if its elements do not follow one another."""
+        source = self.source.part(starts, sizes)
+        return None if source is None else View(source, type_, self.whole, self.declared)
+
+    def reshaped(self, sizes: Sequence[int], type_: Any) -> View:
+        """Return the view of the same elements in another shape."""
+        return View(replace(self.source, shape=tuple(sizes)), type_, self.whole, self.declared)
+
+
+Scalar = Any
+"""A numpy array without dimensions, of an integer type or bool."""
+
+_BINARY: dict[str, Callable[..., Any]] = {
+    "add": np.add,
+    "subtract": np.subtract,
+    "multiply": np.multiply,
+    "minimum": np.minimum,
+    "maximum": np.maximum,
+    "and": np.bitwise_and,
+    "or": np.bitwise_or,
+    "xor": np.bitwise_xor,
+}
+_COMPARISONS: dict[str, Callable[..., Any]] = {
+    "LT": np.less,
+    "LE": np.less_equal,
+    "GT": np.greater,
+    "GE": np.greater_equal,
+    "EQ": np.equal,
+    "NE": np.not_equal,
+}
+_UNARY = frozenset(("convert", "reshape"))
+_OTHER = frozenset(("compare", "select", "clamp", "negate", "not"))
+FOLDED = frozenset(f"stablehlo.{name}" for name in (*_BINARY, *_UNARY, *_OTHER))
+"""The operations that ``fold`` computes."""
+
+
+class Known:
+    """A scalar whose value is known.
+
+    Attributes:
+        varies: whether it depends on the iteration of a loop. It is then an argument, so that the operations of all
+            iterations are the same; otherwise a constant.
+    """
+
+    def __init__(self, value: Scalar, type_: Any, varies: bool) -> None:
+        self.value = value
+        self.type = type_
+        self.varies = varies
+        self.native: Any = None
+
+
+def is_scalar(type_: Any) -> bool:
+    """Whether a type of MLIR's is that of an integer or bool without dimensions."""
+    text = str(type_)
+    return text.startswith(("tensor<i", "tensor<ui")) and "x" not in text
+
+
+def scalar(value: Any, type_: Any) -> Scalar:
+    """Return a number as an array without dimensions, of the numpy type of MLIR's type."""
+    decoded = decode_type(type_)
+    assert isinstance(decoded, TensorType)
+    array = np.asarray(value).astype(decoded.dtype).reshape(())
+    array.setflags(write=False)
+    return array
+
+
+def fold(operation: Any, operands: Sequence[Scalar]) -> Scalar:
+    """Return the result of an operation of ``FOLDED`` on known scalars; integers wrap around."""
+    name = operation.name.removeprefix("stablehlo.")
+    with np.errstate(over="ignore"):
+        return scalar(_value(operation, name, operands), operation.results[0].type)
+
+
+def _value(operation: Any, name: str, operands: Sequence[Scalar]) -> Any:
+    if name in _BINARY:
+        return _BINARY[name](*operands)
+    if name in _UNARY:
+        return operands[0]
+    if name == "compare":
+        return _COMPARISONS[str(decode_attribute_of(operation, "comparison_direction"))](*operands)
+    if name == "select":
+        return operands[1] if operands[0] else operands[2]
+    if name == "clamp":
+        low, value, high = operands
+        return np.minimum(np.maximum(value, low), high)
+    return np.negative(operands[0]) if name == "negate" else np.invert(operands[0])
+
 
 LARGE_CONSTANT = 64 << 10
 """Constants of as many bytes become arguments."""
@@ -67,7 +228,7 @@ def straighten(program: AnyProgram, weights: Collection[int], *, trusted: bool =
     module = to_module(read(program), trusted=trusted)
     with module as mlir:
         line = _Line(mlir, frozenset(weights))
-        return StraightLine(Program(_mlir.bytecode_of(line.run())), tuple(line.sources))
+        return StraightLine(Program(mlir_module.bytecode_of(line.run())), tuple(line.sources))
 
 
 _OPAQUE = object()

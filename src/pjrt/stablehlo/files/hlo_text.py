@@ -12,7 +12,7 @@ import warnings
 
 from pjrt.api.errors import DataLossError, InvalidArgumentError
 from pjrt.api.program import Program, ProgramFormat
-from pjrt.stablehlo import _hlo, jaxlib
+from pjrt.stablehlo import hlo_proto, jaxlib
 
 _PURPOSE = "read or write HLO text"
 _COMMENT = rb"//[^\n]*+|/\*(?:[^*]|\*(?!/))*+(?:\*/|\Z)"
@@ -67,7 +67,7 @@ def parse_hlo_text(code: bytes, *, time_limit: float | None = None, trusted: boo
     replicas, partitions = (max(counts.get(name, 1), 1) for name in (b"replica_count", b"num_partitions"))
     if (replicas, partitions) == (1, 1):
         return Program(proto, ProgramFormat.HLO)
-    return Program(_hlo.with_config(proto, replicas, partitions), ProgramFormat.HLO_WITH_CONFIG)
+    return Program(hlo_proto.with_config(proto, replicas, partitions), ProgramFormat.HLO_WITH_CONFIG)
 
 
 def to_hlo_text(program: Program) -> str:
@@ -80,7 +80,7 @@ def to_hlo_text(program: Program) -> str:
         InvalidArgumentError: XLA refuses the proto.
         FailedPreconditionError: jaxlib is missing.
     """
-    place = _hlo.screen(program.code)
+    place = hlo_proto.screen(program.code)
     hlo = jaxlib.load_hlo(_PURPOSE)
     try:
         module = hlo.HloModule.from_serialized_hlo_module_proto(program.code[place.begin : place.end])

@@ -1,36 +1,488 @@
 """Programs of ``torch.export``: files that ``torch.export.save`` writes (``.pt2``), and programs in memory.
 
-Their graphs have PyTorch's operations, which torchax and JAX convert to StableHLO: ``pip install torch torchax jax``.
+Their graphs have PyTorch's operations. torchax lowers each to JAX, which traces them and writes StableHLO:
+``pip install torch torchax jax``.
+
+As a program, this module converts a file: PyTorch and JAX stay out of the process that reads the result.
 """
 
 from __future__ import annotations
 
+import contextlib
+import importlib
+import importlib.util
+import inspect
 import io
 import json
 import os
+import pickle
 import sys
 import tempfile
+import warnings
 import zipfile
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 
 from pjrt.api.checks import unexpected
-from pjrt.api.errors import DataLossError, FailedPreconditionError, InvalidArgumentError, PjrtError
+from pjrt.api.element_type import ElementType
+from pjrt.api.errors import DataLossError, FailedPreconditionError, InvalidArgumentError, PjrtError, UnimplementedError
 from pjrt.api.program import Program
 from pjrt.stablehlo.files.contents import FileContents
 from pjrt.stablehlo.files.jax_export import ExportedArray, read_jax_export
-from pjrt.stablehlo.files.torch_conversion import ERROR, Converted, convert
-from pjrt.stablehlo.files.torch_folder import NONE, TorchInput, call_tree, without_none
-from pjrt.stablehlo.files.torch_graph import refusing
-from pjrt.stablehlo.files.torch_tree import parse_torch_tree
+from pjrt.stablehlo.files.torch_folder import NONE, TorchInput, call_tree, parse_torch_tree, without_none
 from pjrt.stablehlo.format import ZIP_MAGIC
 from pjrt.stablehlo.reader import reading
 from pjrt.stablehlo.safe_parse import run_module
 from pjrt.stablehlo.tree import Tree
+
+REQUIREMENTS = "torch torchax jax"
+"""The packages that ``pip install`` needs to get."""
+
+
+_PARTS = ("torchax.decompositions", "torchax.ops.jaten")
+"""The modules that torchax imports at their first use, with the lowerings of operations."""
+
+
+def load_torchax(purpose: str) -> Any:
+    """Import torchax with all lowerings of operations.
+
+    Args:
+        purpose: the purpose that it is needed for, as the end of the sentence "torchax is needed to …".
+
+    Raises:
+        FailedPreconditionError: PyTorch, JAX or torchax is not installed, or they do not fit together.
+    """
+    for package, title in (("torch", "PyTorch"), ("jax", "JAX"), ("torchax", "torchax")):
+        if importlib.util.find_spec(package) is None:
+            raise FailedPreconditionError(
+                f"{title} is needed to {purpose}, and it is not installed: pip install {REQUIREMENTS}"
+            )
+    try:
+        with _removed_overloads():
+            for part in _PARTS:
+                importlib.import_module(part)
+        return importlib.import_module("torchax")
+    except Exception as error:  # torchax reads hundreds of PyTorch's names while it is imported
+        raise FailedPreconditionError(
+            f"torchax is needed to {purpose}, and the installed one cannot be imported with "
+            f"{_versions()} ({type(error).__name__}: {error}); install versions that fit together, such as "
+            "torch 2.9 to 2.13 with torchax 0.0.13"
+        ) from error
+
+
+@contextlib.contextmanager
+def _removed_overloads() -> Iterator[None]:
+    """Have names of overloads that PyTorch has removed stand for nothing while torchax is imported.
+
+    torchax 0.0.13 names overloads for named tensors, such as ``aten.prod.dim_Dimname``, in its tables. PyTorch 2.13 has
+    none of them. No program can use them, so an entry that nothing looks up is right.
+    """
+    from torch._ops import OpOverloadPacket
+
+    original = OpOverloadPacket.__getattr__
+
+    def get(packet: Any, key: str) -> Any:
+        try:
+            return original(packet, key)
+        except AttributeError:
+            if "name" not in key.lower():
+                raise
+            return object()
+
+    OpOverloadPacket.__getattr__ = get
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # about its own use of PyTorch and JAX
+            yield
+    finally:
+        OpOverloadPacket.__getattr__ = original
+
+
+def _versions() -> str:
+    from importlib.metadata import version
+
+    return ", ".join(f"{package} {version(package)}" for package in ("torch", "jax", "torchax"))
+
+
+PURPOSE = "convert a program of torch.export"
+
+_EFFECTS = "with_effects"
+"""The operation around others that have effects: it takes a token and the operation, and returns another token."""
+
+_LEAST = 2
+"""The least size that PyTorch gives a dynamic size without a bound, because it knows sizes of 0 and 1 apart."""
+
+_UNBOUNDED = 1 << 31
+_MOST_LISTED = 10
+
+
+class TorchGraph:
+    """The graph of an exported program, as a function of arrays.
+
+    Args:
+        exported_program: the program, decomposed to the operations that torchax lowers.
+
+    Attributes:
+        inputs: the nodes of the weights and inputs, each with its specification in the signature of the program.
+        outputs: the specifications of the results.
+
+    Raises:
+        UnimplementedError: torchax cannot lower an operation, or the program is more than a function of its inputs.
+    """
+
+    def __init__(self, exported_program: Any) -> None:
+        import torch
+
+        self._torch = torch
+        self._exported = exported_program
+        operations = load_torchax(PURPOSE).ops
+        self._jax_dtype = operations.mappings.t2j_dtype
+        self._lowerings = operations.ops_registry.all_aten_ops
+        signature = exported_program.graph_signature
+        nodes = (node for node in exported_program.graph.nodes if node.op == "placeholder")
+        self.inputs = list(zip(nodes, signature.input_specs, strict=True))
+        self.outputs = signature.output_specs
+        self._check()
+
+    def results(self, arrays: Mapping[Any, Any]) -> list[Any]:
+        """Return the arrays among the results, computed by JAX.
+
+        Args:
+            arrays: the arrays of weights and inputs, by their nodes.
+        """
+        import jax.numpy as jnp
+
+        values = {node: arrays.get(node, node.meta["val"]) for node, _ in self.inputs}
+        for node in self._calls():
+            values[node] = self._value(node, values)
+        (output,) = (node for node in self._exported.graph.nodes if node.op == "output")
+        flat = zip(self._resolved(output.args[0], values), self.outputs, strict=True)
+        return [jnp.asarray(value) for value, spec in flat if self.is_array(spec)]
+
+    def is_tensor(self, value: Any) -> bool:
+        """Whether a value is a tensor."""
+        return isinstance(value, self._torch.Tensor)
+
+    def is_array(self, spec: Any) -> bool:
+        """Whether a result is an array; numbers become arrays, too."""
+        value = getattr(spec.arg, "value", 0)
+        if isinstance(value, str):
+            raise UnimplementedError(f"expected arrays, numbers and None as results, found {value!r}")
+        return spec.kind.name == "USER_OUTPUT" and value is not None
+
+    def dtype(self, tensor: Any) -> np.dtype[Any]:
+        """Return the dtype of a tensor in NumPy and JAX."""
+        try:
+            dtype: np.dtype[Any] = self._jax_dtype(tensor.dtype)
+        except RuntimeError as error:
+            raise UnimplementedError(f"expected an element type that JAX has, found {tensor.dtype}") from error
+        return dtype
+
+    def shape(self, tensor: Any, symbolic: Mapping[str, Any]) -> tuple[Any, ...]:
+        """Return the shape of an input in JAX, with its dynamic sizes from ``symbolic_sizes``."""
+        return tuple(size if isinstance(size, int) else symbolic[str(size)] for size in tensor.shape)
+
+    def symbolic_sizes(self) -> dict[str, Any]:
+        """Return the dynamic sizes of the inputs as JAX has them, by their spelling in PyTorch."""
+        import jax
+
+        shapes = (node.meta["val"].shape for node, _ in self.inputs if self.is_tensor(node.meta["val"]))
+        spellings = dict.fromkeys(str(size) for shape in shapes for size in shape if not isinstance(size, int))
+        if not spellings:
+            return {}
+        with refusing("JAX cannot express the dynamic sizes"):
+            scope = jax.export.SymbolicScope(list(self._constraints()))
+            sizes = jax.export.symbolic_shape(",".join(spellings), scope=scope)
+        return dict(zip(spellings, sizes, strict=True))
+
+    def _constraints(self) -> Iterator[str]:
+        for size, bounds in self._exported.range_constraints.items():
+            lower, upper = str(bounds.lower), str(bounds.upper)  # unbounded ones are no numbers
+            if lower.isdigit() and int(lower) > _LEAST:
+                yield f"{size} >= {lower}"
+            if upper.isdigit() and int(upper) < _UNBOUNDED:
+                yield f"{size} <= {upper}"
+
+    def _check(self) -> None:
+        objects = [spec.target for _, spec in self.inputs if spec.kind.name == "CUSTOM_OBJ"]
+        if objects:
+            raise UnimplementedError(f"expected tensors as the state of the model, found objects: {_listed(objects)}")
+        kinds = (self._torch.SymInt, self._torch.SymFloat, self._torch.SymBool)
+        numbers = [node.name for node, _ in self.inputs if isinstance(node.meta["val"], kinds)]
+        if numbers:
+            raise UnimplementedError(
+                f"expected tensors as inputs, found the dynamic numbers {_listed(numbers)}: export the model for fixed "
+                "numbers, or pass tensors"
+            )
+        changed = [spec.target for spec in self.outputs if spec.kind.name.endswith("_MUTATION")]
+        if changed:
+            raise UnimplementedError(
+                f"expected a function, found a program that changes its state or inputs ({_listed(changed)}), which a "
+                "call cannot keep: export the model after model.eval(), or return the new values"
+            )
+        other = [spec.kind.name for spec in self.outputs if spec.kind.name not in ("USER_OUTPUT", "TOKEN")]
+        if other:
+            raise UnimplementedError(f"expected the results of the model alone, found {_listed(other)}")
+        missing = {_operation(node): None for node in self._calls() if not self._can_lower(_operation(node))}
+        if missing:
+            raise UnimplementedError(f"torchax cannot lower the operations {_listed(missing)}")
+
+    def _calls(self) -> Iterator[Any]:
+        return (node for node in self._exported.graph.nodes if node.op == "call_function")
+
+    def _can_lower(self, operation: Any) -> bool:
+        """Whether torchax lowers an operation to a JAX function without state, such as that of random numbers."""
+        if not isinstance(operation, self._torch._ops.OperatorBase):
+            return True  # a function of Python, which computes with sizes
+        lowering = self._lowering(operation)
+        return lowering is not None and lowering.is_jax_function and not lowering.needs_env
+
+    def _lowering(self, operation: Any) -> Any:
+        return self._lowerings.get(operation) or self._lowerings.get(getattr(operation, "overloadpacket", None))
+
+    def _value(self, node: Any, values: Mapping[Any, Any]) -> Any:
+        import jax
+
+        operation = _operation(node)
+        lowering = self._lowering(operation)
+        function = operation if lowering is None else lowering.func
+        args, kwargs = self._resolved((node.args, node.kwargs), values)
+        has_effects = operation is not node.target
+        place = [path for path, _ in node.meta.get("nn_module_stack", {}).values()]  # of PyTorch's module
+        try:
+            with jax.named_scope("/".join([*place[-1:], node.name]).lstrip("/")):
+                value = function(*(args[2:] if has_effects else args), **kwargs)
+        except Exception as error:
+            raise UnimplementedError(f"torchax cannot lower {operation} here: {first_line(error)}") from error
+        return (args[0], value) if has_effects else self._typed(value, node.meta.get("val"))
+
+    def _resolved(self, arguments: Any, values: Mapping[Any, Any]) -> Any:
+        return self._torch.fx.node.map_arg(arguments, values.__getitem__)
+
+    def _typed(self, value: Any, stated: Any) -> Any:
+        """Return a value with the element type that PyTorch states: with 64 bits, JAX has wider results at times."""
+        if self.is_tensor(stated) and hasattr(value, "astype"):
+            dtype = self.dtype(stated)
+            return value if value.dtype == dtype else value.astype(dtype)
+        if isinstance(stated, list | tuple) and isinstance(value, list | tuple):
+            return tuple(map(self._typed, value, stated))
+        return value
+
+
+def _operation(node: Any) -> Any:
+    """Return the operation that a node calls, which may have effects."""
+    return node.args[1] if str(node.target) == _EFFECTS else node.target
+
+
+@contextlib.contextmanager
+def refusing(reason: str) -> Iterator[None]:
+    """Make errors of other libraries ours, with a reason in front."""
+    try:
+        yield
+    except PjrtError:
+        raise
+    except Exception as error:
+        raise UnimplementedError(f"{reason}: {first_line(error)}") from error
+
+
+def first_line(error: Exception) -> str:
+    """Return the type of an error and the first line of its message."""
+    line = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
+    return f"{type(error).__name__}: {line}" if line else type(error).__name__
+
+
+def _listed(names: Iterable[Any]) -> str:
+    names = list(map(str, names))
+    more = len(names) - _MOST_LISTED
+    return ", ".join(names[:_MOST_LISTED]) + (f" and {more} more" if more > 0 else "")
+
+
+ERROR = "error.json"
+"""The file that the subprocess writes in place of a result: a status code and a message."""
+
+_PROGRAM, _FACTS = "program", "facts.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """The facts about a converted program beside its arrays, in values that JSON has.
+
+    Attributes:
+        weights: the name, element type and shape of each weight, with the name as in the model's ``state_dict``.
+        inputs: for each leaf of the inputs the type of a Python value; empty for a tensor.
+        results: for each leaf of the results whether it is an array; the others are None.
+        input_tree: the structure of the inputs, as PyTorch writes it.
+        output_tree: the structure of the results.
+        names: the names of the positional arguments, and then of the others; empty if unknown.
+    """
+
+    weights: Sequence[tuple[str, str, Sequence[int]]]
+    inputs: Sequence[str]
+    results: Sequence[bool]
+    input_tree: str
+    output_tree: str
+    names: Sequence[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Converted:
+    """A converted program.
+
+    Attributes:
+        program: a file of ``jax.export``: a function of the weights and then of the inputs that are tensors.
+        facts: the facts that the file of the program does not state.
+        weights: the parameters, buffers and constants of the model.
+    """
+
+    program: bytes
+    facts: Facts
+    weights: Sequence[np.ndarray[Any, Any]] = field(repr=False)
+
+    def write(self, folder: Path) -> None:
+        """Write the program into a folder."""
+        for number, weight in enumerate(self.weights):
+            weight.tofile(folder / str(number))
+        (folder / _FACTS).write_text(json.dumps(asdict(self.facts)) + "\n", encoding="utf-8")
+        (folder / _PROGRAM).write_bytes(self.program)
+
+    @staticmethod
+    def read(folder: Path) -> Converted:
+        """Return the program that ``write`` wrote into a folder."""
+        facts = Facts(**json.loads((folder / _FACTS).read_text(encoding="utf-8")))
+        weights = [
+            np.fromfile(folder / str(number), ElementType[element_type].dtype).reshape(shape)
+            for number, (_, element_type, shape) in enumerate(facts.weights)
+        ]
+        return Converted((folder / _PROGRAM).read_bytes(), facts, weights)
+
+
+def convert(exported_program: Any) -> Converted:
+    """Return a ``torch.export.ExportedProgram`` as a program in StableHLO. JAX traces it in this process.
+
+    Raises:
+        FailedPreconditionError: PyTorch, JAX or torchax is not installed.
+        UnimplementedError: torchax cannot lower an operation, or the program is more than a function of its inputs.
+    """
+    table = load_torchax(PURPOSE).decompositions.DECOMPOSITIONS
+    import jax
+
+    root = exported_program.module_call_graph[0].signature
+    names = tuple(getattr(root, "forward_arg_names", None) or ())  # decomposition drops them
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # PyTorch and torchax warn about their own code
+        with refusing("PyTorch cannot decompose the program"):
+            exported_program = exported_program.run_decompositions().run_decompositions(table)
+        # Integers of PyTorch have 64 bits. And lines in the sources of torchax would be no help in the program.
+        with jax.enable_x64(True), _setting("jax_traceback_in_locations_limit", 0):
+            return _traced(exported_program, names)
+
+
+def _traced(exported_program: Any, names: Sequence[str]) -> Converted:
+    import jax
+
+    graph = TorchGraph(exported_program)
+    symbolic = graph.symbolic_sizes()
+    weights: dict[str, np.ndarray[Any, Any]] = {}
+    python_types = []
+    types: dict[Any, Any] = {}  # of the nodes whose values are arguments of the program
+    for node, spec in graph.inputs:
+        value = node.meta["val"]
+        if spec.kind.name in ("PARAMETER", "BUFFER", "CONSTANT_TENSOR"):
+            weights[spec.target] = array = _array(exported_program, spec.target, graph)
+            types[node] = jax.ShapeDtypeStruct(array.shape, array.dtype)
+        elif spec.kind.name == "USER_INPUT":
+            python_types.append("" if graph.is_tensor(value) else type(value).__name__)
+            if graph.is_tensor(value):
+                types[node] = jax.ShapeDtypeStruct(graph.shape(value, symbolic), graph.dtype(value))
+
+    def forward(*arrays: Any) -> Any:
+        return graph.results(dict(zip(types, arrays, strict=True)))
+
+    # JAX takes the names of the arguments from here.
+    named = [inspect.Parameter(node.name, inspect.Parameter.POSITIONAL_ONLY) for node in types]
+    forward.__signature__ = inspect.Signature(named)  # type: ignore[attr-defined]
+    with refusing("JAX cannot export the program"):
+        program = bytes(jax.export.export(jax.jit(forward), platforms=["cpu"])(*types.values()).serialize())
+    facts = Facts(
+        weights=[(name, ElementType.of(array.dtype).name, array.shape) for name, array in weights.items()],
+        inputs=python_types,
+        results=[graph.is_array(spec) for spec in graph.outputs if spec.kind.name == "USER_OUTPUT"],
+        input_tree=_spelled(exported_program.call_spec.in_spec),
+        output_tree=_spelled(exported_program.call_spec.out_spec),
+        names=names,
+    )
+    return Converted(program, facts, tuple(weights.values()))
+
+
+def _array(exported_program: Any, name: str, graph: TorchGraph) -> np.ndarray[Any, Any]:
+    """Return a parameter, a buffer or a constant; in the memory of the tensor where that is possible."""
+    import torch
+
+    state = exported_program.state_dict
+    tensor = state[name] if name in state else exported_program.constants[name]
+    if tensor.layout != torch.strided or tensor.is_quantized:
+        raise UnimplementedError(f"expected dense tensors as weights, found {name!r} of type {tensor.type()}")
+    flat = tensor.detach().cpu().contiguous().reshape(-1)
+    octets: np.ndarray[Any, Any] = flat.view(torch.uint8).numpy()  # NumPy lacks types such as bfloat16
+    return octets.view(graph.dtype(tensor)).reshape(tuple(tensor.shape))
+
+
+def _spelled(structure: Any) -> str:
+    from torch.utils import _pytree
+
+    with refusing("PyTorch cannot write the structure of the arguments or results"):
+        return str(_pytree.treespec_dumps(structure))
+
+
+@contextlib.contextmanager
+def _setting(name: str, value: Any) -> Iterator[None]:
+    """Change a setting of JAX for a while."""
+    import jax
+
+    before = getattr(jax.config, name)
+    jax.config.update(name, value)
+    try:
+        yield
+    finally:
+        jax.config.update(name, before)
+
+
+def _load(path: str) -> Any:
+    """Return the ``ExportedProgram`` in a file. PyTorch may unpickle tensors, and nothing else."""
+    os.environ["TORCH_FORCE_WEIGHTS_ONLY_LOAD"] = "1"
+    load_torchax(PURPOSE)
+    import torch
+
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return torch.export.load(path)
+    except pickle.UnpicklingError as error:
+        raise InvalidArgumentError(
+            "expected a program of torch.export whose pickled objects are tensors, found others, which are not loaded"
+        ) from error
+    except Exception as error:
+        raise InvalidArgumentError(
+            f"expected a program of torch.export, which PyTorch {torch.__version__} cannot read: {first_line(error)}"
+        ) from error
+
+
+def main() -> None:
+    """Convert the file that the first argument names, and write the result into the folder of the second."""
+    source, folder = sys.argv[1], Path(sys.argv[2])
+    os.environ["JAX_PLATFORMS"] = "cpu"  # an accelerator belongs to the process that calls the model
+    try:
+        convert(_load(source)).write(folder)
+    except PjrtError as error:
+        (folder / ERROR).write_text(json.dumps([int(error.code), error.message]), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
 
 
 class ExportedProgram(Protocol):

@@ -1,15 +1,123 @@
-"""The shapes of a dynamic program's arguments, from all shapes, some of them, or sizes of symbols."""
+"""The shapes of a dynamic program's arguments, from all shapes, some of them, or sizes of symbols.
+
+``jax.export`` writes symbolic sizes, expressions such as ``2*b + 1`` that stand for sizes of dynamic arguments. Their
+grammar is Python's, with ``^`` for powers and the functions ``floordiv``, ``mod``, ``max`` and ``min``.
+
+It writes assertions, too: custom calls that state conditions on the shapes of the arguments. Beside the condition, each
+has the message for shapes that do not meet it, and the message has the symbolic shapes of all dynamic arguments. No
+other part of the program has them.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Protocol, SupportsIndex
+import ast
+import functools
+import operator
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Protocol, SupportsIndex
 
 from pjrt.api.checks import expect_sequence
 from pjrt.api.errors import InvalidArgumentError
 from pjrt.api.loaded_executable import choices
 from pjrt.api.shape_spec import Shapes, expect_shape
-from pjrt.stablehlo.shapes.symbolic_size import evaluate, solve, symbols_in
+from pjrt.stablehlo.mlir_module import MlirModule, senseless_refused, walk
+
+_LONGEST = 1000
+_GREATEST_POWER = 64
+_GREATEST_BASE = 1 << 63
+_FUNCTIONS: Mapping[str, Callable[[int, int], int]] = {
+    "floordiv": operator.floordiv,
+    "mod": operator.mod,
+    "max": max,
+    "min": min,
+}
+_OPERATORS: Mapping[type[ast.operator], Callable[[int, int], int]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+}
+
+
+@functools.lru_cache(1024)
+def symbols_in(size: str) -> frozenset[str]:
+    """Return the symbols in a symbolic size.
+
+    Raises:
+        InvalidArgumentError: the text is no symbolic size.
+    """
+    names = (node.id for node in ast.walk(_parsed(size)) if isinstance(node, ast.Name))
+    return frozenset(names) - _FUNCTIONS.keys()
+
+
+def evaluate(size: str, sizes: Mapping[str, int]) -> int:
+    """Return the value of a symbolic size for these sizes of its symbols.
+
+    Raises:
+        InvalidArgumentError: the text is no symbolic size, or divides by zero.
+        KeyError: a symbol has no size.
+    """
+    try:
+        return _value(_parsed(size), sizes)
+    except (OverflowError, RecursionError, ValueError, ZeroDivisionError) as error:
+        raise InvalidArgumentError(f"the size {size!r} has no value for {dict(sizes)}: {error}") from error
+
+
+def solve(size: str, value: int, sizes: Mapping[str, int]) -> tuple[str, int] | None:
+    """Return the one symbol without a size and the size for which a symbolic size has a value.
+
+    Returns:
+        The symbol and its size; ``None`` if several symbols have no size, if all have, or if the symbolic size is not
+        linear in the symbol.
+    """
+    unknown = symbols_in(size) - sizes.keys()
+    if len(unknown) != 1:
+        return None
+    (symbol,) = unknown
+
+    def at(number: int) -> int:
+        return evaluate(size, {**sizes, symbol: number})
+
+    try:
+        begin = at(0)
+        slope = at(1) - begin
+    except InvalidArgumentError:
+        return None
+    if not slope or (value - begin) % slope:
+        return None
+    solution = (value - begin) // slope
+    return (symbol, solution) if at(solution) == value else None
+
+
+@functools.lru_cache(1024)
+def _parsed(size: str) -> ast.expr:
+    if len(size) <= _LONGEST and re.fullmatch(r"[\w\s+*^(),-]+", size):
+        try:
+            return ast.parse(size.strip().replace("^", "**"), mode="eval").body
+        except (SyntaxError, ValueError, RecursionError, MemoryError):
+            pass
+    raise InvalidArgumentError(f"expected a symbolic size such as 'b' or '2*b + 1', found {size[:100]!r}")
+
+
+def _value(node: ast.expr, sizes: Mapping[str, int]) -> int:
+    match node:
+        case ast.Constant(value=int(number)) if not isinstance(number, bool):
+            return number
+        case ast.Name(id=name):
+            return sizes[name]
+        case ast.UnaryOp(op=ast.USub(), operand=operand):
+            return -_value(operand, sizes)
+        case ast.BinOp(left=left, op=ast.Pow(), right=ast.Constant(value=int(power))) if 0 <= power <= _GREATEST_POWER:
+            base = _value(left, sizes)
+            if abs(base) > _GREATEST_BASE:  # powers of powers would take for ever
+                raise OverflowError(f"{base} to the power of {power}")
+            return int(base**power)
+        case ast.BinOp(left=left, op=kind, right=right) if type(kind) in _OPERATORS:
+            return _OPERATORS[type(kind)](_value(left, sizes), _value(right, sizes))
+        case ast.Call(func=ast.Name(id=name), args=[left, right]) if name in _FUNCTIONS:
+            return _FUNCTIONS[name](_value(left, sizes), _value(right, sizes))
+    raise InvalidArgumentError(f"expected a symbolic size such as 'b' or '2*b + 1', found {ast.unparse(node)[:100]!r}")
+
 
 Shape = tuple[int, ...]
 
@@ -222,3 +330,75 @@ class _Solver:
         """Return the index, name and stated shape of an argument."""
         name = self.arguments[index].name
         return f"argument {index}{f' ({name})' if name else ''} of shape {spelled_shape(self.stated[index])}"
+
+
+_TARGET = "shape_assertion"
+
+_ADVICE = r"[\s.,]*Please see \S+ for more details\.?$"
+_SPECIFICATIONS = "polymorphic shapes specifications: "
+_SPECIFICATION = r"\.shape = \("
+
+
+def symbolic_shapes(module: MlirModule, shapes: Sequence[StatedShape]) -> list[StatedShape]:
+    """Return the shapes of a program's arguments with symbolic sizes where the program's shape assertions state them.
+
+    Args:
+        module: the program.
+        shapes: the shapes of its arguments by their types.
+    """
+    dynamic = [index for index, shape in enumerate(shapes) if is_dynamic(shape)]
+    if not dynamic:
+        return list(shapes)
+    with module as mlir, senseless_refused():
+        message = next(_messages(mlir), "")
+    stated = list(_specifications(message))
+    if len(stated) != len(dynamic) or not all(map(_agree, stated, (shapes[index] for index in dynamic))):
+        return list(shapes)
+    symbolic = list(shapes)
+    for index, shape in zip(dynamic, stated, strict=True):
+        symbolic[index] = shape
+    return symbolic
+
+
+def is_assertion(operation: Any) -> bool:
+    """Whether an operation of MLIR's is a shape assertion."""
+    return operation.name == "stablehlo.custom_call" and bool(operation.attributes["call_target_name"].value == _TARGET)
+
+
+def without_advice(message: str) -> str:
+    """Return the message of a shape assertion without the address of JAX's documentation."""
+    return re.sub(_ADVICE, "", message.strip()).replace(" (= ", " (").replace("), .", ")")
+
+
+def _messages(mlir: Any) -> Iterator[str]:
+    for operation in walk(mlir.operation):
+        if is_assertion(operation) and "error_message" in operation.attributes:
+            yield str(operation.attributes["error_message"].value)
+
+
+def _specifications(message: str) -> Iterator[StatedShape]:
+    """Yield the shapes in ``…specifications: args[0].shape = (b, 16),args[1].shape = (b,).``"""
+    text = message.partition(_SPECIFICATIONS)[2]
+    for match in re.finditer(_SPECIFICATION, text):
+        yield tuple(int(size) if size.isdigit() else size for size in _sizes(text, match.end()))
+
+
+def _sizes(text: str, begin: int) -> Iterator[str]:
+    """Yield the sizes of a shape, up to the bracket that closes it."""
+    depth = 0
+    for end in range(begin, len(text)):
+        character = text[end]
+        if depth == 0 and character in ",)":
+            if size := text[begin:end].strip():
+                yield size
+            if character == ")":
+                return
+            begin = end + 1
+        depth += (character == "(") - (character == ")")
+
+
+def _agree(symbolic: StatedShape, by_type: StatedShape) -> bool:
+    return len(symbolic) == len(by_type) and all(
+        isinstance(size, str) if stated is None else size == stated
+        for size, stated in zip(symbolic, by_type, strict=True)
+    )

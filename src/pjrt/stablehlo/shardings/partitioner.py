@@ -5,6 +5,8 @@ each value, and inserts the collectives that move parts. It belongs to XLA's com
 own, so the program is compiled for the CPU, with as many virtual devices as it needs, and the module is taken from
 between two of the compiler's passes, where XLA writes it to a file. Generating code would take ten times as long as
 all that comes before it. An operation that XLA has no code for, a result of its own, ends the compilation there.
+
+XLA notes the shardings in a module which it has partitioned; they are read here, too.
 """
 
 from __future__ import annotations
@@ -21,18 +23,106 @@ from typing import Any
 from pjrt.api.compile_options import CompileOptions, DeviceAssignment, OptionValue
 from pjrt.api.errors import InvalidArgumentError, UnimplementedError
 from pjrt.api.program import AnyProgram, Program, ProgramFormat, is_from_framework
-from pjrt.stablehlo import _mlir, jaxlib
-from pjrt.stablehlo._mlir import MlirModule
-from pjrt.stablehlo.compilation_advice import with_advice
-from pjrt.stablehlo.conversion import to_module
-from pjrt.stablehlo.debug_options import with_debug_options
-from pjrt.stablehlo.hlo_custom_calls import DIVIDED_TARGET
-from pjrt.stablehlo.mlir_walk import walk
-from pjrt.stablehlo.primitive_type import ELEMENT_TYPES
+from pjrt.stablehlo import hlo_proto, jaxlib, mlir_module
+from pjrt.stablehlo.analysis.compatibility import with_advice
+from pjrt.stablehlo.conversion import to_hlo, to_module, with_fitting_partitioner, with_partitioning
+from pjrt.stablehlo.hlo_parameters import DIVIDED_TARGET, ELEMENT_TYPES, TUPLE
+from pjrt.stablehlo.hlo_proto import fields, with_debug_options
+from pjrt.stablehlo.mlir_module import MlirModule, walk
 from pjrt.stablehlo.reader import read
-from pjrt.stablehlo.shardings.module_shardings import as_tiles
-from pjrt.stablehlo.shardings.stated_partitioning import with_fitting_partitioner, with_partitioning
+from pjrt.stablehlo.shardings.sharding import Sharding
 from pjrt.stablehlo.types import TensorType
+
+# HloModuleProto; OpSharding.Type
+_PROGRAM_SHAPE, _OUTPUT_SHARDING, _PARAMETER_SHARDINGS = 4, 12, 14
+_READ = (_PROGRAM_SHAPE, _OUTPUT_SHARDING, _PARAMETER_SHARDINGS)
+_TUPLE_SHARDING = 2
+_NAMED_SHARDING = b"\x72"
+"""How the field ``named_sharding`` of an ``OpSharding`` begins."""
+
+_NOTES_PURPOSE = "note the shardings of a program"
+
+
+def with_shardings(
+    program: Program, parameter_shardings: Sequence[bytes] | None, output_shardings: Sequence[bytes] | None
+) -> Program:
+    """Return an optimized program as an ``HloModuleProtoWithConfig`` with XLA's notes of its shardings.
+
+    XLA reads the shardings of an executable there. StableHLO, HLO text and the programs of other compilers do not have
+    these notes.
+
+    Args:
+        program: the program. Its bytes are trusted. The notes that it has already stay.
+        parameter_shardings: the sharding of each parameter as a serialized ``xla.OpSharding``; ``None`` for no notes.
+        output_shardings: the same for each result.
+
+    Raises:
+        PjrtError: as for ``to_hlo``.
+    """
+    program = to_hlo(program, with_config=True, trusted=True)
+    place = hlo_proto.screen(program.code)
+    module = program.code[place.begin : place.end]
+    present = {number: module[begin:end] for number, _, begin, end in fields(module) if number in _READ}
+    shape = hlo_proto.parse_message("ProgramShapeProto", present[_PROGRAM_SHAPE])
+    notes = hlo_proto.new_message("HloModuleProto")
+    if parameter_shardings is not None and _PARAMETER_SHARDINGS not in present:
+        tupled = [parameter.element_type for parameter in shape.parameters] == [TUPLE]
+        notes.spmd_parameters_shardings.extend([_of_tuple(parameter_shardings)] if tupled else parameter_shardings)
+    if output_shardings is not None and _OUTPUT_SHARDING not in present:
+        tupled = shape.result.element_type == TUPLE
+        notes.spmd_output_sharding = _of_tuple(output_shardings) if tupled else output_shardings[0]
+    if not notes.ByteSize():
+        return program
+    # Protobuf reads the fields of a message in any order, so the notes may stand behind all others.
+    whole = hlo_proto.parse_message("HloModuleProtoWithConfig", program.code)
+    whole.hlo_module = module + notes.SerializeToString()
+    return Program(whole.SerializeToString(), ProgramFormat.HLO_WITH_CONFIG)
+
+
+def with_notes(program: Program, parameter_notes: Sequence[bytes], result_notes: Sequence[bytes]) -> Program:
+    """Return a program of whole values with XLA's notes of its shardings, as ``partition`` returns them.
+
+    A program of StableHLO stays one, with the attributes for notes that XLA's converters know.
+    """
+    if program.format != ProgramFormat.MLIR:
+        return with_shardings(program, parameter_notes, result_notes)
+    ir = jaxlib.load("mlir.ir", _NOTES_PURPOSE)
+    module = to_module(read(program), trusted=True)
+    with module as mlir:
+        texts = [ir.StringAttr.get(note) for note in parameter_notes]
+        result = result_notes[0] if len(result_notes) == 1 else _of_tuple(result_notes)
+        attributes = mlir.operation.attributes
+        attributes["mhlo.spmd_parameters_shardings"] = ir.ArrayAttr.get(texts)
+        attributes["mhlo.spmd_output_sharding"] = ir.StringAttr.get(result)
+    return Program(mlir_module.write_bytecode(module))
+
+
+def as_tiles(sharding: bytes) -> bytes:
+    """Return a serialized ``xla.OpSharding`` over the axes of a mesh as one of tiles, as XLA's executables report it.
+
+    Shardings of other kinds stay as they are.
+    """
+    if _NAMED_SHARDING not in sharding or not hlo_proto.parse_message("OpSharding", sharding).HasField(
+        "named_sharding"
+    ):
+        return sharding
+    hlo = jaxlib.load_hlo(_NOTES_PURPOSE)
+    if not hasattr(hlo.HloSharding, "v3_to_v2_sharding"):  # jaxlib 0.9
+        return Sharding.from_proto(sharding).to_proto()
+    proto = hlo.OpSharding()
+    proto.ParseFromString(sharding)
+    tiles: bytes = hlo.HloSharding.v3_to_v2_sharding(hlo.HloSharding.from_proto(proto)).to_proto().SerializeToString()
+    return tiles
+
+
+def _of_tuple(shardings: Sequence[bytes]) -> bytes:
+    """Return the sharding of a tuple whose elements have these shardings. XLA's has one also for the empty tuple."""
+    elements = shardings or [b""]
+    message: bytes = hlo_proto.new_message(
+        "OpSharding", type=_TUPLE_SHARDING, tuple_shardings=elements
+    ).SerializeToString()
+    return message
+
 
 _PURPOSE = "partition a program"
 _STOP = "pjrt_no_code_after_partitioning"
@@ -60,7 +150,7 @@ class Partitioned:
     @property
     def program(self) -> Program:
         """The module as a program."""
-        return Program(_mlir.write_bytecode(self.module))
+        return Program(mlir_module.write_bytecode(self.module))
 
 
 def partition(program: AnyProgram, options: CompileOptions | None = None) -> Partitioned:
@@ -90,7 +180,7 @@ def partition(program: AnyProgram, options: CompileOptions | None = None) -> Par
         _check_calls(mlir, main)
         _append_stop(main, as_result=shardy)
     try:
-        dumped = _compile_and_dump(_mlir.write_bytecode(module), _options(options))
+        dumped = _compile_and_dump(mlir_module.write_bytecode(module), _options(options))
     except InvalidArgumentError as error:
         raise with_advice(error, program, options) from error
     hlo = read(Program(dumped, ProgramFormat.HLO))

@@ -26,10 +26,9 @@ from pjrt.devices.reference.core.region import Region
 from pjrt.devices.reference.core.registry import Rule
 from pjrt.devices.reference.core.values import EXPECTED, unknown_type
 from pjrt.stablehlo.mlir_attributes import decode_attribute
-from pjrt.stablehlo.mlir_types import decode_type
 from pjrt.stablehlo.operation import Value
 from pjrt.stablehlo.parser import OperationParser
-from pjrt.stablehlo.types import TensorType, TokenType, ValueType
+from pjrt.stablehlo.types import TensorType, TokenType, ValueType, decode_type
 
 _TERMINATORS = frozenset({"func.return", "stablehlo.return", "sdy.return", "chlo.return", "mhlo.return"})
 _CONSTANTS = frozenset({"stablehlo.constant", "chlo.constant", "sdy.constant"})

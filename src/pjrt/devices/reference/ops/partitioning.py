@@ -16,8 +16,7 @@ from pjrt.devices.reference.core.op_view import OpView
 from pjrt.devices.reference.core.registry import op
 from pjrt.devices.reference.spmd.replica_groups import Rendezvous, all_partitions
 from pjrt.stablehlo.attributes import Opaque
-from pjrt.stablehlo.shardings.mesh_sharding import Mesh
-from pjrt.stablehlo.shardings.sharding import REPLICATED, Sharding
+from pjrt.stablehlo.shardings.sharding import REPLICATED, Mesh, Sharding
 from pjrt.stablehlo.shardings.sharding_parser import parse_gspmd, parse_mesh, parse_sdy
 
 Array = Any

@@ -1,4 +1,4 @@
-"""The one module that touches MLIR's bindings; XLA's converters are in ``_hlo_conversion``.
+"""Modules of MLIR: the one place that touches MLIR's bindings; XLA's converters are in ``_hlo_conversion``.
 
 MLIR's objects are not safe to use from several threads at once, and keep their context alive. So each module gets a
 context of its own, without worker threads. The user of an ``MlirModule`` enters it, which takes its lock.
@@ -8,16 +8,244 @@ from __future__ import annotations
 
 import functools
 import io
+import re
 import threading
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from itertools import chain
 from types import TracebackType
 from typing import Any, NamedTuple
 
-from pjrt.api.errors import DataLossError, InvalidArgumentError
+from pjrt.api.errors import DataLossError, InternalError, InvalidArgumentError, PjrtError
 from pjrt.stablehlo import jaxlib
-from pjrt.stablehlo._diagnostics import collected, first_in, first_of, place_of, shortened
-from pjrt.stablehlo._verification import broken_rule
-from pjrt.stablehlo.mlir_walk import walk_with_depths
-from pjrt.stablehlo.version import Version
+from pjrt.stablehlo.format import Version
+
+_LONGEST = 600
+
+
+@contextmanager
+def collected(context: Any) -> Iterator[list[str]]:
+    """Collect the diagnostics of a context, which go to the standard error output otherwise."""
+    messages: list[str] = []
+
+    def listen(diagnostic: Any) -> bool:
+        messages.append(f"{place_of(str(diagnostic.location))}{diagnostic.message}")
+        return True
+
+    handler = context.attach_diagnostic_handler(listen)
+    try:
+        yield messages
+    finally:
+        handler.detach()
+    if handler.had_error:
+        raise InternalError("the handler of MLIR's diagnostics failed")
+
+
+@contextmanager
+def senseless_refused() -> Iterator[None]:
+    """Convert errors that the bindings raise for names and values that only damaged programs have."""
+    try:
+        yield
+    except PjrtError:
+        raise
+    except (AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
+        raise InvalidArgumentError(f"the program holds something senseless: {type(error).__name__}: {error}") from error
+
+
+def place_of(location: str) -> str:
+    """Return a diagnostic's location as a prefix; positions in text without a name are ``line:column``.
+
+    Of a chain of calls, which may fill the whole message, the innermost is left.
+    """
+    inside, *callers = location.removeprefix("loc(").removesuffix(")").split(" at callsite(")
+    if callers:
+        inside = inside.replace("callsite(", "")
+        inside += ")" * (inside.count("(") - inside.count(")"))
+    if inside == "unknown" or inside.endswith(":0:0"):
+        return ""
+    return inside.removeprefix('"-":') + ": "
+
+
+def first_of(messages: list[str], error: Exception) -> str:
+    """Return the first of the collected messages; the first diagnostic in an exception's text if there are none."""
+    return shortened(messages[0]) if messages else first_in(error)
+
+
+_DIAGNOSTIC = r'error: (?:"-":(\d+:\d+)|[^\n]*?): (.*)'
+
+
+def first_in(error: Exception) -> str:
+    """Return the first of the diagnostics that the bindings put into one exception."""
+    text = str(error)
+    match = re.search(_DIAGNOSTIC, text, re.DOTALL)
+    if match is None:
+        return shortened(text)
+    place = "" if match[1] in (None, "0:0") else f"line {match[1].replace(':', ', column ')}: "
+    return shortened(place + re.split(r"\n\s*(?:note|error): ", match[2])[0])
+
+
+def shortened(message: str) -> str:
+    """Return a message in one line of limited length."""
+    one_line = " ".join(message.split())
+    return one_line if len(one_line) <= _LONGEST else one_line[:_LONGEST] + " …"
+
+
+Sizes = Sequence[int | None]
+"""The sizes of a tensor; None for one that is known only when the program runs."""
+
+
+def broken_rule(operation: Any) -> str:
+    """Return the rule that an operation breaks, and what was found; empty if it breaks none."""
+    rule = _RULES.get(operation.name)
+    return "" if rule is None else rule(operation)
+
+
+def _gather(operation: Any) -> str:
+    widths = list(operation.attributes["slice_sizes"])
+    if 0 not in widths or 0 in _sizes(operation.results[0]):
+        return ""
+    numbers = str(operation.attributes["dimension_numbers"])
+    dropped = [int(number) for match in re.findall(_DROPPED, numbers) for number in re.findall(r"\d+", match)]
+    if all(widths[dimension] for dimension in dropped):
+        return ""
+    return f"expects slice sizes of 1 in dimensions that the result drops, found {widths}"
+
+
+_DROPPED = r"(?:collapsed_slice_dims|operand_batching_dims) = \[([^\]]*)\]"
+
+
+def _torch_index_select(operation: Any) -> str:
+    values, indices = map(_sizes, operation.operands)
+    dimension, batches = (operation.attributes[name].value for name in ("dim", "batch_dims"))
+    if not 0 <= batches <= min(dimension, len(indices)) or dimension >= len(values):
+        return (
+            f"expects 0 <= batch_dims <= dim < {len(values)} and batch_dims <= {len(indices)}, found batch_dims "
+            f"{batches} and dim {dimension}"
+        )
+    if not _fit(values[:batches], indices[:batches]):
+        return f"expects operands of equal sizes in batch_dims, found {_spelled(values)} and {_spelled(indices)}"
+    return _wrong_result(operation, [*values[:dimension], *indices[batches:], *values[dimension + 1 :]])
+
+
+def _einsum(operation: Any) -> str:
+    config = str(operation.attributes["einsum_config"].value)
+    given, arrow, wanted = config.replace(" ", "").partition("->")
+    terms, operands = given.split(","), [_sizes(operand) for operand in operation.operands]
+    if len(terms) != len(operands):
+        return f"expects einsum_config to have a term for each of {len(operands)} operands, found {config!r}"
+    if "." in config:  # the dimensions that dots stand for are left to the compiler
+        return ""
+    known: dict[str, int | None] = {}
+    for letters, sizes in zip(terms, operands, strict=True):
+        if len(letters) != len(sizes) or not re.fullmatch("[a-zA-Z]*", letters):
+            return f"expects {len(sizes)} letters for the operand {_spelled(sizes)}, found {letters!r} in {config!r}"
+        for letter, size in zip(letters, sizes, strict=True):
+            before = known.setdefault(letter, size)
+            if not _fit([before], [size]) and 1 not in (before, size):
+                return f"expects one size for {letter!r} of {config!r}, found {before} and {size}"
+            known[letter] = size if before in (None, 1) else before
+    uses = Counter(given)
+    result = wanted if arrow else sorted(letter for letter in known if uses[letter] == 1)
+    if not known.keys() >= set(result) or len(set(result)) < len(result):
+        return f"expects letters of the operands behind the arrow, each once, found {config!r}"
+    return _wrong_result(operation, [known[letter] for letter in result])
+
+
+def _wrong_result(operation: Any, expected: Sizes) -> str:
+    found = _sizes(operation.results[0])
+    return "" if _fit(expected, found) else f"expects a result of shape {_spelled(expected)}, found {_spelled(found)}"
+
+
+def _fit(sizes: Sizes, others: Sizes) -> bool:
+    return len(sizes) == len(others) and all(
+        None in (size, other) or size == other for size, other in zip(sizes, others, strict=True)
+    )
+
+
+def _window(operation: Any) -> str:
+    """Refuse the number by which MLIR marks unknown sizes: it takes it for such a size, and no window has one."""
+    sizes = list(operation.attributes["window_dimensions"]) if "window_dimensions" in operation.attributes else []
+    return "" if all(size > 0 for size in sizes) else f"expects window_dimensions above 0, found {sizes}"
+
+
+def _sizes(value: Any) -> Sizes:
+    type_ = value.type
+    return [None if type_.is_dynamic_dim(i) else type_.get_dim_size(i) for i in range(type_.rank)]
+
+
+def _spelled(sizes: Sizes) -> str:
+    return f"[{', '.join('?' if size is None else str(size) for size in sizes)}]"
+
+
+_RULES: Mapping[str, Callable[[Any], str]] = {
+    "stablehlo.einsum": _einsum,
+    "stablehlo.gather": _gather,
+    "stablehlo.reduce_window": _window,
+    "stablehlo.select_and_scatter": _window,
+    "stablehlo.torch_index_select": _torch_index_select,
+    "stablehlo.unary_einsum": _einsum,
+}
+
+
+def walk(operation: Any) -> Iterator[Any]:
+    """Yield an operation and each one inside it, in the order of the text.
+
+    MLIR's own walk calls back from C++. A daemon thread that Python ends in such a call, at the end of the interpreter,
+    takes the process with it.
+    """
+    for inner, _ in walk_with_depths(operation):
+        yield inner
+
+
+def walk_with_depths(operation: Any) -> Iterator[tuple[Any, int]]:
+    """Yield what ``walk`` yields, each operation with the number of operations that it lies in."""
+    waiting: list[Iterator[Any]] = [iter((operation,))]
+    while waiting:
+        operation = next(waiting[-1], None)
+        if operation is None:
+            waiting.pop()
+            continue
+        inner = operation.operation
+        yield inner, len(waiting) - 1
+        regions = inner.regions
+        if len(regions):
+            waiting.append(chain.from_iterable(block.operations for region in regions for block in region.blocks))
+
+
+def top_level(module: Any) -> Iterator[Any]:
+    """Yield the operations of a module that lie in no other one, such as its functions."""
+    for operation in module.body.operations:
+        yield operation.operation
+
+
+def symbols(attribute: Any) -> Iterator[str]:
+    """Yield the names of the functions and meshes that an attribute refers to."""
+    kind = type(attribute).__name__
+    if kind == "FlatSymbolRefAttr":
+        yield attribute.value
+    elif kind == "SymbolRefAttr":
+        yield attribute.value[-1]
+    elif kind == "ArrayAttr":
+        for inner in attribute:
+            yield from symbols(inner)
+    elif kind == "DictAttr":
+        for item in attribute:
+            yield from symbols(item.attr)
+
+
+def inline(operation: Any) -> None:
+    """Put the operations of a region in the place of the operation that has it."""
+    block = operation.regions[0].blocks[0]
+    for argument, operand in zip(block.arguments, operation.operands, strict=True):
+        argument.replace_all_uses_with(operand)
+    *inner, last = list(block.operations)
+    for each in inner:
+        each.operation.move_before(operation)
+    for result, value in zip(operation.results, last.operation.operands, strict=True):
+        result.replace_all_uses_with(value)
+    operation.erase()
+
 
 FEW_ELEMENTS = 4
 """Constants of more elements are large: they can be left out of text."""

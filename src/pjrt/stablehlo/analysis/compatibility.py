@@ -1,18 +1,49 @@
-"""The requirements of a parsed program, held against what a device declares: operation by operation, type by type."""
+"""Compatibility: whether a device can run a program, judged by a look into the program.
+
+The device is known by its ``Capabilities`` only. Its declarations are believed; where it declares nothing, the verdict
+stays open. A device that lists its operations is expected to look at each of them. A device that does not is a
+compiler, which may remove what it could not run, so only what it cannot avoid rules a program out.
+
+When a compilation has failed, ``with_advice`` looks for the reason in the program: the messages of compilers name
+operations of their own.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
-from pjrt.api.capability import SHOWN, Capabilities, Feature, Reason, ReasonKind, Verdict
+from pjrt.api.capability import (
+    SHOWN,
+    Capabilities,
+    Effort,
+    Feature,
+    Reason,
+    ReasonKind,
+    StaticCheck,
+    Support,
+    Verdict,
+    decide,
+    format_reason,
+)
 from pjrt.api.compile_options import CompileOptions
 from pjrt.api.element_type import ElementType
-from pjrt.api.program import SourceLocation
-from pjrt.stablehlo._call_graph import CallGraph
+from pjrt.api.errors import FailedPreconditionError, InvalidArgumentError, PjrtError, ResourceExhaustedError
+from pjrt.api.program import AnyProgram, Program, ProgramFormat, SourceLocation
+from pjrt.stablehlo import conversion
+from pjrt.stablehlo.analysis.outline import COLLECTIVES, CallGraph, faults
+from pjrt.stablehlo.conversion import to_module, with_partitioning
+from pjrt.stablehlo.format import Version, artifact_version
 from pjrt.stablehlo.location import Location
+from pjrt.stablehlo.mlir_attributes import left_out
+from pjrt.stablehlo.mlir_module import MlirModule, shortened, walk
 from pjrt.stablehlo.operation import Function, Operation, ParsedProgram
-from pjrt.stablehlo.outline import COLLECTIVES, faults
+from pjrt.stablehlo.parser import parse_module
+from pjrt.stablehlo.reader import read
+from pjrt.stablehlo.shapes.argument_shapes import is_dynamic, spelled_shape, symbols_in_shape
+from pjrt.stablehlo.shardings.sharding_parser import StatedSharding
+from pjrt.stablehlo.signatures import ArgumentInfo, signature_of
 from pjrt.stablehlo.types import FutureType, OpaqueType, TensorType, TupleType, ValueType
 
 STRUCTURE = frozenset({"func.return", "func.call", "stablehlo.return", "chlo.return", "mhlo.return", "sdy.return"})
@@ -263,3 +294,207 @@ def _spelled(types: frozenset[ElementType]) -> str:
     shown = [type_.mlir for type_ in sorted(types)][:_SHOWN_TYPES]
     more = len(types) - len(shown)
     return (", ".join(shown) or "none") + (f" and {more} more" if more else "")
+
+
+def supports(
+    program: AnyProgram,
+    options: CompileOptions | None,
+    capabilities: Capabilities,
+    *,
+    effort: Effort | str | None = None,
+    compile: Callable[[], Any] | None = None,
+) -> Support:
+    """Return whether a device with these capabilities can run a program.
+
+    Args:
+        program: a program in any encoding.
+        options: how it is compiled; the defaults are for one device.
+        capabilities: what is known of the device.
+        effort: the effort to make; None for the cheapest that gives a yes or a no.
+        compile: compiles the program for the device; None where that is impossible.
+
+    Raises:
+        InvalidArgumentError: the source is not a program.
+        DataLossError: the program is truncated or corrupt.
+    """
+    return decide(effort, static_check(program, options, capabilities), compile)
+
+
+def static_check(program: AnyProgram, options: CompileOptions | None, capabilities: Capabilities) -> StaticCheck:
+    """Return a check of a program for a device with these capabilities; see ``pjrt.api.capability.decide``.
+
+    The program is parsed once, where that is needed.
+
+    Raises:
+        InvalidArgumentError: the source is not a program.
+        DataLossError: the program is truncated or corrupt.
+    """
+    code = read(program)
+    return _Check(code, with_partitioning(code, options), capabilities).reasons
+
+
+class _Check:
+    """One program and one device."""
+
+    def __init__(self, program: Program, options: CompileOptions, capabilities: Capabilities) -> None:
+        self._program = program
+        self._options = options
+        self._device = capabilities
+
+    def reasons(self, effort: Effort) -> Sequence[Reason]:
+        """Return the reasons against the program that an effort finds, and those that leave the verdict open."""
+        reasons = [*self._format(), *self._version(effort)]
+        if any(reason.verdict is Verdict.NO or reason.kind is ReasonKind.FORMAT for reason in reasons):
+            return reasons
+        try:
+            return [*reasons, *(self._names() if effort is Effort.OPS else self._requirements.reasons())]
+        except FailedPreconditionError as error:
+            message = f"it cannot be looked into: {error.message}"
+        except PjrtError as error:
+            message = error.message
+        return [*reasons, _open(ReasonKind.FORMAT, str(self._program.format), message)]
+
+    @cached_property
+    def _module(self) -> Any:
+        return conversion.to_module(self._program, trusted=True)
+
+    @cached_property
+    def _requirements(self) -> Requirements:
+        return Requirements(parse_module(self._module, largest_constant=0), self._device, self._options)
+
+    def _format(self) -> list[Reason]:
+        format_ = str(self._program.format)
+        refusal = format_reason(format_, self._device)
+        if refusal is not None:
+            return [refusal]
+        if format_ not in tuple(ProgramFormat):
+            return [_open(ReasonKind.FORMAT, format_, f"only the device knows the format '{format_}'")]
+        return []
+
+    def _version(self, effort: Effort) -> list[Reason]:
+        """Return why the device may not read the program's version, even after a conversion to one that it reads."""
+        written, stated = artifact_version(self._program), self._device.stablehlo_current_version
+        if stated is None:
+            return []
+        newest = Version.of(stated)
+        message = f"the program is written at StableHLO {written}, the device reads up to {newest}"
+        if written is not None and written > newest and not self._is_read_here(written):
+            return [Reason(Verdict.NO, ReasonKind.VERSION, str(written), message)]
+        if effort is Effort.OPS or not _writes_newer(newest):
+            return []
+        try:
+            conversion.serialize(self._program, newest, trusted=True)
+        except InvalidArgumentError as error:
+            if written is None:  # then it need not be an artifact
+                return [_open(ReasonKind.VERSION, str(newest), error.message)]
+            return [Reason(Verdict.NO, ReasonKind.VERSION, str(written), f"{message}, and {error.message}")]
+        except PjrtError:  # the parser reports the same later
+            return []
+        return []
+
+    def _is_read_here(self, written: Version) -> bool:
+        """Whether this jaxlib reads an artifact, and so can write it at an older version.
+
+        That includes an artifact of a newer version, if it holds nothing that is new.
+        """
+        try:
+            return written <= conversion.current_version() or bool(self._module)
+        except PjrtError:
+            return False
+
+    def _names(self) -> list[Reason]:
+        runs = self._device.operations
+        if runs is None:
+            return [_open(ReasonKind.OP, "operations", "the device does not say which operations it runs")]
+        missing = [] if self._used <= {*runs, *STRUCTURE} else self._requirements.operations()
+        return missing or [_open(ReasonKind.TYPE, "types", "types and attributes were not looked at")]
+
+    @cached_property
+    def _used(self) -> set[str]:
+        """The names of the operations in the program's functions; nothing else of them is parsed."""
+        with self._module as module:
+            functions = [inner.operation for inner in module.body if inner.operation.name == "func.func"]
+            return {operation.name for function in functions for operation in walk(function)} - {"func.func"}
+
+
+def _open(kind: ReasonKind, subject: str, message: str) -> Reason:
+    return Reason(Verdict.MAYBE, kind, subject, message)
+
+
+def _writes_newer(version: Version) -> bool:
+    """Whether this jaxlib's StableHLO is newer than a version, so that programs may hold what the version lacks."""
+    try:
+        return version < conversion.current_version()
+    except PjrtError:
+        return False
+
+
+_SHAPES = "compile(program, shapes="
+_SHARDINGS = "expected shardings over the devices of the program"
+
+
+def with_advice(error: PjrtError, program: Program, options: CompileOptions | None = None) -> PjrtError:
+    """Return the error of a compilation, or a clearer one if the reason is in the arguments of the program.
+
+    Reasons are constants without values, arguments of dynamic shapes, and shardings over another number of devices than
+    the program is for.
+
+    Args:
+        error: the error.
+        program: the program.
+        options: the options of the compilation; ``None`` where they leave everything to the program.
+    """
+    if isinstance(error, FailedPreconditionError | ResourceExhaustedError):  # of the client, not of the program
+        return error
+    if _SHAPES in error.message or _SHARDINGS in error.message:  # the device is another client of this package
+        return error
+    try:
+        module = to_module(read(program), trusted=True)
+        parsed = parse_module(module, bodies=False)
+        arguments = signature_of(parsed, module).arguments
+        count = with_partitioning(program, options, module).partitioning.num_partitions
+        advice = _on_constants(module) or _on_shapes(arguments) or _on_shardings(arguments, parsed, count)
+    except PjrtError:
+        return error
+    return error if advice is None else InvalidArgumentError(f"{advice}: {shortened(error.message)}")
+
+
+def _on_constants(module: MlirModule) -> str | None:
+    constants = left_out(module)
+    if not constants:
+        return None
+    return (
+        f"expected the values of {len(constants)} constants, which were left out when the program was written, first "
+        f"that of type {constants[0].results[0].type}, {constants[0].location}; write it with all elements of its "
+        "constants"
+    )
+
+
+def _on_shapes(arguments: tuple[ArgumentInfo, ...]) -> str | None:
+    dynamic = {
+        i: argument.symbolic_shape for i, argument in enumerate(arguments) if is_dynamic(argument.symbolic_shape)
+    }
+    if not dynamic:
+        return None
+    symbols = sorted({symbol for shape in dynamic.values() for symbol in symbols_in_shape(shape)})
+    example: dict[Any, Any] = dict.fromkeys(symbols, 8)
+    if not symbols:
+        example = {i: tuple(size if isinstance(size, int) else 8 for size in shape) for i, shape in dynamic.items()}
+    spelled = ", ".join(f"{arguments[index].name or index} {spelled_shape(shape)}" for index, shape in dynamic.items())
+    return (
+        f"the device does not compile programs with dynamic shapes, and this one has arguments of such shapes "
+        f"({spelled}); give their shapes, as in {_SHAPES}{example}), or by --shape"
+    )
+
+
+def _on_shardings(arguments: tuple[ArgumentInfo, ...], parsed: ParsedProgram, count: int) -> str | None:
+    meshes = parsed.meshes
+    for index, argument in enumerate(arguments):
+        sharding = StatedSharding.of(argument.sharding, len(argument.symbolic_shape), meshes)
+        if sharding.tiling is None or sharding.tiling.is_replicated or len(sharding.tiling.places) == count:
+            continue
+        return (
+            f"{_SHARDINGS}, which states {count} partitions, found one over {len(sharding.tiling.places)} for argument "
+            f"{argument.name or index} ({sharding}); state as many partitions as the mesh has devices"
+        )
+    return None

@@ -8,19 +8,18 @@ from dataclasses import dataclass, field
 
 from pjrt.api.errors import InvalidArgumentError
 from pjrt.api.program import AnyProgram
-from pjrt.stablehlo import _hlo, conversion
-from pjrt.stablehlo._dense import left_out
-from pjrt.stablehlo._mlir import MlirModule
-from pjrt.stablehlo.entry_signature import ArgumentInfo, ResultInfo, signature_of, text_of
-from pjrt.stablehlo.format import Encoding, artifact_version, encoding_of, has_resources
+from pjrt.stablehlo import conversion, hlo_proto
+from pjrt.stablehlo.analysis.outline import COLLECTIVES
+from pjrt.stablehlo.format import Encoding, Version, artifact_version, encoding_of, has_resources
 from pjrt.stablehlo.location import Location
+from pjrt.stablehlo.mlir_attributes import left_out
+from pjrt.stablehlo.mlir_module import MlirModule
 from pjrt.stablehlo.operation import Operation, ParsedProgram
-from pjrt.stablehlo.outline import COLLECTIVES
 from pjrt.stablehlo.parser import parse_module
 from pjrt.stablehlo.reader import as_program
-from pjrt.stablehlo.shardings.mesh_sharding import Mesh
+from pjrt.stablehlo.shardings.sharding import Mesh
+from pjrt.stablehlo.signatures import ArgumentInfo, ResultInfo, signature_of, text_of
 from pjrt.stablehlo.types import FutureType, OpaqueType, TensorType, TupleType, ValueType
-from pjrt.stablehlo.version import Version
 
 SIDE_EFFECTS = frozenset(f"stablehlo.{name}" for name in ("infeed", "outfeed", "send", "recv"))
 """The operations with side effects (a custom call may declare one, too)."""
@@ -118,7 +117,7 @@ def inspect(program: AnyProgram, *, trusted: bool = False) -> ProgramInfo:
     encoding = encoding_of(program)
     counts = parsed.num_replicas, parsed.num_partitions
     if encoding is Encoding.HLO_WITH_CONFIG:  # which states them beside the module
-        counts = _hlo.device_counts(program.code)
+        counts = hlo_proto.device_counts(program.code)
     return ProgramInfo(
         name=parsed.name,
         entry=parsed.entry.name,
@@ -144,10 +143,10 @@ def inspect(program: AnyProgram, *, trusted: bool = False) -> ProgramInfo:
 
 
 def _needed_version(module: MlirModule) -> tuple[Version | None, str]:
-    from pjrt.stablehlo import _artifact  # here: a signature alone does without
+    from pjrt.stablehlo import conversion  # here: a signature alone does without
 
     try:
-        return _artifact.needed_version(module), ""
+        return conversion.oldest_version(module), ""
     except InvalidArgumentError as error:
         return None, error.message
 
