@@ -48,7 +48,6 @@ FOR_SOME_COMMANDS = {
     "pjrt.models.comparison.comparison",
     "pjrt.models.offloading.offloaded_model",
     "pjrt.plugins.discovery",
-    "pjrt.stablehlo.conversion",
     "pjrt.stablehlo._hlo_conversion",
     "pjrt.stablehlo.analysis.inspection",
     "pjrt.stablehlo.attributes",

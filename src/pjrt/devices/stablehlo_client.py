@@ -39,9 +39,9 @@ from pjrt.stablehlo import (
     ParsedProgram,
     ValueType,
     Version,
-    conversion,
     cost,
     current_version,
+    fingerprint,
     minimum_version,
     partitioning_of,
     read,
@@ -212,7 +212,7 @@ class StableHloClient(HostClient):
             static_check=static_check,
             partitioning=partitioning_of,
             refine=refine,
-            fingerprint=lambda program: conversion(program, trusted=True),  # it was compiled
+            fingerprint=lambda program: fingerprint(program, trusted=True),  # it was compiled
             **{"collectives": xla_collectives, **options},
         )
 

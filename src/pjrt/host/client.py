@@ -93,7 +93,7 @@ class HostClient(Client):
         refine: ``refine(program, shapes)`` returns a program with dynamic shapes as one for these shapes of its
             arguments, such as ``pjrt.stablehlo.refine``; by default ``compile`` takes no shapes.
         fingerprint: ``fingerprint(program)`` returns bytes that are equal for equal programs, such as
-            ``pjrt.stablehlo.conversion``; processes that run different programs together notice it. By default these
+            ``pjrt.stablehlo.fingerprint``; processes that run different programs together notice it. By default these
             are the program's own bytes, and MLIR bytecode is told apart by the names of programs alone.
     """
 

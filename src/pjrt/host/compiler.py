@@ -29,7 +29,7 @@ RefineFunction = Callable[[Program, Shapes], Program]
 """An author's ``refine(program, shapes)``, such as ``pjrt.stablehlo.refine``."""
 
 FingerprintFunction = Callable[[Program], bytes]
-"""An author's ``fingerprint(program)``, such as ``pjrt.stablehlo.conversion``."""
+"""An author's ``fingerprint(program)``, such as ``pjrt.stablehlo.fingerprint``."""
 
 _BYTECODE = b"ML\xefR"
 

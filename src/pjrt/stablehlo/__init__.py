@@ -185,40 +185,35 @@ __all__ = [
 ]
 
 _HOMES = {
-    ".call_signature": "CallSignature Parameter Result",
-    ".conversion": "current_version from_hlo minimum_version needed_version serialize to_hlo to_module to_text",
-    ".cuts.cutting": "Cut Cutter cut",
+    ".analysis.compatibility": "static_check supports",
     ".analysis.cost_analysis": "CollectiveCost CollectiveTotal Cost OperationCost cost parse_for_one_device",
-    ".entry_signature": "ArgumentInfo ResultInfo Signature signature",
-    ".fingerprint": "fingerprint",
-    ".format": "Encoding artifact_version encoding_of",
-    ".files.hlo_text": "parse_hlo_text",
-    ".inspection": "OperationInfo ProgramInfo inspect",
-    ".files.jax_export": "ExportedArray JaxExport read_jax_export",
-    ".location": "Location",
-    ".files.named_sharding": "NamedSharding",
+    ".analysis.inspection": "OperationInfo ProgramInfo inspect",
     ".analysis.memory_analysis": "ArrayRole MemoryStep PeakArray PeakMemory peak_memory",
-    ".operation": "Block Function Operation ParsedProgram Value",
-    ".parser": "parse",
-    ".shardings.partitioner": "Partitioned partition",
-    ".plain": "plain",
-    ".shardings.stated_partitioning": "partitioning_of with_partitioning",
-    ".shapes.platform_selection": "select_platform",
-    ".reader": "read read_file",
-    ".shapes.refinement": "refine",
-    ".compatibility": "static_check supports",
+    ".conversion": (
+        "current_version fingerprint from_hlo minimum_version needed_version partitioning_of plain serialize to_hlo "
+        "to_module to_text with_partitioning"
+    ),
+    ".cuts.cutting": "Cut Cutter cut",
+    ".cuts.straightening": "Source StraightLine straighten",
+    ".files.hlo_text": "parse_hlo_text",
+    ".files.jax_export": "ExportedArray JaxExport NamedSharding read_jax_export",
+    ".files.saved_model": "SavedModel SavedModelArgument SavedModelSource is_saved_model read_saved_model",
     ".files.torch_export": "TorchExport is_torch_export read_torch_export",
     ".files.torch_folder": (
         "TorchArgument TorchFolder TorchInput TorchResult TorchSource is_torch_folder read_torch_folder"
     ),
-    ".shapes.argument_source": "Source",
-    ".cuts.straightening": "StraightLine straighten",
+    ".format": "Encoding Version artifact_version encoding_of",
+    ".location": "Location",
+    ".operation": "Block Function Operation ParsedProgram Value",
+    ".parser": "parse",
+    ".reader": "read read_file",
+    ".safe_parse": "vet",
+    ".shapes.refinement": "refine select_platform",
+    ".shardings.partitioner": "Partitioned partition",
+    ".signatures": "ArgumentInfo CallSignature Parameter Result ResultInfo Signature signature",
     ".tree": "CustomNode Tree TreeKind",
     ".types": "FunctionType FutureType OpaqueType Quantization TensorType TokenType TupleType ValueType",
     ".unparsing": "unparse",
-    ".version": "Version",
-    ".safe_parse": "vet",
-    ".files.saved_model": "SavedModel SavedModelArgument SavedModelSource is_saved_model read_saved_model",
 }
 
 

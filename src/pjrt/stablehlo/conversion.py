@@ -9,7 +9,6 @@ command line.
 
 from __future__ import annotations
 
-import hashlib
 import math
 import re
 from dataclasses import replace
@@ -30,7 +29,7 @@ from pjrt.stablehlo.format import (
 )
 from pjrt.stablehlo.hlo_proto import mesh_shardings_enabled
 from pjrt.stablehlo.mlir_module import MlirModule, inline, top_level, walk
-from pjrt.stablehlo.reader import as_program
+from pjrt.stablehlo.reader import as_program, read
 
 # As MLIR spells them, in text and among the strings of bytecode.
 _NAMES = (b"mhlo.num_replicas", b"mhlo.num_partitions")
@@ -61,8 +60,6 @@ def partitioning_of(program: Program, module: MlirModule | None = None) -> Parti
     if not _may_state_something(program.code):
         return Partitioning()
     if module is None:
-        from pjrt.stablehlo.reader import read
-
         try:
             module = to_module(read(program), trusted=True)
         except PjrtError:  # the compiler reports the reason, and better
@@ -620,6 +617,8 @@ def fingerprint(program: AnyProgram, *, trusted: bool = False) -> bytes:
     Raises:
         PjrtError: as for ``to_module``.
     """
+    import hashlib  # here: with OpenSSL it takes milliseconds
+
     module = to_module(program, trusted=trusted, legalized=False)
     with module as mlir:
         for operation in walk(mlir.operation):

@@ -18,6 +18,32 @@ from pjrt.api.errors import InvalidArgumentError
 from pjrt.stablehlo.operation import Block, Operation, Value
 from pjrt.stablehlo.types import TensorType
 
+__all__ = [
+    "Broadcast",
+    "Convolution",
+    "MatrixProduct",
+    "NdGather",
+    "NdScatter",
+    "Pad",
+    "Pooling",
+    "SortKey",
+    "Window",
+    "broadcast",
+    "constant_array",
+    "constant_value",
+    "convolution",
+    "identity_of",
+    "matrix_product",
+    "nd_gather",
+    "nd_scatter",
+    "pad",
+    "pooling",
+    "reducer",
+    "selector",
+    "sort_keys",
+    "window",
+]
+
 Shape = tuple[int, ...]
 
 

@@ -76,10 +76,7 @@ def vet_in_fork(program: Program) -> None:
     if threading.active_count() > 1 or "jaxlib._jax" in sys.modules:
         return  # text seldom needs it, and XLA's runtime has threads that Python does not count
     from pjrt import system
-    from pjrt.stablehlo import (
-        conversion,  # noqa: F401  # both processes have them then
-        mlir_module,
-    )
+    from pjrt.stablehlo import conversion, mlir_module, parser  # noqa: F401  # both processes have them then
 
     mlir_module.load_bindings()
 

@@ -49,7 +49,7 @@ def test_f64_stays_f64(client: IreeClient) -> None:
 
 
 def test_portable_artifacts_and_bytecode_are_programs(client: IreeClient) -> None:
-    for program in (pjrt.stablehlo.serialize(DOUBLE, "1.0.0"), pjrt.stablehlo.conversion(DOUBLE)):
+    for program in (pjrt.stablehlo.serialize(DOUBLE, "1.0.0"), pjrt.stablehlo.plain(DOUBLE)):
         np.testing.assert_array_equal(np.asarray(client.compile(program)(X)[0]), 2 * X)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pjrt.devices.iree.rewrites import rewrite
-from pjrt.stablehlo import conversion, parse, unparse
+from pjrt.stablehlo import parse, plain, unparse
 from pjrt.stablehlo.operation import ParsedProgram
 
 
@@ -18,5 +18,5 @@ def source_text(program: ParsedProgram) -> bytes:
         for operation in program.walk()
     )
     if hints and program.source is not None and program.num_replicas * program.num_partitions == 1:
-        program = parse(conversion(program.source, trusted=True), trusted=True)
+        program = parse(plain(program.source, trusted=True), trusted=True)
     return unparse(rewrite(program)).encode()

@@ -28,6 +28,11 @@ _PURPOSE = "cut a program"
 
 
 def function_named(module: Any, name: str) -> Any:
+    """Return the function of an MLIR module that has a name, and operations.
+
+    Raises:
+        NotFoundError: there is none.
+    """
     for inner in module.regions[0].blocks[0].operations:
         operation = inner.operation
         if operation.name == "func.func" and operation.attributes["sym_name"].value == name:
