@@ -204,9 +204,9 @@ def test_flipped_bits_never_harm_this_process(request: pytest.FixtureRequest, na
 _VETTING = """
 import subprocess, sys, threading
 from pjrt import PjrtError, Program
-from pjrt.stablehlo import safe_parse
+from pjrt.stablehlo import parser, safe_parse
 program = Program(sys.stdin.buffer.read())
-safe_parse.vet_in_fork(program)
+parser.vet_in_fork(program)
 calls = []
 start = subprocess.Popen
 subprocess.Popen = lambda *a, **k: calls.append(a) or start(*a, **k)
@@ -219,7 +219,7 @@ except PjrtError as error:
 
 
 def _vetted(program: Program, before: str = "") -> str:
-    script = _VETTING.replace("safe_parse.vet_in_fork", f"{before}\nsafe_parse.vet_in_fork", 1)
+    script = _VETTING.replace("parser.vet_in_fork", f"{before}\nparser.vet_in_fork", 1)
     done = subprocess.run(
         [sys.executable, "-c", script], input=program.code, capture_output=True, check=True, timeout=120
     )
@@ -236,7 +236,7 @@ def test_a_program_that_passes_in_a_fork_needs_no_subprocess(artifact: Program, 
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems do not fork")
 def test_a_large_program_is_parsed_once(artifact: Program) -> None:
     forks = "import os; os.fork = lambda: sys.exit('a fork')\n"
-    assert _vetted(artifact, f"{forks}safe_parse._LARGEST_IN_FORK = {len(artifact) - 1}") == "sound 1"
+    assert _vetted(artifact, f"{forks}parser._LARGEST_IN_FORK = {len(artifact) - 1}") == "sound 1"
 
 
 def test_a_large_program_has_time(monkeypatch: pytest.MonkeyPatch, artifact: Program) -> None:

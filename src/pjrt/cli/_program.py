@@ -11,7 +11,6 @@ from pjrt import stablehlo
 from pjrt.api.errors import InvalidArgumentError, UnimplementedError, naming
 from pjrt.cli._console import echo, single_line
 from pjrt.models.model_file import ModelFile
-from pjrt.stablehlo.safe_parse import vet_in_fork
 
 STDIN = "-"
 """The name that stands for the standard input."""
@@ -37,6 +36,8 @@ def read_model_file(path: str) -> ModelFile:
     for text in dict.fromkeys(single_line(str(each.message)) for each in warned):
         echo(f"pjrt: warning: {text}", err=True)
     if file.program is not None:
+        from pjrt.stablehlo.parser import vet_in_fork  # here: the help of a command needs no parser
+
         vet_in_fork(file.program)  # commands read their program before they make a client
     return file
 

@@ -1,22 +1,31 @@
-"""The parser: from a program in any encoding to a ``ParsedProgram``."""
+"""The parser: from a program in any encoding to a ``ParsedProgram``.
+
+As a program, this module is the subprocess in which ``safe_parse`` has a program parsed first.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import sys
+import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import count
 from typing import Any
 
 import numpy as np
 
+from pjrt import system
 from pjrt.api.errors import UnimplementedError
-from pjrt.api.program import AnyProgram
-from pjrt.stablehlo.conversion import to_module
+from pjrt.api.program import AnyProgram, Program
+from pjrt.stablehlo import mlir_module
+from pjrt.stablehlo.conversion import parse_here, to_module
+from pjrt.stablehlo.format import Encoding, encoding_of
 from pjrt.stablehlo.location import Location
 from pjrt.stablehlo.mlir_attributes import decode_attribute, decode_attribute_of
 from pjrt.stablehlo.mlir_module import MlirModule, senseless_refused, walk
 from pjrt.stablehlo.operation import Block, Function, Operation, ParsedProgram, Value
 from pjrt.stablehlo.reader import as_program
+from pjrt.stablehlo.safe_parse import BY_PARSER, check_once, limit_memory, serve
 from pjrt.stablehlo.types import TensorType, ValueType, decode_function_type, decode_type
 
 
@@ -222,3 +231,47 @@ def _dictionaries(operation: Any, name: str, count: int) -> tuple[Mapping[str, A
     if name not in attributes:
         return ({},) * count
     return tuple(decode_attribute(inner) for inner in attributes[name])
+
+
+# Vetting, see ``safe_parse``.
+
+_FORK_TIME_LIMIT = 5.0
+_LARGEST_IN_FORK = 500_000  # in bytes; a larger program may take longer than a fork may, and would be parsed again
+
+
+def vet_in_fork(program: Program) -> None:
+    """Vet a program in a fork of this process, where that is safe; ``vet`` then has nothing left to do.
+
+    A large program, and one that does not pass, is left to ``vet``, which reports the reason. Call this before anything
+    starts threads: a fork has none of them, and would wait for ever for the locks that they hold.
+    """
+    if len(program) > _LARGEST_IN_FORK or encoding_of(program) is Encoding.TEXT:
+        return
+    if threading.active_count() > 1 or "jaxlib._jax" in sys.modules:
+        return  # text seldom needs it, and XLA's runtime has threads that Python does not count
+    mlir_module.load_bindings()  # both processes have them then
+
+    def parse() -> None:
+        limit_memory(len(program))
+        _read_everything(parse_here(program))
+
+    check_once(program, BY_PARSER, lambda: system.succeeds_in_fork(parse, _FORK_TIME_LIMIT))
+
+
+def _main(format_: str, size: int) -> int:
+    """Parse the program on the standard input."""
+    return serve(size, lambda: _read_everything(parse_here(Program(sys.stdin.buffer.read(size), format_))))
+
+
+def _read_everything(module: MlirModule) -> None:
+    """Read everything in a module as this package would.
+
+    Large things are read one after the other, and each is released before the next: the constants, the text.
+    """
+    parse_module(module, largest_constant=0)
+    read_constants(module)
+    mlir_module.write_text(module, locations=True, constants=False)
+
+
+if __name__ == "__main__":
+    sys.exit(_main(sys.argv[1], int(sys.argv[2])))

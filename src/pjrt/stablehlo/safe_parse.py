@@ -8,10 +8,8 @@ subprocess costs a fraction of a second, once for each program: sound programs a
 The parser of text survives any input but deep nesting, which ``check_nesting`` refuses, and what ``is_delicate``
 recognizes, which is vetted like anything else.
 
-A process that has no threads yet, as a command at its start, can vet a program in a fork of itself (``vet_in_fork``),
-which takes a tenth of that time.
-
-As a program, this module is the subprocess.
+The subprocess is the module ``parser``, run as a program. A process that has no threads yet, as a command at its start,
+can vet a program in a fork of itself instead, which takes a tenth of that time (``parser.vet_in_fork``).
 """
 
 from __future__ import annotations
@@ -28,16 +26,16 @@ from pjrt.api.program import Program, the_stranger
 from pjrt.stablehlo.format import Encoding, encoding_of
 
 if TYPE_CHECKING:
-    from pjrt.stablehlo.mlir_module import MlirModule
     from pjrt.system.python_process import Ended
 
 TIME_LIMIT = 60.0
 """The least time limit of the parser, in seconds; large programs get more, in proportion."""
 
 _SECONDS_PER_MEGABYTE = 20.0  # bytecode has up to 100,000 operations in it: 4 s on a machine that does nothing else
-_FORK_TIME_LIMIT = 5.0
-_LARGEST_IN_FORK = 500_000  # in bytes; a larger program may take longer than a fork may, and would be parsed again
 _REMEMBERED = 1024
+
+BY_PARSER = b"parser"
+"""The kind of check that ``vet`` is."""
 
 _lock = threading.Lock()
 _sound: dict[tuple[bytes, int, int], None] = {}
@@ -62,29 +60,7 @@ def vet(program: Program, *, time_limit: float | None = None) -> None:
         check_nesting(program.code)
         if not is_delicate(program.code):
             return
-    check_once(program, b"parser", lambda: _parse_in_subprocess(program, time_limit))
-
-
-def vet_in_fork(program: Program) -> None:
-    """Vet a program in a fork of this process, where that is safe; ``vet`` then has nothing left to do.
-
-    A large program, and one that does not pass, is left to ``vet``, which reports the reason. Call this before anything
-    starts threads: a fork has none of them, and would wait for ever for the locks that they hold.
-    """
-    if len(program) > _LARGEST_IN_FORK or encoding_of(program) is Encoding.TEXT:
-        return
-    if threading.active_count() > 1 or "jaxlib._jax" in sys.modules:
-        return  # text seldom needs it, and XLA's runtime has threads that Python does not count
-    from pjrt import system
-    from pjrt.stablehlo import conversion, mlir_module, parser  # noqa: F401  # both processes have them then
-
-    mlir_module.load_bindings()
-
-    def parse() -> None:
-        limit_memory(len(program))
-        _read_everything(conversion.parse_here(program))
-
-    check_once(program, b"parser", lambda: system.succeeds_in_fork(parse, _FORK_TIME_LIMIT))
+    check_once(program, BY_PARSER, lambda: _parse_in_subprocess(program, time_limit))
 
 
 def check_once(program: Program, kind: bytes, check: Callable[[], bool]) -> None:
@@ -111,7 +87,7 @@ def _parse_in_subprocess(program: Program, time_limit: float | None) -> bool:
     """Parse the program in a subprocess; return False if this process knows no Python to start."""
     # The size is an argument, because reading input of an unknown size takes twice the memory.
     arguments = (program.format, str(len(program)))
-    return run("pjrt.stablehlo.safe_parse", *arguments, given=program.code, time_limit=time_limit) is not None
+    return run("pjrt.stablehlo.parser", *arguments, given=program.code, time_limit=time_limit) is not None
 
 
 def run(module: str, *arguments: str, given: bytes, time_limit: float | None) -> Ended | None:
@@ -259,26 +235,6 @@ def _is_utf8(quoted: bytes) -> bool:
 # The subprocess.
 
 
-def _main(format_: str, size: int) -> int:
-    """Parse the program on the standard input."""
-    from pjrt.stablehlo.conversion import parse_here
-
-    return serve(size, lambda: _read_everything(parse_here(Program(sys.stdin.buffer.read(size), format_))))
-
-
-def _read_everything(module: MlirModule) -> None:
-    """Read everything in a module as this package would.
-
-    Large things are read one after the other, and each is released before the next: the constants, the text.
-    """
-    from pjrt.stablehlo.mlir_module import write_text
-    from pjrt.stablehlo.parser import parse_module, read_constants
-
-    parse_module(module, largest_constant=0)
-    read_constants(module)
-    write_text(module, locations=True, constants=False)
-
-
 def serve(size: int, parse: Callable[[], None]) -> int:
     """Parse a program in this subprocess; return the exit status that ``run`` understands.
 
@@ -309,7 +265,3 @@ def limit_memory(size: int) -> None:
     limit = max(_LEAST_MEMORY, _TIMES_THE_PROGRAM * size)
     hard = resource.getrlimit(resource.RLIMIT_DATA)[1]
     resource.setrlimit(resource.RLIMIT_DATA, (limit if hard == resource.RLIM_INFINITY else min(limit, hard), hard))
-
-
-if __name__ == "__main__":
-    sys.exit(_main(sys.argv[1], int(sys.argv[2])))
