@@ -18,6 +18,7 @@ import pjrt
 from pjrt import DataLossError, InvalidArgumentError, PjrtError, Program, ProgramFormat, stablehlo
 from pjrt.stablehlo import jaxlib, parse_hlo_text
 from pjrt.stablehlo.files import hlo_text
+from pjrt.stablehlo.format import looks_like_hlo_text
 
 TEXT = b"""/* a dump
 of XLA */
@@ -185,7 +186,7 @@ def test_what_is_not_utf8(tmp_path: Path) -> None:
 
 def test_comments_that_do_not_end_cost_no_time() -> None:
     for text in (b"\n" * 100_000, b"/*" * 100_000, b"// " * 100_000, b"/* */" * 50_000, b"/*" + b"* /" * 50_000):
-        assert not hlo_text.looks_like_hlo_text(text)
+        assert not looks_like_hlo_text(text)
         with pytest.raises(PjrtError):
             stablehlo.read(text)
     with pytest.raises(InvalidArgumentError):

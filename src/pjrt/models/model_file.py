@@ -19,8 +19,7 @@ from pjrt.api.program import Program
 from pjrt.api.shape_spec import Shapes as ArgumentShapes
 from pjrt.artifacts import file_format
 from pjrt.stablehlo.files.contents import FileContents
-from pjrt.stablehlo.files.hlo_text import looks_like_hlo_text
-from pjrt.stablehlo.format import ZIP_MAGIC, is_jax_export, is_text
+from pjrt.stablehlo.format import ZIP_MAGIC, is_jax_export, is_text, looks_like_hlo_text
 from pjrt.stablehlo.shapes.argument_shapes import resolve_shapes
 from pjrt.stablehlo.signatures import CallSignature, Parameter, Result
 from pjrt.stablehlo.tree import Tree

@@ -8,6 +8,7 @@ truncated file fails there, before a native parser sees it. What a damaged file 
 
 from __future__ import annotations
 
+import codecs
 import enum
 import re
 import struct
@@ -16,7 +17,6 @@ from typing import NamedTuple
 from pjrt.api.errors import DataLossError, InvalidArgumentError
 from pjrt.api.program import Program, ProgramFormat
 from pjrt.stablehlo import hlo_proto
-from pjrt.stablehlo.files.hlo_text import looks_like_hlo_text
 
 _SPELLING = re.compile(r"(?:StableHLO_v|v)?(\d{1,9})\.(\d{1,9})\.(\d{1,9})")
 
@@ -260,6 +260,47 @@ def encoding_of(program: Program | bytes) -> Encoding:
     raise _refusal(code)
 
 
+def program_of(code: bytes) -> Program:
+    """Return the program in bytes of any ``Encoding``, with the bytes as they are.
+
+    But a byte order mark is removed, and of an XLA dump (``HloProto``) the program inside is taken.
+
+    Raises:
+        PjrtError: as for ``encoding_of``; and text that is not UTF-8 is refused.
+    """
+    encoding = encoding_of(code)
+    if encoding is Encoding.TEXT:
+        return Program(_clean_text(code), ProgramFormat.MLIR)
+    if encoding is Encoding.HLO:
+        module = hlo_proto.screen(code)
+        code = code[module.begin : module.end]
+    return Program(code, encoding.program_format)
+
+
+def _clean_text(code: bytes) -> bytes:
+    if not code.isascii():
+        _check_utf8(code)
+    if b"\0" in code:
+        raise DataLossError(f"corrupt MLIR text: a zero byte at byte {code.index(0)}")
+    return code.removeprefix(BYTE_ORDER_MARK)
+
+
+_PIECE = 1 << 20
+
+
+def _check_utf8(code: bytes) -> None:
+    """Refuse text that is not UTF-8, a piece at a time: the text as a ``str`` would take as much memory again."""
+    decoder = codecs.getincrementaldecoder("utf-8")()
+    for begin in range(0, len(code), _PIECE):
+        pending = len(decoder.getstate()[0])
+        try:
+            decoder.decode(code[begin : begin + _PIECE], final=begin + _PIECE >= len(code))
+        except UnicodeDecodeError as error:
+            at = begin - pending + error.start
+            wrong = code[at : at + error.end - error.start]
+            raise DataLossError(f"corrupt MLIR text: expected UTF-8, found {wrong!r} at byte {at}") from error
+
+
 def refuse_beginning(beginning: bytes, size: int) -> None:
     """Refuse a file that is no program by its first bytes, so that the others need not be read.
 
@@ -315,6 +356,21 @@ def has_resources(code: bytes) -> bool:
 def is_jax_export(beginning: bytes) -> bool:
     """Whether a file that begins with these bytes is one of ``jax.export``, damaged or not."""
     return looks_like_jax_export(beginning)
+
+
+HLO_COMMENT = rb"//[^\n]*+|/\*(?:[^*]|\*(?!/))*+(?:\*/|\Z)"
+HLO_BLANKS = rb"(?:\xef\xbb\xbf)?(?:\s|" + HLO_COMMENT + rb")*+"
+"""Patterns of HLO text: a comment, and all that may stand in front of the module."""
+
+_HLO_INSTRUCTION = rb"(?:ROOT\s+)?%?[\w.-]+\s*=\s*\(*[a-z]\w*\["
+_HLO_COMPUTATION = rb"ENTRY\s+%?[\w.-]+\s*[({]|%[\w.-]+\s*[({]|[\w.-]+\s*\{\s*" + _HLO_INSTRUCTION
+_HLO_START = HLO_BLANKS + rb"(?:HloModule\b|" + _HLO_COMPUTATION + rb")"
+"""A module, or a computation where the line of the module was left out."""
+
+
+def looks_like_hlo_text(code: bytes) -> bool:
+    """Whether bytes begin as HLO text does, comments and a byte order mark aside."""
+    return re.match(_HLO_START, code) is not None
 
 
 def is_text(code: bytes) -> bool:

@@ -2,27 +2,21 @@
 
 from __future__ import annotations
 
-import codecs
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
-from pjrt.api.errors import DataLossError, InvalidArgumentError, NotFoundError, PjrtError, naming
+from pjrt.api.errors import InvalidArgumentError
 from pjrt.api.program import AnyProgram, Program, ProgramFormat
-from pjrt.stablehlo import format, hlo_proto
-from pjrt.stablehlo.files.hlo_text import looks_like_hlo_text, parse_hlo_text
+from pjrt.stablehlo.files.contents import SAVED_MODEL_FILE, reading
+from pjrt.stablehlo.files.hlo_text import parse_hlo_text
 from pjrt.stablehlo.format import (
-    BYTE_ORDER_MARK,
+    BYTECODE_MAGIC,
     ZIP_MAGIC,
-    Encoding,
-    encoding_of,
+    looks_like_hlo_text,
     looks_like_jax_export,
+    program_of,
     refuse_beginning,
 )
-
-SAVED_MODEL_FILE = "saved_model.pb"
-"""The file in the folder of a SavedModel that has the program."""
 
 
 def read(source: Program | str | bytes | bytearray | memoryview | os.PathLike[str]) -> Program:
@@ -75,22 +69,6 @@ def read_file(path: str | os.PathLike[str]) -> Program:
         return _recognized(_content(path))
 
 
-@contextmanager
-def reading(path: str | os.PathLike[str]) -> Iterator[None]:
-    """Put a file's path in front of the message of each error, and make errors of the file system errors of PJRT."""
-    try:
-        with naming(os.fspath(path)):
-            yield
-    except PjrtError:  # some of them are errors of Python's, too
-        raise
-    except FileNotFoundError as error:
-        raise NotFoundError(f"expected a program, found no file at {os.fspath(path)!r}") from error
-    except OSError as error:
-        raise InvalidArgumentError(f"expected a program, cannot read {os.fspath(path)!r}: {error.strerror}") from error
-    except ValueError as error:  # a zero byte in the path
-        raise InvalidArgumentError(f"expected a path, found {os.fspath(path)!r}: {error}") from error
-
-
 def _of_folder(path: str | os.PathLike[str]) -> Program:
     from pjrt.stablehlo.files.saved_model import is_saved_model, read_saved_model
     from pjrt.stablehlo.files.torch_folder import is_torch_folder, read_torch_folder
@@ -123,8 +101,8 @@ def _content(path: str | os.PathLike[str]) -> bytes:
 
 
 def _recognized(code: bytes) -> Program:
-    if code.startswith(format.BYTECODE_MAGIC):
-        return Program(code, encoding_of(code).program_format)
+    if code.startswith(BYTECODE_MAGIC):
+        return program_of(code)
     if code.startswith(ZIP_MAGIC):
         from pjrt.stablehlo.files.torch_export import is_torch_export, read_torch_export
 
@@ -136,37 +114,7 @@ def _recognized(code: bytes) -> Program:
         return read_jax_export(code).program
     if looks_like_hlo_text(code):
         return parse_hlo_text(code)
-    encoding = encoding_of(code)
-    if encoding is Encoding.TEXT:
-        return Program(_clean_text(code), ProgramFormat.MLIR)
-    if encoding is Encoding.HLO:
-        module = hlo_proto.screen(code)
-        code = code[module.begin : module.end]
-    return Program(code, encoding.program_format)
-
-
-def _clean_text(code: bytes) -> bytes:
-    if not code.isascii():
-        _check_utf8(code)
-    if b"\0" in code:
-        raise DataLossError(f"corrupt MLIR text: a zero byte at byte {code.index(0)}")
-    return code.removeprefix(BYTE_ORDER_MARK)
-
-
-_PIECE = 1 << 20
-
-
-def _check_utf8(code: bytes) -> None:
-    """Refuse text that is not UTF-8, a piece at a time: the text as a ``str`` would take as much memory again."""
-    decoder = codecs.getincrementaldecoder("utf-8")()
-    for begin in range(0, len(code), _PIECE):
-        pending = len(decoder.getstate()[0])
-        try:
-            decoder.decode(code[begin : begin + _PIECE], final=begin + _PIECE >= len(code))
-        except UnicodeDecodeError as error:
-            at = begin - pending + error.start
-            wrong = code[at : at + error.end - error.start]
-            raise DataLossError(f"corrupt MLIR text: expected UTF-8, found {wrong!r} at byte {at}") from error
+    return program_of(code)
 
 
 def _names_a_file(text: str) -> bool:

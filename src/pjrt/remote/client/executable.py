@@ -33,7 +33,8 @@ from pjrt.remote.protocol.versions import (
     load_request,
     saved_executable,
 )
-from pjrt.stablehlo.files.hlo_text import looks_like_hlo_text, parse_hlo_text
+from pjrt.stablehlo.files.hlo_text import parse_hlo_text
+from pjrt.stablehlo.format import looks_like_hlo_text
 from pjrt.stablehlo.shardings.sharding import Sharding
 from pjrt.stablehlo.signatures import ArgumentInfo, ResultInfo, Signature, shape_spec
 

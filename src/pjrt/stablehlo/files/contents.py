@@ -1,14 +1,21 @@
-"""The contents of files and folders that have more than a program."""
+"""The contents of files and folders that have more than a program, and the errors of reading files."""
 
 from __future__ import annotations
 
 import abc
-from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, ClassVar
 
-import numpy as np
-
+from pjrt.api.errors import InvalidArgumentError, NotFoundError, PjrtError, naming
 from pjrt.api.program import Program
+
+if TYPE_CHECKING:
+    import numpy as np
+
+SAVED_MODEL_FILE = "saved_model.pb"
+"""The file in the folder of a SavedModel that has the program."""
 
 
 class FileContents(abc.ABC):
@@ -35,3 +42,19 @@ class FileContents(abc.ABC):
     def writer(self) -> str:
         """Return what wrote the file, such as ``JAX 0.12.0``; empty if the file does not state it."""
         return ""
+
+
+@contextmanager
+def reading(path: str | os.PathLike[str]) -> Iterator[None]:
+    """Put a file's path in front of the message of each error, and make errors of the file system errors of PJRT."""
+    try:
+        with naming(os.fspath(path)):
+            yield
+    except PjrtError:  # some of them are errors of Python's, too
+        raise
+    except FileNotFoundError as error:
+        raise NotFoundError(f"expected a program, found no file at {os.fspath(path)!r}") from error
+    except OSError as error:
+        raise InvalidArgumentError(f"expected a program, cannot read {os.fspath(path)!r}: {error.strerror}") from error
+    except ValueError as error:  # a zero byte in the path
+        raise InvalidArgumentError(f"expected a path, found {os.fspath(path)!r}: {error}") from error

@@ -12,23 +12,13 @@ import warnings
 
 from pjrt.api.errors import DataLossError, InvalidArgumentError
 from pjrt.api.program import Program, ProgramFormat
-from pjrt.stablehlo import hlo_proto, jaxlib
+from pjrt.stablehlo import hlo_proto, jaxlib, safe_parse
+from pjrt.stablehlo.format import HLO_BLANKS, HLO_COMMENT
 
 _PURPOSE = "read or write HLO text"
-_COMMENT = rb"//[^\n]*+|/\*(?:[^*]|\*(?!/))*+(?:\*/|\Z)"
-_BLANKS = rb"(?:\xef\xbb\xbf)?(?:\s|" + _COMMENT + rb")*+"
-_INSTRUCTION = rb"(?:ROOT\s+)?%?[\w.-]+\s*=\s*\(*[a-z]\w*\["
-_COMPUTATION = rb"ENTRY\s+%?[\w.-]+\s*[({]|%[\w.-]+\s*[({]|[\w.-]+\s*\{\s*" + _INSTRUCTION
-_BEGINNING = _BLANKS + rb"(?:HloModule\b|" + _COMPUTATION + rb")"
-"""A module, or a computation where the line of the module was left out."""
 _HEADER = rb"(?m)^HloModule\b[^\n]*"
 _COUNTS = rb"\b(replica_count|num_partitions)=(\d{1,6})\b"
 _ELIDED = rb"\bconstant\(\s*\{\s*\.\.\.\s*\}\s*\)"
-
-
-def looks_like_hlo_text(code: bytes) -> bool:
-    """Whether bytes begin as HLO text does, comments and a byte order mark aside."""
-    return re.match(_BEGINNING, code) is not None
 
 
 def parse_hlo_text(code: bytes, *, time_limit: float | None = None, trusted: bool = False) -> Program:
@@ -91,12 +81,12 @@ def to_hlo_text(program: Program) -> str:
 
 
 def _header(code: bytes) -> bytes:
-    match = re.search(_HEADER, re.sub(_COMMENT, b"", code))
+    match = re.search(_HEADER, re.sub(HLO_COMMENT, b"", code))
     return b"" if match is None else match[0]
 
 
 def _check_modules(code: bytes) -> None:
-    plain = re.sub(_COMMENT, lambda comment: b"\n" * comment[0].count(b"\n"), code)
+    plain = re.sub(HLO_COMMENT, lambda comment: b"\n" * comment[0].count(b"\n"), code)
     lines = [_line_of(plain, match.start()) for match in re.finditer(_HEADER, plain)]
     if len(lines) > 1:
         raise InvalidArgumentError(
@@ -117,7 +107,7 @@ def parse_here(code: bytes) -> bytes:
         FailedPreconditionError: jaxlib is missing.
     """
     text = code.decode("utf-8-sig")
-    if re.match(_BLANKS + rb"HloModule\b", code) is None:
+    if re.match(HLO_BLANKS + rb"HloModule\b", code) is None:
         text = f"HloModule without_a_name {text}"  # in the first line, so that errors name the right ones
     try:
         proto: bytes = jaxlib.load_hlo(_PURPOSE).hlo_module_from_text(text).as_serialized_hlo_module_proto()
@@ -144,15 +134,12 @@ def _explained(message: str, text: str) -> str:
 
 
 def _parse_in_subprocess(code: bytes, time_limit: float | None) -> bytes | None:
-    from pjrt.stablehlo import safe_parse
-
     ended = safe_parse.run(__name__, str(len(code)), given=code, time_limit=time_limit)
     return None if ended is None else ended.output
 
 
 def _main(size: int) -> int:
     """Write the proto of the text on the standard input."""
-    from pjrt.stablehlo import safe_parse
 
     def parse() -> None:
         sys.stdout.buffer.write(parse_here(sys.stdin.buffer.read(size)))

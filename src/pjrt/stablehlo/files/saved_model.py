@@ -25,10 +25,9 @@ from pjrt.api.element_type import ElementType
 from pjrt.api.errors import DataLossError, InvalidArgumentError, NotFoundError, PjrtError, UnimplementedError
 from pjrt.api.program import Program
 from pjrt.stablehlo.files._jax_export_schema import NEWEST_CONVENTION, OLDEST_CONVENTION
-from pjrt.stablehlo.files.contents import FileContents
+from pjrt.stablehlo.files.contents import SAVED_MODEL_FILE, FileContents, reading
 from pjrt.stablehlo.format import encoding_of
 from pjrt.stablehlo.hlo_proto import varint
-from pjrt.stablehlo.reader import SAVED_MODEL_FILE, reading
 
 _MAGIC = (0xDB4775248B80FB57).to_bytes(8, "little")
 _FOOTER_SIZE = 48

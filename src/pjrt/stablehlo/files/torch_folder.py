@@ -24,8 +24,8 @@ import numpy as np
 from pjrt.api.element_type import ElementType
 from pjrt.api.errors import DataLossError, InvalidArgumentError, NotFoundError, PjrtError
 from pjrt.api.program import Program
-from pjrt.stablehlo.files.contents import FileContents
-from pjrt.stablehlo.reader import read_file, reading
+from pjrt.stablehlo.files.contents import FileContents, reading
+from pjrt.stablehlo.format import program_of
 from pjrt.stablehlo.tree import DEEPEST, LEAF, Tree, TreeKind
 
 _PROTOCOL = 1
@@ -274,7 +274,8 @@ def _program(folder: Path, name: str) -> Program:
     file = next((file for file in files if file.is_file()), None)
     if file is None:
         raise NotFoundError(f"{folder}: expected the program {files[0].name} or {files[1].name}, found neither")
-    return read_file(file)
+    with reading(file):
+        return program_of(file.read_bytes())
 
 
 # The arrays.
