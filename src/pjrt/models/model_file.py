@@ -19,7 +19,7 @@ from pjrt.api.program import Program
 from pjrt.api.shape_spec import Shapes as ArgumentShapes
 from pjrt.artifacts import file_format
 from pjrt.stablehlo.files.contents import FileContents
-from pjrt.stablehlo.format import ZIP_MAGIC, is_jax_export, is_text, looks_like_hlo_text
+from pjrt.stablehlo.format import ZIP_MAGIC, is_text, looks_like_hlo_text, looks_like_jax_export
 from pjrt.stablehlo.shapes.argument_shapes import resolve_shapes
 from pjrt.stablehlo.signatures import CallSignature, Parameter, Result
 from pjrt.stablehlo.tree import Tree
@@ -87,7 +87,7 @@ class ModelFile:
             return ModelFile._of_contents(stablehlo.read_torch_export(path), source)
         if file_format.is_saved_executable(beginning):
             return ModelFile(SAVED, source=source, executable=_saved_executable().read(path))
-        if is_jax_export(beginning):
+        if looks_like_jax_export(beginning):
             return ModelFile._of_contents(stablehlo.read_jax_export(Path(path)), source)
         kind = HLO_TEXT if looks_like_hlo_text(beginning) else ""
         return ModelFile._of_program(stablehlo.read_file(path), source, kind)
@@ -121,7 +121,7 @@ class ModelFile:
             return ModelFile.read(model)
         if isinstance(model, bytes) and file_format.is_saved_executable(model):
             return ModelFile(SAVED, source=source, executable=_saved_executable().from_bytes(model))
-        if isinstance(model, bytes) and is_jax_export(model):
+        if isinstance(model, bytes) and looks_like_jax_export(model):
             return ModelFile._of_contents(stablehlo.read_jax_export(model), source)
         code = model.encode() if isinstance(model, str) else model
         kind = HLO_TEXT if isinstance(code, bytes) and looks_like_hlo_text(code) else ""

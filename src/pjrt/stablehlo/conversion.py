@@ -338,6 +338,7 @@ def parse_here(program: Program, *, legalized: bool = True) -> MlirModule:
         if encoding is Encoding.PORTABLE_ARTIFACT or is_vhlo(program.code):
             module = mlir_module.parse_artifact(program.code)
         elif encoding in HLO_ENCODINGS:
+            # Here and below: most programs need no conversion.
             from pjrt.stablehlo._hlo_conversion import from_hlo_proto
 
             module = from_hlo_proto(program.code, legalized=legalized)

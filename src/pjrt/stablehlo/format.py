@@ -353,11 +353,6 @@ def has_resources(code: bytes) -> bool:
     return b"dense_resource<" in code
 
 
-def is_jax_export(beginning: bytes) -> bool:
-    """Whether a file that begins with these bytes is one of ``jax.export``, damaged or not."""
-    return looks_like_jax_export(beginning)
-
-
 HLO_COMMENT = rb"//[^\n]*+|/\*(?:[^*]|\*(?!/))*+(?:\*/|\Z)"
 HLO_BLANKS = rb"(?:\xef\xbb\xbf)?(?:\s|" + HLO_COMMENT + rb")*+"
 """Patterns of HLO text: a comment, and all that may stand in front of the module."""

@@ -373,7 +373,7 @@ def _defaults() -> bytes:
     """Return compile options with nothing but jaxlib's default debug options."""
     serialized = jaxlib.load("_jax", "know the defaults of compile options").CompileOptions().SerializeAsString()
     debug_options = _debug_options(serialized)
-    return _message(_BUILD_OPTIONS, _message(_DEBUG_OPTIONS, debug_options)) if debug_options else b""
+    return message(_BUILD_OPTIONS, message(_DEBUG_OPTIONS, debug_options)) if debug_options else b""
 
 
 def _debug_options(options: bytes) -> bytes:
@@ -384,13 +384,3 @@ def _debug_options(options: bytes) -> bytes:
             if (inner, inner_kind) == (_DEBUG_OPTIONS, BYTES):
                 return options[inner_begin:inner_end]
     return b""
-
-
-def _message(number: int, content: bytes) -> bytes:
-    """Return a field with a message as its content."""
-    head, length = bytearray([number << 3 | BYTES]), len(content)
-    while length > 0x7F:
-        head.append(length & 0x7F | 0x80)
-        length >>= 7
-    head.append(length)
-    return bytes(head) + content

@@ -143,8 +143,6 @@ def inspect(program: AnyProgram, *, trusted: bool = False) -> ProgramInfo:
 
 
 def _needed_version(module: MlirModule) -> tuple[Version | None, str]:
-    from pjrt.stablehlo import conversion  # here: a signature alone does without
-
     try:
         return conversion.oldest_version(module), ""
     except InvalidArgumentError as error:

@@ -20,7 +20,7 @@ from flatbuffers.table import Table as NativeTable
 
 from pjrt.api.element_type import ElementType
 from pjrt.api.errors import DataLossError, InvalidArgumentError, PjrtError
-from pjrt.stablehlo import format
+from pjrt.stablehlo.format import JAX_FUNCTION_NAME, JAX_IN_TREE, JAX_MLIR_MODULE, JAX_OUT_TREE
 
 UINT8, UINT16, UINT32 = kinds.Uint8Flags, kinds.Uint16Flags, kinds.Uint32Flags
 INT8, INT16 = kinds.Int8Flags, kinds.Int16Flags
@@ -229,10 +229,10 @@ class Exported(IntEnum):
     """The root table, and that of a derivative inside it."""
 
     SERIALIZATION_VERSION = 0
-    FUNCTION_NAME = format.JAX_FUNCTION_NAME
-    IN_TREE = format.JAX_IN_TREE
+    FUNCTION_NAME = JAX_FUNCTION_NAME
+    IN_TREE = JAX_IN_TREE
     IN_AVALS = 3
-    OUT_TREE = format.JAX_OUT_TREE
+    OUT_TREE = JAX_OUT_TREE
     OUT_AVALS = 5
     NUM_DEVICES_16 = 6  # until 4
     IN_SHARDINGS = 7
@@ -241,7 +241,7 @@ class Exported(IntEnum):
     ORDERED_EFFECTS = 10
     UNORDERED_EFFECTS = 11
     DISABLED_CHECKS = 12
-    MLIR_MODULE = format.JAX_MLIR_MODULE
+    MLIR_MODULE = JAX_MLIR_MODULE
     CALLING_CONVENTION = 14
     KEPT_ARGUMENTS = 15
     USES_GLOBAL_CONSTANTS = 16

@@ -192,9 +192,9 @@ class JaxExport(FileContents):
     @property
     def num_tokens(self) -> int:
         """The number of tokens in front of the arguments and of the results of the program."""
-        from pjrt.stablehlo.files._jax_export_schema import FIRST_CONVENTION_WITH_TOKENS
-
-        return len(self.ordered_effects) if self.calling_convention_version >= FIRST_CONVENTION_WITH_TOKENS else 0
+        return (
+            len(self.ordered_effects) if self.calling_convention_version >= schema.FIRST_CONVENTION_WITH_TOKENS else 0
+        )
 
     @property
     def num_leading_arguments(self) -> int:
@@ -236,15 +236,13 @@ class JaxExport(FileContents):
             DataLossError: the program has other arguments or results, so the file is corrupt.
             InvalidArgumentError: it has, and the file is of a later version, which may state them in another way.
         """
-        from pjrt.stablehlo.files._jax_export_schema import NEWEST_SERIALIZATION
-
         kept = [self.arguments[index] for index in self.kept_arguments]
         wrong = _difference("arguments", kept, self.num_leading_arguments, type_.arguments)
         wrong = wrong or _difference("results", self.results, self.num_tokens, type_.results)
-        if wrong and self.serialization_version > NEWEST_SERIALIZATION:
+        if wrong and self.serialization_version > schema.NEWEST_SERIALIZATION:
             raise InvalidArgumentError(
                 f"the jax.export file is too new: {wrong}; expected a serialization version up to "
-                f"{NEWEST_SERIALIZATION}, found {self.serialization_version}; upgrade pjrt"
+                f"{schema.NEWEST_SERIALIZATION}, found {self.serialization_version}; upgrade pjrt"
             )
         if wrong:
             raise DataLossError(f"corrupt jax.export file: {wrong}")

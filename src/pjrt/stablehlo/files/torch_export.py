@@ -480,10 +480,6 @@ def main() -> None:
         (folder / ERROR).write_text(json.dumps([int(error.code), error.message]), encoding="utf-8")
 
 
-if __name__ == "__main__":
-    main()
-
-
 class ExportedProgram(Protocol):
     """A ``torch.export.ExportedProgram``; PyTorch's own class cannot be named without PyTorch."""
 
@@ -648,3 +644,7 @@ def contents(converted: Converted) -> TorchExport:
         weights={position: converted.weights[index] for position, index in kept.items()},
         weight_names={position: facts.weights[index][0] for position, index in kept.items()},
     )
+
+
+if __name__ == "__main__":
+    main()

@@ -34,7 +34,7 @@ from pjrt.stablehlo.conversion import to_module
 from pjrt.stablehlo.mlir_module import MlirModule, senseless_refused, walk
 from pjrt.stablehlo.parser import parse_module
 from pjrt.stablehlo.reader import read
-from pjrt.stablehlo.safe_parse import run_module
+from pjrt.stablehlo.safe_parse import limit_memory, run_module
 from pjrt.stablehlo.shapes.argument_shapes import (
     Shape,
     StatedShape,
@@ -500,8 +500,6 @@ def _inlined_size(mlir: Any) -> int:
 
 
 def _main(size: int) -> int:
-    from pjrt.stablehlo.safe_parse import limit_memory
-
     limit_memory(size)
     try:
         sys.stdout.buffer.write(_propagate(sys.stdin.buffer.read(size)))
@@ -510,10 +508,6 @@ def _main(size: int) -> int:
         sys.stdout.flush()
         return _EXIT_REFUSED
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(_main(int(sys.argv[1])))
 
 
 def refine(program: AnyProgram, shapes: Shapes, *, trusted: bool = False) -> Program:
@@ -655,3 +649,7 @@ def _main_function(mlir: Any) -> Any:
         if operation.name == "func.func" and operation.attributes["sym_name"].value == "main":
             return operation
     raise InvalidArgumentError("expected a dynamic program with a function 'main', found none")
+
+
+if __name__ == "__main__":
+    sys.exit(_main(int(sys.argv[1])))
