@@ -11,7 +11,7 @@ import pytest
 
 import pjrt
 from pjrt.capi import load_capsule
-from pjrt.devices.xla.value_path import XlaValuePath
+from pjrt.devices.xla.loaded_executable import XlaValuePath
 from pjrt.host import Compiled, HostClient
 from pjrt.host.value_path import HostValuePath
 

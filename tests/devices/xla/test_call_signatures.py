@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 import pjrt
-from pjrt.devices.xla import _jaxlib, custom_calls
-from pjrt.devices.xla.call_signatures import CHECKED_CSR_PRODUCT, CSR_PRODUCT, SIGNATURES, Signature, check
+from pjrt.devices.xla import _jaxlib, compilation
+from pjrt.devices.xla.ffi_handler import CHECKED_CSR_PRODUCT, CSR_PRODUCT, SIGNATURES, Signature
+from pjrt.devices.xla.ffi_handler import check_signature as check
 from pjrt.stablehlo.hlo_parameters import HloArray, HloCustomCall
 
 SIZES = {"m": 5, "n": 4, "c": 3, "p": 4, "q": 3, "r": 3, "z": 6, "j": 2, "b": 7, "k": 4, "l": 3, "low": 1, "high": 4}
@@ -188,7 +189,7 @@ def test_every_target_of_jaxlib_has_signatures() -> None:
     """A target that a newer jaxlib brings must be looked at; until then it is refused."""
     assert _jaxlib.own_targets() - {CSR_PRODUCT} <= SIGNATURES.keys()
     assert CHECKED_CSR_PRODUCT in SIGNATURES
-    assert not custom_calls.JAX_ONLY & SIGNATURES.keys()
+    assert not compilation.JAX_ONLY & SIGNATURES.keys()
 
 
 def test_a_target_of_jaxlib_without_signatures_is_refused(
@@ -199,4 +200,4 @@ def test_a_target_of_jaxlib_without_signatures_is_refused(
     with pytest.raises(
         pjrt.UnimplementedError, match="'lapack_spotrf_ffi', whose operands this version of pjrt cannot"
     ):
-        custom_calls._check(call, False)
+        compilation._check_call(call, False)

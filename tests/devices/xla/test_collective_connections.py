@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from pjrt.devices.xla.collective_connections import CollectiveConnections
+from pjrt.devices.xla.peers import CollectiveConnections
 
 Ends = tuple[socket.socket, socket.socket]
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import pjrt
-from pjrt.devices.xla import _jaxlib, custom_calls
+from pjrt.devices.xla import _jaxlib, compilation
 from pjrt.stablehlo.jaxlib import load
 
 Array = np.ndarray[Any, Any]
@@ -298,7 +298,7 @@ except pjrt.NotFoundError as error:
     assert "test_custom_calls.here" in done.stdout, done.stderr
 
 
-@pytest.mark.parametrize("target", sorted(custom_calls.JAX_ONLY))
+@pytest.mark.parametrize("target", sorted(compilation.JAX_ONLY))
 def test_a_target_that_only_jax_can_serve_is_refused_by_name(client: pjrt.Client, programs: Any, target: str) -> None:
     with pytest.raises(pjrt.UnimplementedError, match=f"the program calls '{target}'"):
         client.compile(programs.call(target, "index = 0 : ui64"))
@@ -313,7 +313,7 @@ from jaxlib import _jax
 client = _jax.get_tfrt_cpu_client(asynchronous=True, num_devices=1)
 print(*sorted(_jax.custom_call_targets("cpu")))
 """)
-    assert set(done.stdout.split()) <= custom_calls.JAX_ONLY | {"dce_sink"}, done.stderr
+    assert set(done.stdout.split()) <= compilation.JAX_ONLY | {"dce_sink"}, done.stderr
 
 
 # Calls that would leave the memory of their operands and results.

@@ -16,8 +16,8 @@ import numpy as np
 import pytest
 
 import pjrt
-from pjrt.devices.xla import completion_watcher
-from pjrt.devices.xla.completion_watcher import CompletionWatcher, Waiters
+from pjrt.devices.xla import future as completion_watcher
+from pjrt.devices.xla.future import CompletionWatcher, Waiters
 
 
 def test_executions_return_before_they_are_done(hold: Callable[[], Any]) -> None:

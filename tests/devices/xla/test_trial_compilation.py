@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import pjrt
-from pjrt.devices.xla import compilation, custom_calls, trial_compilation
+from pjrt.devices.xla import compilation, trial_compilation
 from pjrt.stablehlo import read, safe_parse, to_module
 from pjrt.stablehlo.analysis.outline import MANY, Outline
 from pjrt.stablehlo.types import TensorType
@@ -108,7 +108,7 @@ def test_a_sharding_that_nobody_can_inspect_is_an_error(monkeypatch: pytest.Monk
     ids=["Sharding", "placement", "LAPACK", "erf", "topk"],
 )
 def test_usual_custom_calls_are_ordinary(client: pjrt.Client, text: str) -> None:
-    custom_calls.register_handlers(text.encode())
+    compilation.register_handlers(text.encode())
     assert trial_compilation.is_ordinary(Outline.of(to_module(read(text))))
 
 

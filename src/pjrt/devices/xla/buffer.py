@@ -1,35 +1,186 @@
-"""Buffers of the ``cpu`` device: with their array, with an array that comes later, and as a shard of a larger one."""
+"""Buffers of the ``cpu`` device, and the ways from the host's memory into them and back."""
 
 from __future__ import annotations
 
 import math
+import sys
+import threading
+import weakref
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from pjrt.api.buffer import Buffer
-from pjrt.api.checks import expect
+from pjrt.api.buffer import Buffer, HostBufferSemantics, RawBuffer
+from pjrt.api.checks import expect, expect_array, expect_callable, expect_out, unexpected
 from pjrt.api.element_type import ElementType
 from pjrt.api.errors import FailedPreconditionError, InvalidArgumentError, PjrtError, unimplemented
 from pjrt.api.future import Future
 from pjrt.api.shape_spec import Layout, TiledLayout, expect_layout, expect_shape
-from pjrt.devices.xla import _jaxlib, to_host
+from pjrt.devices.xla import _jaxlib
 from pjrt.devices.xla._jaxlib import TURNS, collect_released, converted
 from pjrt.devices.xla._short_path import ArrayHolder
 from pjrt.devices.xla.device import memory_space_of
 from pjrt.devices.xla.future import flattened, nothing, when_ready
-from pjrt.devices.xla.shards import Part, Shards, Source, array_of
-from pjrt.host_memory.external import DLPACK_HOST_DEVICE
+from pjrt.host_memory.array import HostArray, aligned_empty, order_of, source_bytes, target_bytes
+from pjrt.host_memory.external import DLPACK_HOST_DEVICE, ExternalMemory, check_dlpack_device, notify_owner
 
 if TYPE_CHECKING:
     from pjrt.api.client import Client
     from pjrt.api.device import Device, MemorySpace
-    from pjrt.devices.xla.array_type import ArrayType
-    from pjrt.devices.xla.device import XlaDevice
-    from pjrt.devices.xla.memory_space import XlaMemorySpace
-    from pjrt.devices.xla.raw_buffer import XlaRawBuffer
+    from pjrt.devices.xla.device import XlaDevice, XlaMemorySpace
+    from pjrt.devices.xla.future import CompletionWatcher
+    from pjrt.devices.xla.runtime import ArrayType
     from pjrt.host_memory.external import HostExternalReference
+
+
+Source = Any
+"""The origin of an array that a buffer or an argument has: the array itself, a ``Part``, or a future of either."""
+
+
+class Shards:
+    """An array with a shard on each of several devices.
+
+    jaxlib takes some ten microseconds a shard to take it apart, and most results go whole into the next execution.
+
+    Args:
+        array: the array of all devices.
+        device_ids: the ids of the devices, also of those of other processes, in the array's order.
+
+    Attributes:
+        array: the array of all devices.
+        device_ids: the ids of the devices.
+    """
+
+    __slots__ = ("_parts", "array", "device_ids")
+
+    _lock = threading.Lock()
+
+    def __init__(self, array: _jaxlib.Array, device_ids: Sequence[int] = ()) -> None:
+        self.array = array
+        self.device_ids = device_ids
+        self._parts: list[_jaxlib.Array] | None = None
+
+    def part(self, index: int) -> _jaxlib.Array:
+        """Return the array of one device."""
+        if self.array.is_deleted():
+            return self.array
+        if self._parts is None:
+            with Shards._lock:
+                if self._parts is None:
+                    self._parts = _jaxlib.shards(self.array)
+        return self._parts[index]
+
+    @property
+    def is_apart(self) -> bool:
+        """Whether the array was taken apart, so that a part of it may be in use."""
+        return self._parts is not None
+
+
+class Part:
+    """One device's place in ``Shards``: its index among the devices of this process."""
+
+    __slots__ = ("index", "shards")
+
+    def __init__(self, shards: Shards, index: int) -> None:
+        self.shards = shards
+        self.index = index
+
+
+def array_of(source: Source) -> _jaxlib.Array:
+    """Return the array behind a source that is available."""
+    if isinstance(source, Future):
+        source = source.result()
+    if isinstance(source, Part):
+        return source.shards.part(source.index)
+    return source
+
+
+def arrays_in_use(source: Source) -> list[_jaxlib.Array]:
+    """Return the arrays through which the memory behind an available source may be in use."""
+    if isinstance(source, Future):
+        source = source.result()
+    if not isinstance(source, Part):
+        return [source]
+    whole = source.shards.array
+    return [whole, array_of(source)] if source.shards.is_apart else [whole]
+
+
+def gathered(column: Sequence[Source], device_ids: Sequence[int], aval: _jaxlib.Aval, sharding: Any) -> _jaxlib.Array:
+    """Return the array of all devices from one available source for each device of this process."""
+    column = [source.result() if isinstance(source, Future) else source for source in column]
+    first = column[0]
+    # The devices of this process can be those of both arrays, although one of them has shards in other processes, too.
+    same = isinstance(first, Part) and (first.shards.device_ids is device_ids or first.shards.device_ids == device_ids)
+    if same and all(
+        isinstance(source, Part) and source.shards is first.shards and source.index == number
+        for number, source in enumerate(column)
+    ):
+        return first.shards.array
+    return _jaxlib.assembled([array_of(source) for source in column], aval, sharding)
+
+
+def _copy_array(buffer: XlaBuffer, out: HostArray | None, layout: Layout | None) -> Future[HostArray]:
+    """Copy a buffer's value into the caller's array, or into a new array with a layout."""
+    if out is not None:
+        target = expect_out(out, buffer.shape, buffer.dtype)
+    else:
+        if layout is None:
+            raise InvalidArgumentError("expected an array to copy to or a layout for a new one, found neither")
+        target = aligned_empty(buffer.shape, buffer.dtype, order_of(layout, buffer.shape, buffer.element_type))
+
+    def copy(array: _jaxlib.Array) -> HostArray:
+        np.copyto(target, _jaxlib.view(array))
+        return target
+
+    return _carried_out(buffer, copy)
+
+
+def _copy_raw(buffer: XlaBuffer, out: Any, offset: int, size: int | None) -> Future[None]:
+    """Copy bytes in the order in which they lie in the buffer's memory."""
+    target = target_bytes(out, offset, size, buffer.on_device_size)
+
+    def copy(array: _jaxlib.Array) -> None:
+        target[:] = _raw_bytes(array)[offset : offset + target.nbytes]
+
+    return _carried_out(buffer, copy)
+
+
+def _copy_raw_later(buffer: XlaBuffer, out: Future[Any], offset: int, size: int | None) -> Future[None]:
+    """Copy as ``copy_raw`` does, into memory that comes later."""
+    expect(out, Future, "a future of the memory to copy to")
+    held = buffer.hold()
+    return flattened(out, lambda memory: _copy_raw(held, memory, offset, size))
+
+
+def _raw_bytes(array: _jaxlib.Array) -> HostArray:
+    """Return the memory of an array that is ready, as bytes that keep it alive."""
+    size = _jaxlib.size_on_device(array)
+    if not size:
+        return np.empty(0, np.uint8)
+    return ExternalMemory(_jaxlib.pointer(array), size, (array, _jaxlib.view(array))).bytes()
+
+
+def _dlpack(dl_device: Any, copy: bool | None) -> Callable[[_jaxlib.Array], Any]:
+    """Return the function that makes a DLPack capsule of an array.
+
+    Raises:
+        BufferError: the consumer wants the memory on another device; DLPack's protocol demands this exception.
+        UnimplementedError: the consumer wants a copy.
+    """
+    check_dlpack_device(dl_device)
+    if copy:
+        raise unimplemented("cpu", "Buffer.__dlpack__ with copy=True", "copy with numpy.array(buffer)")
+    return _jaxlib.capsule
+
+
+def _carried_out(buffer: XlaBuffer, copy: Callable[[_jaxlib.Array], Any]) -> Future[Any]:
+    """Return the future of a copy that is made even if no caller waits for it."""
+    future = buffer.when_there(copy)
+    # A future with a callback is watched, and the watcher makes the copy.
+    future.add_done_callback(lambda _: None)
+    return future
+
 
 T = TypeVar("T")
 
@@ -158,7 +309,7 @@ class XlaBuffer(ArrayHolder, Buffer):
     ) -> Future[np.ndarray[Any, Any]]:
         if out is None and layout is None:
             return self.when_there(_jaxlib.view_of_dynamic if self.type.dynamic_dimensions else _jaxlib.view)
-        return to_host.copy_array(self, out, layout)
+        return _copy_array(self, out, layout)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
         type_ = self.type
@@ -176,15 +327,15 @@ class XlaBuffer(ArrayHolder, Buffer):
         return super().__array__(dtype, copy)
 
     def copy_raw_to_host(self, out: Any, offset: int = 0, size: int | None = None) -> Future[None]:
-        return to_host.copy_raw(self, out, offset, size)
+        return _copy_raw(self, out, offset, size)
 
     def copy_raw_to_host_future(self, out: Future[Any], offset: int = 0, size: int | None = None) -> Future[None]:
-        return to_host.copy_raw_later(self, out, offset, size)
+        return _copy_raw_later(self, out, offset, size)
 
     def external_reference(self) -> HostExternalReference:
         from pjrt.host_memory.external import HostExternalReference
 
-        return HostExternalReference(self.when_there(to_host.raw_bytes).result())
+        return HostExternalReference(self.when_there(_raw_bytes).result())
 
     def unsafe_pointer(self) -> int:
         self.check_usable()
@@ -197,14 +348,13 @@ class XlaBuffer(ArrayHolder, Buffer):
         return when_ready(array, self.type.runtime.watcher, _jaxlib.pointer).result()
 
     def raw(self) -> XlaRawBuffer:
-        from pjrt.devices.xla.raw_buffer import XlaRawBuffer
 
         return XlaRawBuffer(self)
 
     def __dlpack__(
         self, *, stream: Any = None, max_version: Any = None, dl_device: Any = None, copy: bool | None = None
     ) -> Any:
-        return self.when_there(to_host.dlpack(dl_device, copy)).result()
+        return self.when_there(_dlpack(dl_device, copy)).result()
 
     def __dlpack_device__(self) -> tuple[int, int]:
         return DLPACK_HOST_DEVICE
@@ -217,7 +367,7 @@ class XlaBuffer(ArrayHolder, Buffer):
         try:
             if self.type.is_row_major:
                 return XlaBuffer(_jaxlib.copy(self.array, target.memory_space.placement), target)
-            from pjrt.devices.xla.relayout import relaid  # here: few buffers need it
+            from pjrt.devices.xla.compilation import relaid  # here: few buffers need it
 
             # jaxlib 0.9 copies the bytes of another layout but not the layout: the copy goes by way of row-major.
             straight = XlaBuffer(*relaid(self.array, self.type, TiledLayout.row_major(self.ndim))).copy_to(destination)
@@ -238,7 +388,7 @@ class XlaBuffer(ArrayHolder, Buffer):
             )
 
         def reinterpret(array: _jaxlib.Array) -> _jaxlib.Array:
-            memory = to_host.raw_bytes(array).view(target.aval.dtype).reshape(target.shape)
+            memory = _raw_bytes(array).view(target.aval.dtype).reshape(target.shape)
             return _jaxlib.put(memory, target.aval, target.memory_space.placement, _jaxlib.ZERO_COPY)
 
         held = self.hold()
@@ -364,3 +514,184 @@ class ShardBuffer(XlaBuffer):
     def ready(self) -> Future[None]:
         # All parts of a result are ready together, so the whole array can be asked, and stays whole.
         return when_ready(self.source().shards.array, self.type.runtime.watcher, nothing)
+
+
+class XlaRawBuffer(RawBuffer):
+    """The bytes of a buffer, read and written in place when its value is there."""
+
+    __slots__ = ("_buffer", "_size", "_space")
+
+    def __init__(self, buffer: XlaBuffer) -> None:
+        self._space = buffer.memory_space
+        self._size = buffer.on_device_size
+        self._buffer: XlaBuffer | None = buffer.hold()
+
+    @property
+    def memory_space(self) -> XlaMemorySpace:
+        return self._space
+
+    @property
+    def on_device_size(self) -> int:
+        return self._size
+
+    def host_pointer(self) -> int:
+        return self._held().unsafe_pointer()
+
+    def copy_from_host(self, source: Any, offset: int = 0) -> Future[None]:
+        data = source_bytes(source, offset, self._size)
+
+        def write(array: _jaxlib.Array) -> None:
+            _raw_bytes(array)[offset : offset + data.nbytes] = data
+
+        return _carried_out(self._held(), write)
+
+    def copy_to_host(self, out: Any, offset: int = 0, size: int | None = None) -> Future[None]:
+        return self._held().copy_raw_to_host(out, offset, size)
+
+    def release(self) -> None:
+        self._buffer = None
+
+    def _held(self) -> XlaBuffer:
+        if self._buffer is None:
+            raise FailedPreconditionError("the raw buffer was released; make a new one with buffer.raw()")
+        return self._buffer
+
+
+_SEMANTICS = {
+    HostBufferSemantics.IMMUTABLE_ONLY_DURING_CALL: _jaxlib.COPY_DURING_CALL,
+    HostBufferSemantics.IMMUTABLE_UNTIL_TRANSFER_COMPLETES: _jaxlib.COPY_LATER,
+    HostBufferSemantics.IMMUTABLE_ZERO_COPY: _jaxlib.ZERO_COPY,
+    # XLA never writes to memory that it was lent: a donation of such a buffer makes a new one. So the permission to
+    # write changes nothing.
+    HostBufferSemantics.MUTABLE_ZERO_COPY: _jaxlib.ZERO_COPY,
+}
+
+
+def buffer_from_host(
+    array: Any,
+    space: XlaMemorySpace,
+    layout: Layout | None,
+    semantics: HostBufferSemantics,
+    on_done: Callable[[], object] | None,
+) -> XlaBuffer:
+    """Return a buffer with a host array's value."""
+    source = _host_array(array)
+    array_type = space.device.runtime.row_major_type(source.shape, source.dtype, space)
+    if type(semantics) is not HostBufferSemantics:
+        raise unexpected(semantics, "one of pjrt.HostBufferSemantics as semantics")
+    if on_done is not None:
+        expect_callable(on_done, "a function, or None, as on_done_with_host_buffer")
+    if layout is not None:
+        order = TiledLayout(order_of(layout, source.shape, array_type.element_type)[::-1])
+        if not order.is_row_major:
+            buffer = _relaid(source, array_type, order)
+            if on_done is not None:
+                notify_owner(on_done)
+            return buffer
+    if on_done is not None and _SEMANTICS[semantics] is _jaxlib.ZERO_COPY:
+        return _lent(source, array_type, on_done)
+    buffer = XlaBuffer(_put(source, array_type, _SEMANTICS[semantics]), array_type)
+    if on_done is None:
+        return buffer
+    if semantics is HostBufferSemantics.IMMUTABLE_ONLY_DURING_CALL:
+        notify_owner(on_done)
+    else:
+        when_ready(buffer.array, array_type.runtime.watcher, nothing).add_done_callback(lambda _: notify_owner(on_done))
+    return buffer
+
+
+class LentBuffer(XlaBuffer):
+    """A buffer over memory of the host whose owner is notified when it is not used any more."""
+
+    __slots__ = ("_release",)
+
+    def __init__(self, array: _jaxlib.Array, array_type: ArrayType, release: Release) -> None:
+        super().__init__(array, array_type)
+        self._release = release
+
+    def hold(self) -> XlaBuffer:
+        return XlaBuffer(self.source(), self.type)
+
+    def delete(self) -> None:
+        super().delete()
+        self._release.watch()
+
+    def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
+        # Bound as a default, because the names of the module may be gone at the end of the interpreter.
+        release = getattr(self, "_release", None)
+        if release is not None and not is_finalizing():
+            self.array = None
+            release.watch()
+
+
+class Release(Future[None]):
+    """A future that is done when jaxlib does not hold the lent memory any more.
+
+    jaxlib holds a numpy array, and the end of that array is the sign. It may come late: an execution under way may
+    still read the memory when the buffer is gone, and jaxlib drops released objects only when it is called again.
+    """
+
+    __slots__ = ("_watcher",)
+
+    def __init__(self, watcher: CompletionWatcher, lent: HostArray, on_done: Callable[[], object]) -> None:
+        super().__init__()
+        self._watcher = watcher
+        weakref.finalize(lent, self._released, on_done).atexit = False
+
+    def watch(self) -> None:
+        """Complete the future soon after the memory is released."""
+        if not self.done():
+            self._watcher.watch(self)
+
+    def _poll(self) -> None:
+        _jaxlib.collect_released()
+
+    def _released(self, on_done: Callable[[], object]) -> None:
+        notify_owner(on_done)
+        self._complete(None)
+
+
+def _lent(source: HostArray, array_type: ArrayType, on_done: Callable[[], object]) -> XlaBuffer:
+    watcher = array_type.runtime.watcher
+    lent = source.view()
+    release = Release(watcher, lent, on_done)
+    buffer = LentBuffer(_put(lent, array_type, _jaxlib.ZERO_COPY), array_type, release)
+    del lent  # only jaxlib may hold it
+    if not shares_memory(buffer.array, source):
+        # XLA makes a copy, because the memory is not aligned: the owner is notified when that is finished.
+        when_ready(buffer.array, watcher, nothing).add_done_callback(lambda _: release.watch())
+    return buffer
+
+
+def shares_memory(jaxlib_array: _jaxlib.Array, array: HostArray) -> bool:
+    """Whether an array of jaxlib uses a host array's memory in place."""
+    # What is used in place is ready at once.
+    try:
+        is_shared: bool = jaxlib_array.is_ready() and _jaxlib.pointer(jaxlib_array) == array.ctypes.data
+    except _jaxlib.jax.JaxRuntimeError:  # its copy found no memory
+        return False
+    return is_shared
+
+
+def _host_array(array: Any) -> HostArray:
+    source: HostArray = array if type(array) is np.ndarray else expect_array(array)
+    if not source.dtype.isnative:
+        source = source.astype(source.dtype.newbyteorder("="))
+    return source
+
+
+def _relaid(source: HostArray, array_type: ArrayType, layout: TiledLayout) -> XlaBuffer:
+    from pjrt.devices.xla.compilation import relaid  # here: few buffers need it
+
+    row_major = _put(source, array_type, _jaxlib.COPY_DURING_CALL)
+    try:
+        return XlaBuffer(*relaid(row_major, array_type, layout))
+    except Exception as error:
+        raise converted(error) from error
+
+
+def _put(source: HostArray, array_type: ArrayType, semantics: Any) -> _jaxlib.Array:
+    try:
+        return _jaxlib.put(source, array_type.aval, array_type.memory_space.placement, semantics)
+    except Exception as error:
+        raise converted(error) from error

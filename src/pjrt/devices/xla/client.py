@@ -18,13 +18,12 @@ from pjrt.api.errors import InvalidArgumentError, PjrtError, unimplemented
 from pjrt.api.executable import choose_place
 from pjrt.api.program import AnyProgram, Program
 from pjrt.api.shape_spec import Layout, Shapes, ShapeSpec, TiledLayout, expect_shape
-from pjrt.devices.xla import from_host
+from pjrt.devices.xla import buffer
 from pjrt.devices.xla._jaxlib import HAS_TRANSFERS, PLATFORM_VERSION
 from pjrt.devices.xla.buffer import PendingBuffer, XlaBuffer
 from pjrt.devices.xla.device import XlaDevice, memory_space_of
 from pjrt.devices.xla.executable import PLATFORM, XlaExecutable
-from pjrt.devices.xla.loaded_executable import XlaLoadedExecutable
-from pjrt.devices.xla.rendezvous import Rendezvous
+from pjrt.devices.xla.loaded_executable import Rendezvous, XlaLoadedExecutable
 from pjrt.devices.xla.runtime import Runtime
 
 # The modules that most programs do without are imported in the methods that need them: that halves the time of a start.
@@ -36,12 +35,10 @@ if TYPE_CHECKING:
     from pjrt.api.executable import Executable
     from pjrt.api.future import Future
     from pjrt.api.loaded_executable import LoadedExecutable
-    from pjrt.devices.xla.cross_host_transfers import CrossHostTransfers
-    from pjrt.devices.xla.memory_space import XlaMemorySpace
-    from pjrt.devices.xla.peers import Peers
-    from pjrt.devices.xla.remote_device import XlaRemoteDevice
+    from pjrt.devices.xla.device import XlaMemorySpace, XlaRemoteDevice
+    from pjrt.devices.xla.peers import CrossHostTransfers, Peers
+    from pjrt.devices.xla.special_buffers import XlaTransferManager
     from pjrt.devices.xla.topology import XlaTopology
-    from pjrt.devices.xla.transfer import XlaTransferManager
 
 
 class XlaClient(Client):
@@ -68,7 +65,7 @@ class XlaClient(Client):
         self._transfers: CrossHostTransfers | None = None
 
     def _devices_of_job(self) -> tuple[XlaDevice | XlaRemoteDevice, ...]:
-        from pjrt.devices.xla.remote_device import XlaRemoteDevice
+        from pjrt.devices.xla.device import XlaRemoteDevice
 
         every_device = self._runtime.all_devices.items()
         return tuple(self._local.get(number) or XlaRemoteDevice(self, device) for number, device in every_device)
@@ -166,7 +163,7 @@ class XlaClient(Client):
         self, executable: XlaExecutable, options: CompileOptions, code: bytes, program: Program | None = None
     ) -> LoadedExecutable:
         if options.compile_portable_executable:
-            from pjrt.devices.xla.portable_executable import XlaPortableExecutable
+            from pjrt.devices.xla.loaded_executable import XlaPortableExecutable
 
             return XlaPortableExecutable(self, self._runtime, executable)
         ids = [number for row in executable.assignment.device_ids for number in row]
@@ -189,10 +186,10 @@ class XlaClient(Client):
         return XlaLoadedExecutable(executable, devices, rendezvous, fingerprint)
 
     def register_ffi_handler(self, name: str, handler: Callable[..., Any] | int, *, traits: int = 0) -> None:
-        from pjrt.devices.xla import custom_calls
+        from pjrt.devices.xla import compilation
 
         self._runtime.check_open()
-        custom_calls.register_handler(name, handler, traits)
+        compilation.register_handler(name, handler, traits)
 
     # Buffers.
 
@@ -207,7 +204,7 @@ class XlaClient(Client):
         on_done_with_host_buffer: Callable[[], object] | None = None,
     ) -> XlaBuffer:
         space = self._space(device, memory_space)
-        return from_host.buffer_from_host(array, space, layout, semantics, on_done_with_host_buffer)
+        return buffer.buffer_from_host(array, space, layout, semantics, on_done_with_host_buffer)
 
     def buffer_from_dlpack(self, source: Any, *, device: Device | None = None) -> XlaBuffer:
         from pjrt.devices.xla import special_buffers
@@ -226,7 +223,7 @@ class XlaClient(Client):
     def create_error_buffer(
         self, error: PjrtError, spec: ShapeSpec, *, memory_space: MemorySpace | None = None
     ) -> XlaBuffer:
-        from pjrt.devices.xla.transfer import type_of_spec
+        from pjrt.devices.xla.special_buffers import type_of_spec
 
         expect(error, PjrtError, "an error as pjrt.PjrtError")
         return PendingBuffer.failed(error, type_of_spec(spec, self._space(None, memory_space)))
@@ -255,7 +252,7 @@ class XlaClient(Client):
     def create_buffers_for_async_host_to_device(
         self, specs: Sequence[ShapeSpec], *, memory_space: MemorySpace | None = None
     ) -> XlaTransferManager:
-        from pjrt.devices.xla.transfer import XlaTransferManager
+        from pjrt.devices.xla.special_buffers import XlaTransferManager
 
         return XlaTransferManager(expect_all(specs, ShapeSpec, "a pjrt.ShapeSpec"), self._space(None, memory_space))
 
@@ -284,7 +281,7 @@ class XlaClient(Client):
                 raise unimplemented(PLATFORM, "cross-host transfers of a client of one process", "use buffer.copy_to")
             if not HAS_TRANSFERS:
                 raise unimplemented(PLATFORM, "cross-host transfers with this jaxlib", "use 0.10 or newer")
-            from pjrt.devices.xla.cross_host_transfers import CrossHostTransfers  # here: only jobs need it
+            from pjrt.devices.xla.peers import CrossHostTransfers  # here: only jobs need it
 
             with self._lock:
                 self._transfers = self._transfers or CrossHostTransfers(self._runtime, self._runtime.peers)

@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import re
+import threading
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pjrt.api.checks import expect_bytes
+from pjrt.api.checks import expect, expect_bytes, expect_int
 from pjrt.api.compile_options import CompileOptions, DeviceAssignment, Partitioning
-from pjrt.api.errors import InvalidArgumentError, PjrtError, StatusCode
-from pjrt.api.program import Program, ProgramFormat
-from pjrt.devices.xla import _jaxlib, custom_calls, faults, value_shape
+from pjrt.api.errors import InvalidArgumentError, PermissionDeniedError, PjrtError, StatusCode, UnimplementedError
+from pjrt.api.program import Program, ProgramFormat, is_for_stranger
+from pjrt.api.shape_spec import TiledLayout
+from pjrt.devices.xla import _jaxlib, executable, faults
 from pjrt.devices.xla._jaxlib import converted, status_of
 from pjrt.devices.xla.executable import SERIALIZED, XlaExecutable
+from pjrt.devices.xla.runtime import ArrayType
 from pjrt.stablehlo import read, to_module, with_partitioning
 from pjrt.stablehlo.conversion import with_fitting_partitioner
+from pjrt.stablehlo.hlo_parameters import HloCustomCall, custom_calls
 from pjrt.stablehlo.hlo_proto import with_debug_options
 from pjrt.stablehlo.jaxlib import load
 from pjrt.stablehlo.types import TupleType
@@ -25,6 +29,149 @@ from pjrt.stablehlo.types import TupleType
 if TYPE_CHECKING:
     from pjrt.devices.xla.runtime import Runtime
     from pjrt.stablehlo.analysis.outline import Outline
+
+
+JAX_ONLY = frozenset(
+    {
+        "xla_buffer_python_cpu_callback",
+        "xla_ffi_partitioned_python_cpu_callback",
+        "xla_ffi_python_cpu_callback",
+    }
+)
+"""The targets that call a Python function by its index in a list that JAX gives to XLA when it compiles and executes.
+
+Only JAX gives that list, and jaxlib does not check that there is one: without JAX such a call would end the process.
+"""
+
+_MARKERS = frozenset({"Sharding", "SPMDFullToShardShape", "SPMDShardToFullShape", "annotate_device_placement"})
+"""The targets that JAX writes into partitioned programs. XLA interprets them, and survives any operands."""
+
+_OF_STABLEHLO = r"mhlo\.(?!topk$)\w+"
+"""Operations that StableHLO has no name for, in JAX's spelling. XLA checks their operands, except those of ``topk``."""
+
+_TOP_K = r"\{k = \d+ : i64, largest = (true|false)\}"
+
+_IDLE = frozenset({"dce_sink"})
+"""The targets whose handlers do nothing."""
+
+_CALLS = re.compile(rb"custom[-_]call")  # the spellings of StableHLO and HLO
+
+_registration_lock = threading.Lock()
+_registered: set[str] = set()
+"""The targets that were registered by ``register_handler``, for programs of strangers too."""
+
+
+def register_handler(name: str, handler: Callable[..., Any] | int, traits: int) -> None:
+    """Register an FFI handler with XLA in this process, for all clients and for ever: XLA cannot remove one.
+
+    Raises:
+        InvalidArgumentError: the handler is neither a function nor an address, or the address is null.
+        AlreadyExistsError: the name has another handler.
+    """
+    expect(name, str, "the name of a custom call's target as a str")
+    expect_int(traits, "the traits of an FFI handler as the bits of a whole number")
+    if callable(handler):
+        from pjrt.devices.xla.ffi_handler import handler_of  # here: few programs have handlers
+
+        address = handler_of(handler, traits)
+    elif isinstance(handler, int) and handler > 0:
+        address = handler
+    else:
+        raise InvalidArgumentError(f"expected the address of an FFI handler or a Python function, found {handler!r}")
+    try:
+        _jaxlib.register_handler(name, address, traits)
+    except Exception as error:
+        raise converted(error) from error
+    _registered.add(name)
+
+
+def register_handlers(code: bytes) -> None:
+    """Register the handlers that jaxlib has for the CPU and those that JAX has, if the program may call one.
+
+    Raises:
+        PjrtError: XLA rejects one of the handlers that JAX has.
+    """
+    if not _CALLS.search(code):
+        return
+    from pjrt.devices.xla import ffi_handler  # here: few programs call handlers
+
+    with _registration_lock:
+        try:
+            _jaxlib.register_own_handlers()
+            ffi_handler.register_csr_product()
+            _jaxlib.register_handlers_of_jax()
+        except Exception as error:
+            raise converted(error) from error
+
+
+def is_ordinary_call(target: str, attributes: str) -> bool:
+    """Whether XLA's compiler leaves a call to its handler, or is known to survive its own treatment of the call.
+
+    Args:
+        target: the target of the call.
+        attributes: the text of its ``mhlo.attributes``.
+    """
+    if target == "mhlo.topk":
+        return re.fullmatch(_TOP_K, attributes) is not None
+    if target in _MARKERS or re.fullmatch(_OF_STABLEHLO, target):
+        return True
+    return target in _jaxlib.jax.custom_call_targets(_jaxlib.FFI_PLATFORM)
+
+
+def prepare_calls(module: bytes, given: Collection[str]) -> None:
+    """Check the calls that a compiled program makes when it runs, and prepare their handlers.
+
+    Args:
+        module: the compiled program, a serialized ``HloModuleProto``.
+        given: the targets that the program called before it was compiled. XLA has made the calls of others itself.
+
+    Raises:
+        InvalidArgumentError: a handler in C would leave the memory of its operands and results.
+        UnimplementedError: the program calls a target that only JAX can serve, or one whose calls nobody can check.
+        PermissionDeniedError: the program is a stranger's, and calls what is for this process alone.
+        PjrtError: LAPACK cannot be loaded.
+    """
+    calls = custom_calls(module)
+    for call in calls:
+        _check_call(call, call.target in given)
+    if calls and not _jaxlib.lapack_targets().isdisjoint(call.target for call in calls):
+        with _registration_lock:
+            try:
+                _jaxlib.load_lapack()
+            except Exception as error:
+                raise converted(error) from error
+
+
+def _check_call(call: HloCustomCall, is_given: bool) -> None:
+    """Raise an error unless a call can do no harm, or is one that the user of this process answers for."""
+    from pjrt.devices.xla import ffi_handler  # here: few programs call handlers
+
+    target = call.target
+    if target in JAX_ONLY:
+        raise UnimplementedError(
+            f"the program calls {target!r}, a Python function that only JAX's own CPU backend can find; register "
+            "the function with client.register_ffi_handler(name, function) and call it by that name"
+        )
+    if target in ffi_handler.SIGNATURES:
+        ffi_handler.check_signature(call)
+    elif target in _jaxlib.own_targets():
+        raise UnimplementedError(
+            f"the program calls {target!r}, whose operands this version of pjrt cannot check; compile the program "
+            "again if it was saved by another one, otherwise upgrade pjrt"
+        )
+    elif not is_given or target in _IDLE or target in _registered or target in _MARKERS:
+        return  # XLA's own calls fit; a registered handler is the user's matter
+    elif target not in _jaxlib.jax.custom_call_targets(_jaxlib.FFI_PLATFORM):
+        raise UnimplementedError(
+            f"the program calls {target!r}, which has no handler here; register one with "
+            "client.register_ffi_handler(name, function)"
+        )
+    elif is_for_stranger():
+        raise PermissionDeniedError(
+            f"the program calls {target!r}, a handler in the server's process that is not for its clients; the "
+            "server's owner may offer it with client.register_ffi_handler"
+        )
+
 
 _DEFAULT = CompileOptions().completed(Partitioning())
 
@@ -56,13 +203,13 @@ def compile_program(
     options = with_partitioning(program, options, module)
     assignment, devices = _assigned(runtime, options)
     options = with_fitting_partitioner(module, options)
-    custom_calls.register_handlers(program.code)
+    register_handlers(program.code)
     outline, serialized = (None, b"") if inspect is None else inspect(module, options)
     called = set() if outline is None else {target for target, _ in outline.custom_calls}
     if called:
-        from pjrt.devices.xla import csr_product  # here: few programs call handlers
+        from pjrt.devices.xla import ffi_handler  # here: few programs call handlers
 
-        csr_product.guard(module, called)
+        ffi_handler.guard_csr_product(module, called)
     with module as mlir:
         _check_groups(mlir, options.partitioning, outline)
         if outline is not None and any(isinstance(type_, TupleType) for type_ in outline.types):
@@ -75,7 +222,7 @@ def compile_program(
             compiled = runtime.jaxlib_client.deserialize_executable(code, devices, jaxlib_options)
             return _executable(compiled, assignment, options, code=code)
         with module as mlir:
-            result_shapes = value_shape.result_shapes(mlir) if options.partitioning.num_partitions > 1 else None
+            result_shapes = executable.result_shapes(mlir) if options.partitioning.num_partitions > 1 else None
             compiled = runtime.jaxlib_client.compile_and_load(mlir, devices, jaxlib_options)
     except Exception as error:
         raise _explained(error) from error
@@ -165,7 +312,7 @@ def deserialize(runtime: Runtime, serialized: bytes, options: CompileOptions | N
             f"× {counts[1]} partitions; compile the program again"
         )
     assignment, devices = _assigned(runtime, options)
-    custom_calls.register_handlers(code)
+    register_handlers(code)
     jaxlib_options = _jaxlib_options(options, assignment)
     try:
         compiled = runtime.jaxlib_client.deserialize_executable(code, devices, jaxlib_options)
@@ -202,7 +349,7 @@ def _executable(
     called: Collection[str] = (),
 ) -> XlaExecutable:
     for module in compiled.hlo_modules():
-        custom_calls.prepare(module.as_serialized_hlo_module_proto(), called)
+        prepare_calls(module.as_serialized_hlo_module_proto(), called)
     return XlaExecutable(compiled, assignment, options, result_shapes, code)
 
 
@@ -311,3 +458,32 @@ def _jaxlib_options(options: CompileOptions, assignment: DeviceAssignment) -> An
 def _leaves(shape: Any) -> list[Any]:
     """Return the shapes of the arrays in a shape of XLA's, which may be a tuple."""
     return [leaf for each in shape.tuple_shapes() for leaf in _leaves(each)] if shape.is_tuple() else [shape]
+
+
+_COPY = """
+func.func public @main(%x: tensor<{type}> {{mhlo.layout_mode = "{given}"}})
+    -> (tensor<{type}> {{mhlo.layout_mode = "{wanted}"}}) {{
+  return %x : tensor<{type}>
+}}
+"""
+
+
+def relaid(array: _jaxlib.Array, array_type: ArrayType, layout: TiledLayout) -> tuple[_jaxlib.Array, ArrayType]:
+    """Return a copy of an array of a type with another layout, in the device's default memory, and the copy's type."""
+    runtime, space = array_type.runtime, array_type.memory_space.device.default_memory_space
+    target = runtime.array_type(array_type.shape, array_type.element_type, space, layout.minor_to_major)
+    key = (array_type, layout)
+    program = runtime.relayouts.get(key)
+    if program is None:
+        handler = _jaxlib.result_handler(target.aval, space.placement.sharding)
+        program = runtime.relayouts.setdefault(key, (_compiled(array_type, layout), handler))
+    executable, handler = program
+    (copied,) = executable.jaxlib_executable.execute_sharded([array]).consume_with_handlers([handler])
+    return copied, target
+
+
+def _compiled(array_type: ArrayType, layout: TiledLayout) -> XlaExecutable:
+    spelled = "x".join([*map(str, array_type.shape), array_type.element_type.mlir])
+    text = _COPY.format(type=spelled, given=array_type.layout, wanted=layout)
+    place = DeviceAssignment(((array_type.memory_space.device.id,),))
+    return compile_program(array_type.runtime, Program.of(text), CompileOptions(device_assignment=place))

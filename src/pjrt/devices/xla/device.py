@@ -1,4 +1,4 @@
-"""The virtual devices of a ``cpu`` client, which share the host's processor."""
+"""The virtual devices of a ``cpu`` client, which share the host's processor, and their memory spaces."""
 
 from __future__ import annotations
 
@@ -8,12 +8,62 @@ from typing import TYPE_CHECKING, Any
 from pjrt.api.checks import expect, expect_int
 from pjrt.api.client import Client
 from pjrt.api.device import AllocatorStats, Device, DeviceDescription, MemorySpace, MemorySpaceDescription
-from pjrt.api.errors import InvalidArgumentError, PjrtError, UnimplementedError, unimplemented
+from pjrt.api.errors import FailedPreconditionError, InvalidArgumentError, PjrtError, UnimplementedError, unimplemented
+from pjrt.devices.xla import _jaxlib
 from pjrt.devices.xla._jaxlib import converted
-from pjrt.devices.xla.memory_space import KINDS, XlaMemorySpace
 
 if TYPE_CHECKING:
     from pjrt.devices.xla.runtime import Runtime
+
+
+DEVICE, PINNED_HOST, UNPINNED_HOST = KINDS = ("device", "pinned_host", "unpinned_host")
+"""The kinds of memory in the order of their ``kind_id``; a device's default kind comes first."""
+
+
+class XlaMemorySpace(MemorySpace):
+    """One kind of memory of one device.
+
+    Attributes:
+        placement: the same place in jaxlib's terms.
+    """
+
+    __slots__ = ("_device", "_id", "_kind", "_text", "placement")
+
+    def __init__(self, device: XlaDevice, jaxlib_memory: Any, number: int) -> None:
+        self._device = device
+        self._id = number
+        self._kind: str = jaxlib_memory.kind
+        self._text = str(jaxlib_memory)
+        self.placement = _jaxlib.Placement(device.jaxlib_device, self._kind)
+
+    @property
+    def client(self) -> Client:
+        return self._device.client
+
+    @property
+    def id(self) -> int:
+        return self._id
+
+    @property
+    def kind(self) -> str:
+        return self._kind
+
+    @property
+    def kind_id(self) -> int:
+        return KINDS.index(self._kind)
+
+    @property
+    def device(self) -> XlaDevice:
+        """The one device that can address it."""
+        return self._device
+
+    @property
+    def devices(self) -> Sequence[XlaDevice]:
+        return (self._device,)
+
+    @property
+    def debug_string(self) -> str:
+        return self._text
 
 
 IDS_OF_A_PROCESS = 2048
@@ -141,3 +191,57 @@ def memory_space_of(place: Device | MemorySpace, runtime: Runtime) -> XlaMemoryS
         f"{place!r} belongs to another client; use one of client.addressable_devices or client.memory_spaces, or "
         "copy by way of the host"
     )
+
+
+class XlaRemoteDevice(Device):
+    """A virtual CPU device of another process.
+
+    Attributes:
+        jaxlib_device: jaxlib's device, which is not addressable, too.
+    """
+
+    __slots__ = ("_client", "_description", "jaxlib_device")
+
+    def __init__(self, client: Client, jaxlib_device: Any) -> None:
+        self._client = client
+        self.jaxlib_device = jaxlib_device
+        self._description = XlaDeviceDescription(jaxlib_device.id, jaxlib_device.process_index)
+
+    @property
+    def client(self) -> Client:
+        return self._client
+
+    @property
+    def description(self) -> XlaDeviceDescription:
+        return self._description
+
+    def __str__(self) -> str:
+        return self._description.debug_string
+
+    @property
+    def is_addressable(self) -> bool:
+        return False
+
+    @property
+    def local_hardware_id(self) -> int:
+        return -1
+
+    @property
+    def memory_spaces(self) -> Sequence[XlaMemorySpace]:
+        return ()
+
+    @property
+    def default_memory_space(self) -> XlaMemorySpace:
+        raise self._elsewhere("its memory")
+
+    def memory_stats(self) -> AllocatorStats:
+        raise self._elsewhere("the state of its memory")
+
+    def poison_execution(self, launch_id: int, error: PjrtError) -> bool:
+        raise self._elsewhere("its executions")
+
+    def _elsewhere(self, subject: str) -> FailedPreconditionError:
+        return FailedPreconditionError(
+            f"{self} belongs to process {self.process_index}: {subject} cannot be reached from process "
+            f"{self._client.process_index}; use one of client.addressable_devices"
+        )

@@ -4,23 +4,105 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from pjrt.api.element_type import ElementType
+from pjrt.api.element_type import AnyDType, ElementType
 from pjrt.api.errors import FailedPreconditionError, UnimplementedError
 from pjrt.api.executable import CompiledMemoryStats, Executable
 from pjrt.api.program import Program, ProgramFormat
 from pjrt.api.shape_spec import Layout, ShapeSpec, TiledLayout
-from pjrt.devices.xla import _jaxlib, shutdown, value_shape
+from pjrt.devices.xla import _jaxlib, shutdown
 from pjrt.devices.xla._jaxlib import converted
-from pjrt.devices.xla.input_output_alias import donated_parameters
-from pjrt.devices.xla.memory_space import DEVICE, PINNED_HOST
+from pjrt.devices.xla.device import DEVICE, PINNED_HOST
 from pjrt.stablehlo.hlo_parameters import hlo_parameters
+from pjrt.stablehlo.hlo_proto import BYTES, VARINT, fields, varint
+from pjrt.stablehlo.jaxlib import load
 
 if TYPE_CHECKING:
     from pjrt.api.compile_options import CompileOptions, DeviceAssignment
-    from pjrt.devices.xla.value_shape import ValueShape
+
+
+# HloModuleProto: the fields input_output_alias and buffer_donor. Each holds a list of entries.
+_ALIAS, _DONOR, _ENTRIES = 8, 18, 1
+# The fields of an entry: the number of the parameter, and its index where all parameters are one tuple.
+_PARAMETER_NUMBER, _PARAMETER_INDEX = {_ALIAS: 2, _DONOR: 1}, {_ALIAS: 3, _DONOR: 2}
+
+
+def donated_parameters(module: bytes) -> frozenset[int]:
+    """Return the numbers of the parameters whose memory an execution takes, by aliasing or as a donor."""
+    return frozenset(
+        _parameter(module, *entry, _PARAMETER_NUMBER[field], _PARAMETER_INDEX[field])
+        for field in (_ALIAS, _DONOR)
+        for configuration in _messages(module, 0, len(module), field)
+        for entry in _messages(module, *configuration, _ENTRIES)
+    )
+
+
+def _messages(module: bytes, begin: int, end: int, field: int) -> Iterator[tuple[int, int]]:
+    """Yield the begin and the end of each message in a field."""
+    for number, kind, first, last in fields(module, begin, end):
+        if number == field and kind == BYTES:
+            yield first, last
+
+
+def _parameter(module: bytes, begin: int, end: int, number_field: int, index_field: int) -> int:
+    parameter, index = 0, None
+    for field, kind, first, last in fields(module, begin, end):
+        if field == number_field:
+            parameter = first
+        elif field == index_field:  # a list, packed or not; parameters that are one tuple are one place deep in it
+            index = first if kind == VARINT else varint(module, first, last)[0]
+    return parameter if index is None else index
+
+
+class ValueShape(NamedTuple):
+    """One parameter or result of an executable, on one device."""
+
+    shape: tuple[int, ...]
+    dtype: AnyDType | None
+    """``None`` for a token."""
+    minor_to_major: tuple[int, ...]
+    dynamic_dimensions: tuple[int, ...]
+    is_in_host_memory: bool
+
+
+def program_shape(module: bytes) -> tuple[list[ValueShape], list[ValueShape]]:
+    """Return the parameters and results of a compiled module, an ``HloModuleProto``, on one device."""
+    shape = _jaxlib.hlo.XlaComputation(module).program_shape()
+    parameters = shape.parameter_shapes()
+    if len(parameters) == 1 and parameters[0].is_tuple():
+        parameters = parameters[0].tuple_shapes()
+    result = shape.result_shape()
+    results = result.tuple_shapes() if result.is_tuple() else [result]
+    return [_value_shape(p) for p in parameters], [_value_shape(r) for r in results]
+
+
+def result_shapes(module: Any) -> list[tuple[int, ...]]:
+    """Return the shapes of the results of an MLIR module's main function; ``()`` for those that are no arrays."""
+    ir = load("mlir.ir", "read the types of programs")
+    main = next((each for each in module.body.operations if _is_main(each)), None)
+    results = () if main is None else ir.FunctionType(main.attributes["function_type"].value).results
+    return [tuple(each.shape) if isinstance(each, ir.RankedTensorType) else () for each in results]
+
+
+def _is_main(operation: Any) -> bool:
+    attributes = operation.attributes
+    return bool(operation.operation.name == "func.func" and attributes["sym_name"].value == "main")
+
+
+_HOST_MEMORY = ":S(5)"  # XLA's spelling of the host's memory space in a layout
+
+
+def _value_shape(shape: Any) -> ValueShape:
+    if not shape.is_array():
+        return ValueShape((), None, (), (), False)
+    layout = shape.layout()
+    sizes = tuple(shape.dimensions())
+    dynamic = tuple(d for d in range(len(sizes)) if shape.is_dynamic_dimension(d)) if shape.is_dynamic() else ()
+    is_in_host_memory = _HOST_MEMORY in layout.to_string()
+    return ValueShape(sizes, shape.numpy_dtype(), tuple(layout.minor_to_major()), dynamic, is_in_host_memory)
+
 
 T = TypeVar("T")
 
@@ -108,7 +190,7 @@ class XlaExecutable(Executable):
         """The parameters and results on one device."""
         module = self._module.as_serialized_hlo_module_proto()
         try:
-            parameters, results = value_shape.program_shape(module)
+            parameters, results = program_shape(module)
         except Exception as error:  # XLA compiles element types of which jaxlib has no arrays
             raise converted(error) from error
         return ProgramShape(parameters, results, donated_parameters(module))

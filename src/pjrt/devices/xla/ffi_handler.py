@@ -1,23 +1,313 @@
-"""Python functions as handlers of XLA's foreign function interface (FFI).
-
-XLA calls a handler with a call frame, a C struct. ctypes reads it here, and its buffers become numpy arrays over the
-same memory. The structs are those of XLA's header ``xla/ffi/api/c_api.h``.
-"""
+"""Handlers of XLA's foreign function interface (FFI): Python functions, and jaxlib's own with checks of their calls."""
 
 from __future__ import annotations
 
 import ctypes
+import dataclasses
+import functools
 import math
+import re
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import numpy as np
 
-from pjrt.api.element_type import ElementType
-from pjrt.api.errors import InternalError, PjrtError, from_author
-from pjrt.devices.xla.device_array import DeviceArray
-from pjrt.stablehlo.hlo_parameters import ELEMENT_TYPES
+from pjrt.api.element_type import AnyDType, ElementType
+from pjrt.api.errors import InternalError, InvalidArgumentError, PjrtError, from_author
+from pjrt.devices.xla import _jaxlib
+from pjrt.stablehlo.hlo_parameters import ELEMENT_TYPES, HloArray, HloCustomCall
+from pjrt.stablehlo.jaxlib import load
+from pjrt.stablehlo.mlir_module import walk
+
+
+@dataclasses.dataclass(frozen=True)
+class DeviceArray:
+    """An array in memory of a GPU, as a Python function gets it that is a handler of a custom call.
+
+    ``torch.as_tensor`` and ``cupy.asarray`` take it without a copy, by ``__cuda_array_interface__``. It is valid during
+    the call only. Work on it belongs on ``stream``: the program's work before the call is enqueued there, and so is the
+    work after it.
+
+    Attributes:
+        pointer: the address on the GPU; 0 for an array without elements.
+        shape: the sizes of the dimensions; elements are in row-major order.
+        dtype: the numpy type of the elements; types of ``ml_dtypes`` have no name in ``__cuda_array_interface__``.
+        stream: the address of the program's stream, a ``CUstream`` or ``hipStream_t``.
+        writable: whether it is a result, which the function fills.
+    """
+
+    pointer: int
+    shape: tuple[int, ...]
+    dtype: AnyDType
+    stream: int
+    writable: bool
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        return {
+            "version": 3,
+            "shape": self.shape,
+            "typestr": self.dtype.str,
+            "data": (self.pointer, not self.writable),
+            "strides": None,
+            "stream": self.stream or 1,  # 0 is not allowed: 1 names the default stream
+        }
+
+
+# The handlers of jaxlib trust their callers: they copy a whole operand into the memory of a result, and compute the
+# sizes
+# of everything from the shape of one operand. JAX calls them with shapes that fit; any other program may not. The
+# table
+# below says what fits. The handlers of jaxlib 0.9 to 0.12 need the same.
+#
+# A signature is a text such as ``T*mn T*n -> T*mn``. Each word is an operand or result: a letter for its element
+# type,
+# ``*`` for the dimensions of a batch, which all have in common, and a letter for each further dimension. One letter
+# is
+# one size, but for ``k``, the smaller one of ``m`` and ``n``, and ``l``, which is ``n`` − 1.
+
+_MOST = 2**31 - 1
+"""LAPACK counts in integers of 32 bits."""
+
+_NEVER_EMPTY = "mnp"
+"""The sizes of matrices that LAPACK refuses to be 0, or ends the process at. XLA removes most calls with such ones."""
+
+_TYPED_API = 4
+_FIRST_APIS = (0, 1)
+
+Sizes = Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """One way in which a target can be called.
+
+    Attributes:
+        text: the operands and results.
+        attributes: by name the values that each attribute may have: letters, which are passed as their numbers, or
+            numbers and truth values as MLIR writes them; ``None`` for any whole number of 32 bits.
+        fits: whether the sizes, and the attributes that are numbers, fit together.
+        elements: the element types that each letter stands for.
+        api_versions: the versions of custom calls that the handler is registered for.
+    """
+
+    text: str
+    attributes: Mapping[str, str | tuple[str, ...] | None] = field(default_factory=dict)
+    fits: Callable[[Sizes], bool] = lambda sizes: True
+    elements: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    api_versions: tuple[int, ...] = (_TYPED_API,)
+
+    def accepts(self, call: HloCustomCall) -> bool:
+        """Whether a call has this signature."""
+        if call.api_version not in self.api_versions:
+            return False
+        sizes: dict[str, int] = {}
+        if self.api_versions == (_TYPED_API,) and not self._reads_attributes(call.config, sizes):
+            return False
+        operands, results = (side.split() for side in self.text.split("->"))
+        return (
+            (len(operands), len(results)) == (len(call.operands), len(call.results))
+            and _match((*operands, *results), (*call.operands, *call.results), self.elements, sizes)
+            and self.fits(sizes)
+        )
+
+    def _reads_attributes(self, config: str, sizes: dict[str, int]) -> bool:
+        """Read the attributes into the sizes; return whether they are those of the signature, and have its values."""
+        given = _attributes_of(config)
+        if given is None or given.keys() != self.attributes.keys():
+            return False
+        for name, allowed in self.attributes.items():
+            value = given[name]
+            if allowed is None:
+                if not value.endswith(" : i32"):
+                    return False
+                sizes[name] = int(value.removesuffix(" : i32"))
+            elif value not in ([f"{ord(letter)} : ui8" for letter in allowed] if isinstance(allowed, str) else allowed):
+                return False
+        return True
+
+
+def _match(
+    words: Sequence[str], values: Sequence[HloArray], elements: Mapping[str, Sequence[str]], sizes: dict[str, int]
+) -> bool:
+    """Whether the types of values are those that words describe; note the sizes of their letters."""
+    chosen: dict[str, str] = {}
+    batch: tuple[int, ...] | None = None
+    for word, value in zip(words, values, strict=True):
+        letter, dimensions, shape = word[0], word[1:], value.shape
+        if value.element not in elements[letter] or chosen.setdefault(letter, value.element) != value.element:
+            return False
+        if dimensions.startswith("*"):
+            dimensions = dimensions[1:]
+            if len(shape) < len(dimensions):
+                return False
+            outer = shape[: len(shape) - len(dimensions)]
+            batch = outer if batch is None else batch
+            if outer != batch:
+                return False
+            shape = shape[len(outer) :]
+        if len(shape) != len(dimensions):
+            return False
+        for name, size in zip(dimensions, shape, strict=True):
+            if size > _MOST or (not size and name in _NEVER_EMPTY) or _size(name, size, sizes) != size:
+                return False
+    return True
+
+
+def _size(name: str, found: int, sizes: dict[str, int]) -> int:
+    """Return the size that a letter stands for; the first one that is found, if it is not known yet."""
+    if name == "k" and "m" in sizes and "n" in sizes:
+        return min(sizes["m"], sizes["n"])
+    if name == "l":
+        return max(sizes["n"] - 1, 0)
+    return sizes.setdefault(name, found)
+
+
+_ATTRIBUTE = r"(\w+) = (-?\d+ : u?i\d+|true|false)"
+
+
+def _attributes_of(config: str) -> Mapping[str, str] | None:
+    """Return the attributes in a configuration, as MLIR writes them; ``None`` if there are others than numbers."""
+    if not config:
+        return {}
+    if not re.fullmatch(rf"\{{({_ATTRIBUTE}(, {_ATTRIBUTE})*)?\}}", config):
+        return None
+    pairs = re.findall(_ATTRIBUTE, config)
+    return dict(pairs) if len(dict(pairs)) == len(pairs) else None
+
+
+# LAPACK.
+
+
+def _svd_fits(sizes: Sizes) -> bool:
+    """Whether LAPACK can count the memory that it needs for a decomposition."""
+    smaller = min(sizes["m"], sizes["n"])
+    return 4 * smaller * smaller + 100 * smaller + sizes["m"] + sizes["n"] <= _MOST
+
+
+def _range_fits(sizes: Sizes) -> bool:
+    low, high, n = sizes["low"], sizes["high"], sizes["n"]
+    return 1 <= low <= max(1, n) and min(low, n) <= high <= n
+
+
+_UPLO = {"uplo": "LU"}
+_SVD = (
+    Signature("T*mn -> T*mn R*k T*mm T*nn I*", {"mode": "AN"}, _svd_fits),
+    Signature("T*mn -> T*mn R*k T*mk T*kn I*", {"mode": "SN"}, _svd_fits),
+)
+_TRSM = {"uplo": "LU", "trans_x": "NTC", "diag": "NU"}
+_ROUTINES: dict[str, tuple[Signature, ...]] = {
+    "gehrd": (Signature("T*nn -> T*nn T*l I*", {"low": None, "high": None}, _range_fits),),
+    "geqp3": (Signature("T*mn I*n -> T*mn I*n T*k"),),
+    "geqrf": (Signature("T*mn -> T*mn T*k"),),
+    "gesdd": _SVD,
+    "gesvd": _SVD,
+    "getrf": (Signature("T*mn -> T*mn I*k I*"),),
+    "gtsv": (Signature("T*n T*n T*n T*nc -> T*n T*n T*n T*nc I*"),),
+    "potrf": (Signature("T*nn -> T*nn I*", _UPLO),),
+    "trsm": (
+        Signature("T*mm T*mn -> T*mn", {"side": "L", **_TRSM}),
+        Signature("T*nn T*mn -> T*mn", {"side": "R", **_TRSM}),
+    ),
+    "or/ungqr": (Signature("T*mp T*q -> T*mp", fits=lambda sizes: sizes["q"] <= sizes["p"] <= sizes["m"]),),
+    "or/unmqr": tuple(
+        Signature(
+            f"T*{rows}p T*q T*mn -> T*mn",
+            {"left": (left,), "transpose": ("false", "true")},
+            lambda sizes, rows=rows: sizes["q"] <= min(sizes["p"], sizes[rows]),  # type: ignore[misc]
+        )
+        for left, rows in (("true", "m"), ("false", "n"))
+    ),
+    "sy/heevd": (Signature("T*nn -> T*nn R*n I*", {"mode": "VN", **_UPLO}),),
+    "sy/hetrd": (Signature("T*nn -> T*nn R*n R*l T*l I*", _UPLO),),
+}
+_EIGENVECTORS = {"compute_left": "VN", "compute_right": "VN"}
+_SCHUR = {"mode": "VN", "sort": "N"}
+_OF_REAL = {
+    "geev": (Signature("T*nn -> T*n T*n C*nn C*nn I*", _EIGENVECTORS),),
+    "gees": (Signature("T*nn -> T*nn T*nn T*n T*n I* I*", _SCHUR),),
+}
+_OF_COMPLEX = {
+    "geev": (Signature("T*nn -> T*n T*nn T*nn I*", _EIGENVECTORS),),
+    "gees": (Signature("T*nn -> T*nn T*nn T*n I* I*", _SCHUR),),
+}
+_LAPACK_TYPES = {
+    "s": ("F32", "F32", "C64"),
+    "d": ("F64", "F64", "C128"),
+    "c": ("C64", "F32", ""),
+    "z": ("C128", "F64", ""),
+}
+"""For each prefix of LAPACK its element type, the real one, and the complex one."""
+
+# Sparse matrices. The indices are checked when the program runs: see ``csr_product``.
+
+_MULTIPLIED = ("S32", "S64", "F32", "F64", "C64", "C128")
+_CSR = tuple(
+    Signature(text, {}, lambda sizes: sizes["p"] == sizes["r"] + 1, {"T": _MULTIPLIED, "J": ("S32", "S64")})
+    for text in ("Tz Jp Jz Tk -> Tr", "Tz Jp Jz Tkc -> Trc")
+)
+
+CSR_PRODUCT = "cpu_csr_sparse_dense_ffi"
+"""jaxlib's target that multiplies a sparse matrix, and trusts its indices."""
+
+CHECKED_CSR_PRODUCT = "pjrt.cpu_csr_sparse_dense"
+"""The target that checks the indices first."""
+
+
+def _signatures() -> dict[str, tuple[Signature, ...]]:
+    table: dict[str, tuple[Signature, ...]] = {
+        "tridiagonal_solve_perturbed_ffi": (
+            Signature("T*n T*n T*n T*nc -> T*nc", elements={"T": ("F32", "F64", "C64", "C128")}),
+        ),
+        # XLA's own, which a program may call by its name.
+        "TopK": tuple(
+            Signature(
+                text, fits=lambda sizes: sizes["j"] <= sizes["n"], elements={"T": ("F32",), "I": ("S32",)},
+                api_versions=_FIRST_APIS,
+            )
+            for text in ("Tn -> Tj Ij", "Tbn -> Tbj Ibj")
+        ),
+        CHECKED_CSR_PRODUCT: _CSR,
+    }  # fmt: skip
+    for prefix, (own, real, wide) in _LAPACK_TYPES.items():
+        elements = {"T": (own,), "R": (real,), "C": (wide,) if wide else (), "I": ("S32",)}
+        for name, signatures in (_ROUTINES | (_OF_COMPLEX if prefix in "cz" else _OF_REAL)).items():
+            of_real, _, of_complex = name.rpartition("/")
+            routine = name if not of_real else (of_complex if prefix in "cz" else of_real + of_complex[2:])
+            table[f"lapack_{prefix}{routine}_ffi"] = tuple(
+                Signature(each.text, each.attributes, each.fits, elements) for each in signatures
+            )
+    return table
+
+
+SIGNATURES = _signatures()
+"""The signatures of each target that is checked."""
+
+
+def check_signature(call: HloCustomCall) -> None:
+    """Raise an error if a call of a target of the table does not have one of its signatures.
+
+    Raises:
+        InvalidArgumentError: the operands, results or attributes do not fit together.
+    """
+    signatures = SIGNATURES[call.target]
+    if any(signature.accepts(call) for signature in signatures):
+        return
+    operands, results = (", ".join(map(str, each)) for each in (call.operands, call.results))
+    expected = " or ".join(dict.fromkeys(f"'{signature.text}'" for signature in signatures))
+    raise InvalidArgumentError(
+        f"the custom call {call.target} would leave the memory of its operands and results: expected {expected} (a "
+        "word is an operand or result: its type, * for the dimensions of a batch, a letter for each size; k is the "
+        f"smaller one of m and n, l is n - 1) and attributes that fit; found ({operands}) -> ({results}) with "
+        f"{call.config[:200]!r} and API version {call.api_version}"
+    )
+
+
+# XLA calls a handler with a call frame, a C struct. ctypes reads it here, and its buffers become numpy arrays over
+# the
+# same memory. The structs are those of XLA's header ``xla/ffi/api/c_api.h``.
 
 _API_VERSION = (0, 1)
 """The oldest version of the interface with these structs; XLA accepts handlers of older versions than its own."""
@@ -386,3 +676,66 @@ def _failure(frame: Any, error: PjrtError) -> int | None:
     )
     address: int | None = frame.api.contents.error_create(ctypes.byref(arguments))
     return address
+
+
+# jaxlib's handler reads the dense matrix wherever an index points to, which may be outside of it. No look at the
+# program
+# can find that out, because the indices come when it runs. So programs call a handler of this package in its place,
+# which
+# looks at the indices, and then calls jaxlib's.
+
+_capsule_pointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)(
+    ("PyCapsule_GetPointer", ctypes.pythonapi)
+)
+_capsule_name = ctypes.PYFUNCTYPE(ctypes.c_char_p, ctypes.py_object)(("PyCapsule_GetName", ctypes.pythonapi))
+
+
+@functools.cache
+def register_csr_product() -> None:
+    """Register the handler with XLA."""
+    capsule = _jaxlib.csr_targets()[CSR_PRODUCT]
+    own = checked_handler(_capsule_pointer(capsule, _capsule_name(capsule)), _check_indices)
+    _jaxlib.register_handler(CHECKED_CSR_PRODUCT, own)
+
+
+def guard_csr_product(module: Any, called: Collection[str]) -> None:
+    """Have a program call the handler that checks the indices in place of jaxlib's.
+
+    Args:
+        module: the program, an ``MlirModule``.
+        called: the targets that it calls.
+    """
+    if CSR_PRODUCT not in called:
+        return
+    with module as mlir:
+        target = load("mlir.ir", "change a program").StringAttr.get(CHECKED_CSR_PRODUCT)
+        for operation in walk(mlir.operation):
+            attributes = operation.attributes
+            if operation.name == "stablehlo.custom_call" and attributes["call_target_name"].value == CSR_PRODUCT:
+                attributes["call_target_name"] = target
+
+
+def _check_indices(values: Any, rows: Any, columns: Any, dense: Any, result: Any) -> None:
+    """Raise an error if the indices of a sparse matrix lead out of it, or out of the dense one.
+
+    Args:
+        values: the values that are not zero.
+        rows: where the values of each row begin, and the end of the last one.
+        columns: the column of each value.
+        dense: the dense matrix, or a vector.
+        result: the result.
+
+    Raises:
+        InvalidArgumentError: an index is outside.
+    """
+    if rows[0] < 0 or rows[-1] > len(values) or np.any(rows[1:] < rows[:-1]):
+        raise InvalidArgumentError(
+            f"the rows of a sparse matrix must begin in order between 0 and its {len(values)} values; found rows that "
+            f"begin between {rows.min()} and {rows.max()}"
+        )
+    used = columns[rows[0] : rows[-1]]
+    if len(used) and not 0 <= used.min() <= used.max() < len(dense):
+        raise InvalidArgumentError(
+            f"the columns of a sparse matrix must be from 0 to {len(dense) - 1}, as the dense matrix has {len(dense)} "
+            f"rows; found columns from {used.min()} to {used.max()}"
+        )

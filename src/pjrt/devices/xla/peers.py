@@ -1,32 +1,262 @@
-"""Peers: the processes of a job that make one client together, each with devices of its own.
-
-XLA's own code exchanges the devices and runs the collectives. This package sees to it that nothing waits for a process
-that is lost: the processes meet before XLA does, and their connections are shut down when one of them is lost. If the
-job goes on without it, so does everything that does not need it. The same is done when a process has failed its part of
-a program: the others would wait for it for half an hour, or take the data of its next program for those of this one.
-"""
+"""Peers: the processes of a job that make one client together, each with devices of its own."""
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import os
 import socket
+import stat
 import threading
 import weakref
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from pjrt import distributed
-from pjrt.api.errors import FailedPreconditionError, InvalidArgumentError, PjrtError, StatusCode, UnimplementedError
+from pjrt.api.buffer import Buffer
+from pjrt.api.checks import expect_all, expect_int
+from pjrt.api.errors import (
+    AlreadyExistsError,
+    FailedPreconditionError,
+    InvalidArgumentError,
+    PjrtError,
+    StatusCode,
+    UnimplementedError,
+    unimplemented,
+)
 from pjrt.api.future import Future
-from pjrt.devices.xla import _jaxlib, collective_errors, collective_sockets
+from pjrt.api.shape_spec import ShapeSpec
+from pjrt.devices.xla import _jaxlib
 from pjrt.devices.xla._jaxlib import converted
-from pjrt.devices.xla.collective_connections import CollectiveConnections
-from pjrt.devices.xla.collective_sockets import Address
-from pjrt.devices.xla.device import IDS_OF_A_PROCESS
-from pjrt.devices.xla.first_runs import FirstRuns
+from pjrt.devices.xla.buffer import PendingBuffer, XlaBuffer
+from pjrt.devices.xla.device import IDS_OF_A_PROCESS, XlaMemorySpace
+from pjrt.devices.xla.future import in_thread
+from pjrt.devices.xla.runtime import ArrayType, Runtime
+from pjrt.devices.xla.special_buffers import type_of_spec, uninitialized
+from pjrt.distributed import CoordinationStore
+
+# A collective waits for its peers for half an hour, and XLA has no function to end it sooner. But gloo gives up at
+# once
+# when a connection breaks. So the connections of a job that has lost a process are shut down from here: they are
+# found
+# among the sockets of this process by the addresses on which the gloo of each process listens.
+
+Address = tuple[str, int]
+"""The host and the port of an end of a connection."""
+
+
+def _listening_addresses() -> set[Address]:
+    """Return the addresses on which this process accepts TCP connections."""
+    return {own for _, own, peer, is_listening in _sockets() if is_listening}
+
+
+def _connections_of(addresses: Collection[Address]) -> Iterator[tuple[socket.socket, Address, Address]]:
+    """Return the connections of this process that have one of the addresses at either end, with both of their ends.
+
+    The sockets that listen are left out: gloo ends the process if one of them fails.
+    """
+    for opened, own, peer, is_listening in _sockets():
+        if peer is not None and not is_listening and (own in addresses or peer in addresses):
+            yield opened, own, peer
+
+
+def _sockets() -> Iterator[tuple[socket.socket, Address, Address | None, bool]]:
+    """Return the TCP sockets of this process: each with its own address, its peer's, and whether it listens."""
+    for name in os.listdir("/dev/fd"):
+        # A copy of the descriptor stays the same socket, even if another thread closes the original meanwhile.
+        try:
+            copy = os.dup(int(name))
+        except OSError:  # closed meanwhile
+            continue
+        if not stat.S_ISSOCK(os.fstat(copy).st_mode):
+            os.close(copy)
+            continue
+        opened = socket.socket(fileno=copy)
+        with opened:
+            if opened.type != socket.SOCK_STREAM or opened.family not in (socket.AF_INET, socket.AF_INET6):
+                continue
+            with contextlib.suppress(OSError):
+                own = opened.getsockname()[:2]
+                peer = None
+                with contextlib.suppress(OSError):  # it has no peer
+                    peer = opened.getpeername()[:2]
+                is_listening = bool(opened.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN))
+                yield opened, own, peer, is_listening
+
+
+# XLA makes the connections of a group of devices when a program first exchanges data in the group, and keeps them.
+# All
+# groups of a process share one listening address, so a connection does not show to which group it belongs. But
+# programs
+# are started from here: a connection that appears during the first run of a program is one of its groups. So when a
+# process is lost, the connections of programs that include it are shut down, also those between other processes,
+# which
+# would wait for one another for ever; and the connections of all other programs stay. When a process has failed its
+# part
+# of a program, the same is done for the program's processes.
+
+_Processes = frozenset[int] | None
+"""The processes of a connection's programs; ``None`` if it appeared while no program had its first run."""
+
+_READ_SECONDS = 0.5
+"""The time in which the other end of a connection has read all messages."""
+
+
+class CollectiveConnections:
+    """The connections of the collectives of one client."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._addresses: Collection[Address] = ()
+        self._processes: dict[tuple[Address, Address], _Processes] = {}
+        self._first_runs: dict[object, frozenset[int]] = {}
+
+    def begin(self, addresses: Collection[Address]) -> None:
+        """Note the addresses on which the collectives of all processes listen."""
+        self._addresses = addresses
+
+    def begin_first_run(self, processes: Collection[int]) -> Callable[[], None]:
+        """Note that a program is about to run for the first time; return the function that notes the end of this run.
+
+        Args:
+            processes: the processes of its devices.
+        """
+        run = object()
+        with self._lock:
+            self._attribute()
+            self._first_runs[run] = frozenset(processes)
+
+        def end() -> None:
+            with self._lock:
+                self._attribute()
+                self._first_runs.pop(run, None)
+
+        return end
+
+    def shut_down(self, process_index: int | None = None) -> None:
+        """Shut down the connections of programs that include a process, or all connections."""
+        self._shut_down(lambda processes: process_index is None or process_index in processes)
+
+    def shut_down_between(self, group: Collection[int]) -> None:
+        """Shut down the connections of programs that include two or more processes of a group."""
+        self._shut_down(lambda processes: len(processes & frozenset(group)) > 1)
+
+    def _shut_down(self, concerns: Callable[[frozenset[int]], bool]) -> None:
+        """Shut down the connections of some programs.
+
+        A connection of unknown programs is shut down, too: a collective that fails is better than one that waits.
+
+        gloo loses an operation, and its caller waits for half an hour, if gloo's own thread cannot write the answer to
+        a message that it has just read. So this end is shut down for reading only, which ends gloo's work with it; what
+        gloo still writes is taken; and the other end sees the connection break when it has read all messages.
+        """
+        shut: list[socket.socket] = []
+        with self._lock:
+            self._attribute()
+            for opened, own, peer in _connections_of(self._addresses):
+                processes = self._processes.get((own, peer))
+                if processes is None or concerns(processes):
+                    with contextlib.suppress(OSError):  # it broke just now
+                        shut.append(opened.dup())
+                        shut[-1].shutdown(socket.SHUT_RD)
+        if shut:
+            timer = threading.Timer(_READ_SECONDS, _close_all, [shut])
+            timer.daemon = True
+            timer.start()
+
+    def _attribute(self) -> None:
+        """Note to which programs new connections belong; those of several first runs at a time belong to all."""
+        ends = [(own, peer) for _, own, peer in _connections_of(self._addresses)]
+        running = frozenset().union(*self._first_runs.values()) if self._first_runs else None
+        self._processes = {each: self._processes.get(each, running) for each in ends}
+
+
+def _close_all(sockets: Collection[socket.socket]) -> None:
+    for each in sockets:
+        each.close()
+
+
+# XLA does not notice that the processes run different programs: it adds up whatever comes. So the process that is
+# first
+# with its n-th new program on some devices tells the others which one it is. That costs a message for each new
+# program,
+# and nothing for the runs that follow.
+
+
+class FirstRuns:
+    """The programs that a client has run on devices of several processes.
+
+    Args:
+        store: the store of the job.
+        directory: the directory in the store.
+        process_index: this process.
+    """
+
+    def __init__(self, store: CoordinationStore, directory: str, process_index: int) -> None:
+        self._store = store
+        self._directory = directory
+        self._process_index = process_index
+        self._lock = threading.Lock()
+        # The programs by devices; None where a program of unknown code has run, which cannot be counted.
+        self._seen: dict[tuple[int, ...], set[str] | None] = {}
+
+    def check(self, device_ids: Sequence[int], name: str, fingerprint: str) -> None:
+        """Compare a program with the one that the other processes run; a program that was compared is not again.
+
+        Args:
+            device_ids: the devices of the program.
+            name: its name, for messages.
+            fingerprint: that of its code; empty if it is unknown.
+
+        Raises:
+            FailedPreconditionError: another process runs another program.
+        """
+        devices = tuple(device_ids)
+        with self._lock:
+            seen = self._seen.setdefault(devices, set())
+            if seen is None or fingerprint in seen:
+                return
+            seen.add(fingerprint)
+            number = len(seen)
+            if not fingerprint:
+                self._seen[devices] = None
+        other = self._first(devices, number, json.dumps([self._process_index, name, fingerprint]).encode())
+        if other is None:
+            return
+        process_index, other_name, other_fingerprint = json.loads(other)
+        if not other_fingerprint:
+            self._seen[devices] = None
+        elif fingerprint and other_fingerprint != fingerprint:
+            raise FailedPreconditionError(
+                "the processes do not run the same program in the same order: this process runs the program "
+                f"{name!r} with the fingerprint {fingerprint}, process {process_index} runs the program "
+                f"{other_name!r} with the fingerprint {other_fingerprint}"
+            )
+
+    def _first(self, devices: tuple[int, ...], number: int, own: bytes) -> bytes | None:
+        """Return what the first process with a number has put; ``None`` if it is this process, or the job has ended."""
+        group = hashlib.sha256(repr(devices).encode()).hexdigest()[:16]
+        key = f"{self._directory}/{group}/{number}"
+        try:
+            self._store.put(key, own, overwrite=False)
+        except AlreadyExistsError:
+            with contextlib.suppress(PjrtError):
+                return self._store.try_get(key)
+        except PjrtError:
+            pass  # a process is lost; the program finds out by itself
+        return None
+
+
+# XLA's own code exchanges the devices and runs the collectives. This package sees to it that nothing waits for a
+# process
+# that is lost: the processes meet before XLA does, and their connections are shut down when one of them is lost. If
+# the
+# job goes on without it, so does everything that does not need it. The same is done when a process has failed its
+# part of
+# a program: the others would wait for it for half an hour, or take the data of its next program for those of this
+# one.
 
 _MEETING_SECONDS = 300.0
 """The longest time to wait until all processes make the client."""
@@ -100,9 +330,9 @@ class Peers:
                 f"the device 'cpu' has at most {IDS_OF_A_PROCESS} devices in each process of a job, found "
                 f"num_devices={num_devices}"
             )
-        before = collective_sockets.listening()
+        before = _listening_addresses()
         collectives = self._collectives()
-        self._meet(collective_sockets.listening() - before)
+        self._meet(_listening_addresses() - before)
         # A job must not keep this object alive, nor the client that has it.
         end, miss = weakref.WeakMethod(self._end), weakref.WeakMethod(self._miss)
         for job in {self._job, self._outer_job}:
@@ -224,7 +454,7 @@ class Peers:
         # The failure may be the refusal to begin this part.
         cause = next((each for known, each in self._failed_parts.items() if len(known & group) > 1), None)
         if cause is None:
-            is_symptom = collective_errors.is_symptom(error)
+            is_symptom = _jaxlib.is_symptom(error)
             cause = self._published_failure(group) if is_symptom else self._publish_failure(group, error)
         if cause is not None:
             self._failed_parts[group] = cause
@@ -291,7 +521,7 @@ class Peers:
     def _meet(self, own: set[Address]) -> None:
         """Wait for the other processes, and learn the addresses at which their collectives listen."""
         failure = weakref.WeakMethod(self._published_failure)
-        collective_errors.begin(lambda: _call(failure))
+        _jaxlib.begin_job(lambda: _call(failure))
         self.publish("collectives", json.dumps({"collectives": self._kind, "addresses": sorted(own)}).encode())
         self._job.barrier(f"{self._name}/meeting", _MEETING_SECONDS)
         addresses: set[Address] = set()
@@ -323,7 +553,7 @@ class Peers:
             self._report_loss(process_index)
 
     def _break_collectives(self, error: PjrtError, process_index: int | None) -> None:
-        collective_errors.report(error)
+        _jaxlib.report_end_of_job(error)
         self._connections.shut_down(process_index)
 
     def _report_loss(self, process_index: int | None) -> None:
@@ -363,3 +593,140 @@ def _check_mpi() -> None:
             f"expected the path of MPIwrapper's library (libmpiwrapper.so) in the environment variable {_MPI_LIBRARY}, "
             f"found {library or 'nothing'!r}; build MPIwrapper for your MPI, or use collectives='gloo'"
         )
+
+
+# The receiver pulls: the sender's server holds an offered array under a number until the receiver has fetched it.
+# Both
+# sides compute the number from the two devices and the caller's key.
+
+_ADDRESS_SECONDS = 300.0
+"""The longest time to wait for a sender's address, which it makes known with its first transfer."""
+
+
+class CrossHostTransfers:
+    """The transfers of one client to and from other processes.
+
+    Args:
+        runtime: the runtime of the client.
+        peers: the processes.
+    """
+
+    def __init__(self, runtime: Runtime, peers: Peers) -> None:
+        self._runtime = runtime
+        self._peers = peers
+        self._lock = threading.Lock()
+        self._server: Any = None
+        self._connections: dict[int, Any] = {}
+        peers.at_loss(self._break_connections)
+
+    def send(
+        self, buffers: Sequence[Buffer], destination_ids: Sequence[int], keys: Sequence[int]
+    ) -> list[Future[None]]:
+        """Offer buffers to the processes of other devices; see ``XlaClient.cross_host_send_buffers``."""
+        expect_all(buffers, Buffer, "a buffer")
+        for process_index in self._processes(len(buffers), destination_ids, keys):
+            self._peers.check([process_index])
+        futures = []
+        for buffer, destination, key in zip(buffers, destination_ids, keys, strict=True):
+            if not isinstance(buffer, XlaBuffer) or buffer.type.runtime is not self._runtime:
+                raise InvalidArgumentError(f"expected buffers of this client to send, found {buffer!r}")
+            if not buffer.type.is_row_major or buffer.type.is_packed:
+                raise unimplemented("cpu", f"a cross-host transfer of {buffer.type}", "copy by way of row-major bytes")
+            if 0 in buffer.shape:  # jaxlib's server never delivers an empty array: the receiver makes one
+                futures.append(buffer.ready())
+                continue
+            number = _transfer_number(buffer.device.id, destination, key)
+            future = buffer.when_there(lambda array, number=number: self._offer(array, number))  # type: ignore[misc]  # mypy cannot tell the type of a lambda's default
+            future.add_done_callback(_nothing)  # so that it is offered although nobody waits for the future
+            futures.append(future)
+        return futures
+
+    def receive(
+        self, specs: Sequence[ShapeSpec], space: XlaMemorySpace, source_ids: Sequence[int], keys: Sequence[int]
+    ) -> list[XlaBuffer]:
+        """Return buffers of values that other processes send; see ``Client.cross_host_receive_buffers``."""
+        expect_all(specs, ShapeSpec, "a pjrt.ShapeSpec")
+        for process_index in self._processes(len(specs), source_ids, keys):
+            self._peers.check_serves(process_index)
+        types = [type_of_spec(spec, space) for spec in specs]
+        return [
+            self._fetched(array_type, source, key)
+            for array_type, source, key in zip(types, source_ids, keys, strict=True)
+        ]
+
+    def _processes(self, count: int, device_ids: Sequence[int], keys: Sequence[int]) -> set[int]:
+        """Return the processes of the devices with or from which a number of buffers are exchanged.
+
+        Raises:
+            InvalidArgumentError: the numbers differ, or an id is not that of a device of another process.
+        """
+        if len(device_ids) != count or len(keys) != count:
+            raise InvalidArgumentError(
+                f"expected a device id and a transfer key for each of {count} buffers, found {len(device_ids)} and "
+                f"{len(keys)}"
+            )
+        processes = set()
+        for number in device_ids:
+            device = self._runtime.jaxlib_device(expect_int(number, "the id of a device as a whole number"))
+            if device.process_index == self._peers.process_index:
+                raise InvalidArgumentError(
+                    f"expected a device of another process, found cpu:{number} of this one; use buffer.copy_to"
+                )
+            processes.add(device.process_index)
+        for key in keys:
+            expect_int(key, "a transfer key as a whole number")
+        return processes
+
+    def _offer(self, array: _jaxlib.Array, number: int) -> None:
+        """Let another process fetch an array; its memory stays until then."""
+        with self._lock:
+            self._started_server()._await_pull_flat(number, [array])
+
+    def _fetched(self, array_type: ArrayType, source_id: int, key: int) -> XlaBuffer:
+        """Return a buffer of an array that another process offers, now or later."""
+        number = _transfer_number(source_id, array_type.memory_space.device.id, key)
+        process_index = self._runtime.jaxlib_device(source_id).process_index
+        if 0 in array_type.shape:
+            return uninitialized(ShapeSpec(array_type.shape, array_type.element_type), array_type.memory_space)
+
+        def fetch() -> _jaxlib.Array:
+            connection = self._connection(process_index)
+            place = array_type.memory_space.placement
+            array = _jaxlib.pull(connection, number, self._runtime.jaxlib_client, array_type.aval, place)
+            self._peers.check_serves(process_index)  # a connection that broke before fails nothing that is pulled later
+            return array
+
+        if process_index in self._connections:
+            return XlaBuffer(fetch(), array_type)
+        # The address of the sender is waited for in a thread, because the call itself must not wait.
+        return PendingBuffer(in_thread(fetch), array_type)
+
+    def _connection(self, process_index: int) -> Any:
+        address = self._peers.published("transfers", process_index, _ADDRESS_SECONDS).decode()
+        with self._lock:
+            self._peers.check_serves(process_index)
+            if process_index not in self._connections:
+                self._connections[process_index] = self._started_server().connect(address)
+            return self._connections[process_index]
+
+    def _started_server(self) -> Any:
+        if self._server is None:
+            self._server = _jaxlib.start_transfer_server(self._runtime.jaxlib_client, self._peers.host)
+            self._peers.publish("transfers", self._server.address().encode())
+        return self._server
+
+    def _break_connections(self, lost_process: int | None) -> None:
+        with self._lock:
+            for process_index, connection in self._connections.items():
+                if lost_process in (process_index, None):
+                    connection._poison_connection()
+
+
+def _nothing(_: Future[None]) -> None:
+    """Do nothing: the callback of a future that has to be completed, whoever waits for it."""
+
+
+def _transfer_number(source_id: int, destination_id: int, key: int) -> int:
+    """Return the number of a transfer, which no other transfer between these devices has."""
+    digest = hashlib.sha256(f"{source_id} {destination_id} {key}".encode()).digest()
+    return int.from_bytes(digest[:8], "little") >> 1

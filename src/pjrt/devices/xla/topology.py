@@ -17,9 +17,8 @@ from pjrt.api.shape_spec import Layout, Shapes, TiledLayout, expect_shape
 from pjrt.api.topology import TopologyDescription
 from pjrt.devices.xla._jaxlib import PLATFORM_VERSION
 from pjrt.devices.xla.capability import capabilities
-from pjrt.devices.xla.device import IDS_OF_A_PROCESS, XlaDeviceDescription
+from pjrt.devices.xla.device import IDS_OF_A_PROCESS, KINDS, XlaDeviceDescription
 from pjrt.devices.xla.executable import PLATFORM, XlaExecutable
-from pjrt.devices.xla.memory_space import KINDS
 from pjrt.devices.xla.runtime import Runtime
 from pjrt.devices.xla.trial_compilation import compile_safely
 
