@@ -14,7 +14,8 @@ import pytest
 from iree_programs import CHOLESKY, DOUBLE, FFT
 
 from pjrt.api.errors import InvalidArgumentError, UnimplementedError
-from pjrt.devices.iree import compilation, compiler
+from pjrt.devices.iree import client as compilation
+from pjrt.devices.iree import compiler
 from pjrt.devices.iree.client import IreeClient
 
 pytestmark = pytest.mark.full

@@ -28,7 +28,7 @@ from pjrt.devices.iree import compiler
 def compile(code, flags):
     raise AssertionError("the program was compiled again")
 
-from pjrt.devices.iree.compilation import PLACES
+from pjrt.devices.iree.client import PLACES
 PLACES["subprocess"] = compile
 folder = Path(sys.argv[1])
 with pjrt.client("iree", driver=sys.argv[2]) as client:

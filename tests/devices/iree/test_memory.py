@@ -12,7 +12,7 @@ from iree_programs import DOUBLE, SAME_AND_RESHAPED
 from pjrt.api.buffer import HostBufferSemantics
 from pjrt.api.shape_spec import ShapeSpec
 from pjrt.devices.iree.client import IreeClient
-from pjrt.devices.iree.memory import ALIGNMENT, IreeGpuMemory, Tensor
+from pjrt.devices.iree.runtime import ALIGNMENT, IreeGpuMemory, Tensor
 from pjrt.host_memory.array import aligned_empty
 
 pytestmark = pytest.mark.full

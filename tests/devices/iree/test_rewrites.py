@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 import pjrt
-from pjrt.devices.iree.rewrites import rewrite
-from pjrt.devices.iree.support import refusal
+from pjrt.devices.iree.support import refusal, rewrite
 
 pytestmark = pytest.mark.full
 
