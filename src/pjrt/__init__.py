@@ -73,7 +73,7 @@ if TYPE_CHECKING:
     from pjrt.artifacts.saved_executable import SavedExecutable, load_executable, save_executable
     from pjrt.capi.export import ExportedPlugin, export
     from pjrt.clusters.cluster import cluster
-    from pjrt.devices.author.declined import DeclinedError
+    from pjrt.devices.author.code import DeclinedError
     from pjrt.devices.collectives import xla_collectives
     from pjrt.devices.stablehlo_client import StableHloClient
     from pjrt.models.benchmark.benchmark import bench
@@ -222,7 +222,7 @@ _HOMES = {
     "pjrt.artifacts.saved_executable": "SavedExecutable load_executable save_executable",
     "pjrt.capi.export": "ExportedPlugin export",
     "pjrt.clusters.cluster": "cluster",
-    "pjrt.devices.author.declined": "DeclinedError",
+    "pjrt.devices.author.code": "DeclinedError",
     "pjrt.devices.collectives": "xla_collectives",
     "pjrt.devices.stablehlo_client": "StableHloClient",
     "pjrt.models.benchmark.benchmark": "bench",

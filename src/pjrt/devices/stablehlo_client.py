@@ -18,12 +18,18 @@ from pjrt.api.device import Attributes
 from pjrt.api.errors import InvalidArgumentError, PjrtError, UnimplementedError
 from pjrt.api.program import Program, ProgramFormat
 from pjrt.api.shape_spec import ShapeSpec
-from pjrt.devices.author.capability import capabilities_of
-from pjrt.devices.author.code import AuthorCode
+from pjrt.devices.author.code import (
+    INTERPRETER,
+    AuthorCode,
+    CompilationRecord,
+    CompilationReplay,
+    CompileParsed,
+    DeserializeParsed,
+    Kernel,
+    capabilities_of,
+    shares,
+)
 from pjrt.devices.author.comparison import ReferenceComparison
-from pjrt.devices.author.kernels import INTERPRETER, Kernel
-from pjrt.devices.author.payloads import CompilationRecord, CompilationReplay, CompileParsed, DeserializeParsed
-from pjrt.devices.author.share import shares
 from pjrt.devices.author.values import DeviceValues, HostValues
 from pjrt.devices.author.whole_program import on_gathered_arguments, participants_of
 from pjrt.devices.collectives import xla_collectives

@@ -1,24 +1,432 @@
-"""The code of an author, as the interpreter asks for it while it compiles a program."""
+"""The code of an author: kernels, and a compiler for runs of operations, as the interpreter asks for them."""
 
 from __future__ import annotations
 
+import dataclasses
+import hashlib
+import json
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
+from pjrt.api.capability import Capabilities, Feature
 from pjrt.api.compile_options import CompileOptions
-from pjrt.api.errors import PjrtError, UnimplementedError
-from pjrt.devices.author.declined import DeclinedError
-from pjrt.devices.author.kernels import AuthorKernel, Kernel
-from pjrt.devices.author.operation_runs import OperationRun, is_whole, operation_run, split, with_constants
-from pjrt.devices.author.payloads import CompileParsed
+from pjrt.api.errors import DataLossError, PjrtError, UnimplementedError
 from pjrt.devices.author.values import ResultTypes, Values, places
+from pjrt.devices.reference import capability
 from pjrt.devices.reference.core import block
 from pjrt.devices.reference.core.author import CONTROL_FLOW
-from pjrt.devices.reference.core.block import context_of
-from pjrt.devices.reference.core.liveness import Pending
+from pjrt.devices.reference.core.block import Block, Step, context_of
+from pjrt.devices.reference.core.liveness import Pending, assemble
 from pjrt.host import Compiled
-from pjrt.stablehlo.operation import Operation
+from pjrt.stablehlo.location import Location
+from pjrt.stablehlo.operation import Block as Body
+from pjrt.stablehlo.operation import Function, Operation, ParsedProgram, Value
+from pjrt.stablehlo.types import FunctionType, TensorType, ValueType
+
+
+class DeclinedError(UnimplementedError):
+    """A program that an author's ``compile`` leaves to the fallback, because of some of its operations.
+
+    The other operations of a run are offered again, without these.
+
+    Args:
+        message: the reason.
+        operations: the positions of the reasons among the operations of the program's entry function.
+    """
+
+    def __init__(self, message: str, operations: Collection[int] = ()) -> None:
+        super().__init__(message)
+        self.operations = frozenset(operations)
+
+
+CompileParsed = Callable[[ParsedProgram, CompileOptions], "Compiled | Callable[..., Any]"]
+"""An author's ``compile(program, options)``."""
+
+DeserializeParsed = Callable[[bytes, ParsedProgram, CompileOptions], "Compiled | Callable[..., Any]"]
+"""An author's ``deserialize(payload, program, options)``."""
+
+_DIGEST_BYTES = 32
+
+
+class CompilationRecord:
+    """The calls of an author's ``compile`` for one program, in their order: what each returned, or why it declined.
+
+    Args:
+        compile: the author's function.
+    """
+
+    def __init__(self, compile: CompileParsed) -> None:
+        self._compile = compile
+        self._parts: list[Compiled | UnimplementedError] = []
+
+    def compile(self, program: ParsedProgram, options: CompileOptions) -> Compiled:
+        """Call the author's function, and record what it did."""
+        try:
+            compiled = Compiled.of(self._compile(program, options))
+        except UnimplementedError as error:
+            self._parts.append(error)
+            raise
+        self._parts.append(compiled)
+        return compiled
+
+    @property
+    def serialize(self) -> Callable[[], bytes] | None:
+        """A function that returns the record as bytes; ``None`` if a part of it cannot be serialized."""
+        if any(isinstance(part, Compiled) and part.serialize is None for part in self._parts):
+            return None
+        return self._pack
+
+    def _pack(self) -> bytes:
+        header: list[dict[str, Any]] = []
+        payloads: list[bytes] = []
+        for part in self._parts:
+            if isinstance(part, Compiled):
+                assert part.serialize is not None  # asked before
+                payloads.append(part.serialize())
+                header.append({"size": len(payloads[-1])})
+            else:
+                operations = sorted(part.operations) if isinstance(part, DeclinedError) else []
+                header.append({"declined": part.message, "operations": operations})
+        body = json.dumps(header).encode() + b"\n" + b"".join(payloads)
+        return hashlib.sha256(body).digest() + body
+
+
+class CompilationReplay:
+    """The calls that a ``CompilationRecord`` has, with the author's ``deserialize`` in place of ``compile``.
+
+    Args:
+        payload: the record as bytes.
+        deserialize: the author's function.
+
+    Raises:
+        DataLossError: the bytes are damaged.
+    """
+
+    def __init__(self, payload: bytes, deserialize: DeserializeParsed) -> None:
+        self._payload = payload
+        self._deserialize = deserialize
+        self._parts = iter(_unpack(payload))
+
+    def compile(self, program: ParsedProgram, options: CompileOptions) -> Compiled:
+        """Return what the recorded call made, or raise its error."""
+        part = next(self._parts, None)
+        if part is None:
+            raise DataLossError("the serialized executable has fewer parts than its program")
+        if isinstance(part, UnimplementedError):
+            raise part
+        return Compiled.of(self._deserialize(part, program, options))
+
+    def serialize(self) -> bytes:
+        """Return the record again."""
+        return self._payload
+
+
+def _unpack(payload: bytes) -> Sequence[bytes | UnimplementedError]:
+    digest, content = payload[:_DIGEST_BYTES], payload[_DIGEST_BYTES:]
+    if hashlib.sha256(content).digest() != digest:  # compiled code that is damaged may end the process
+        raise DataLossError("the compiled code of the serialized executable is damaged; compile the program again")
+    line, _, body = content.partition(b"\n")
+    parts: list[bytes | UnimplementedError] = []
+    begin = 0
+    try:
+        for entry in json.loads(line):
+            if "declined" in entry:
+                parts.append(DeclinedError(str(entry["declined"]), [int(each) for each in entry["operations"]]))
+            else:
+                size = int(entry["size"])
+                parts.append(body[begin : begin + size])
+                begin += size
+    except (ValueError, KeyError, TypeError) as error:
+        raise DataLossError(f"the parts of the serialized executable are damaged: {error}") from error
+    return parts
+
+
+Kernel = Callable[..., Any]
+"""An author's kernel: ``kernel(operation, *arrays)`` returns an array for each result, or ``NotImplemented`` to leave
+the operation to the fallback. On a device with memory of its own, it takes and returns handles.
+"""
+
+INTERPRETER = "reference"
+"""The device whose kernels are the fallback."""
+
+
+class AuthorKernel:
+    """An author's kernel of one operation of a program, with the interpreter's as its fallback.
+
+    Args:
+        device: the name of the author's device.
+        function: the kernel.
+        operation: the operation.
+        fallback: the interpreter's kernel, or the error of an operation that it lacks.
+        fallback_environment: whether the interpreter's kernel takes the environment first.
+        values: the form of the values that the kernel takes and returns.
+        constants: the positions of operands that are the same in every run.
+
+    Attributes:
+        environment: whether a call has the environment first.
+        flops: the floating-point operations, where the interpreter's kernel knows them.
+    """
+
+    __slots__ = (
+        "_constants",
+        "_declined",
+        "_device",
+        "_fallback",
+        "_fallback_environment",
+        "_function",
+        "_operation",
+        "_source",
+        "_types",
+        "_values",
+        "environment",
+        "flops",
+    )
+
+    def __init__(
+        self,
+        device: str,
+        function: Kernel,
+        operation: Operation,
+        fallback: block.Kernel | PjrtError,
+        fallback_environment: bool,
+        values: Values,
+        constants: Collection[int],
+    ) -> None:
+        self._device = device
+        self._function = function
+        self._operation = operation
+        self._fallback = fallback
+        self._fallback_environment = fallback_environment
+        self._values = values
+        self._constants = places(constants)
+        self._types = ResultTypes([value.type for value in operation.results])
+        self._source = f"the kernel of {operation.name}"
+        self._declined = False
+        self.environment = fallback_environment or values.needs_environment
+        self.flops = getattr(fallback, "flops", None)
+
+    @property
+    def device(self) -> str:
+        """The device that computes the operation: the author's until the kernel declines."""
+        return INTERPRETER if self._declined else self._device
+
+    def interpreted(self, environment: block.Environment, operands: Sequence[Any]) -> Sequence[Any]:
+        """Return the results of the fallback, each as one value of a sequence.
+
+        Raises:
+            UnimplementedError: the interpreter lacks the operation.
+        """
+        if isinstance(self._fallback, PjrtError):
+            raise UnimplementedError(self._fallback.message)
+        results = self._fallback(environment, *operands) if self._fallback_environment else self._fallback(*operands)
+        return [results] if len(self._operation.results) == 1 else list(results)
+
+    def __call__(self, *values: Any) -> Any:
+        """Return the results of the operation."""
+        environment, operands = (values[0], values[1:]) if self.environment else (None, values)
+        if not self._declined:
+            results: Any = NotImplemented
+            try:
+                arguments = self._values.arguments(environment, operands, self._constants)
+            except UnimplementedError:  # the author's memory has no arrays of such a type
+                arguments = []
+            else:
+                results = self._function(self._operation, *self._values.bare(arguments))
+            if results is not NotImplemented:
+                return self._values.results(environment, results, self._types, self._source, arguments)
+            # The types and attributes are the same in every run, so the next run need not ask again.
+            self._declined = True
+        if isinstance(self._fallback, PjrtError):
+            raise UnimplementedError(
+                f"the kernel of {self._operation.name} declined the operation, and no other can run it: "
+                f"{self._fallback.message}"
+            )
+        return self._fallback(environment, *operands) if self._fallback_environment else self._fallback(*operands)
+
+
+class OperationRun(NamedTuple):
+    """Operations that run one after the other, as a program.
+
+    Attributes:
+        program: the program: one function, whose results are those that the rest of the block needs.
+        inputs: the slots of its arguments.
+        step: the run as a step, but for its kernel.
+        pending: the steps that it is made of.
+    """
+
+    program: ParsedProgram
+    inputs: tuple[int, ...]
+    step: Step
+    pending: tuple[Pending, ...]
+
+
+class Split(NamedTuple):
+    """The steps of a block, cut around one run: those before it, those of it, and those after it."""
+
+    before: list[Pending]
+    run: list[Pending]
+    after: list[Pending]
+
+
+def split(pending: Sequence[Pending], accepts: Callable[[Pending], bool], longest: int | None = None) -> Split:
+    """Return the first run of steps that the author accepts, as large as the order of the steps allows.
+
+    A step that the author does not accept, and that does not need a result of the run, moves in front of it. A step
+    that needs one moves behind it, and so do the steps that need that one's results. Steps with effects keep their
+    order.
+    """
+    before: list[Pending] = []
+    run: list[Pending] = []
+    after: list[Pending] = []
+    produced: set[int] = set()
+    later: set[int] = set()
+    effects_later = False
+    for number, item in enumerate(pending):
+        if longest is not None and len(run) >= longest:
+            after.extend(pending[number:])
+            break
+        # What a region of the run captures comes from the block around, so it must be there when the run begins.
+        if later.isdisjoint(item.uses) and produced.isdisjoint(item.captured) and accepts(item):
+            run.append(item)
+            produced.update(item.step.outputs)
+        elif later.isdisjoint(item.uses) and produced.isdisjoint(item.uses) and (item.pure or not effects_later):
+            before.append(item)
+        else:
+            after.append(item)
+            later.update(item.step.outputs)
+            effects_later = effects_later or not item.pure
+    return Split(before, run, after)
+
+
+def operation_run(
+    name: str,
+    device: str,
+    run: Sequence[Pending],
+    needed: Collection[int],
+    template: Sequence[Any],
+    constant: Collection[int],
+    accepts: Callable[[Operation], bool],
+) -> OperationRun:
+    """Return a run of steps as a program.
+
+    Args:
+        name: the name of the program's function.
+        device: the name of the author's device.
+        run: the steps; each has its ``operation``.
+        needed: the slots that the rest of the block reads.
+        template: the values in the slots of constants.
+        constant: the slots of constants.
+        accepts: whether a constant becomes an operation of the program; otherwise it is an argument.
+    """
+    types = {slot: type_ for item in run for slot, type_ in zip(item.step.inputs, item.step.input_types, strict=True)}
+    types |= {s: type_ for item in run for s, type_ in zip(item.step.outputs, item.step.output_types, strict=True)}
+    types |= {slot: value.type for item in run for slot, value in item.captured.items()}
+    produced = {slot for item in run for slot in item.step.outputs}
+    used = (slot for item in run for slot in (*item.step.inputs, *item.captured))
+    read = list(dict.fromkeys(slot for slot in used if slot not in produced))
+    constants = {slot: _constant(types[slot], template[slot]) for slot in read if slot in constant}
+    inside = {slot: operation for slot, operation in constants.items() if accepts(operation)}
+    inputs = tuple(slot for slot in read if slot not in inside)
+    outputs = tuple(slot for item in run for slot in item.step.outputs if slot in needed)
+    program = _program(name, run, inputs, inside, outputs, types)
+    if len(run) == 1:  # its costs are those of the operation
+        name_of_step, blocks, flops = run[0].step.name, run[0].step.blocks, run[0].step.flops
+    else:
+        block = Block(name, (), (), [], (), (), outputs, ())
+        name_of_step, blocks, flops = f"{len(run)} operations of {device}", (assemble(block, run, constant),), 0.0
+    step = Step(
+        name=name_of_step,
+        location=run[-1].step.location,
+        inputs=inputs,
+        outputs=outputs,
+        input_types=tuple(types[slot] for slot in inputs),
+        output_types=tuple(types[slot] for slot in outputs),
+        blocks=blocks,
+        flops=flops,
+    )
+    return OperationRun(program, inputs, step, tuple(run))
+
+
+def _program(
+    name: str,
+    run: Sequence[Pending],
+    inputs: Sequence[int],
+    constants: Mapping[int, Operation],
+    outputs: Sequence[int],
+    types: Mapping[int, ValueType],
+) -> ParsedProgram:
+    body = Body()
+    values = {slot: Value(types[slot], f"%arg{number}", body, number) for number, slot in enumerate(inputs)}
+    operations: list[Operation] = []
+
+    def add(operation: Operation, slots: Sequence[int]) -> None:
+        prefix = f"%{len(operations)}"
+        operation.results = tuple(
+            Value(types[slot], f"{prefix}#{index}" if len(slots) > 1 else prefix, operation, index)
+            for index, slot in enumerate(slots)
+        )
+        values.update(zip(slots, operation.results, strict=True))
+        operations.append(operation)
+
+    for slot, operation in constants.items():
+        add(operation, [slot])
+    for item in run:
+        source = item.operation
+        assert source is not None  # only such steps are taken
+        operands = tuple(values[slot] for slot in item.step.inputs)
+        # A region may take the operation's own operands from outside, too.
+        names = dict(zip(map(id, source.operands), operands, strict=True))
+        names.update((id(value), values[slot]) for slot, value in item.captured.items())
+        regions = tuple(region.renamed(names) for region in source.regions)
+        add(Operation(source.name, operands, source.attributes, source.location, (), regions), item.step.outputs)
+    location = operations[-1].location
+    operations.append(Operation("func.return", tuple(values[slot] for slot in outputs), {}, location))
+    body.arguments = tuple(values[slot] for slot in inputs)
+    body.operations = tuple(operations)
+    type_ = FunctionType(tuple(types[slot] for slot in inputs), tuple(types[slot] for slot in outputs))
+    attributes: tuple[dict[str, Any], ...] = ({},)
+    function = Function(
+        name, type_, True, ("",) * len(inputs), attributes * len(inputs), attributes * len(outputs), body, location
+    )
+    return ParsedProgram(name, {name: function}, {})
+
+
+def _constant(type_: ValueType, value: Any) -> Operation:
+    operation = Operation("stablehlo.constant", (), {"value": value}, Location("unknown"))
+    operation.results = (Value(type_, "%0", operation, 0),)
+    return operation
+
+
+def with_constants(pending: Pending, template: Sequence[Any], constant: Collection[int]) -> Operation:
+    """Return the operation of a step; operands that are constants have their constant as ``owner``, as in a program.
+
+    Args:
+        pending: the step; it has its ``operation``.
+        template: the values in the slots of constants.
+        constant: the slots of constants.
+    """
+    operation, step = pending.operation, pending.step
+    assert operation is not None
+    if not any(slot in constant for slot in step.inputs):
+        return operation
+    operands = tuple(
+        _constant(type_, template[slot]).results[0] if slot in constant else operand
+        for slot, type_, operand in zip(step.inputs, step.input_types, operation.operands, strict=True)
+    )
+    return dataclasses.replace(operation, operands=operands)
+
+
+def is_whole(pending: Pending) -> bool:
+    """Whether a step can be part of a run: its operation is known and has no effects, and all its types are static."""
+    step = pending.step
+    captured = (value.type for value in pending.captured.values())
+    return (
+        pending.operation is not None
+        and pending.pure
+        and all(isinstance(t, TensorType) and t.is_static for t in (*step.input_types, *step.output_types, *captured))
+    )
+
 
 PROGRAM_STRUCTURE = CONTROL_FLOW | {"func.call", "stablehlo.composite"}
 """Operations that run other parts of the program: the interpreter's, and never part of a run of operations."""
@@ -275,3 +683,54 @@ def _uses(pending: Sequence[Pending]) -> set[int]:
 
 
 _log = logging.getLogger("pjrt")
+
+
+def shares(block: Block) -> dict[str, float]:
+    """Return the number of ``operations`` of a program, and of those that the fallback runs by ``fallback NAME``.
+
+    An operation in a loop counts once, and the loop itself counts too; calls, and constants, do not.
+
+    Args:
+        block: the program as the interpreter compiled it.
+    """
+    counts: dict[str, float] = {"operations": 0.0}
+    _add(block, counts)
+    return counts
+
+
+def _add(block: Block, counts: dict[str, float]) -> None:
+    for step in block.steps:
+        own = step.runner is not None and step.runner.device != INTERPRETER
+        if step.name != "func.call":
+            counts["operations"] += _operations(step)
+            if not own:
+                counts[f"fallback {step.name}"] = counts.get(f"fallback {step.name}", 0.0) + 1
+        if step.name in PROGRAM_STRUCTURE:
+            for inner in step.blocks:
+                _add(inner, counts)
+
+
+def _operations(step: Step) -> int:
+    return step.runner.num_operations if isinstance(step.runner, RunKernel) else 1
+
+
+def capabilities_of(
+    kernels: Mapping[str, Kernel] | None, operations: Collection[str] | None, fallback: bool, handlers: Collection[str]
+) -> Capabilities:
+    """Return the capabilities of a device.
+
+    Args:
+        kernels: the author's kernels.
+        operations: the names of the operations that the author's compiler takes; None for all.
+        fallback: whether the interpreter runs everything else.
+        handlers: names of functions of the host that custom calls may call.
+    """
+    compiled = frozenset() if operations is None else frozenset(operations)
+    native = compiled | frozenset(kernels or ()) if kernels or compiled else None
+    if fallback:
+        return Capabilities(native_operations=native).completed(capability.capabilities(handlers))
+    return Capabilities(
+        operations=None if native is None else dict.fromkeys(native),
+        native_operations=native,
+        features={Feature.PARTITIONING: True},
+    )

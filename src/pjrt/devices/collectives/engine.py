@@ -1,9 +1,4 @@
-"""Collectives between processes by XLA: its CPU device's own, over gloo, on the bytes of any device.
-
-Each process has a client of XLA's CPU device in a job of its own, with as many devices as the client that it serves.
-Small programs of one collective run on one device of each process. XLA runs a program of one device on the thread that
-calls it, so programs for different groups do not wait for each other.
-"""
+"""Collectives between processes by XLA: its CPU device's own, over gloo, on the bytes of any device."""
 
 from __future__ import annotations
 
@@ -22,12 +17,76 @@ from pjrt.api.compile_options import CompileOptions, DeviceAssignment, Partition
 from pjrt.api.element_type import ElementType
 from pjrt.api.errors import AbortedError, FailedPreconditionError, InternalError, PjrtError, UnavailableError
 from pjrt.api.key_value_store import KeyValueStore
-from pjrt.devices.collectives import programs
 from pjrt.devices.xla import _jaxlib
 from pjrt.devices.xla.peers import own_host
 from pjrt.distributed import Job, join
 from pjrt.host.collectives import Bytes, Collectives, ProcessGroup
 from pjrt.host_memory.array import HostArray
+
+REDUCTIONS = ("add", "multiply", "minimum", "maximum")
+"""The reductions that XLA's CPU device combines between processes."""
+
+
+def all_gather(count: int, size: int) -> str:
+    """Return the program that puts the ``size`` bytes of each of ``count`` devices one behind the other."""
+    attributes = f"all_gather_dim = 0 : i64, {_group(count)}"
+    return _program("all_gather", attributes, f"tensor<{size}xui8>", f"tensor<{count * size}xui8>")
+
+
+def all_reduce(count: int, size: int, element: str, reduction: str) -> str:
+    """Return the program that combines the ``size`` elements of each of ``count`` devices."""
+    type_ = f"tensor<{size}x{element}>"
+    return _program("all_reduce", _group(count), type_, type_, _body(element, reduction))
+
+
+def reduce_scatter(count: int, size: int, element: str, reduction: str) -> str:
+    """Return the program that combines ``count`` rows of ``size`` elements, and leaves each device a row."""
+    attributes = f"scatter_dimension = 0 : i64, {_group(count)}"
+    types = f"tensor<{count * size}x{element}>", f"tensor<{size}x{element}>"
+    return _program("reduce_scatter", attributes, *types, _body(element, reduction))
+
+
+def all_to_all(count: int, size: int) -> str:
+    """Return the program in which each device sends a row of ``size`` bytes to each."""
+    type_ = f"tensor<{count * size}xui8>"
+    dimensions = "split_dimension = 0 : i64, concat_dimension = 0 : i64"
+    return _program("all_to_all", f"{dimensions}, split_count = {count} : i64, {_group(count)}", type_, type_)
+
+
+def permute(pairs: Sequence[tuple[int, int]], size: int) -> str:
+    """Return the program that sends ``size`` bytes along pairs of source and target."""
+    type_ = f"tensor<{size}xui8>"
+    rows = ", ".join(f"[{source}, {target}]" for source, target in pairs)
+    attributes = f"source_target_pairs = dense<[{rows}]> : tensor<{len(pairs)}x2xi64>"
+    return _program("collective_permute", attributes, type_, type_)
+
+
+def _group(count: int) -> str:
+    members = ", ".join(map(str, range(count)))
+    return f"replica_groups = dense<[[{members}]]> : tensor<1x{count}xi64>"
+
+
+def _body(element: str, reduction: str) -> str:
+    scalar = f"tensor<{element}>"
+    return (
+        f" ({{ ^bb0(%x: {scalar}, %y: {scalar}): %z = stablehlo.{reduction} %x, %y : {scalar} "
+        f"stablehlo.return %z : {scalar} }})"
+    )
+
+
+def _program(operation: str, attributes: str, argument: str, result: str, body: str = "") -> str:
+    return (
+        f"module @{operation} {{ func.func @main(%argument: {argument}) -> {result} {{ "
+        f'%result = "stablehlo.{operation}"(%argument){body} {{{attributes}}} : ({argument}) -> {result} '
+        f"return %result : {result} }} }}"
+    )
+
+
+# Each process has a client of XLA's CPU device in a job of its own, with as many devices as the client that it
+# serves.
+# Small programs of one collective run on one device of each process. XLA runs a program of one device on the thread
+# that
+# calls it, so programs for different groups do not wait for each other.
 
 _BLOCK = 1024
 _LENGTH = 8
@@ -127,7 +186,7 @@ class XlaCollectives(Collectives):
         result = self._run(
             group,
             ("all_reduce", size, element, reduction),
-            lambda: programs.all_reduce(count, size, element, reduction),
+            lambda: all_reduce(count, size, element, reduction),
             array.reshape(-1),
             size,
         )
@@ -139,7 +198,7 @@ class XlaCollectives(Collectives):
         return self._run(
             group,
             ("reduce_scatter", size, element, reduction),
-            lambda: programs.reduce_scatter(count, size, element, reduction),
+            lambda: reduce_scatter(count, size, element, reduction),
             array.reshape(-1),
             size,
         )
@@ -151,7 +210,7 @@ class XlaCollectives(Collectives):
         result = self._run(
             group,
             ("all_to_all", size),
-            lambda: programs.all_to_all(count, size),
+            lambda: all_to_all(count, size),
             rows.reshape(-1),
             rows.size,
         )
@@ -162,7 +221,7 @@ class XlaCollectives(Collectives):
         return self._run(
             group,
             ("permute", size, tuple(pairs)),
-            lambda: programs.permute(pairs, size),
+            lambda: permute(pairs, size),
             message,
             size,
         )
@@ -195,7 +254,7 @@ class XlaCollectives(Collectives):
 
     def _all_gather(self, group: ProcessGroup, block: Bytes) -> Bytes:
         count, size = len(group.members), len(block)
-        result = self._run(group, ("all_gather", size), lambda: programs.all_gather(count, size), block, count * size)
+        result = self._run(group, ("all_gather", size), lambda: all_gather(count, size), block, count * size)
         return result.reshape(count, size)
 
     def _run(

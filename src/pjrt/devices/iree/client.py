@@ -9,7 +9,7 @@ from pathlib import Path
 from pjrt.api.compile_options import CompileOptions
 from pjrt.api.errors import InvalidArgumentError, PjrtError
 from pjrt.api.executable import Executable
-from pjrt.devices.author.declined import DeclinedError
+from pjrt.devices.author.code import DeclinedError
 from pjrt.devices.iree import compiler, packages
 from pjrt.devices.iree.compiler import ModuleCache, Target, compile_error
 from pjrt.devices.iree.runtime import ALIGNMENT, IreeGpuMemory, IreeMemory, IreeProgram, Runtime
