@@ -82,11 +82,9 @@ def _program(operation: str, attributes: str, argument: str, result: str, body: 
     )
 
 
-# Each process has a client of XLA's CPU device in a job of its own, with as many devices as the client that it
-# serves.
+# Each process has a client of XLA's CPU device in a job of its own, with as many devices as the client that it serves.
 # Small programs of one collective run on one device of each process. XLA runs a program of one device on the thread
-# that
-# calls it, so programs for different groups do not wait for each other.
+# that calls it, so programs for different groups do not wait for each other.
 
 _BLOCK = 1024
 _LENGTH = 8

@@ -21,9 +21,9 @@ from pjrt.api.element_type import AnyDType
 from pjrt.api.errors import InternalError, PjrtError, StatusCode, UnimplementedError
 from pjrt.stablehlo.jaxlib import load, load_hlo, version
 
-# XLA's error has the address of a connection that broke. The job learns at about the same time, and in another way,
-# which
-# process was lost. A process that has failed its part says so to the others before it breaks the connections.
+# The cause of a failed collective. XLA's error has the address of a connection that broke. The job learns at about the
+# same time, and in another way, which process was lost; and a process that has failed its part of a program says so to
+# the others before it breaks the connections.
 
 _VERDICT_SECONDS = 2.0
 """The time that the news of a lost process may take longer than the error of a collective."""
@@ -83,8 +83,7 @@ def explained(failure: PjrtError) -> PjrtError:
 # Two habits of jaxlib need a workaround.
 #
 # - For the first array that it makes without being given the array's type, jaxlib imports ``jax.core``, where jax is
-#   installed. So arrays are made with their type (an ``Aval``), and functions that make no other arrays are
-# preferred.
+#   installed. So arrays are made with their type (an ``Aval``), and functions that make no other arrays are preferred.
 #   There is none to take arrays of several devices apart, or to pull arrays from other processes.
 # - jaxlib notes the Python stack at each call, but drops the notes only in a few functions: see ``TURNS``.
 

@@ -348,7 +348,6 @@ class XlaBuffer(ArrayHolder, Buffer):
         return when_ready(array, self.type.runtime.watcher, _jaxlib.pointer).result()
 
     def raw(self) -> XlaRawBuffer:
-
         return XlaRawBuffer(self)
 
     def __dlpack__(

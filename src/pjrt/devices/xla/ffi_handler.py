@@ -56,16 +56,12 @@ class DeviceArray:
         }
 
 
-# The handlers of jaxlib trust their callers: they copy a whole operand into the memory of a result, and compute the
-# sizes
-# of everything from the shape of one operand. JAX calls them with shapes that fit; any other program may not. The
-# table
-# below says what fits. The handlers of jaxlib 0.9 to 0.12 need the same.
+# The signatures of jaxlib's handlers, in C. These trust their callers: they copy a whole operand into the memory of a
+# result, and compute the sizes of everything from the shape of one operand. JAX calls them with shapes that fit; any
+# other program may not. The table below says what fits. The handlers of jaxlib 0.9 to 0.12 need the same.
 #
-# A signature is a text such as ``T*mn T*n -> T*mn``. Each word is an operand or result: a letter for its element
-# type,
-# ``*`` for the dimensions of a batch, which all have in common, and a letter for each further dimension. One letter
-# is
+# A signature is a text such as ``T*mn T*n -> T*mn``. Each word is an operand or result: a letter for its element type,
+# ``*`` for the dimensions of a batch, which all have in common, and a letter for each further dimension. One letter is
 # one size, but for ``k``, the smaller one of ``m`` and ``n``, and ``l``, which is ``n`` − 1.
 
 _MOST = 2**31 - 1
@@ -241,7 +237,7 @@ _LAPACK_TYPES = {
 }
 """For each prefix of LAPACK its element type, the real one, and the complex one."""
 
-# Sparse matrices. The indices are checked when the program runs: see ``csr_product``.
+# Sparse matrices. The indices are checked when the program runs: see the end of this file.
 
 _MULTIPLIED = ("S32", "S64", "F32", "F64", "C64", "C128")
 _CSR = tuple(
@@ -305,9 +301,8 @@ def check_signature(call: HloCustomCall) -> None:
     )
 
 
-# XLA calls a handler with a call frame, a C struct. ctypes reads it here, and its buffers become numpy arrays over
-# the
-# same memory. The structs are those of XLA's header ``xla/ffi/api/c_api.h``.
+# Python functions as handlers. XLA calls a handler with a call frame, a C struct. ctypes reads it here, and its buffers
+# become numpy arrays over the same memory. The structs are those of XLA's header ``xla/ffi/api/c_api.h``.
 
 _API_VERSION = (0, 1)
 """The oldest version of the interface with these structs; XLA accepts handlers of older versions than its own."""
@@ -678,11 +673,9 @@ def _failure(frame: Any, error: PjrtError) -> int | None:
     return address
 
 
-# jaxlib's handler reads the dense matrix wherever an index points to, which may be outside of it. No look at the
-# program
-# can find that out, because the indices come when it runs. So programs call a handler of this package in its place,
-# which
-# looks at the indices, and then calls jaxlib's.
+# The product of a sparse matrix (CSR) and a dense one. jaxlib's handler reads the dense matrix wherever an index points
+# to, which may be outside of it. No look at the program can find that out, because the indices come when it runs. So
+# programs call a handler of this package in its place, which looks at the indices, and then calls jaxlib's.
 
 _capsule_pointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)(
     ("PyCapsule_GetPointer", ctypes.pythonapi)

@@ -53,11 +53,10 @@ if TYPE_CHECKING:
     from pjrt.devices.xla.runtime import ArrayType, Runtime
 
 
-# jaxlib starts a program on all of its devices in one call. So the contributions wait here until the last device has
-# its
-# arguments. To the threads that contribute it looks as if the collectives of the program waited, as they do on
-# separate
-# devices. Threads that each compile the same program for themselves, as those of PyTorch/XLA do, meet here too.
+# The rendezvous of launches whose devices get their arguments one by one. jaxlib starts a program on all of its devices
+# in one call, so the contributions wait until the last device has its arguments. To the threads that contribute it
+# looks as if the collectives of the program waited, as they do on separate devices. Threads that each compile the same
+# program for themselves, as those of PyTorch/XLA do, meet here too.
 
 
 class Started(NamedTuple):

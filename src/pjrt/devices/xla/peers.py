@@ -37,11 +37,10 @@ from pjrt.devices.xla.runtime import ArrayType, Runtime
 from pjrt.devices.xla.special_buffers import type_of_spec, uninitialized
 from pjrt.distributed import CoordinationStore
 
-# A collective waits for its peers for half an hour, and XLA has no function to end it sooner. But gloo gives up at
-# once
-# when a connection breaks. So the connections of a job that has lost a process are shut down from here: they are
-# found
-# among the sockets of this process by the addresses on which the gloo of each process listens.
+# The sockets of gloo, which carries XLA's collectives between processes. A collective waits for its peers for half an
+# hour, and XLA has no function to end it sooner. But gloo gives up at once when a connection breaks. So the connections
+# of a job that has lost a process are shut down from here: they are found among the sockets of this process by the
+# addresses on which the gloo of each process listens.
 
 Address = tuple[str, int]
 """The host and the port of an end of a connection."""
@@ -86,16 +85,12 @@ def _sockets() -> Iterator[tuple[socket.socket, Address, Address | None, bool]]:
                 yield opened, own, peer, is_listening
 
 
-# XLA makes the connections of a group of devices when a program first exchanges data in the group, and keeps them.
-# All
-# groups of a process share one listening address, so a connection does not show to which group it belongs. But
-# programs
+# XLA makes the connections of a group of devices when a program first exchanges data in the group, and keeps them. All
+# groups of a process share one listening address, so a connection does not show to which group it belongs. But programs
 # are started from here: a connection that appears during the first run of a program is one of its groups. So when a
-# process is lost, the connections of programs that include it are shut down, also those between other processes,
-# which
+# process is lost, the connections of programs that include it are shut down, also those between other processes, which
 # would wait for one another for ever; and the connections of all other programs stay. When a process has failed its
-# part
-# of a program, the same is done for the program's processes.
+# part of a program, the same is done for the program's processes.
 
 _Processes = frozenset[int] | None
 """The processes of a connection's programs; ``None`` if it appeared while no program had its first run."""
@@ -178,10 +173,8 @@ def _close_all(sockets: Collection[socket.socket]) -> None:
         each.close()
 
 
-# XLA does not notice that the processes run different programs: it adds up whatever comes. So the process that is
-# first
-# with its n-th new program on some devices tells the others which one it is. That costs a message for each new
-# program,
+# XLA does not notice that the processes run different programs: it adds up whatever comes. So the process that is first
+# with its n-th new program on some devices tells the others which one it is. That costs a message for each new program,
 # and nothing for the runs that follow.
 
 
@@ -249,13 +242,10 @@ class FirstRuns:
         return None
 
 
-# XLA's own code exchanges the devices and runs the collectives. This package sees to it that nothing waits for a
-# process
-# that is lost: the processes meet before XLA does, and their connections are shut down when one of them is lost. If
-# the
-# job goes on without it, so does everything that does not need it. The same is done when a process has failed its
-# part of
-# a program: the others would wait for it for half an hour, or take the data of its next program for those of this
+# XLA's own code exchanges the devices and runs the collectives. This package sees to it that nothing waits for a process
+# that is lost: the processes meet before XLA does, and their connections are shut down when one of them is lost. If the
+# job goes on without it, so does everything that does not need it. The same is done when a process has failed its part
+# of a program: the others would wait for it for half an hour, or take the data of its next program for those of this
 # one.
 
 _MEETING_SECONDS = 300.0
@@ -595,9 +585,9 @@ def _check_mpi() -> None:
         )
 
 
-# The receiver pulls: the sender's server holds an offered array under a number until the receiver has fetched it.
-# Both
-# sides compute the number from the two devices and the caller's key.
+# Transfers between the processes, by jaxlib's transfer server. The receiver pulls: the sender's server holds an offered
+# array under a number until the receiver has fetched it. Both sides compute the number from the two devices and the
+# caller's key.
 
 _ADDRESS_SECONDS = 300.0
 """The longest time to wait for a sender's address, which it makes known with its first transfer."""

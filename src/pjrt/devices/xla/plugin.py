@@ -205,5 +205,4 @@ class XlaPlugin(Plugin):
         return XlaTopology([1]).deserialize(serialized)
 
     def profiler(self, options: bytes = b"") -> XlaProfiler:
-
         return XlaProfiler(options)
