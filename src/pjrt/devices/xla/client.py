@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from pjrt.api.executable import Executable
     from pjrt.api.future import Future
     from pjrt.api.loaded_executable import LoadedExecutable
-    from pjrt.devices.xla.device import XlaMemorySpace, XlaRemoteDevice
+    from pjrt.devices.xla.device import XlaMemorySpace, XlaPeerDevice
     from pjrt.devices.xla.peers import CrossHostTransfers, Peers
     from pjrt.devices.xla.special_buffers import XlaTransferManager
     from pjrt.devices.xla.topology import XlaTopology
@@ -57,18 +57,18 @@ class XlaClient(Client):
         self._runtime = runtime = Runtime(num_devices, asynchronous, peers)
         self._local = {device.id: XlaDevice(self, runtime, device) for device in runtime.jaxlib_devices}
         self._devices = tuple(self._local.values())
-        self._all_devices: tuple[XlaDevice | XlaRemoteDevice, ...] = (
+        self._all_devices: tuple[XlaDevice | XlaPeerDevice, ...] = (
             self._devices if peers is None else self._devices_of_job()
         )
         self._rendezvous: weakref.WeakValueDictionary[bytes, Rendezvous] = weakref.WeakValueDictionary()
         self._lock = threading.Lock()
         self._transfers: CrossHostTransfers | None = None
 
-    def _devices_of_job(self) -> tuple[XlaDevice | XlaRemoteDevice, ...]:
-        from pjrt.devices.xla.device import XlaRemoteDevice
+    def _devices_of_job(self) -> tuple[XlaDevice | XlaPeerDevice, ...]:
+        from pjrt.devices.xla.device import XlaPeerDevice
 
         every_device = self._runtime.all_devices.items()
-        return tuple(self._local.get(number) or XlaRemoteDevice(self, device) for number, device in every_device)
+        return tuple(self._local.get(number) or XlaPeerDevice(self, device) for number, device in every_device)
 
     @property
     def platform_name(self) -> str:
@@ -88,7 +88,7 @@ class XlaClient(Client):
         return 0 if peers is None else peers.process_index
 
     @property
-    def devices(self) -> Sequence[XlaDevice | XlaRemoteDevice]:
+    def devices(self) -> Sequence[XlaDevice | XlaPeerDevice]:
         return self._all_devices
 
     @property

@@ -193,8 +193,8 @@ def memory_space_of(place: Device | MemorySpace, runtime: Runtime) -> XlaMemoryS
     )
 
 
-class XlaRemoteDevice(Device):
-    """A virtual CPU device of another process.
+class XlaPeerDevice(Device):
+    """A virtual CPU device of another process of the job: it can be named, and not used.
 
     Attributes:
         jaxlib_device: jaxlib's device, which is not addressable, too.
