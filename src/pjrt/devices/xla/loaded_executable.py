@@ -42,7 +42,6 @@ from pjrt.devices.xla.buffer import (
     arrays_in_use,
     gathered,
 )
-from pjrt.devices.xla.compilation import deserialize
 from pjrt.devices.xla.device import KINDS, XlaDevice
 from pjrt.devices.xla.executable import XlaExecutable, element_type_of, has_collectives, memory_kind_of
 from pjrt.devices.xla.future import ArrayFuture, completion, flattened, in_thread
@@ -931,6 +930,8 @@ class XlaPortableExecutable(XlaLoaded):
         self._loaded = {}
 
     def _load(self, device: Device) -> XlaLoadedExecutable:
+        from pjrt.devices.xla.compilation import deserialize  # here: a start would be slower
+
         self._check_usable()
         expect(device, Device, "a device to run the program on")
         if not isinstance(device, XlaDevice) or device.runtime is not self._runtime:
