@@ -14,9 +14,8 @@ import pytest
 from iree_programs import CHOLESKY, DOUBLE, FFT
 
 from pjrt.api.errors import InvalidArgumentError, UnimplementedError
-from pjrt.devices.iree import client as compilation
 from pjrt.devices.iree import compiler
-from pjrt.devices.iree.client import IreeClient
+from pjrt.devices.iree.client import PLACES, IreeClient
 
 pytestmark = pytest.mark.full
 
@@ -98,7 +97,7 @@ def test_a_crash_of_the_compiler_is_an_error(tmp_path: Path, monkeypatch: pytest
 
 
 def test_a_crash_names_the_program(new_client: NewClient, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(compilation.PLACES, "process", crash)
+    monkeypatch.setitem(PLACES, "process", crash)
     client = new_client(compile_in="process", fallback=None, cache=None)
     with pytest.raises(UnimplementedError, match=r"ended with signal 6.*the program is main"):
         client.compile(DOUBLE)
@@ -122,7 +121,7 @@ def test_runs_are_cut_around_the_operation_that_the_compiler_names(
         texts.append(code.decode())
         return inner(code, flags)
 
-    monkeypatch.setitem(compilation.PLACES, "process", compile)
+    monkeypatch.setitem(PLACES, "process", compile)
     x = np.arange(6).astype(np.complex64)
     (out,) = new_client(compile_in="process", cache=None).compile(FFT)(x)
     np.testing.assert_allclose(np.asarray(out), np.fft.fft(2 * x), rtol=1e-5, atol=1e-5)

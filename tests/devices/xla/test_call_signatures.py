@@ -9,8 +9,7 @@ import pytest
 
 import pjrt
 from pjrt.devices.xla import _jaxlib, compilation
-from pjrt.devices.xla.ffi_handler import CHECKED_CSR_PRODUCT, CSR_PRODUCT, SIGNATURES, Signature
-from pjrt.devices.xla.ffi_handler import check_signature as check
+from pjrt.devices.xla.ffi_handler import CHECKED_CSR_PRODUCT, CSR_PRODUCT, SIGNATURES, Signature, check_signature
 from pjrt.stablehlo.hlo_parameters import HloArray, HloCustomCall
 
 SIZES = {"m": 5, "n": 4, "c": 3, "p": 4, "q": 3, "r": 3, "z": 6, "j": 2, "b": 7, "k": 4, "l": 3, "low": 1, "high": 4}
@@ -66,20 +65,22 @@ def replaced(values: Sequence[HloArray], place: int, value: HloArray) -> tuple[H
 
 def refused(call: HloCustomCall) -> None:
     with pytest.raises(pjrt.InvalidArgumentError, match=f"{call.target} would leave the memory"):
-        check(call)
+        check_signature(call)
 
 
 @pytest.mark.parametrize(("target", "number"), CALLS)
 def test_a_right_call_passes(target: str, number: int) -> None:
     call = right_call(target, number)
-    check(call)
+    check_signature(call)
     if call.config == "{}":
-        check(call._replace(config=""))
+        check_signature(call._replace(config=""))
     if "*" in SIGNATURES[target][number].text:
         alone = [
             HloArray(value.element, value.shape[len(BATCH) :]) for value in (*call.operands, *call.results)
         ]  # fmt: skip
-        check(call._replace(operands=tuple(alone[: len(call.operands)]), results=tuple(alone[len(call.operands) :])))
+        check_signature(
+            call._replace(operands=tuple(alone[: len(call.operands)]), results=tuple(alone[len(call.operands) :]))
+        )
 
 
 @pytest.mark.parametrize(("target", "number"), CALLS)
@@ -129,12 +130,12 @@ def test_sizes_that_are_free_have_bounds(prefix: str) -> None:
         return HloCustomCall(f"lapack_{prefix}{name}_ffi", 4, tuple(arrays[:-1]), tuple(arrays[-1:]), config)
 
     for reflectors in (0, 2, 3):
-        check(call("gqr", (5, 3), (reflectors,), (5, 3)))
+        check_signature(call("gqr", (5, 3), (reflectors,), (5, 3)))
     refused(call("gqr", (5, 3), (4,), (5, 3)))
     refused(call("gqr", (3, 5), (3,), (3, 5)))
     left, right = (f"{{left = {word}, transpose = false}}" for word in ("true", "false"))
-    check(call("mqr", (5, 3), (3,), (5, 9), (5, 9), config=left))
-    check(call("mqr", (9, 3), (3,), (5, 9), (5, 9), config=right))
+    check_signature(call("mqr", (5, 3), (3,), (5, 9), (5, 9), config=left))
+    check_signature(call("mqr", (9, 3), (3,), (5, 9), (5, 9), config=right))
     refused(call("mqr", (5, 3), (3,), (5, 9), (5, 9), config=right))
     refused(call("mqr", (5, 3), (4,), (5, 9), (5, 9), config=left))
     refused(call("mqr", (5, 9), (6,), (5, 9), (5, 9), config=left))
@@ -147,7 +148,7 @@ def test_top_k_takes_no_more_than_there_are() -> None:
         return HloCustomCall("TopK", 1, (HloArray("F32", (*batch, 4)),), results, "")
 
     for batch in ((), (3,)):
-        check(call(4, *batch))
+        check_signature(call(4, *batch))
         refused(call(5, *batch))
     refused(call(2, 3, 3))
 
@@ -167,9 +168,9 @@ def test_sizes_beyond_32_bits_are_refused() -> None:
             "{mode = 65 : ui8}",
         )
 
-    check(potrf(50_000))
+    check_signature(potrf(50_000))
     refused(potrf(2**31))
-    check(gesdd(20_000))
+    check_signature(gesdd(20_000))
     refused(gesdd(24_000))  # the memory that LAPACK needs has more elements than it can count
     refused(potrf(0))
 
@@ -180,7 +181,7 @@ def test_sizes_beyond_32_bits_are_refused() -> None:
 def test_the_rows_of_a_hessenberg_form(low: int, high: int, passes: bool) -> None:
     call = right_call("lapack_dgehrd_ffi", 0)._replace(config=f"{{high = {high} : i32, low = {low} : i32}}")
     if passes:
-        check(call)
+        check_signature(call)
     else:
         refused(call)
 

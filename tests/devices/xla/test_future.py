@@ -16,7 +16,6 @@ import numpy as np
 import pytest
 
 import pjrt
-from pjrt.devices.xla import future as completion_watcher
 from pjrt.devices.xla.future import CompletionWatcher, Waiters
 
 
@@ -134,7 +133,7 @@ def test_the_notifying_thread_ends_when_there_is_nothing_to_notice(hold: Callabl
 
 
 def test_a_thread_that_waited_takes_what_comes_next(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(completion_watcher, "_LINGER_SECONDS", 60)
+    monkeypatch.setattr("pjrt.devices.xla.future._LINGER_SECONDS", 60)
     rests = threading.Semaphore(0)
 
     class Given(queue.SimpleQueue):  # type: ignore[type-arg]

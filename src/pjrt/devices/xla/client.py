@@ -18,9 +18,8 @@ from pjrt.api.errors import InvalidArgumentError, PjrtError, unimplemented
 from pjrt.api.executable import choose_place
 from pjrt.api.program import AnyProgram, Program
 from pjrt.api.shape_spec import Layout, Shapes, ShapeSpec, TiledLayout, expect_shape
-from pjrt.devices.xla import buffer
 from pjrt.devices.xla._jaxlib import HAS_TRANSFERS, PLATFORM_VERSION
-from pjrt.devices.xla.buffer import PendingBuffer, XlaBuffer
+from pjrt.devices.xla.buffer import PendingBuffer, XlaBuffer, buffer_from_host
 from pjrt.devices.xla.device import XlaDevice, memory_space_of
 from pjrt.devices.xla.executable import PLATFORM, XlaExecutable
 from pjrt.devices.xla.loaded_executable import Rendezvous, XlaLoadedExecutable
@@ -186,10 +185,10 @@ class XlaClient(Client):
         return XlaLoadedExecutable(executable, devices, rendezvous, fingerprint)
 
     def register_ffi_handler(self, name: str, handler: Callable[..., Any] | int, *, traits: int = 0) -> None:
-        from pjrt.devices.xla import compilation
+        from pjrt.devices.xla.compilation import register_handler
 
         self._runtime.check_open()
-        compilation.register_handler(name, handler, traits)
+        register_handler(name, handler, traits)
 
     # Buffers.
 
@@ -204,7 +203,7 @@ class XlaClient(Client):
         on_done_with_host_buffer: Callable[[], object] | None = None,
     ) -> XlaBuffer:
         space = self._space(device, memory_space)
-        return buffer.buffer_from_host(array, space, layout, semantics, on_done_with_host_buffer)
+        return buffer_from_host(array, space, layout, semantics, on_done_with_host_buffer)
 
     def buffer_from_dlpack(self, source: Any, *, device: Device | None = None) -> XlaBuffer:
         from pjrt.devices.xla import special_buffers

@@ -15,9 +15,9 @@ from pjrt.api.compile_options import CompileOptions, DeviceAssignment, Partition
 from pjrt.api.errors import InvalidArgumentError, PermissionDeniedError, PjrtError, StatusCode, UnimplementedError
 from pjrt.api.program import Program, ProgramFormat, is_for_stranger
 from pjrt.api.shape_spec import TiledLayout
-from pjrt.devices.xla import _jaxlib, executable, faults
+from pjrt.devices.xla import _jaxlib, faults
 from pjrt.devices.xla._jaxlib import converted, status_of
-from pjrt.devices.xla.executable import SERIALIZED, XlaExecutable
+from pjrt.devices.xla.executable import SERIALIZED, XlaExecutable, result_shapes
 from pjrt.devices.xla.runtime import ArrayType
 from pjrt.stablehlo import read, to_module, with_partitioning
 from pjrt.stablehlo.conversion import with_fitting_partitioner
@@ -222,12 +222,12 @@ def compile_program(
             compiled = runtime.jaxlib_client.deserialize_executable(code, devices, jaxlib_options)
             return _executable(compiled, assignment, options, code=code)
         with module as mlir:
-            result_shapes = executable.result_shapes(mlir) if options.partitioning.num_partitions > 1 else None
+            shapes = result_shapes(mlir) if options.partitioning.num_partitions > 1 else None
             compiled = runtime.jaxlib_client.compile_and_load(mlir, devices, jaxlib_options)
     except Exception as error:
         raise _explained(error) from error
     del mlir, module  # as large as the program's constants, and the next step needs as much memory
-    return _executable(compiled, assignment, options, result_shapes, called=called)
+    return _executable(compiled, assignment, options, shapes, called=called)
 
 
 def _spread_tuples(mlir: Any) -> None:

@@ -242,11 +242,11 @@ class FirstRuns:
         return None
 
 
-# XLA's own code exchanges the devices and runs the collectives. This package sees to it that nothing waits for a process
-# that is lost: the processes meet before XLA does, and their connections are shut down when one of them is lost. If the
-# job goes on without it, so does everything that does not need it. The same is done when a process has failed its part
-# of a program: the others would wait for it for half an hour, or take the data of its next program for those of this
-# one.
+# XLA's own code exchanges the devices and runs the collectives. This package sees to it that nothing waits for a
+# process that is lost: the processes meet before XLA does, and their connections are shut down when one of them is
+# lost. If the job goes on without it, so does everything that does not need it. The same is done when a process has
+# failed its part of a program: the others would wait for it for half an hour, or take the data of its next program for
+# those of this one.
 
 _MEETING_SECONDS = 300.0
 """The longest time to wait until all processes make the client."""

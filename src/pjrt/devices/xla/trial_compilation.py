@@ -22,8 +22,7 @@ from pjrt.api.compile_options import CompileOptions
 from pjrt.api.element_type import ElementType
 from pjrt.api.errors import DeadlineExceededError, PjrtError, UnimplementedError
 from pjrt.api.program import Program
-from pjrt.devices.xla import compilation
-from pjrt.devices.xla.compilation import compile_program
+from pjrt.devices.xla.compilation import compile_program, is_ordinary_call
 from pjrt.devices.xla.executable import SERIALIZED
 from pjrt.devices.xla.runtime import Runtime
 from pjrt.stablehlo.analysis.outline import Outline
@@ -127,7 +126,7 @@ def is_ordinary(outline: Outline) -> bool:
         and _UNUSUAL.isdisjoint(outline.operations)
         and all(map(_is_ordinary_type, outline.types))
         and functions.depth() <= _DEEPEST_CALLS
-        and all(compilation.is_ordinary_call(*call) for call in outline.custom_calls)
+        and all(is_ordinary_call(*call) for call in outline.custom_calls)
         # A custom call may ask for an empty array in another layout, and XLA divides by its size.
         and not (outline.custom_calls and any(map(_is_empty, outline.types)))
         and not outline.may_trap
