@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from pjrt.host_memory.external import HostExternalReference
 
 
+T = TypeVar("T")
+
 Source = Any
 """The origin of an array that a buffer or an argument has: the array itself, a ``Part``, or a future of either."""
 
@@ -118,71 +120,6 @@ def gathered(column: Sequence[Source], device_ids: Sequence[int], aval: _jaxlib.
     ):
         return first.shards.array
     return _jaxlib.assembled([array_of(source) for source in column], aval, sharding)
-
-
-def _copy_array(buffer: XlaBuffer, out: HostArray | None, layout: Layout | None) -> Future[HostArray]:
-    """Copy a buffer's value into the caller's array, or into a new array with a layout."""
-    if out is not None:
-        target = expect_out(out, buffer.shape, buffer.dtype)
-    else:
-        if layout is None:
-            raise InvalidArgumentError("expected an array to copy to or a layout for a new one, found neither")
-        target = aligned_empty(buffer.shape, buffer.dtype, order_of(layout, buffer.shape, buffer.element_type))
-
-    def copy(array: _jaxlib.Array) -> HostArray:
-        np.copyto(target, _jaxlib.view(array))
-        return target
-
-    return _carried_out(buffer, copy)
-
-
-def _copy_raw(buffer: XlaBuffer, out: Any, offset: int, size: int | None) -> Future[None]:
-    """Copy bytes in the order in which they lie in the buffer's memory."""
-    target = target_bytes(out, offset, size, buffer.on_device_size)
-
-    def copy(array: _jaxlib.Array) -> None:
-        target[:] = _raw_bytes(array)[offset : offset + target.nbytes]
-
-    return _carried_out(buffer, copy)
-
-
-def _copy_raw_later(buffer: XlaBuffer, out: Future[Any], offset: int, size: int | None) -> Future[None]:
-    """Copy as ``copy_raw`` does, into memory that comes later."""
-    expect(out, Future, "a future of the memory to copy to")
-    held = buffer.hold()
-    return flattened(out, lambda memory: _copy_raw(held, memory, offset, size))
-
-
-def _raw_bytes(array: _jaxlib.Array) -> HostArray:
-    """Return the memory of an array that is ready, as bytes that keep it alive."""
-    size = _jaxlib.size_on_device(array)
-    if not size:
-        return np.empty(0, np.uint8)
-    return ExternalMemory(_jaxlib.pointer(array), size, (array, _jaxlib.view(array))).bytes()
-
-
-def _dlpack(dl_device: Any, copy: bool | None) -> Callable[[_jaxlib.Array], Any]:
-    """Return the function that makes a DLPack capsule of an array.
-
-    Raises:
-        BufferError: the consumer wants the memory on another device; DLPack's protocol demands this exception.
-        UnimplementedError: the consumer wants a copy.
-    """
-    check_dlpack_device(dl_device)
-    if copy:
-        raise unimplemented("cpu", "Buffer.__dlpack__ with copy=True", "copy with numpy.array(buffer)")
-    return _jaxlib.capsule
-
-
-def _carried_out(buffer: XlaBuffer, copy: Callable[[_jaxlib.Array], Any]) -> Future[Any]:
-    """Return the future of a copy that is made even if no caller waits for it."""
-    future = buffer.when_there(copy)
-    # A future with a callback is watched, and the watcher makes the copy.
-    future.add_done_callback(lambda _: None)
-    return future
-
-
-T = TypeVar("T")
 
 
 class XlaBuffer(ArrayHolder, Buffer):
@@ -302,14 +239,30 @@ class XlaBuffer(ArrayHolder, Buffer):
         self.check_usable()
         return when_ready(self.array, self.type.runtime.watcher, take)
 
+    def carried_out(self, work: Callable[[_jaxlib.Array], T]) -> Future[T]:
+        """Return what ``when_there`` returns, of work that is done even if no caller waits for it."""
+        future = self.when_there(work)
+        # A future with a callback is watched, and the watcher does the work.
+        future.add_done_callback(lambda _: None)
+        return future
+
     # To the host.
 
     def to_host(
         self, out: np.ndarray[Any, Any] | None = None, *, layout: Layout | None = None
     ) -> Future[np.ndarray[Any, Any]]:
-        if out is None and layout is None:
+        if out is not None:
+            target = expect_out(out, self.shape, self.dtype)
+        elif layout is not None:
+            target = aligned_empty(self.shape, self.dtype, order_of(layout, self.shape, self.element_type))
+        else:
             return self.when_there(_jaxlib.view_of_dynamic if self.type.dynamic_dimensions else _jaxlib.view)
-        return _copy_array(self, out, layout)
+
+        def copy(array: _jaxlib.Array) -> HostArray:
+            np.copyto(target, _jaxlib.view(array))
+            return target
+
+        return self.carried_out(copy)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
         type_ = self.type
@@ -327,10 +280,17 @@ class XlaBuffer(ArrayHolder, Buffer):
         return super().__array__(dtype, copy)
 
     def copy_raw_to_host(self, out: Any, offset: int = 0, size: int | None = None) -> Future[None]:
-        return _copy_raw(self, out, offset, size)
+        target = target_bytes(out, offset, size, self.on_device_size)
+
+        def copy(array: _jaxlib.Array) -> None:
+            target[:] = _raw_bytes(array)[offset : offset + target.nbytes]
+
+        return self.carried_out(copy)
 
     def copy_raw_to_host_future(self, out: Future[Any], offset: int = 0, size: int | None = None) -> Future[None]:
-        return _copy_raw_later(self, out, offset, size)
+        expect(out, Future, "a future of the memory to copy to")
+        held = self.hold()
+        return flattened(out, lambda memory: held.copy_raw_to_host(memory, offset, size))
 
     def external_reference(self) -> HostExternalReference:
         from pjrt.host_memory.external import HostExternalReference
@@ -353,7 +313,10 @@ class XlaBuffer(ArrayHolder, Buffer):
     def __dlpack__(
         self, *, stream: Any = None, max_version: Any = None, dl_device: Any = None, copy: bool | None = None
     ) -> Any:
-        return self.when_there(_dlpack(dl_device, copy)).result()
+        check_dlpack_device(dl_device)
+        if copy:
+            raise unimplemented("cpu", "Buffer.__dlpack__ with copy=True", "copy with numpy.array(buffer)")
+        return self.when_there(_jaxlib.capsule).result()
 
     def __dlpack_device__(self) -> tuple[int, int]:
         return DLPACK_HOST_DEVICE
@@ -400,6 +363,14 @@ class XlaBuffer(ArrayHolder, Buffer):
         if isinstance(source, Future):
             return PendingBuffer(flattened(dependency, lambda _: source), self.type)
         return PendingBuffer(dependency.then(lambda _: source), self.type)
+
+
+def _raw_bytes(array: _jaxlib.Array) -> HostArray:
+    """Return the memory of an array that is ready, as bytes that keep it alive."""
+    size = _jaxlib.size_on_device(array)
+    if not size:
+        return np.empty(0, np.uint8)
+    return ExternalMemory(_jaxlib.pointer(array), size, (array, _jaxlib.view(array))).bytes()
 
 
 class PendingBuffer(XlaBuffer):
@@ -542,7 +513,7 @@ class XlaRawBuffer(RawBuffer):
         def write(array: _jaxlib.Array) -> None:
             _raw_bytes(array)[offset : offset + data.nbytes] = data
 
-        return _carried_out(self._held(), write)
+        return self._held().carried_out(write)
 
     def copy_to_host(self, out: Any, offset: int = 0, size: int | None = None) -> Future[None]:
         return self._held().copy_raw_to_host(out, offset, size)
