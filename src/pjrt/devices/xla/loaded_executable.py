@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pjrt.api.buffer import Buffer
 from pjrt.api.checks import expect, expect_sequence, wrong_number_of_rows
@@ -82,21 +82,6 @@ class Contribution:
         self.start: Promise[Started] = Promise()
 
 
-class Joiner(Protocol):
-    """An executor that contributes to launches, and can start them."""
-
-    def start_when_there(
-        self, contributions: Sequence[Contribution], non_donatable: frozenset[int], launch_id: int
-    ) -> None:
-        """Start a launch when the arguments are available.
-
-        Args:
-            contributions: those of all devices, in the order of the devices.
-            non_donatable: the numbers of the arguments that no device donates.
-            launch_id: the launch.
-        """
-
-
 class Rendezvous:
     """The incomplete launches of one program, compiled once or several times.
 
@@ -110,7 +95,7 @@ class Rendezvous:
         self._waiting: list[_Launch] = []
 
     def join(
-        self, place: int, contribution: Contribution, non_donatable: frozenset[int], launch_id: int, joiner: Joiner
+        self, place: int, contribution: Contribution, non_donatable: frozenset[int], launch_id: int, joiner: Executor
     ) -> None:
         """Give one device's contribution to the first launch with this id that does not have it yet.
 
@@ -135,7 +120,7 @@ class Rendezvous:
         contributions = [launch.contributions[number] for number in range(self._places)]
         joiner.start_when_there(contributions, launch.non_donatable, launch_id)
 
-    def cancel(self, joiner: Joiner, reason: str) -> None:
+    def cancel(self, joiner: Executor, reason: str) -> None:
         """Fail the incomplete launches that an executor has contributed to."""
         with self._lock:
             cancelled = [launch for launch in self._waiting if joiner in launch.joiners]
@@ -151,7 +136,7 @@ class _Launch:
     def __init__(self, launch_id: int) -> None:
         self.launch_id = launch_id
         self.non_donatable: frozenset[int] = frozenset()
-        self.joiners: set[Joiner] = set()
+        self.joiners: set[Executor] = set()
         self.contributions: dict[int, Contribution] = {}
 
 
@@ -381,7 +366,13 @@ class Executor:
     def start_when_there(
         self, contributions: Sequence[Contribution], non_donatable: frozenset[int], launch_id: int
     ) -> None:
-        """Start a launch when all arguments have arrived; see ``rendezvous.Joiner``."""
+        """Start a launch when all arguments have arrived.
+
+        Args:
+            contributions: those of all devices, in the order of the devices.
+            non_donatable: the numbers of the arguments that no device donates.
+            launch_id: the launch.
+        """
         sources = [source for contribution in contributions for source in contribution.sources]
         all_arrived = Future.all(source for source in sources if isinstance(source, Future))
 
