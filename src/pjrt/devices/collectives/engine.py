@@ -26,34 +26,36 @@ from pjrt.host_memory.array import HostArray
 REDUCTIONS = ("add", "multiply", "minimum", "maximum")
 """The reductions that XLA's CPU device combines between processes."""
 
+# The programs of collectives: one operation each, over one device of each process of a group.
 
-def all_gather(count: int, size: int) -> str:
+
+def _all_gather_program(count: int, size: int) -> str:
     """Return the program that puts the ``size`` bytes of each of ``count`` devices one behind the other."""
     attributes = f"all_gather_dim = 0 : i64, {_group(count)}"
     return _program("all_gather", attributes, f"tensor<{size}xui8>", f"tensor<{count * size}xui8>")
 
 
-def all_reduce(count: int, size: int, element: str, reduction: str) -> str:
+def _all_reduce_program(count: int, size: int, element: str, reduction: str) -> str:
     """Return the program that combines the ``size`` elements of each of ``count`` devices."""
     type_ = f"tensor<{size}x{element}>"
     return _program("all_reduce", _group(count), type_, type_, _body(element, reduction))
 
 
-def reduce_scatter(count: int, size: int, element: str, reduction: str) -> str:
+def _reduce_scatter_program(count: int, size: int, element: str, reduction: str) -> str:
     """Return the program that combines ``count`` rows of ``size`` elements, and leaves each device a row."""
     attributes = f"scatter_dimension = 0 : i64, {_group(count)}"
     types = f"tensor<{count * size}x{element}>", f"tensor<{size}x{element}>"
     return _program("reduce_scatter", attributes, *types, _body(element, reduction))
 
 
-def all_to_all(count: int, size: int) -> str:
+def _all_to_all_program(count: int, size: int) -> str:
     """Return the program in which each device sends a row of ``size`` bytes to each."""
     type_ = f"tensor<{count * size}xui8>"
     dimensions = "split_dimension = 0 : i64, concat_dimension = 0 : i64"
     return _program("all_to_all", f"{dimensions}, split_count = {count} : i64, {_group(count)}", type_, type_)
 
 
-def permute(pairs: Sequence[tuple[int, int]], size: int) -> str:
+def _permute_program(pairs: Sequence[tuple[int, int]], size: int) -> str:
     """Return the program that sends ``size`` bytes along pairs of source and target."""
     type_ = f"tensor<{size}xui8>"
     rows = ", ".join(f"[{source}, {target}]" for source, target in pairs)
@@ -184,7 +186,7 @@ class XlaCollectives(Collectives):
         result = self._run(
             group,
             ("all_reduce", size, element, reduction),
-            lambda: all_reduce(count, size, element, reduction),
+            lambda: _all_reduce_program(count, size, element, reduction),
             array.reshape(-1),
             size,
         )
@@ -196,7 +198,7 @@ class XlaCollectives(Collectives):
         return self._run(
             group,
             ("reduce_scatter", size, element, reduction),
-            lambda: reduce_scatter(count, size, element, reduction),
+            lambda: _reduce_scatter_program(count, size, element, reduction),
             array.reshape(-1),
             size,
         )
@@ -208,7 +210,7 @@ class XlaCollectives(Collectives):
         result = self._run(
             group,
             ("all_to_all", size),
-            lambda: all_to_all(count, size),
+            lambda: _all_to_all_program(count, size),
             rows.reshape(-1),
             rows.size,
         )
@@ -219,7 +221,7 @@ class XlaCollectives(Collectives):
         return self._run(
             group,
             ("permute", size, tuple(pairs)),
-            lambda: permute(pairs, size),
+            lambda: _permute_program(pairs, size),
             message,
             size,
         )
@@ -252,7 +254,7 @@ class XlaCollectives(Collectives):
 
     def _all_gather(self, group: ProcessGroup, block: Bytes) -> Bytes:
         count, size = len(group.members), len(block)
-        result = self._run(group, ("all_gather", size), lambda: all_gather(count, size), block, count * size)
+        result = self._run(group, ("all_gather", size), lambda: _all_gather_program(count, size), block, count * size)
         return result.reshape(count, size)
 
     def _run(
