@@ -33,9 +33,8 @@ from pjrt.devices.author.comparison import ReferenceComparison
 from pjrt.devices.author.values import DeviceValues, HostValues
 from pjrt.devices.author.whole_program import on_gathered_arguments, participants_of
 from pjrt.devices.collectives import xla_collectives
-from pjrt.devices.reference.capability import operations as interpreted_operations
-from pjrt.devices.reference.compiler import compile_program
-from pjrt.devices.reference.cost_analysis import costs
+from pjrt.devices.reference.compiler import compile_program, costs
+from pjrt.devices.reference.compiler import operations as interpreted_operations
 from pjrt.devices.reference.evaluator import Evaluator
 from pjrt.devices.reference.observers import Observation, Profile
 from pjrt.host import Compiled, HostClient

@@ -16,8 +16,8 @@ from programs import array, program, tensor
 
 from pjrt.api.element_type import ElementType
 from pjrt.devices.reference import Evaluator
-from pjrt.devices.reference.core import mlir, reducers, region
-from pjrt.devices.reference.numerics import chunks, matmul
+from pjrt.devices.reference.core import mlir, op_view, reducers
+from pjrt.devices.reference.numerics import indexing, linear_algebra
 
 T = ElementType
 BODY = """^bb0(%a: tensor<{t}>, %b: tensor<{t}>):
@@ -34,7 +34,7 @@ def evaluate(text: str, *arguments: Any) -> Any:
 def assert_same_in_chunks(text: str, *arguments: Any) -> None:
     whole = evaluate(text, *arguments)
     with pytest.MonkeyPatch.context() as patch:
-        for module in (chunks, matmul, reducers, region):
+        for module in (indexing, linear_algebra, reducers, op_view):
             patch.setattr(module, "CHUNK", 6)
         found = evaluate(text, *arguments)
     assert (found.dtype, found.shape, found.tobytes()) == (whole.dtype, whole.shape, whole.tobytes())
@@ -133,10 +133,10 @@ def test_gather_and_scatter_with_batching_dimensions() -> None:
     ("left", "right"), [((300, 5), (5, 280)), ((300, 5), (5, 1)), ((1, 5), (5, 600)), ((3, 2, 5), (3, 5, 4))]
 )
 def test_products(t: ElementType, left: tuple[int, ...], right: tuple[int, ...]) -> None:
-    product = matmul.matmul_of(t, t, t)
+    product = linear_algebra.matmul_of(t, t, t)
     x, y = (values(T.S8, *shape).astype(t.dtype) for shape in (left, right))
     with pytest.MonkeyPatch.context() as patch:
-        for module in (chunks, matmul):
+        for module in (indexing, linear_algebra):
             patch.setattr(module, "CHUNK", 6)
         found = product(x, y)
     expected = np.matmul(x.astype(object), y.astype(object))

@@ -10,7 +10,7 @@ import pytest
 from pjrt.api.errors import InternalError, UnimplementedError
 from pjrt.devices.reference import Evaluator
 from pjrt.devices.reference.core import mlir
-from pjrt.devices.reference.core.values import TOKEN
+from pjrt.devices.reference.core.block import TOKEN
 
 COLLATZ = """
 func.func @main(%n: tensor<i64>) -> (tensor<i64>, tensor<i64>) {

@@ -16,11 +16,11 @@ import pjrt
 from pjrt.api.element_type import ElementType
 from pjrt.api.errors import InvalidArgumentError, UnimplementedError
 from pjrt.devices.reference import Context, Evaluator, op, rules
+from pjrt.devices.reference.compiler import memory_stats
 from pjrt.devices.reference.core import mlir
 from pjrt.devices.reference.core.block import run_fast
-from pjrt.devices.reference.core.locations import describe
-from pjrt.devices.reference.core.region import Region
-from pjrt.devices.reference.memory_stats import memory_stats
+from pjrt.devices.reference.core.mlir import describe
+from pjrt.devices.reference.core.op_view import Region
 from pjrt.stablehlo.types import TensorType
 
 T = ElementType

@@ -10,7 +10,7 @@ import pytest
 import pjrt
 from pjrt.devices.reference import Evaluator
 from pjrt.devices.reference.core import mlir
-from pjrt.devices.reference.core.custom_calls import custom_call
+from pjrt.devices.reference.core.registry import custom_call
 
 
 def test_a_composite_runs_its_decomposition(run: Any) -> None:

@@ -10,14 +10,14 @@ import pytest
 
 from pjrt.devices.reference import Evaluator
 from pjrt.devices.reference.core import mlir
-from pjrt.devices.reference.fast import fusion
+from pjrt.devices.reference.fast import lowering
 
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Chains begin at few elements, and chunks do not divide the sizes."""
-    monkeypatch.setattr(fusion, "SMALLEST", 24)
-    monkeypatch.setattr(fusion, "CHUNK", 7)
+    monkeypatch.setattr(lowering, "SMALLEST", 24)
+    monkeypatch.setattr(lowering, "CHUNK", 7)
 
 
 def names(evaluator: Evaluator) -> list[str]:

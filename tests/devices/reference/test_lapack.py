@@ -220,7 +220,7 @@ def test_every_routine_of_jaxlib_is_here() -> None:
     from jaxlib.cpu import _lapack
 
     import pjrt.devices.reference.ops  # noqa: F401
-    from pjrt.devices.reference.core.custom_calls import targets
+    from pjrt.devices.reference.core.registry import targets
 
     assert {name for name in _lapack.registrations() if name.endswith("_ffi")} <= set(targets())
 

@@ -15,8 +15,7 @@ from programs import TYPES, program, same, sample, tensor
 from pjrt.api.element_type import ElementType
 from pjrt.devices.reference import Evaluator
 from pjrt.devices.reference.core import mlir
-from pjrt.devices.reference.fast.merge_sort import merge_order
-from pjrt.devices.reference.fast.sort_keys import find_sort_keys
+from pjrt.devices.reference.fast.sorting import find_sort_keys, merge_order
 
 T = ElementType
 REAL = [t for t in TYPES if not t.is_complex]

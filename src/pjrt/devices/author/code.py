@@ -13,11 +13,10 @@ from pjrt.api.capability import Capabilities, Feature
 from pjrt.api.compile_options import CompileOptions
 from pjrt.api.errors import DataLossError, PjrtError, UnimplementedError
 from pjrt.devices.author.values import ResultTypes, Values, places
-from pjrt.devices.reference import capability
+from pjrt.devices.reference import compiler
 from pjrt.devices.reference.core import block
-from pjrt.devices.reference.core.author import CONTROL_FLOW
-from pjrt.devices.reference.core.block import Block, Step, context_of
-from pjrt.devices.reference.core.liveness import Pending, assemble
+from pjrt.devices.reference.core.block import Block, Pending, Step, assemble, context_of
+from pjrt.devices.reference.core.lowering import CONTROL_FLOW
 from pjrt.host import Compiled
 from pjrt.stablehlo.location import Location
 from pjrt.stablehlo.operation import Block as Body
@@ -485,7 +484,7 @@ class AuthorCode:
         constants: Collection[int],
         captured: Sequence[int],
     ) -> block.Kernel:
-        """Return the kernel of an operation; see ``pjrt.devices.reference.core.author``."""
+        """Return the kernel of an operation; see ``pjrt.devices.reference.core.lowering``."""
         function = self._kernels.get(operation.name)
         if function is None and not self._fallback and not self._may_run(operation):
             raise UnimplementedError(
@@ -514,7 +513,7 @@ class AuthorCode:
         template: Sequence[Any],
         constant: Collection[int],
     ) -> list[Pending]:
-        """Return the steps of a block with its runs; see ``pjrt.devices.reference.core.author``."""
+        """Return the steps of a block with its runs; see ``pjrt.devices.reference.core.lowering``."""
         done: list[Pending] = []
         rest = list(pending)
         decisions: dict[int, bool] = {}
@@ -728,7 +727,7 @@ def capabilities_of(
     compiled = frozenset() if operations is None else frozenset(operations)
     native = compiled | frozenset(kernels or ()) if kernels or compiled else None
     if fallback:
-        return Capabilities(native_operations=native).completed(capability.capabilities(handlers))
+        return Capabilities(native_operations=native).completed(compiler.capabilities(handlers))
     return Capabilities(
         operations=None if native is None else dict.fromkeys(native),
         native_operations=native,

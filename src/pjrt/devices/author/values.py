@@ -11,9 +11,8 @@ from pjrt.api.device import MemorySpace
 from pjrt.api.element_type import ElementType
 from pjrt.api.errors import InternalError, InvalidArgumentError
 from pjrt.api.shape_spec import ShapeSpec, format_shape
-from pjrt.devices.reference.core.author import CONTROL_FLOW
-from pjrt.devices.reference.core.block import Environment, Kernel, context_of
-from pjrt.devices.reference.core.values import TOKEN
+from pjrt.devices.reference.core.block import TOKEN, Environment, Kernel, context_of
+from pjrt.devices.reference.core.lowering import CONTROL_FLOW
 from pjrt.host import Allocation, Enqueued, Memory
 from pjrt.host.device_memory.allocation import HandleTable, handle_of, on_host
 from pjrt.host.device_memory.fences import wait_for

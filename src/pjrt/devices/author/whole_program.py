@@ -10,11 +10,9 @@ from typing import Any
 import numpy as np
 
 from pjrt.api.errors import PjrtError
-from pjrt.devices.reference.core.block import run_fast
-from pjrt.devices.reference.core.context import Context
+from pjrt.devices.reference.core.block import Context, run_fast
 from pjrt.devices.reference.core.op_view import OpView
-from pjrt.devices.reference.spmd.by_gathering import GatheredProgram
-from pjrt.devices.reference.spmd.replica_groups import MEETINGS, all_partitions, finder_of, participants
+from pjrt.devices.reference.spmd import MEETINGS, GatheredProgram, all_partitions, finder_of, participants
 from pjrt.host import Compiled, RunContext
 from pjrt.host.compiled import ParticipantsFunction
 from pjrt.stablehlo.operation import ParsedProgram

@@ -75,8 +75,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pjrt.api.lazy_names import lazy_names
-from pjrt.devices.reference.core.block import Environment, Kernel, context_of, one_or_all
-from pjrt.devices.reference.core.context import Context
+from pjrt.devices.reference.core.block import Context, Environment, Kernel, context_of, one_or_all
 from pjrt.devices.reference.core.op_view import OpView
 from pjrt.devices.reference.core.registry import op, rules
 from pjrt.devices.reference.evaluator import Evaluator

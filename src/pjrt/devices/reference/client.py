@@ -10,8 +10,7 @@ from pjrt.api.compile_options import CompileOptions
 from pjrt.api.key_value_store import KeyValueStore
 from pjrt.api.program import Program, ProgramFormat
 from pjrt.devices.collectives import xla_collectives
-from pjrt.devices.reference.capability import capabilities
-from pjrt.devices.reference.compiler import compile_program
+from pjrt.devices.reference.compiler import capabilities, compile_program
 from pjrt.devices.reference.evaluator import Evaluator
 from pjrt.devices.reference.observers import Observation, Profile
 from pjrt.host import Compiled, HostClient

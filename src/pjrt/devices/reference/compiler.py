@@ -1,33 +1,149 @@
-"""The compiler: from a program to the function that the host runtime runs, with its types, shardings and aliases."""
+"""The compiler: from a program to the function that the host runs, its costs and memory; and the capabilities."""
 
 from __future__ import annotations
 
+import functools
+import importlib
 import logging
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+import ml_dtypes
+import numpy as np
+
 from pjrt import stablehlo
+from pjrt.api.capability import Capabilities, Feature
 from pjrt.api.compile_options import CompileOptions
+from pjrt.api.element_type import ElementType
 from pjrt.api.errors import UnimplementedError
+from pjrt.api.executable import CompiledMemoryStats
 from pjrt.api.program import Program
 from pjrt.api.shape_spec import ShapeSpec
-from pjrt.devices.reference.core.block import Block, Environment
-from pjrt.devices.reference.core.context import Context
-from pjrt.devices.reference.core.values import TOKEN, leaves, packed, unpacked
-from pjrt.devices.reference.cost_analysis import costs
+from pjrt.devices.reference.core import mlir, registry
+from pjrt.devices.reference.core.block import TOKEN, Block, Context, Environment, Step, leaves, packed, unpacked
 from pjrt.devices.reference.evaluator import Evaluator
-from pjrt.devices.reference.memory_stats import memory_stats
-from pjrt.devices.reference.spmd.by_gathering import GatheredProgram
-from pjrt.devices.reference.spmd.replica_groups import all_partitions, participants
+from pjrt.devices.reference.numerics.element_types import BOOLEAN, EVERY
+from pjrt.devices.reference.spmd import GatheredProgram, all_partitions, participants
 from pjrt.host import Compiled, RunContext
 from pjrt.stablehlo.analysis.outline import Outline
 from pjrt.stablehlo.parser import parse_module
 from pjrt.stablehlo.shardings.partitioner import with_notes
 from pjrt.stablehlo.signatures import donations, memory_kinds, shape_spec, with_asked_layouts
-from pjrt.stablehlo.types import ValueType
+from pjrt.stablehlo.types import FutureType, TensorType, TupleType, ValueType
 
 if TYPE_CHECKING:
     from pjrt.stablehlo.shardings.partitioner import Partitioned
+
+
+def _ops(names: str) -> frozenset[str]:
+    return frozenset(f"stablehlo.{name}" for name in names.split())
+
+
+_TRANSCENDENTAL = _ops("""
+atan2 cbrt cosine exponential exponential_minus_one log log_plus_one logistic power rsqrt sine sqrt tan tanh
+""")
+_FREE = _ops("""
+bitcast_convert broadcast broadcast_in_dim concatenate constant convert dynamic_slice dynamic_update_slice gather
+get_tuple_element iota optimization_barrier pad reshape reverse slice transpose tuple
+""")
+
+
+def costs(evaluator: Evaluator) -> dict[str, float]:
+    """Return ``flops``, ``transcendentals`` and ``bytes accessed`` of a run; a loop's body counts once, as in XLA."""
+    totals = {"flops": 0.0, "transcendentals": 0.0, "bytes accessed": 0.0}
+    _add(evaluator.region.block, totals)
+    return totals
+
+
+def _add(block: Block, totals: dict[str, float]) -> None:
+    for step in block.steps:
+        totals["bytes accessed"] += _bytes(step.input_types) + _bytes(step.output_types)
+        if step.name in _TRANSCENDENTAL:
+            totals["transcendentals"] += _elements(step.output_types)
+        elif step.name not in _FREE:
+            totals["flops"] += _flops(step)
+        for inner in step.blocks:
+            _add(inner, totals)
+
+
+def _flops(step: Step) -> float:
+    if step.flops is not None:
+        return step.flops
+    if step.name.startswith("stablehlo.reduce"):
+        return float(_elements(step.input_types))
+    return float(_elements(step.output_types))
+
+
+def _elements(types: Sequence[ValueType]) -> int:
+    return sum(t.size for t in types if isinstance(t, TensorType) and t.is_static)
+
+
+def _bytes(types: Sequence[ValueType]) -> int:
+    return sum(t.size * t.dtype.itemsize for t in types if isinstance(t, TensorType) and t.is_static)
+
+
+_VIEWS = frozenset({"stablehlo.reshape", "stablehlo.transpose", "stablehlo.broadcast_in_dim", "stablehlo.broadcast"})
+"""Ops with results that usually take no memory of their own."""
+
+
+def memory_stats(evaluator: Evaluator, aliased: Iterable[int]) -> CompiledMemoryStats:
+    """Return the memory of one run: arguments, results, constants, and the most that steps hold at one time.
+
+    Args:
+        evaluator: the program.
+        aliased: the numbers of the arguments whose memory goes to a result.
+    """
+    block = evaluator.region.block
+    arguments, outputs = size_of(evaluator.arguments), size_of(evaluator.results)
+    peak = _peak(block) + arguments
+    return CompiledMemoryStats(
+        generated_code_size_in_bytes=_constants(block),
+        argument_size_in_bytes=arguments,
+        output_size_in_bytes=outputs,
+        alias_size_in_bytes=size_of(evaluator.arguments[number] for number in aliased),
+        temp_size_in_bytes=max(peak - arguments - outputs, 0),
+        peak_memory_in_bytes=peak,
+        total_size_in_bytes=max(peak, arguments + outputs),
+    )
+
+
+def size_of(types: Iterable[ValueType]) -> int:
+    """Return the bytes of values of some types; sizes that are not static count as nothing."""
+    total = 0
+    for type_ in types:
+        if isinstance(type_, TensorType):
+            total += math.prod(type_.sizes) * type_.dtype.itemsize if type_.is_static else 0
+        elif isinstance(type_, TupleType | FutureType):
+            total += size_of(type_.elements)
+    return total
+
+
+def _peak(block: Block) -> int:
+    """Return the most bytes that the steps of a block, and of those inside, hold at one time; without its arguments."""
+    held: dict[int, int] = {}
+    now = most = 0
+    for step, (*_, dead) in zip(block.steps, block.code, strict=True):
+        inside = max((_peak(inner) for inner in step.blocks), default=0)
+        new = 0 if step.name in _VIEWS else size_of(step.output_types)
+        most = max(most, now + max(inside, new))
+        for slot, type_ in zip(step.outputs, step.output_types, strict=True):
+            held[slot] = 0 if step.name in _VIEWS else size_of([type_])
+        now += new - sum(held.pop(slot, 0) for slot in dead)
+    return most
+
+
+def _constants(block: Block) -> int:
+    """Return the bytes of all constants of a block and those inside, which a compiled program keeps."""
+    own = sum(_held(value) for value in block.template if isinstance(value, np.ndarray | np.generic))
+    return own + sum(_constants(inner) for step in block.steps for inner in step.blocks)
+
+
+def _held(array: np.ndarray[Any, Any] | np.generic[Any]) -> int:
+    """Return the bytes of an array in memory, where elements that a view repeats are there once."""
+    sizes = (size if stride else min(size, 1) for size, stride in zip(array.shape, array.strides, strict=True))
+    return int(array.itemsize * math.prod(sizes))
+
 
 Execute = Callable[[Sequence[Any], Context], Sequence[Any]]
 Loop = Callable[[Block, Environment], None]
@@ -147,3 +263,55 @@ def _specs(types: Sequence[ValueType]) -> list[ShapeSpec] | None:
     """Return the shapes, or ``None`` where one is unknown before the program runs."""
     specs = [spec for spec in map(shape_spec, types) if spec is not None]
     return specs if len(specs) == len(types) else None
+
+
+_MOVING = """
+broadcast_in_dim concatenate constant convert dynamic_slice dynamic_update_slice get_tuple_element optimization_barrier
+pad reshape reverse slice transpose tuple while
+"""
+_TYPES: dict[str, frozenset[ElementType]] = {
+    **{f"stablehlo.{name}": EVERY for name in _MOVING.split()},
+    "func.call": EVERY,
+    "stablehlo.case": frozenset({ElementType.S32}),
+    "stablehlo.if": BOOLEAN,
+    "stablehlo.select": BOOLEAN,
+}
+"""Ops that treat all element types alike, with those that their first operand can have."""
+
+_HELD = frozenset(map(ElementType.of, filter(None, (getattr(ml_dtypes, name, None) for name in ("int1", "uint1")))))
+"""Types that buffers can have, but that no op is defined on, if ml_dtypes has them."""
+
+_FEATURES = {
+    Feature.BOUNDED_DYNAMIC_SHAPES: True,
+    Feature.COLLECTIVES: True,
+    Feature.DYNAMIC_SHAPES: True,
+    Feature.INFEED_OUTFEED: True,
+    Feature.PARTITIONING: True,
+    Feature.QUANTIZED_TYPES: True,
+    Feature.SEND_RECV: True,
+}
+
+
+def capabilities(handlers: Collection[str]) -> Capabilities:
+    """Return the capabilities of the device.
+
+    Args:
+        handlers: names of functions of the host that custom calls may call, besides the built-in ones.
+    """
+    return Capabilities(
+        element_types=EVERY | _HELD,
+        operations=operations(),
+        custom_calls=frozenset({*registry.targets(), *handlers}),
+        features=_FEATURES,
+    )
+
+
+@functools.cache
+def operations() -> Mapping[str, frozenset[ElementType] | None]:
+    """Return the operations of the interpreter by name, each with its element types, or None where they vary."""
+    importlib.import_module("pjrt.devices.reference.ops")  # registers them
+    # Ops of CHLO that are not in the table may be expressed by others, in StableHLO's own pass.
+    types: dict[str, frozenset[ElementType] | None] = dict.fromkeys(mlir.operations("chlo"))
+    for rule in registry.rules():
+        types[rule.name] = _TYPES.get(rule.name, rule.types)
+    return types

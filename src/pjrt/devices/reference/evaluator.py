@@ -8,13 +8,10 @@ from typing import Any
 import numpy as np
 
 from pjrt.api.errors import InvalidArgumentError
-from pjrt.devices.reference.core.author import Author
-from pjrt.devices.reference.core.block import run_fast
-from pjrt.devices.reference.core.context import Context
-from pjrt.devices.reference.core.lowering import ModuleLowering, function_attributes
-from pjrt.devices.reference.core.values import TOKEN
+from pjrt.devices.reference.core.block import TOKEN, Context, run_fast
+from pjrt.devices.reference.core.lowering import Author, ModuleLowering, function_attributes
 from pjrt.devices.reference.fast.lowering import FastModuleLowering
-from pjrt.devices.reference.spmd.replica_groups import GroupFinder
+from pjrt.devices.reference.spmd import GroupFinder
 from pjrt.host import Allocation
 from pjrt.stablehlo.shardings.sharding_parser import shardings_of
 from pjrt.stablehlo.types import TensorType, TokenType, TupleType, ValueType

@@ -7,8 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from pjrt.api.errors import InvalidArgumentError
-from pjrt.devices.reference.core.block import run_fast
-from pjrt.devices.reference.core.context import Context
+from pjrt.devices.reference.core.block import Context, run_fast
 from pjrt.devices.reference.evaluator import Evaluator
 from pjrt.host import RunContext
 from pjrt.stablehlo import to_module

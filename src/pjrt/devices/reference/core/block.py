@@ -1,19 +1,51 @@
-"""Blocks: functions and regions, compiled, and the loop that runs them.
-
-A block's values live in numbered slots. A step is a kernel with the slots that it reads, the slots that it writes and
-the slots that no later step reads. These are emptied at once, so that memory is returned as early as possible.
-"""
+"""Blocks: functions and regions, compiled; their values, the loop that runs them, and the context of a run."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+import dataclasses
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from operator import itemgetter
 from typing import Any, NamedTuple, Protocol
 
 from pjrt.api.errors import PjrtError, from_author
-from pjrt.devices.reference.core.context import Context
-from pjrt.stablehlo.types import ValueType
+from pjrt.stablehlo.operation import Operation, Value
+from pjrt.stablehlo.types import FutureType, OpaqueType, TupleType, ValueType
+
+
+@dataclass
+class Context:
+    """One run of a program on one device; shared by all its blocks.
+
+    Args:
+        loop: runs a block's steps (``run_fast``, or a loop that ``observers.loop_for`` returns).
+        replica_id, partition_id: the device's place.
+        num_replicas, num_partitions: how many there are of each.
+        host: the host runtime's ``pjrt.host.RunContext``: rendezvous with the other devices of the launch,
+            channels to the host, infeed and outfeed; None where the program runs without a client.
+        values: values that ops keep during the run, by a key of their module.
+    """
+
+    loop: Callable[[Any, list[Any]], None]
+    replica_id: int = 0
+    partition_id: int = 0
+    num_replicas: int = 1
+    num_partitions: int = 1
+    host: Any = None
+    values: dict[str, Any] = field(default_factory=dict)
+
+    @staticmethod
+    def of(loop: Callable[[Any, list[Any]], None], host: Any) -> Context:
+        """Return the context of a run that a client began, from its ``pjrt.host.RunContext``."""
+        assignment = host.device_assignment
+        return Context(
+            loop, host.replica_id, host.partition_id, assignment.num_replicas, assignment.num_partitions, host
+        )
+
+
+# A block's values live in numbered slots. A step is a kernel with the slots that it reads, the slots that it writes
+# and
+# the slots that no later step reads. These are emptied at once, so that memory is returned as early as possible.
 
 Kernel = Callable[..., Any]
 """A function that computes an op when the program runs: arrays in; an array out, or a sequence of as many values as the
@@ -186,3 +218,93 @@ def _without_result(kernel: Kernel) -> Kernel:
         return ()
 
     return run
+
+
+@dataclasses.dataclass(frozen=True)
+class Pending:
+    """A step whose dead slots are not known yet.
+
+    Args:
+        kernel: computes it.
+        step: the step in human-readable form.
+        uses: the slots that it reads, those that its regions capture among them.
+        environment: whether the kernel takes the environment.
+        elementwise: whether the kernel works element by element.
+        pure: whether it may run earlier than in the program.
+        operation: the operation, where the author of a device may compute it.
+        captured: the values that regions of the operation take from outside, by their slots; constants are among them.
+    """
+
+    kernel: Kernel
+    step: Step
+    uses: tuple[int, ...]
+    environment: bool
+    elementwise: bool
+    pure: bool
+    operation: Operation | None = None
+    captured: Mapping[int, Value] = dataclasses.field(default_factory=dict)
+
+
+def assemble(block: Block, pending: Sequence[Pending], constant: Collection[int]) -> Block:
+    """Return the block with these steps; slots are emptied after their last use, except constants and the outputs."""
+    code, steps = [], []
+    live = {*block.outputs, *constant}
+    for item in reversed(pending):
+        dead = tuple(sorted({slot for slot in item.uses + item.step.outputs if slot not in live}))
+        live.update(item.uses, item.step.outputs)
+        code.append(encode(item.kernel, item.step.inputs, item.step.outputs, dead, item.environment))
+        steps.append(item.step)
+    return dataclasses.replace(block, code=tuple(reversed(code)), steps=tuple(reversed(steps)))
+
+
+# Types are read from MLIR when a program is compiled, so that no MLIR object is alive (or needs a lock) while it
+# runs.
+
+EXPECTED = "expected ranked tensors of StableHLO's element types, tuples or tokens"
+"""The first half of the message of errors about other types."""
+
+
+class _Token:
+    def __repr__(self) -> str:
+        return "TOKEN"
+
+
+TOKEN = _Token()
+"""The one value of type ``TokenType``."""
+
+
+def unknown_type(types: Iterable[ValueType]) -> OpaqueType | None:
+    """Return the first of the types, or of their elements, that this device does not compute with; None if all are
+    supported.
+    """
+    for type_ in types:
+        if isinstance(type_, OpaqueType):
+            return type_
+        if isinstance(type_, TupleType | FutureType) and (inner := unknown_type(type_.elements)) is not None:
+            return inner
+    return None
+
+
+def leaves(types: Iterable[ValueType]) -> Iterator[ValueType]:
+    """Return the types with tuples taken apart: PJRT, and what is outside of the program, have their elements one by
+    one.
+    """
+    for type_ in types:
+        if isinstance(type_, TupleType):
+            yield from leaves(type_.elements)
+        else:
+            yield type_
+
+
+def unpacked(values: Iterable[Any]) -> Iterator[Any]:
+    """Return values with tuples taken apart."""
+    for value in values:
+        if isinstance(value, tuple):
+            yield from unpacked(value)
+        else:
+            yield value
+
+
+def packed(types: Sequence[ValueType], values: Iterator[Any]) -> list[Any]:
+    """Return values of some types, put together from their leaves."""
+    return [tuple(packed(t.elements, values)) if isinstance(t, TupleType) else next(values) for t in types]

@@ -1,34 +1,88 @@
-"""From an MLIR module to blocks: every op is checked and compiled here, once.
-
-A function or a region becomes a flat list of steps, in the order of the program. A value that a region uses from the
-block around it becomes a pair of slots, copied when the region is entered.
-"""
+"""From an MLIR module to blocks: every op is checked and compiled here, once."""
 
 from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
 from pjrt.api.errors import InternalError, InvalidArgumentError, PjrtError, UnimplementedError
 from pjrt.devices.reference.core import mlir, registry
-from pjrt.devices.reference.core.author import CONTROL_FLOW, Author
-from pjrt.devices.reference.core.block import Block, Kernel, Step
-from pjrt.devices.reference.core.liveness import Pending, assemble
-from pjrt.devices.reference.core.locations import describe
-from pjrt.devices.reference.core.op_view import LazyAttributes, OpView
-from pjrt.devices.reference.core.quantization import on_expressed_types
-from pjrt.devices.reference.core.region import Region
+from pjrt.devices.reference.core.block import EXPECTED, Block, Kernel, Pending, Step, assemble, unknown_type
+from pjrt.devices.reference.core.mlir import describe
+from pjrt.devices.reference.core.op_view import LazyAttributes, OpView, Region, on_expressed_types
 from pjrt.devices.reference.core.registry import Rule
-from pjrt.devices.reference.core.values import EXPECTED, unknown_type
 from pjrt.stablehlo.mlir_attributes import decode_attribute
-from pjrt.stablehlo.operation import Value
+from pjrt.stablehlo.operation import Operation, Value
 from pjrt.stablehlo.parser import OperationParser
 from pjrt.stablehlo.types import TensorType, TokenType, ValueType, decode_type
+
+CONTROL_FLOW = frozenset({"stablehlo.while", "stablehlo.if", "stablehlo.case", "sdy.manual_computation"})
+"""Ops whose regions are parts of the program like any other, so that the author's code computes operations in them too.
+The regions of other ops, such as a reducer or a comparator, belong to their op.
+"""
+
+
+class Author(Protocol):
+    """The author's code, asked while a program is compiled."""
+
+    def wants(self, name: str) -> bool:
+        """Whether the author may compute operations of a name; only these are parsed."""
+
+    def kernel(
+        self,
+        operation: Operation,
+        interpreted: Callable[[], Kernel],
+        environment: bool,
+        constants: Collection[int],
+        captured: Sequence[int],
+    ) -> Kernel:
+        """Return the kernel of an operation: the author's, or the interpreter's.
+
+        If it has an attribute ``environment``, this says whether it takes the environment first.
+
+        Args:
+            operation: the operation.
+            interpreted: returns the interpreter's kernel; raises the error of an op that the interpreter lacks.
+            environment: whether the interpreter's kernel takes the environment first.
+            constants: the positions of operands that are the same in every run.
+            captured: the slots that regions of the operation read.
+        """
+
+    def hosted(self, name: str, kernel: Kernel, environment: bool, captured: Sequence[int]) -> Kernel:
+        """Return an interpreter's kernel in a form that takes values of the author's device, too.
+
+        Args:
+            name: the name of the op.
+            kernel: the kernel.
+            environment: whether the kernel takes the environment first.
+            captured: the slots that regions of the op read.
+        """
+
+    def combine(
+        self,
+        pending: Sequence[Pending],
+        outputs: Sequence[int],
+        template: Sequence[Any],
+        constant: Collection[int],
+    ) -> list[Pending]:
+        """Return the steps of a block, with one step in place of each run of operations that the author takes whole.
+
+        Args:
+            pending: the steps; those of operations that the author wants have their ``operation``.
+            outputs: the slots of the block's results.
+            template: the values in the slots of constants.
+            constant: the slots of constants.
+        """
+
+
+# A function or a region becomes a flat list of steps, in the order of the program. A value that a region uses from
+# the
+# block around it becomes a pair of slots, copied when the region is entered.
 
 _TERMINATORS = frozenset({"func.return", "stablehlo.return", "sdy.return", "chlo.return", "mhlo.return"})
 _CONSTANTS = frozenset({"stablehlo.constant", "chlo.constant", "sdy.constant"})

@@ -13,11 +13,10 @@ import numpy as np
 
 from pjrt.api.element_type import AnyDType, ElementType
 from pjrt.devices.reference.core.block import Environment
-from pjrt.devices.reference.core.quantization import conversion, dequantizer, quantizer
-from pjrt.devices.reference.core.region import Region
-from pjrt.devices.reference.numerics import extremes
-from pjrt.devices.reference.numerics.chunks import CHUNK, chunks
+from pjrt.devices.reference.core.op_view import Region, conversion, dequantizer, quantizer
+from pjrt.devices.reference.numerics import reals
 from pjrt.devices.reference.numerics.element_types import COMPLEX, FLOAT, compute_dtype, is_native
+from pjrt.devices.reference.numerics.indexing import CHUNK, chunks
 from pjrt.stablehlo.types import TensorType, ValueType
 
 Array = Any
@@ -31,7 +30,7 @@ _UFUNCS: dict[str, Any] = {
     "or": np.bitwise_or,
     "xor": np.bitwise_xor,
 }
-_UFUNCS_OF_FLOATS = {**_UFUNCS, "maximum": extremes.maximum, "minimum": extremes.minimum}
+_UFUNCS_OF_FLOATS = {**_UFUNCS, "maximum": reals.maximum, "minimum": reals.minimum}
 _UFUNCS_OF_COMPLEX = {"add": np.add}
 _UFUNCS_OF_BOOLEANS: dict[str, Any] = {
     "add": np.logical_or,

@@ -2,22 +2,191 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+import math
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import numpy as np
 
-from pjrt.devices.reference.core.author import Author
-from pjrt.devices.reference.core.block import Kernel
-from pjrt.devices.reference.core.liveness import Pending
-from pjrt.devices.reference.core.lowering import BlockLowering, ModuleLowering
-from pjrt.devices.reference.core.op_view import OpView
-from pjrt.devices.reference.core.region import Region
+from pjrt.api.element_type import AnyDType
+from pjrt.devices.reference.core.block import Block, Kernel, Pending, Step, assemble, run_fast
+from pjrt.devices.reference.core.lowering import Author, BlockLowering, ModuleLowering
+from pjrt.devices.reference.core.op_view import OpView, Region
 from pjrt.devices.reference.core.registry import Rule
-from pjrt.devices.reference.fast.fusion import fuse
 from pjrt.devices.reference.fast.kernels import faster_kernel
 from pjrt.stablehlo.mlir_attributes import decode_attribute
 from pjrt.stablehlo.types import TensorType, ValueType
+
+# Step by step, every intermediate value of a chain goes out to memory and comes back. In chunks that fit into the
+# processor's cache it does not, and no memory is allocated for it. The result is the same, bit by bit: the same
+# kernels
+# see the same elements.
+
+SMALLEST = 1 << 21
+"""Arrays of fewer elements stay in the cache anyway (measured: from here on chains are twice as fast)."""
+
+CHUNK = 1 << 15
+"""Elements of a chunk."""
+
+LONGEST = 64
+"""Steps of a chain."""
+
+Shape = tuple[int, ...]
+
+
+def fuse(
+    pending: Sequence[Pending], outputs: Sequence[int], template: Sequence[Any], constant: Collection[int]
+) -> list[Pending]:
+    """Return the steps, with one step in place of each chain of elementwise ones on values of one large shape.
+
+    Pure steps that do not depend on a chain move in front of it.
+    """
+    done: list[Pending] = []
+    chain: list[Pending] = []
+    written: set[int] = set()
+    shape: Shape | None = None
+
+    def close(rest: Sequence[Pending]) -> None:
+        nonlocal shape
+        if chain:
+            needed = {slot for item in rest for slot in item.uses}.union(outputs)
+            done.extend(_fused(chain, needed, template, constant))
+        chain.clear()
+        written.clear()
+        shape = None
+
+    for position, item in enumerate(pending):
+        own = _shape_of(item)
+        if own is not None and shape in (None, own) and len(chain) < LONGEST:
+            shape = own
+            chain.append(item)
+            written.update(item.step.outputs)
+        elif item.pure and not item.environment and written.isdisjoint(item.uses) and own is None:
+            done.append(item)
+        else:
+            close(pending[position:])
+            if own is None:
+                done.append(item)
+            else:
+                shape, written = own, set(item.step.outputs)
+                chain.append(item)
+    close(())
+    return done
+
+
+def _shape_of(item: Pending) -> Shape | None:
+    """Return the shape that a step works on, or None if it cannot be part of a chain."""
+    step = item.step
+    if item.environment or not item.pure or len(step.outputs) != 1:
+        return None
+    (output,) = step.output_types
+    if not (
+        isinstance(output, TensorType) and output.is_static and output.size >= SMALLEST and not output.quantization
+    ):
+        return None
+    inputs = step.input_types
+    if step.name == "stablehlo.broadcast_in_dim":
+        return output.sizes if isinstance(inputs[0], TensorType) and inputs[0].rank == 0 else None
+    if not item.elementwise:
+        return None
+    fits = all(isinstance(t, TensorType) and (t.shape == output.shape or t.rank == 0) for t in inputs)
+    return output.sizes if fits else None
+
+
+def _fused(
+    chain: Sequence[Pending], needed: Collection[int], template: Sequence[Any], constant: Collection[int]
+) -> list[Pending]:
+    """Return a chain as one step, or its steps where one would not be faster."""
+    working = [item for item in chain if item.step.name not in ("stablehlo.broadcast_in_dim", "chlo.constant_like")]
+    # One function of numpy holds nothing but its result. Others hold whole arrays on the way to it, unless in chunks.
+    if not working or (len(working) == 1 and isinstance(working[0].kernel, np.ufunc)):
+        return list(chain)
+    inner = {slot for item in chain for slot in item.step.outputs}
+    inputs = list(dict.fromkeys(slot for item in chain for slot in item.step.inputs if slot not in inner))
+    types = {s: t for item in chain for s, t in zip(item.step.inputs, item.step.input_types, strict=True)}
+    types |= {s: t for item in chain for s, t in zip(item.step.outputs, item.step.output_types, strict=True)}
+    variable = [slot for slot in inputs if not (slot in constant and np.ndim(template[slot]) == 0)]
+    results = [slot for item in chain for slot in item.step.outputs if slot in needed]
+    block = _inner_block(chain, variable, inputs, results, template)
+    kernel = _chunked(
+        block, [t.rank > 0 for t in map(types.get, variable) if isinstance(t, TensorType)], _tensors(results, types)
+    )
+    step = Step(
+        name=f"{len(chain)} fused elementwise ops",
+        location=chain[-1].step.location,
+        inputs=tuple(variable),
+        outputs=tuple(results),
+        input_types=tuple(types[slot] for slot in variable),
+        output_types=tuple(types[slot] for slot in results),
+        blocks=(block,),
+        flops=0.0,
+    )
+    return [Pending(kernel, step, tuple(variable), False, False, True)]
+
+
+def _tensors(slots: Sequence[int], types: dict[int, Any]) -> list[tuple[Shape, AnyDType]]:
+    return [(types[slot].sizes, types[slot].dtype) for slot in slots]
+
+
+def _inner_block(
+    chain: Sequence[Pending],
+    variable: Sequence[int],
+    inputs: Sequence[int],
+    results: Sequence[int],
+    outer: Sequence[Any],
+) -> Block:
+    """Return the chain as a block with slots of its own: first the inputs, then constants and results."""
+    number = {slot: i + 1 for i, slot in enumerate(variable)}
+    template: list[Any] = [None] * (len(variable) + 1)
+    constant = []
+    for slot in [*inputs, *(slot for item in chain for slot in item.step.outputs)]:
+        if slot not in number:
+            number[slot] = len(template)
+            if slot in inputs:
+                constant.append(len(template))
+            template.append(outer[slot] if slot in inputs else None)
+    steps = []
+    for item in chain:
+        renamed = item.step._replace(
+            inputs=tuple(number[s] for s in item.step.inputs), outputs=tuple(number[s] for s in item.step.outputs)
+        )
+        scalar = item.step.name == "stablehlo.broadcast_in_dim"
+        kernel = _scalar_as_it_is if scalar else item.kernel
+        steps.append(Pending(kernel, renamed, renamed.inputs, False, True, True))
+    empty = Block("a chain", (), (), template, (), (), tuple(number[s] for s in results), ())
+    return assemble(empty, steps, constant)
+
+
+def _scalar_as_it_is(value: Any) -> Any:
+    return value
+
+
+def _chunked(block: Block, whole: Sequence[bool], results: Sequence[tuple[Shape, AnyDType]]) -> Callable[..., Any]:
+    """Return the kernel of a chain. ``whole`` is True for inputs that are arrays; the others are scalars."""
+    shape = results[0][0]
+    size, row = math.prod(shape), math.prod(shape[1:])
+
+    def run(*inputs: Any) -> Any:
+        arrays: list[Any] = list(inputs)
+        outs: list[Any] = [np.empty(shape, dtype) for _, dtype in results]
+        targets, length, chunk = outs, shape[0], max(1, CHUNK // row) if row else 1
+        if row > 4 * CHUNK or all(x.flags.c_contiguous for x, is_whole in zip(inputs, whole, strict=True) if is_whole):
+            arrays = [
+                np.ascontiguousarray(x).reshape(-1) if is_whole else x
+                for x, is_whole in zip(inputs, whole, strict=True)
+            ]
+            targets, length, chunk = [out.reshape(-1) for out in outs], size, CHUNK
+        for start in range(0, length, chunk):
+            part = slice(start, start + chunk)
+            slots = block.template.copy()
+            slots[1 : 1 + len(arrays)] = [x[part] if is_whole else x for x, is_whole in zip(arrays, whole, strict=True)]
+            run_fast(block, slots)
+            for target, slot in zip(targets, block.outputs, strict=True):
+                target[part] = slots[slot]
+        return outs[0] if len(outs) == 1 else outs
+
+    return run
+
 
 INLINE_LIMIT = 64
 """Functions of up to this many ops take the place of their calls; larger ones would only be compiled many times."""
@@ -41,7 +210,7 @@ class FastModuleLowering(ModuleLowering):
         self, module: Any, *, fold: bool = True, handlers: Collection[str] = (), author: Author | None = None
     ) -> None:
         # Registers the kernels; not at the top: they need the ops, which are imported with the first program.
-        from pjrt.devices.reference.fast import in_place, select, sorting  # noqa: F401
+        from pjrt.devices.reference.fast import sorting  # noqa: F401
 
         super().__init__(module, handlers=handlers, author=author)
         self.fold = fold
@@ -59,7 +228,7 @@ class FastBlockLowering(BlockLowering):
     _module: FastModuleLowering
 
     def region(self) -> Region:
-        from pjrt.devices.reference.fast.in_place import with_updates_in_place
+        from pjrt.devices.reference.fast.kernels import with_updates_in_place
 
         region = super().region()
         return Region(with_updates_in_place(region.block), region.elementwise)

@@ -15,7 +15,7 @@ import numpy as np
 from scipy import special
 
 from pjrt.api.element_type import AnyDType
-from pjrt.devices.reference.numerics.rounding import narrow_double
+from pjrt.devices.reference.numerics.element_types import narrow_double
 
 Array = Any
 

@@ -13,9 +13,8 @@ from numpy.lib.stride_tricks import as_strided
 from pjrt.devices.reference.core.block import Kernel
 from pjrt.devices.reference.core.op_view import OpView
 from pjrt.devices.reference.core.registry import op
-from pjrt.devices.reference.numerics.chunks import CHUNK
-from pjrt.devices.reference.numerics.matmul import matmul_of
-from pjrt.devices.reference.numerics.padding import PadPlan
+from pjrt.devices.reference.numerics.indexing import CHUNK, PadPlan
+from pjrt.devices.reference.numerics.linear_algebra import matmul_of
 
 Array = Any
 Shape = tuple[int, ...]

@@ -9,14 +9,12 @@ import numpy as np
 
 from pjrt.api.errors import FailedPreconditionError, InvalidArgumentError
 from pjrt.api.shape_spec import ShapeSpec
-from pjrt.devices.reference.core.block import Environment, Kernel, context_of, one_or_all
-from pjrt.devices.reference.core.context import Context
+from pjrt.devices.reference.core.block import TOKEN, Context, Environment, Kernel, context_of, one_or_all
 from pjrt.devices.reference.core.op_view import OpView
 from pjrt.devices.reference.core.reducers import Reducer
 from pjrt.devices.reference.core.registry import op
-from pjrt.devices.reference.core.values import TOKEN
 from pjrt.devices.reference.numerics.element_types import BOOLEAN, compute_dtype
-from pjrt.devices.reference.spmd.replica_groups import Group, Rendezvous, channel_of, finder_of, group_table
+from pjrt.devices.reference.spmd import Group, Rendezvous, channel_of, finder_of, group_table
 from pjrt.host.collective import Collective
 from pjrt.stablehlo.types import TensorType
 

@@ -1,4 +1,4 @@
-"""Arithmetic and logic, element by element."""
+"""Elementwise ops, conversions and quantization."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import numpy as np
 
 from pjrt.api.element_type import ElementType
 from pjrt.devices.reference.core.block import Kernel
-from pjrt.devices.reference.core.op_view import OpView
+from pjrt.devices.reference.core.op_view import OpView, dequantizer, quantizer
 from pjrt.devices.reference.core.registry import op
-from pjrt.devices.reference.numerics import complex64, complex_numbers, extremes, integers, reals
+from pjrt.devices.reference.numerics import complex64, complex_numbers, integers, reals
 from pjrt.devices.reference.numerics.element_types import (
     BOOLEAN,
     COMPLEX,
@@ -19,7 +19,11 @@ from pjrt.devices.reference.numerics.element_types import (
     FLOAT,
     INTEGER,
     SIGNED,
+    bit_width,
+    bitcaster,
+    converter,
     lift,
+    precision_reducer,
 )
 
 Function = Callable[..., Any]
@@ -103,14 +107,14 @@ _define("stablehlo.atan2", (FLOAT, np.arctan2), (_C64, complex64.atan2), (_C128,
 _MAXIMUM: tuple[tuple[Group, Function], ...] = (
     (BOOLEAN, np.logical_or),
     (INTEGER, np.maximum),
-    (FLOAT, extremes.maximum),
-    (COMPLEX, extremes.maximum_of_complex),
+    (FLOAT, reals.maximum),
+    (COMPLEX, reals.maximum_of_complex),
 )
 _MINIMUM: tuple[tuple[Group, Function], ...] = (
     (BOOLEAN, np.logical_and),
     (INTEGER, np.minimum),
-    (FLOAT, extremes.minimum),
-    (COMPLEX, extremes.minimum_of_complex),
+    (FLOAT, reals.minimum),
+    (COMPLEX, reals.minimum_of_complex),
 )
 _define("stablehlo.maximum", *_MAXIMUM)
 _define("stablehlo.minimum", *_MINIMUM)
@@ -184,3 +188,50 @@ def clamp(view: OpView) -> Kernel:
     element = view.operand(1).element
     larger, smaller = (next(f for group, f in cases if element in group) for cases in (_MAXIMUM, _MINIMUM))
     return lift(lambda low, x, high: smaller(larger(low, x), high), element, element)
+
+
+@op("stablehlo.convert", elementwise=True)
+def convert(view: OpView) -> Kernel:
+    """Convert to another type: rounded to the nearest float, truncated to an integer, true for all but zero."""
+    return converter(view.operand().element, view.result().element)
+
+
+@op("stablehlo.bitcast_convert", quantized=True)
+def bitcast_convert(view: OpView) -> Kernel:
+    """Read the bits as another type; a dimension is added or removed where the widths differ."""
+    source, target = view.operand().element, view.result().element
+    kernel = bitcaster(source, target)
+    if bit_width(source) == bit_width(target):
+        kernel.elementwise = True  # type: ignore[attr-defined]
+    return kernel
+
+
+@op("stablehlo.reduce_precision", elementwise=True, types=FLOAT)
+def reduce_precision(view: OpView) -> Kernel:
+    """Round to fewer exponent and mantissa bits, without a change of type."""
+    element = view.operand().element
+    if element not in FLOAT:
+        raise view.unimplemented(f"the specification does not define it on {element.mlir}")
+    return precision_reducer(element, view.attr("exponent_bits"), view.attr("mantissa_bits"))
+
+
+@op("stablehlo.uniform_quantize", quantized=True)
+def uniform_quantize(view: OpView) -> Kernel:
+    """Quantize real numbers, or integers that stand for some, to integers of another quantization."""
+    operand, result = view.operand(), view.result()
+    if result.quantization is None:
+        raise view.invalid(f"expected a quantized result, found {result}")
+    close = quantizer(result, result.quantization)
+    if operand.quantization is None:
+        return close
+    open_ = dequantizer(operand, operand.quantization)
+    return lambda x: close(open_(x))
+
+
+@op("stablehlo.uniform_dequantize", quantized=True)
+def uniform_dequantize(view: OpView) -> Kernel:
+    """Return the real numbers that integers stand for."""
+    operand = view.operand()
+    if operand.quantization is None:
+        raise view.invalid(f"expected a quantized operand, found {operand}")
+    return dequantizer(operand, operand.quantization)

@@ -10,14 +10,20 @@ import numpy as np
 
 from pjrt.api.errors import FailedPreconditionError, InvalidArgumentError, UnimplementedError
 from pjrt.devices.reference.core import registry
-from pjrt.devices.reference.core.block import Environment, Kernel, context_of, one_or_all
-from pjrt.devices.reference.core.custom_calls import config, custom_call, find_target, targets
-from pjrt.devices.reference.core.op_view import OpView
-from pjrt.devices.reference.core.region import Region
-from pjrt.devices.reference.core.registry import op
-from pjrt.devices.reference.core.values import TOKEN, leaves, packed, unpacked
+from pjrt.devices.reference.core.block import (
+    TOKEN,
+    Environment,
+    Kernel,
+    context_of,
+    leaves,
+    one_or_all,
+    packed,
+    unpacked,
+)
+from pjrt.devices.reference.core.op_view import OpView, Region
+from pjrt.devices.reference.core.registry import config, custom_call, find_target, op, targets
 from pjrt.devices.reference.numerics.element_types import BOOLEAN
-from pjrt.devices.reference.ops.sorting import Order, order_by
+from pjrt.devices.reference.ops.data_movement import Order, order_by
 from pjrt.stablehlo.types import TensorType, TupleType
 
 

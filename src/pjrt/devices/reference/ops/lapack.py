@@ -13,20 +13,20 @@ import numpy as np
 
 from pjrt.api.errors import InvalidArgumentError
 from pjrt.devices.reference.core.block import Environment, Kernel, one_or_all
-from pjrt.devices.reference.core.custom_calls import config, custom_call
 from pjrt.devices.reference.core.op_view import OpView
+from pjrt.devices.reference.core.registry import config, custom_call
 from pjrt.devices.reference.numerics.element_types import COMPLEX, FLOAT, compute_dtype
 from pjrt.devices.reference.numerics.linear_algebra import (
     COMPLEX_NAMES,
     adjoint,
     lapack,
+    matmul_of,
     order_after,
     solve_triangular,
     solve_tridiagonal,
 )
 from pjrt.devices.reference.numerics.linear_algebra import cholesky as cholesky_factor
 from pjrt.devices.reference.numerics.linear_algebra import eigh as eigen
-from pjrt.devices.reference.numerics.matmul import matmul_of
 from pjrt.stablehlo.types import TensorType
 
 Array = Any

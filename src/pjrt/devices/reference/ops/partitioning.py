@@ -9,12 +9,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from pjrt.devices.reference.core.block import Environment, Kernel, context_of, one_or_all
-from pjrt.devices.reference.core.context import Context
-from pjrt.devices.reference.core.custom_calls import custom_call
+from pjrt.devices.reference.core.block import Context, Environment, Kernel, context_of, one_or_all
 from pjrt.devices.reference.core.op_view import OpView
-from pjrt.devices.reference.core.registry import op
-from pjrt.devices.reference.spmd.replica_groups import Rendezvous, all_partitions
+from pjrt.devices.reference.core.registry import custom_call, op
+from pjrt.devices.reference.spmd import Rendezvous, all_partitions
 from pjrt.stablehlo.attributes import Opaque
 from pjrt.stablehlo.shardings.sharding import REPLICATED, Mesh, Sharding
 from pjrt.stablehlo.shardings.sharding_parser import parse_gspmd, parse_mesh, parse_sdy

@@ -15,8 +15,7 @@ from pjrt.devices.reference.core.block import Environment, Kernel, one_or_all
 from pjrt.devices.reference.core.op_view import OpView
 from pjrt.devices.reference.core.reducers import Reducer, body_on_reals
 from pjrt.devices.reference.core.registry import op
-from pjrt.devices.reference.numerics.chunks import chunks
-from pjrt.devices.reference.numerics.padding import PadPlan
+from pjrt.devices.reference.numerics.indexing import PadPlan, chunks
 
 Array = Any
 

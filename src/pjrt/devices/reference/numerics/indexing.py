@@ -1,18 +1,76 @@
-"""The places of the slices of gather and scatter in their operand, as row numbers.
-
-Trailing dimensions that every slice covers whole are one *row*: contiguous memory, moved as one. The operand is then a
-table of rows, and a slice is a list of row numbers: the number of its first row plus offsets that are the same for
-every slice.
-"""
+"""Which elements a kernel works on: chunks, padding, and the indices of gather and scatter."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import numpy as np
+
+CHUNK = 1 << 16
+"""Elements of a chunk. Fewer cost more calls of numpy than they save."""
+
+
+def chunks(length: int, each: int, at_least: int = 1) -> list[slice]:
+    """Return slices of a dimension of some length, where every index has ``each`` elements: a chunk in each slice.
+
+    Where indices have many elements, a slice still has ``at_least`` so many of them.
+    """
+    count = max(at_least, CHUNK // max(each, 1))
+    return [slice(start, min(start + count, length)) for start in range(0, length, count)]
+
+
+@dataclass(frozen=True)
+class PadPlan:
+    """The plan to pad values of one shape.
+
+    The elements ``x[source]`` go to ``out[target]``; the rest of ``out``, of shape ``shape``, is the padding value.
+    ``whole`` is True where no padding is added, so that ``x[source]`` is the result.
+    """
+
+    shape: tuple[int, ...]
+    source: tuple[slice, ...]
+    target: tuple[slice, ...]
+    whole: bool
+
+    @classmethod
+    def of(cls, sizes: Sequence[int], low: Sequence[int], high: Sequence[int], interior: Sequence[int]) -> PadPlan:
+        """Return the plan for ``low`` and ``high`` edges (negative ones cut) and ``interior`` padding.
+
+        Interior padding comes first, so that cutting may cut padding too.
+        """
+        shape, source, target = [], [], []
+        whole = True
+        for size, before, after, between in zip(sizes, low, high, interior, strict=True):
+            step = between + 1
+            extent = max(before + after + size + max(size - 1, 0) * between, 0)
+            first = max(0, -(before // step))
+            last = min(size - 1, (extent - 1 - before) // step)
+            count = max(last - first + 1, 0)
+            start = before + first * step
+            shape.append(extent)
+            source.append(slice(first, first + count))
+            target.append(slice(start, start + (count - 1) * step + 1, step) if count else slice(0, 0))
+            whole = whole and count == extent
+        return cls(tuple(shape), tuple(source), tuple(target), whole)
+
+    def run(self, x: Any, value: Any) -> Any:
+        """Return ``x`` padded with ``value``."""
+        if self.whole:
+            return x[self.source]
+        out = np.empty(self.shape, x.dtype)
+        out.fill(value)
+        out[self.target] = x[self.source]
+        return out
+
+
+# Trailing dimensions that every slice covers whole are one *row*: contiguous memory, moved as one. The operand is
+# then a
+# table of rows, and a slice is a list of row numbers: the number of its first row plus offsets that are the same for
+# every slice.
 
 Array = Any
 

@@ -1,1 +1,0 @@
-"""Programs for several devices (SPMD): shardings, the groups of collectives, and programs that run unpartitioned."""
