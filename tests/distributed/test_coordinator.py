@@ -10,9 +10,9 @@ import pytest
 from job_fixtures import StartJob
 
 import pjrt
-from pjrt.distributed.coordinator import Coordinator
-from pjrt.distributed.member import Member
+from pjrt.distributed.leader import Coordinator
 from pjrt.distributed.relay import open_channel
+from pjrt.distributed.settings import Member
 
 SECONDS = 120.0
 

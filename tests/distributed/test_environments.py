@@ -11,9 +11,7 @@ from pathlib import Path
 import pytest
 
 import pjrt
-from pjrt.distributed.environments import Place, detect
-from pjrt.distributed.environments.kubernetes import KubernetesEnvironment
-from pjrt.distributed.environments.slurm import first_host
+from pjrt.distributed.environments import KubernetesEnvironment, Place, detect, first_host
 
 SLURM = {
     "SLURM_JOB_ID": "1234",
@@ -157,7 +155,7 @@ def api_server(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
     server = http.server.HTTPServer(("127.0.0.1", 0), _ApiServer)
     thread = threading.Thread(target=server.serve_forever)
     thread.start()
-    monkeypatch.setattr("pjrt.distributed.environments.kubernetes.SCHEME", "http")
+    monkeypatch.setattr("pjrt.distributed.environments.SCHEME", "http")
     yield server.server_port
     server.shutdown()
     thread.join()

@@ -6,6 +6,7 @@ from pjrt.distributed.initialization import (
     barrier,
     current,
     initialize,
+    join,
     live_processes,
     process_count,
     process_index,
@@ -13,9 +14,7 @@ from pjrt.distributed.initialization import (
     shutdown,
 )
 from pjrt.distributed.job import Job
-from pjrt.distributed.joining import join
-from pjrt.distributed.ray import RayStore
-from pjrt.distributed.store import CoordinationStore
+from pjrt.distributed.store import CoordinationStore, RayStore
 
 __all__ = [
     "CoordinationStore",

@@ -2,14 +2,214 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
+import contextlib
+import os
+import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
-from pjrt.distributed.event_loop import EventLoop
-from pjrt.distributed.link import Link
-from pjrt.distributed.member import Member
-from pjrt.distributed.messages import Message
-from pjrt.distributed.settings import Settings
+from pjrt.api.errors import DeadlineExceededError, PjrtError, StatusCode, UnavailableError
+from pjrt.distributed import messages
+from pjrt.distributed.messages import EventLoop, Message
+from pjrt.distributed.relay import Relay
+from pjrt.distributed.settings import Member, Settings, leader_name
+
+_FIRST_PAUSE = 0.01
+_LONGEST_PAUSE = 0.5
+_CONNECT_SECONDS = 10.0
+_FAREWELL_SECONDS = 2.0
+
+
+class Link:
+    """The link of one process to the leader.
+
+    Coroutines and ``report`` run in the thread of the event loop.
+
+    Args:
+        addresses: the leader's addresses, of which the first one that answers is taken.
+        token: the name that the leader gave to the job.
+        member: this process.
+        process_count: the number of the job's processes.
+        leader_index: the number of the process that leads the job, or ``APART``.
+        silence: the seconds of silence after which the leader loses this process.
+        leader_silence: the seconds of silence after which the leader is lost.
+        notice: is called with each event.
+    """
+
+    def __init__(
+        self,
+        addresses: Sequence[tuple[str, int]],
+        token: str,
+        member: Member,
+        process_count: int,
+        leader_index: int,
+        silence: float,
+        leader_silence: float,
+        notice: Callable[[Message], None],
+    ) -> None:
+        self._addresses = addresses
+        self._address = addresses[0]
+        self._token = token
+        self._member = member
+        self._process_count = process_count
+        self._leader_index = leader_index
+        self._leader = leader_name(leader_index)
+        self._silence = silence
+        self._leader_silence = leader_silence
+        self._notice = notice
+        self._writer: asyncio.StreamWriter | None = None
+        self._relay: Relay | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+        self._missing: asyncio.Future[str] | None = None
+        self._last_heard = 0.0
+        self._closed = False
+        self._says_farewell = False
+
+    async def join(self, deadline: float) -> None:
+        """Connect to the leader, and wait until the job begins.
+
+        Raises:
+            DeadlineExceededError: the leader, or another process, was not there in time.
+            PjrtError: the leader refused this process.
+            UnavailableError: the leader was lost while this process waited.
+        """
+        reader, writer = await self._connect(deadline)
+        self._writer = writer
+        hello = {
+            "token": self._token,
+            "version": messages.VERSION,
+            "process_count": self._process_count,
+            **self._member.fields(),
+        }
+        messages.send(writer, type="control", **hello)
+        self._last_heard = time.monotonic()
+        self._tasks.append(asyncio.create_task(self._watch_silence()))
+        ready: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
+        self._tasks.append(asyncio.create_task(self._listen(reader, ready)))
+        done, _ = await asyncio.wait((ready,), timeout=deadline - time.monotonic())
+        if done:
+            ready.result()
+            return
+        self._missing = asyncio.get_running_loop().create_future()
+        messages.send(writer, type="who")
+        awaited: list[asyncio.Future[Any]] = [self._missing, ready]
+        await asyncio.wait(awaited, timeout=1, return_when=asyncio.FIRST_COMPLETED)
+        if ready.done():
+            ready.result()
+            return
+        who = self._missing.result() if self._missing.done() else "unknown, because the leader does not answer"
+        raise DeadlineExceededError(
+            f"the job of {self._process_count} processes has not begun in time; missing: {who}; see why they were not "
+            "started or have ended, or give initialize() a longer initialization_timeout"
+        )
+
+    async def _connect(self, deadline: float) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        pause, why = _FIRST_PAUSE, "no answer"
+        while (left := deadline - time.monotonic()) > 0:
+            for address in self._addresses:
+                try:
+                    async with asyncio.timeout(min(left, _CONNECT_SECONDS)):
+                        streams = await asyncio.open_connection(*address, limit=messages.MAX_BYTES)
+                    self._address = address
+                    return streams
+                except OSError as error:  # TimeoutError, too
+                    why = os.strerror(error.errno) if error.errno else str(error) or "no answer"
+            await asyncio.sleep(min(pause, max(0.0, deadline - time.monotonic())))
+            pause = min(2 * pause, _LONGEST_PAUSE)
+        raise DeadlineExceededError(
+            f"{self._leader} did not answer in time at {self._spelled()} ({why}); see whether it was "
+            "started, and whether this address is its own"
+        )
+
+    @property
+    def address(self) -> str:
+        """The leader's address: ``HOST:PORT``."""
+        host, port = self._address
+        return f"{host}:{port}"
+
+    def _spelled(self) -> str:
+        return " or ".join(f"{host}:{port}" for host, port in self._addresses)
+
+    async def _listen(self, reader: asyncio.StreamReader, ready: asyncio.Future[Message]) -> None:
+        while (message := await messages.receive(reader)) is not None:
+            self._last_heard = time.monotonic()
+            match message["type"]:
+                case "ready":
+                    if not ready.done():
+                        self._notice(message)  # in order with the events that follow
+                        ready.set_result(message)
+                case "refused":
+                    if not ready.done():
+                        ready.set_exception(PjrtError.of(StatusCode[message["code"]], message["message"]))
+                case "missing":
+                    if self._missing is not None and not self._missing.done():
+                        self._missing.set_result(message["text"])
+                case "ping":
+                    pass
+                case _:
+                    self._notice(message)
+        self._lose("its process ended, or its connection was lost", ready)
+
+    def _lose(self, reason: str, ready: asyncio.Future[Message] | None = None) -> None:
+        if self._closed:
+            return
+        if ready is not None and not ready.done():
+            ready.set_exception(
+                UnavailableError(f"{self._leader} was lost before the job began, at {self._spelled()}: {reason}")
+            )
+            ready.exception()  # it need not be asked for
+        self._notice({"type": "lost", "process_index": self._leader_index, "reason": reason})
+
+    async def _watch_silence(self) -> None:
+        """Send signs of life, and report a leader that sends none."""
+        interval = self._silence / 4
+        while True:
+            before = time.monotonic()
+            await asyncio.sleep(interval)
+            now = time.monotonic()
+            self.report({"type": "ping"})
+            if now - before > 2 * interval:  # this process itself stood still
+                self._last_heard = now
+            elif now - self._last_heard > self._leader_silence:
+                self._lose(f"it gave no sign of life for {self._leader_silence:g} s")
+                return
+
+    def report(self, event: Message) -> None:
+        """Report an event of this process to the leader."""
+        if self._writer is not None:
+            self._says_farewell |= event["type"] in ("left", "lost")
+            messages.send(self._writer, **event)
+
+    def open_relay(self, path: str) -> None:
+        """Listen on a local socket for the agent, whose bytes go to the leader."""
+        self._relay = Relay(path, self._address, self._token)
+
+    async def close(self) -> None:
+        """Close the control connection."""
+        self._closed = True
+        if self._writer is not None and self._says_farewell:
+            # To close a connection with data that were not read would reset it, and the last message could be lost. So
+            # the leader closes it first.
+            with contextlib.suppress(OSError):
+                self._writer.write_eof()
+            await asyncio.wait(self._tasks[-1:], timeout=_FAREWELL_SECONDS)
+        for task in self._tasks:
+            task.cancel()
+        if self._writer is not None:
+            self._writer.close()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def descriptors(self) -> list[int]:
+        """Return the file descriptors of the connections."""
+        own = [] if self._writer is None else [self._writer.get_extra_info("socket").fileno()]
+        return [*own, *([] if self._relay is None else self._relay.descriptors())]
+
+    def close_relay(self, *, keep_agent_connection: bool) -> None:
+        """End the relay; the agent's end stays open for ever if it has not stopped."""
+        if self._relay is not None:
+            self._relay.close(keep_agent_connection=keep_agent_connection)
 
 
 class Follower:

@@ -2,29 +2,369 @@
 
 from __future__ import annotations
 
+import atexit
+import contextlib
+import os
+import re
 import shutil
+import signal
+import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
+from types import FrameType
 from typing import Any
+from urllib.parse import quote
 
 from pjrt import system
-from pjrt.api.errors import DeadlineExceededError, FailedPreconditionError, PjrtError
-from pjrt.distributed import process_end
-from pjrt.distributed._jaxlib import Agent
-from pjrt.distributed.barriers import Barriers
-from pjrt.distributed.calls import Calls
-from pjrt.distributed.event_loop import EventLoop
+from pjrt.api.errors import (
+    DeadlineExceededError,
+    FailedPreconditionError,
+    InvalidArgumentError,
+    PjrtError,
+    UnavailableError,
+)
+from pjrt.api.printable import printable
+from pjrt.distributed.agent import Agent, Calls, converted
 from pjrt.distributed.follower import Follower
 from pjrt.distributed.leader import Leader
-from pjrt.distributed.member import Member
-from pjrt.distributed.membership import Membership, lost
-from pjrt.distributed.messages import Message
-from pjrt.distributed.preemption import Preemption
-from pjrt.distributed.settings import APART, Settings, leader_name
+from pjrt.distributed.messages import EventLoop, Message
+from pjrt.distributed.settings import APART, Member, Settings, leader_name
 from pjrt.distributed.store import LONGEST_SECONDS, CoordinationStore
+
+
+class Membership:
+    """The processes of a job, as this process knows them."""
+
+    def __init__(self, members: Iterable[Member]) -> None:
+        self._lock = threading.Condition()
+        self._members = {member.process_index: member for member in members}
+        self._leaving: set[int] = set()
+        self._ended: dict[int, str] = {}
+
+    def name(self, process_index: int) -> str:
+        """Return the name of a process, human-readable."""
+        member = self._members.get(process_index)
+        return f"process {process_index}" if member is None else str(member)
+
+    def live(self) -> dict[int, Member]:
+        """Return the processes that are there, by index."""
+        with self._lock:
+            return {index: member for index, member in sorted(self._members.items()) if index not in self._ended}
+
+    def rejoins(self, processes: Iterable[int]) -> int:
+        """Return how often processes have joined again, in all."""
+        with self._lock:
+            return sum(self._members[index].rejoins for index in processes)
+
+    def join(self, member: Member) -> None:
+        """Note that a process has joined, again."""
+        with self._lock:
+            self._members[member.process_index] = member
+            self._ended.pop(member.process_index, None)
+            self._leaving.discard(member.process_index)
+
+    def begin_to_leave(self, process_index: int) -> None:
+        """Note that a process has called ``shutdown``."""
+        with self._lock:
+            self._leaving.add(process_index)
+            self._lock.notify_all()
+
+    def end(self, process_index: int, reason: str) -> None:
+        """Note that a process is not there any more."""
+        with self._lock:
+            self._ended[process_index] = reason
+            self._lock.notify_all()
+
+    def staying(self) -> list[int]:
+        """Return the processes that are there and have not called ``shutdown``."""
+        with self._lock:
+            return sorted(self._members.keys() - self._ended.keys() - self._leaving)
+
+    def is_gone(self, process_index: int) -> bool:
+        """Whether a process is not there any more; one that has called ``shutdown`` may be there."""
+        with self._lock:
+            return process_index in self._ended
+
+    def wait_until(self, condition: Callable[[], bool], timeout: float) -> bool:
+        """Wait for a condition of the membership; return whether it came within ``timeout`` seconds."""
+        with self._lock:
+            return self._lock.wait_for(condition, timeout)
+
+    def wake(self) -> None:
+        """Have those that wait check their condition."""
+        with self._lock:
+            self._lock.notify_all()
+
+    def absence(self, process_index: int) -> PjrtError | None:
+        """Return the error of a call that needs a process which is not there; ``None`` if it is there."""
+        with self._lock:
+            reason = self._ended.get(process_index)
+            leaving = process_index in self._leaving
+        if reason is not None:
+            return lost(self.name(process_index), reason)
+        if leaving:
+            return UnavailableError(
+                f"{self.name(process_index)} has called shutdown(), so it does not take part any more; let all "
+                "processes make the same calls before the first one shuts down"
+            )
+        return None
+
+
+def lost(name: str, reason: str) -> UnavailableError:
+    """Return the error of calls that need a process that was lost."""
+    return UnavailableError(f"{name} was lost: {reason}; see its output for the cause")
+
+
+_NOTES = "pjrt/barrier"
+_NOTES_SECONDS = 1.0
+_REACHED = re.compile(r"reached the barrier: (\d+)/")
+_FURTHER_SECONDS = 5.0  # the service checks its time limits each second
+
+
+class Barriers:
+    """The barriers of one process.
+
+    Args:
+        agent: the agent of this process.
+        calls: its calls.
+        store: the job's key-value store.
+        membership: the processes of the job.
+        process_index: the number of this process.
+        process_count: the number of processes.
+    """
+
+    def __init__(
+        self,
+        agent: Agent,
+        calls: Calls,
+        store: CoordinationStore,
+        membership: Membership,
+        process_index: int,
+        process_count: int,
+    ) -> None:
+        self._agent = agent
+        self._calls = calls
+        self._store = store
+        self._membership = membership
+        self._process_index = process_index
+        self._process_count = process_count
+
+    def wait(self, name: str, timeout: float, processes: Collection[int] | None) -> None:
+        """Wait at a barrier: ``Job.barrier``."""
+        if not isinstance(name, str) or not name:
+            raise InvalidArgumentError(f"expected a name of at least one character for a barrier, found {name!r}")
+        participants = self._participants(processes)
+        for index in participants:
+            absence = self._membership.absence(index)
+            if absence is not None:
+                raise absence
+        # A process that has joined again has made none of the earlier calls, so the barriers of before do not count.
+        rejoins = self._membership.rejoins(participants)
+        key = f"{name}#{rejoins}" if rejoins else name
+        timeout = min(max(timeout, 0.0), LONGEST_SECONDS)
+        whole = len(participants) == self._process_count
+        try:
+            self._calls.run(
+                self._agent.barrier,
+                key,
+                max(1, int(timeout * 1000)),
+                None if whole else participants,
+                needs=participants,
+                deadline=time.monotonic() + timeout + _FURTHER_SECONDS,
+            )
+        except TimeoutError:
+            raise DeadlineExceededError(f"the barrier {name!r} did not pass within {timeout:g} s") from None
+        except RuntimeError as error:
+            failure = converted(error)
+            if isinstance(failure, DeadlineExceededError):
+                failure = self._late(name, key, timeout, participants, failure)
+            raise failure from None
+
+    def _participants(self, processes: Collection[int] | None) -> tuple[int, ...]:
+        everyone = tuple(range(self._process_count))
+        if processes is None:
+            return everyone
+        chosen = tuple(sorted(set(processes)))
+        if self._process_index not in chosen or not set(chosen) <= set(everyone):
+            raise InvalidArgumentError(
+                f"expected processes from 0 to {self._process_count - 1}, with this process {self._process_index} "
+                f"among them; found {sorted(processes)}"
+            )
+        return chosen
+
+    def _late(
+        self, name: str, key: str, timeout: float, participants: tuple[int, ...], failure: PjrtError
+    ) -> DeadlineExceededError:
+        """Return the error of a barrier that timed out, with the names of all processes that are missing.
+
+        The service names only two of them. But the others get the error at the same time, so each of them notes in the
+        store that it was there.
+        """
+        folder = f"{_NOTES}/{quote(key, safe='')}"
+        self._store.put(f"{folder}/{self._process_index}", b"")
+        match = _REACHED.search(failure.message)
+        reached = int(match.group(1)) if match else len(participants)
+        deadline = time.monotonic() + _NOTES_SECONDS
+        while True:
+            there = {int(entry.rpartition("/")[2]) for entry in self._store.directory(folder)}
+            if len(there) >= reached or time.monotonic() > deadline:
+                break
+        missing = "; ".join(self._membership.name(index) for index in participants if index not in there)
+        return DeadlineExceededError(
+            f"the barrier {name!r} did not pass within {timeout:g} s; missing: {missing or 'one that came late'}; "
+            f"{len(there)} of {len(participants)} processes came to it"
+        )
+
+
+class Preemption:
+    """The agreement of a job on the step after which it ends, seen from one process.
+
+    When a process announces its preemption, each process reports the last step that it has asked about, and waits at
+    its next one until all have reported. The step after the highest one is agreed on: no process has passed it.
+
+    Args:
+        report: sends an event to all processes.
+        failure: returns the error that ended the job, if there is one.
+    """
+
+    def __init__(self, report: Callable[..., None], failure: Callable[[], PjrtError | None]) -> None:
+        self._report = report
+        self._failure = failure
+        self._changed = threading.Condition(threading.RLock())  # a signal handler may interrupt its owner
+        self._last_step = -1
+        self._announced = False
+        self._agreed: int | None = None
+        self._handler: Any = None
+        self._watching = False
+
+    def announce(self) -> None:
+        """Report that this process was asked to end."""
+        self._report("preempted")
+
+    def notice(self, event: Message) -> None:
+        """Take note of an event of the job."""
+        with self._changed:
+            if event["type"] == "preempted":
+                if self._announced:
+                    return
+                self._announced = True
+                self._report("step", step=self._last_step)
+            else:
+                self._agreed = event["step"]
+                self._changed.notify_all()
+
+    def wake(self) -> None:
+        """Have a call that waits see that the job has failed."""
+        with self._changed:
+            self._changed.notify_all()
+
+    def reached(self, step: int) -> bool:
+        """Return whether ``step`` is the agreed one: ``Job.reached_preemption_step``."""
+        self._watch()
+        with self._changed:
+            if step <= self._last_step and not self._announced:
+                raise InvalidArgumentError(f"expected a step after {self._last_step}, found {step}: steps grow")
+            if self._announced:
+                self._changed.wait_for(lambda: self._agreed is not None or self._failure() is not None)
+                failure = self._failure()
+                if failure is not None:
+                    raise failure
+            self._last_step = max(step, self._last_step)
+            return self._agreed is not None and step >= self._agreed
+
+    def _watch(self) -> None:
+        """Take SIGTERM for the announcement of a preemption, once; a second one has its former effect."""
+        if self._watching:
+            return
+        if threading.current_thread() is not threading.main_thread():
+            raise FailedPreconditionError(
+                "expected the first call of reached_preemption_step in the main thread, because it handles SIGTERM; "
+                "found it in another one"
+            )
+        self._watching = True
+        self._handler = signal.signal(signal.SIGTERM, self._on_signal)
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        self.end()
+        self.announce()
+
+    def end(self) -> None:
+        """Give SIGTERM back its former effect."""
+        if self._handler is not None and threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, self._handler)
+            self._handler = None
+
+
+FAILURES = "PJRT_LAUNCH_FAILURES"
+"""The environment variable with the folder in which ``pjrt launch`` looks for the process that failed first."""
+
+_running_lock = threading.Lock()
+_running: list[Job] = []
+
+
+def _add_running(job: Job) -> None:
+    """Add a job that this process leaves at its end."""
+    with _running_lock:
+        _running.append(job)
+
+
+def _remove_running(job: Job) -> None:
+    """Remove a job that this process has left."""
+    with _running_lock, contextlib.suppress(ValueError):
+        _running.remove(job)
+
+
+def _abandon_all() -> None:
+    """Leave all jobs at once, if the main thread has ended with an error."""
+    error = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
+    if error is not None and not hasattr(sys, "ps1"):
+        for job in reversed(_running[:]):
+            _note_failure(job)
+            job.abandon(f"it ended with {type(error).__name__}: {error}")
+
+
+def _note_failure(job: Job) -> None:
+    """Note for ``pjrt launch`` that this process failed by itself, and not because of another one."""
+    folder = os.environ.get(FAILURES)
+    if folder and job.failure is None:
+        with contextlib.suppress(OSError):
+            (Path(folder) / str(job.process_index)).touch()
+
+
+@atexit.register
+def _leave_all() -> None:
+    """Leave all jobs at the end of the process."""
+    _abandon_all()
+    for job in reversed(_running[:]):
+        try:
+            job.shutdown()
+        except PjrtError as failure:
+            print(
+                f"pjrt: at the end of process {job.process_index} of the job: {printable(failure.message)}",
+                file=sys.stderr,
+            )
+
+
+# Other threads of the user may wait for the job, and the interpreter waits for them before it calls exit functions. The
+# standard library's executors use this function for the same reason.
+with contextlib.suppress(AttributeError):
+    threading._register_atexit(_abandon_all)  # type: ignore[attr-defined]
+
+
+def _forget_all() -> None:
+    """Leave the jobs to the parent process, in the child of a fork."""
+    global _running_lock
+    _running_lock = threading.Lock()
+    for job in _running:
+        job.forget()
+    _running.clear()
+
+
+system.after_fork_in_child(_forget_all)
+
 
 _GRACE_SECONDS = 1.0
 _FAREWELL_SECONDS = 5.0
@@ -78,7 +418,7 @@ class Job:
         """
         job = cls(settings)
         job._begin(listening)
-        process_end.add(job)
+        _add_running(job)
         return job
 
     def _begin(self, listening: Callable[[int], None] | None) -> None:
@@ -356,7 +696,7 @@ class Job:
         if self._connected:
             self._calls.join(_FAREWELL_SECONDS)
         self._loop.stop()
-        process_end.remove(self)
+        _remove_running(self)
         shutil.rmtree(self._folder, ignore_errors=True)
 
 

@@ -18,8 +18,8 @@ from typing import IO
 
 from pjrt import system
 from pjrt.api.errors import UnavailableError
-from pjrt.distributed.environments.launch import ADDRESS, COUNT, INDEX
-from pjrt.distributed.process_end import FAILURES
+from pjrt.distributed.environments import ADDRESS, COUNT, INDEX
+from pjrt.distributed.job import FAILURES
 from pjrt.system.processes import loopback_host, reserved_port
 
 _LONGEST_LINE = 1 << 16

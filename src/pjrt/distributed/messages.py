@@ -1,15 +1,19 @@
-"""Messages between the leader of a job and its other processes: one JSON object a line.
-
-Each process has a control connection to the leader, which carries messages, and a channel, whose first line is a
-message and whose other bytes are those of XLA's coordination service.
-"""
+"""Messages between the processes of a job, and the thread that serves their connections."""
 
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import contextlib
 import json
-from typing import Any
+import threading
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+
+from pjrt.api.errors import DeadlineExceededError
+
+# Each process has a control connection to the leader, which carries messages, and a channel, whose first line is a
+# message and whose other bytes are those of XLA's coordination service.
 
 VERSION = 2
 """The version of the messages; all processes of a job must have the same one."""
@@ -55,3 +59,66 @@ async def hang_up(writer: asyncio.StreamWriter) -> None:
                 await writer.wait_closed()
     finally:
         writer.transport.abort()
+
+
+T = TypeVar("T")
+
+
+class EventLoop:
+    """An asyncio event loop in a thread of its own.
+
+    The thread is a daemon: the end of the process does not wait for it.
+    """
+
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        self.thread = threading.Thread(target=self._serve, name="pjrt-job", daemon=True)
+        self.thread.start()
+
+    def _serve(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        try:
+            self._loop.run_forever()
+        finally:
+            self._loop.close()
+
+    def run(self, work: Coroutine[Any, Any, T], timeout: float | None = None) -> T:
+        """Run a coroutine, and return its result.
+
+        Raises:
+            DeadlineExceededError: the coroutine took longer than ``timeout`` seconds; it was cancelled.
+        """
+        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        try:
+            return future.result(timeout)
+        except concurrent.futures.TimeoutError:
+            if future.done():  # the coroutine's own error
+                raise
+            raise DeadlineExceededError(f"not done within {timeout} s") from None
+        finally:
+            future.cancel()
+
+    def call(self, function: Callable[..., object], *arguments: Any) -> None:
+        """Have a function called in the thread, soon; nothing happens if the loop has stopped."""
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(function, *arguments)
+
+    def call_later(self, seconds: float, function: Callable[..., object], *arguments: Any) -> None:
+        """Have a function called later; this is called in the thread of the loop."""
+        self._loop.call_later(seconds, function, *arguments)
+
+    def stop(self) -> None:
+        """Cancel what still runs, and end the thread."""
+        if self._loop.is_closed():
+            return
+
+        async def finish() -> None:
+            tasks = [task for task in asyncio.all_tasks(self._loop) if task is not asyncio.current_task()]
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            self._loop.stop()
+
+        asyncio.run_coroutine_threadsafe(finish(), self._loop)
+        if threading.current_thread() is not self.thread:
+            self.thread.join(5)

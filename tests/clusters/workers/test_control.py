@@ -23,8 +23,7 @@ from pjrt.clusters.workers.certificates import Authority, server_context
 from pjrt.clusters.workers.control_server import ControlServer
 from pjrt.clusters.workers.controller_link import ControllerLink
 from pjrt.clusters.workers.place import Place
-from pjrt.distributed.event_loop import EventLoop
-from pjrt.distributed.messages import hang_up
+from pjrt.distributed.messages import EventLoop, hang_up
 from pjrt.distributed.settings import Settings
 
 SECONDS = 60.0

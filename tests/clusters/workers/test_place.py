@@ -12,7 +12,7 @@ from pjrt.clusters.launchers.local import LocalLauncher
 from pjrt.clusters.launchers.ssh import SshLauncher
 from pjrt.clusters.workers.control_server import ControlServer
 from pjrt.clusters.workers.place import Place
-from pjrt.distributed.coordinator import Coordinator
+from pjrt.distributed.leader import Coordinator
 from pjrt.system.processes import reserved_port
 
 PROC = Path("/proc/net")

@@ -13,8 +13,7 @@ from pjrt.api.errors import StatusCode, UnavailableError
 from pjrt.clusters.workers import handshake
 from pjrt.clusters.workers.place import Place
 from pjrt.distributed import messages
-from pjrt.distributed.event_loop import EventLoop
-from pjrt.distributed.messages import Message
+from pjrt.distributed.messages import EventLoop, Message
 
 _HELLO_SECONDS = 30.0
 _BACKLOG = 4096  # all workers come at once

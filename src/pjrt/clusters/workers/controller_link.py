@@ -25,7 +25,7 @@ from pjrt.clusters.workers.assignment import Assignment
 from pjrt.clusters.workers.bootstrap import Bootstrap
 from pjrt.clusters.workers.inner_node_assignment import InnerNodeAssignment
 from pjrt.distributed import messages
-from pjrt.distributed.event_loop import EventLoop
+from pjrt.distributed.messages import EventLoop
 from pjrt.distributed.settings import split_address
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 2.0

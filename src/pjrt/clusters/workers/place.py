@@ -11,7 +11,7 @@ from pathlib import Path
 from pjrt.api.errors import InvalidArgumentError
 from pjrt.clusters.launchers import Launcher
 from pjrt.clusters.workers.certificates import Authority, server_context
-from pjrt.distributed.joining import own_hosts
+from pjrt.distributed.initialization import own_hosts
 from pjrt.distributed.settings import split_address
 from pjrt.system.processes import loopback_host
 

@@ -23,7 +23,7 @@ from pjrt.clusters.workers.inner_nodes import InnerNodes, Node
 from pjrt.clusters.workers.place import Place
 from pjrt.clusters.workers.start_progress import OnProgress, StartProgress
 from pjrt.clusters.workers.worker_state import CAUSE_SECONDS, SERVING, WorkerState, worker_output
-from pjrt.distributed.coordinator import Coordinator
+from pjrt.distributed.leader import Coordinator
 from pjrt.distributed.messages import Message
 
 _TICK_SECONDS = 0.1
