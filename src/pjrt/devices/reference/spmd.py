@@ -1,4 +1,7 @@
-"""Programs for several devices: replica groups, and partitioning by gathering."""
+"""Programs for several devices: replica groups, and partitioning by gathering.
+
+A process is a pair of replica and partition.
+"""
 
 from __future__ import annotations
 
@@ -17,8 +20,6 @@ from pjrt.stablehlo.attributes import Opaque
 from pjrt.stablehlo.shardings.sharding import REPLICATED, Sharding
 from pjrt.stablehlo.shardings.sharding_parser import parse_mesh, parse_mesh_axes
 from pjrt.stablehlo.types import TensorType, ValueType
-
-# A process is a pair of replica and partition.
 
 Process = tuple[int, int]
 Group = tuple[Process, ...]
@@ -195,9 +196,9 @@ class Rendezvous:
         return collective
 
 
-# The results are those of a partitioned program. Where the program has parts for one shard, or collectives, every
-# device
-# runs the whole program, and they exchange values there. Else all would do the same, so one device runs it for all.
+# Programs that XLA cannot partition run whole on gathered arguments, with results cut by shardings. Where such a
+# program has parts for one shard, or collectives, every device runs it, and they exchange values there. Else all would
+# do the same, so one device runs it for all.
 
 _FOREVER = 1e9
 """Seconds to wait for the device that runs the program for all: if it fails, the launch ends."""

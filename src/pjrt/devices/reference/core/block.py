@@ -43,8 +43,7 @@ class Context:
         )
 
 
-# A block's values live in numbered slots. A step is a kernel with the slots that it reads, the slots that it writes
-# and
+# A block's values live in numbered slots. A step is a kernel with the slots that it reads, the slots that it writes and
 # the slots that no later step reads. These are emptied at once, so that memory is returned as early as possible.
 
 Kernel = Callable[..., Any]
@@ -257,8 +256,7 @@ def assemble(block: Block, pending: Sequence[Pending], constant: Collection[int]
     return dataclasses.replace(block, code=tuple(reversed(code)), steps=tuple(reversed(steps)))
 
 
-# Types are read from MLIR when a program is compiled, so that no MLIR object is alive (or needs a lock) while it
-# runs.
+# Types are read from MLIR when a program is compiled, so that no MLIR object is alive (or needs a lock) while it runs.
 
 EXPECTED = "expected ranked tensors of StableHLO's element types, tuples or tokens"
 """The first half of the message of errors about other types."""

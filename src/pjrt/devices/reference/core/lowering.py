@@ -80,8 +80,7 @@ class Author(Protocol):
         """
 
 
-# A function or a region becomes a flat list of steps, in the order of the program. A value that a region uses from
-# the
+# A function or a region becomes a flat list of steps, in the order of the program. A value that a region uses from the
 # block around it becomes a pair of slots, copied when the region is entered.
 
 _TERMINATORS = frozenset({"func.return", "stablehlo.return", "sdy.return", "chlo.return", "mhlo.return"})

@@ -38,14 +38,11 @@ def faster_kernel(view: OpView) -> Kernel | None:
     return None if compile_faster is None else compile_faster(view)
 
 
-# Values are immutable, which makes an update of one row of a large array a copy of all of it, and a loop that fills
-# an
+# Values are immutable, which makes an update of one row of a large array a copy of all of it, and a loop that fills an
 # array quadratic. Where no later step reads the operand, and nothing but the step itself refers to its memory, a copy
-# cannot be told from an update in place. The first is known when a program is compiled: then the loop gets the
-# kernel's
+# cannot be told from an update in place. The first is known when a program is compiled: then the loop gets the kernel's
 # ``consuming`` form. The second is known when it runs, by counting references: views, exports and traces hold
-# references
-# too. How many the step itself holds is measured once, with the same loop: it differs from Python to Python.
+# references too. How many the step itself holds is measured once, with the same loop: it differs from Python to Python.
 
 Array = Any
 
@@ -148,9 +145,7 @@ _HELD = (_held_by_a_step(False), _held_by_a_step(True))
 
 
 # ``numpy.where`` branches at each element, and a condition without a pattern makes the processor guess wrong every
-# other
-# time: that took 11 ns an element where a choice by bit masks took 0.4.
-
+# other time: that took 11 ns an element where a choice by bit masks took 0.4.
 
 _SMALLEST = 512
 """Fewer elements are faster with numpy's one call."""

@@ -17,10 +17,9 @@ from pjrt.devices.reference.fast.kernels import faster_kernel
 from pjrt.stablehlo.mlir_attributes import decode_attribute
 from pjrt.stablehlo.types import TensorType, ValueType
 
-# Step by step, every intermediate value of a chain goes out to memory and comes back. In chunks that fit into the
-# processor's cache it does not, and no memory is allocated for it. The result is the same, bit by bit: the same
-# kernels
-# see the same elements.
+# Step by step, every intermediate value of a chain of elementwise steps goes out to memory and comes back. In chunks
+# that fit into the processor's cache it does not, and no memory is allocated for it. The result is the same, bit by
+# bit: the same kernels see the same elements.
 
 SMALLEST = 1 << 21
 """Arrays of fewer elements stay in the cache anyway (measured: from here on chains are twice as fast)."""

@@ -1,4 +1,8 @@
-"""Faster sorts: by keys, or by merging."""
+"""Sorts by keys, where the comparator compares keys, else by merging; and the largest elements of rows.
+
+Sorting integers in the order of the keys takes one call of numpy. Any other comparator is evaluated on half of all
+elements at a time (``merge_order``).
+"""
 
 from __future__ import annotations
 
@@ -94,17 +98,13 @@ def _count_overtaking(
 # values computed from one element only, and combine the answers lexicographically. Then sorting the keys sorts the
 # operands. Three steps find the keys, and none of them guesses:
 #
-# 1. From the body's steps: which values depend on the left element only, which on the right only, and which
-# comparisons
+# 1. From the body's steps: which values depend on the left element only, which on the right only, and which comparisons
 #    bring both together. Everything after these must be logic on their answers.
-# 2. That logic is evaluated for every possible answer (less, equal, greater for each pair of keys), and accepted if
-# it is
-#    lexicographic. Negative zero shows the kind of comparison.
-# 3. When the program runs, the left and the right keys are computed for all elements and must be the same, bit by
-# bit.
+# 2. That logic is evaluated for every possible answer (less, equal, greater for each pair of keys), and accepted if it
+#    is lexicographic. Negative zero shows the kind of comparison.
+# 3. When the program runs, the left and the right keys are computed for all elements and must be the same, bit by bit.
 #
-# If a step fails, the comparator is evaluated as it is (``merge_sort``).
-
+# If a step fails, the comparator is evaluated as it is (``merge_order``).
 
 _LEFT, _RIGHT = 1, 2
 _MOST_KEYS = 6
@@ -289,10 +289,6 @@ def _same_bits(a: Array, b: Array) -> bool:
         return True
     whole = np.dtype(f"u{a.dtype.itemsize}")
     return bool(np.array_equal(np.ascontiguousarray(a).view(whole), np.ascontiguousarray(b).view(whole)))
-
-
-# Sorting integers in the order of the keys takes one call of numpy. Any other comparator is evaluated on half of all
-# elements at a time (``merge_sort``).
 
 
 @faster("stablehlo.sort")

@@ -1,4 +1,8 @@
-"""Element types: the groups of those that ops take alike, and the conversion of values between them."""
+"""Element types: the groups of those that ops take alike, and the conversion of values between them.
+
+Floats below 32 bits are computed in f32 and rounded once. Integers below 8 bits are computed in 8 bits and wrapped.
+That is the exact result of the operation, rounded or taken modulo two to the number of bits, as in the specification.
+"""
 
 from __future__ import annotations
 
@@ -10,10 +14,6 @@ import ml_dtypes
 import numpy as np
 
 from pjrt.api.element_type import AnyDType, ElementType
-
-# Floats below 32 bits are computed in f32 and rounded once. Integers below 8 bits are computed in 8 bits and wrapped.
-# That is the exact result of the operation, rounded or taken modulo two to the number of bits, as in the
-# specification.
 
 BOOLEAN = frozenset({ElementType.PRED})
 SIGNED = frozenset({ElementType.S2, ElementType.S4, ElementType.S8, ElementType.S16, ElementType.S32, ElementType.S64})
@@ -126,10 +126,8 @@ def _same(value: Any) -> Any:
 
 
 # numpy and ml_dtypes round twice in some conversions (f64 to f32 to bf16), and make arbitrary integers of floats that
-# are
-# out of range. Here narrowing uses rounding to odd, which a second rounding cannot harm, and floats saturate to the
-# range
-# of the integer type, as on every XLA device.
+# are out of range. Here narrowing uses rounding to odd, which a second rounding cannot harm, and floats saturate to the
+# range of the integer type, as on every XLA device.
 
 Array = Any
 

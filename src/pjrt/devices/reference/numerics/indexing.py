@@ -67,9 +67,8 @@ class PadPlan:
         return out
 
 
-# Trailing dimensions that every slice covers whole are one *row*: contiguous memory, moved as one. The operand is
-# then a
-# table of rows, and a slice is a list of row numbers: the number of its first row plus offsets that are the same for
+# Trailing dimensions that every slice covers whole are one *row*: contiguous memory, moved as one. The operand is then
+# a table of rows, and a slice is a list of row numbers: the number of its first row plus offsets that are the same for
 # every slice.
 
 Array = Any

@@ -13,12 +13,9 @@ from pjrt.devices.reference.numerics.element_types import BOOLEAN, INTEGER, comp
 from pjrt.devices.reference.numerics.indexing import CHUNK, chunks
 
 # Small floats are multiplied and added up in f32 and rounded once at the end, and complex64 in complex128. For
-# complex128
-# there is no wider type, and the fast routines add up the products of parts before they subtract, which can cancel:
-# there
-# each product is rounded first, as the specification has it. Integers wrap. Sums of integers that f64 holds exactly
-# are
-# added up in f64, for which there is a fast routine.
+# complex128 there is no wider type, and the fast routines add up the products of parts before they subtract, which can
+# cancel: there each product is rounded first, as the specification has it. Integers wrap. Sums of integers that f64
+# holds exactly are added up in f64, for which there is a fast routine.
 
 Array = Any
 Product = Callable[[Array, Array], Array]
@@ -114,9 +111,9 @@ def _magnitude(x: Array) -> float:
     return max(abs(float(x.max())), abs(float(x.min())))
 
 
+# Factorizations and solvers for stacks of matrices: numpy's, with NaN where it raises an error for all, and LAPACK's.
 # Triangular systems of 200 unknowns are solved by BLAS with errors within 3 units in the last place, as by forward
 # substitution.
-
 
 COMPLEX_NAMES = {"orgqr": "ungqr", "ormqr": "unmqr", "syevd": "heevd", "sytrd": "hetrd"}
 """LAPACK routines with another name for complex matrices."""

@@ -96,9 +96,9 @@ def _is_within(x: Array, limit: float) -> bool:
     return bool(x.max() < limit and x.min() > -limit)
 
 
-# numpy's own functions take both zeros as equal, and return one or the other: which one depends on the processor and
-# on
-# the place in the array.
+# Maximum and minimum of IEEE 754-2019, which StableHLO uses: -0 is less than +0, and NaN wins. numpy's own functions
+# take both zeros as equal, and return one or the other: which one depends on the processor and on the place in the
+# array.
 
 
 class Extreme:

@@ -1,4 +1,4 @@
-"""Ops that make tensors, move their elements, and sort them."""
+"""Ops that make tensors, move their elements, and sort them; gather and scatter are in ``gathering``."""
 
 from __future__ import annotations
 
@@ -38,8 +38,6 @@ def counted(sizes: tuple[int, ...], along: int, element: Any) -> Any:
     line = np.arange(sizes[along], dtype=wide).astype(element.dtype)
     return np.broadcast_to(line.reshape(shape), sizes)
 
-
-# Gather is in ``gathering``, sort in ``sorting``.
 
 Array = Any
 

@@ -17,7 +17,8 @@ from pjrt.devices.reference.numerics.indexing import PadPlan
 from pjrt.devices.reference.ops.data_movement import counted, spread
 from pjrt.stablehlo.types import TensorType
 
-# When such a call runs its sizes are known; then it is the op itself, compiled for these sizes once.
+# Calls of frameworks that stand for an op with sizes as operands. When one runs its sizes are known; then it is the op
+# itself, compiled for these sizes once.
 
 Array = Any
 

@@ -1,4 +1,4 @@
-"""Random numbers."""
+"""Random numbers, and the bits that they are made of, in XLA's layout."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from pjrt.devices.reference.core.op_view import OpView
 from pjrt.devices.reference.core.registry import op
 from pjrt.devices.reference.numerics.element_types import FLOAT, INTEGER, compute_dtype
 
-# Both turn a counter and a key into bits by rounds of simple arithmetic (Salmon et al., "Parallel random numbers: as
-# easy
-# as 1, 2, 3", 2011), here on whole arrays of counters, in pieces that fit into the cache.
+# Threefry 2x32 and Philox 4x32 turn a counter and a key into bits by rounds of simple arithmetic (Salmon et al.,
+# "Parallel random numbers: as easy as 1, 2, 3", 2011), here on whole arrays of counters, in pieces that fit into the
+# cache.
 
 Array = Any
 
