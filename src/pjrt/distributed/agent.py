@@ -1,4 +1,15 @@
-"""XLA's coordination service and its agents, through jaxlib, and calls of them that can be abandoned."""
+"""XLA's coordination service and its agents, through jaxlib, and calls of them that can be abandoned.
+
+XLA's agent ends the process (``LOG(FATAL)``) when its service is lost, refuses a call or reports an error, and the
+callback that should replace this cannot be used from Python: jaxlib cannot convert the callback's argument, which ends
+the process, too. So an agent must never see an error before it is stopped:
+
+- Both sides get time limits that never pass. The limits of callers are kept in ``Calls``, and lost processes are
+  found by the hub and the links.
+- The agent of another process than the leader is connected to a relay in its own process (``relay``), which stays open
+  when the leader is lost.
+- ``Agent.stop`` ends the agent without a call of the service. The calls that wait in it then return an error.
+"""
 
 from __future__ import annotations
 
@@ -168,18 +179,6 @@ class Calls:
         self._lock = threading.Lock()
         self._failure = error
 
-
-# XLA's agent ends the process (``LOG(FATAL)``) when its service is lost, refuses a call or reports an error, and the
-# callback that should replace this cannot be used from Python: jaxlib cannot convert the callback's argument, which
-# ends
-# the process, too. So an agent must never see an error before it is stopped:
-#
-# - Both sides get time limits that never pass. The limits of callers are kept in ``calls``, and lost processes are
-#   found by ``hub`` and ``link``.
-# - The agent of another process than the leader is connected to a relay in its own process (``relay``), which stays
-# open
-#   when the leader is lost.
-# - ``Agent.stop`` ends the agent without a call of the service. The calls that wait in it then return an error.
 
 _NEVER_SECONDS = 100_000_000  # three years; more would overflow in XLA, which counts in nanoseconds
 _RECOVERABLE_IS_OF_THE_SERVICE = (0, 10)  # before, an option of the agent

@@ -138,25 +138,6 @@ def first_host(nodes: str) -> str:
     return re.sub(r"\[([^\],-]*)[^\]]*\]", r"\1", nodes[:end])
 
 
-def _mpi4py_place() -> Place:
-    """Return the place of this process; process 0 sends its host and a free port to the others.
-
-    Raises:
-        FailedPreconditionError: mpi4py is not installed.
-    """
-    try:
-        world = importlib.import_module("mpi4py.MPI").COMM_WORLD
-    except ImportError as error:
-        raise FailedPreconditionError(
-            f"cluster_detection_method='mpi4py' needs mpi4py ({error}): pip install mpi4py"
-        ) from None
-    address = None
-    if world.Get_rank() == 0:
-        with socket.create_server(("", 0)) as probe:
-            address = f"{socket.gethostname()}:{probe.getsockname()[1]}"
-    return Place(world.bcast(address, root=0), world.Get_size(), world.Get_rank())
-
-
 _ORTE_URI = "OMPI_MCA_orte_hnp_uri"
 _ORTE_JOBS = 4096  # the numbers of Open MPI's jobs are multiples of it
 _NAMESPACE = "PMIX_NAMESPACE"
@@ -216,9 +197,22 @@ class Mpi4pyEnvironment(Environment):
         return False
 
     def place(self) -> Place:
-        """Return the place of this process; process 0 tells the others its address."""
+        """Return the place of this process; process 0 sends its host and a free port to the others.
 
-        return _mpi4py_place()
+        Raises:
+            FailedPreconditionError: mpi4py is not installed.
+        """
+        try:
+            world = importlib.import_module("mpi4py.MPI").COMM_WORLD
+        except ImportError as error:
+            raise FailedPreconditionError(
+                f"cluster_detection_method='mpi4py' needs mpi4py ({error}): pip install mpi4py"
+            ) from None
+        address = None
+        if world.Get_rank() == 0:
+            with socket.create_server(("", 0)) as probe:
+                address = f"{socket.gethostname()}:{probe.getsockname()[1]}"
+        return Place(world.bcast(address, root=0), world.Get_size(), world.Get_rank())
 
 
 SCHEME = "https"
@@ -393,6 +387,3 @@ def _complete(place: Place, further: Place) -> Place:
         further.process_count if place.process_count is None else place.process_count,
         further.process_index if place.process_index is None else place.process_index,
     )
-
-
-__all__ = ["Environment", "Place", "detect"]

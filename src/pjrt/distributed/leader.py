@@ -1,4 +1,8 @@
-"""The leader's side of a job: the hub where the processes meet, XLA's coordination service, and a leader apart."""
+"""The leader's side of a job: the hub where the processes meet, XLA's coordination service, and a leader apart.
+
+The hub listens at the coordinator's address. It knows which processes are there, reports to all of them who joined,
+left or was lost, and passes the bytes of their channels to XLA's coordination service, which listens on a local socket.
+"""
 
 from __future__ import annotations
 
@@ -22,9 +26,6 @@ from pjrt.distributed.agent import Service
 from pjrt.distributed.messages import EventLoop, Message
 from pjrt.distributed.relay import Channels
 from pjrt.distributed.settings import APART, Member, Settings
-
-# It listens at the coordinator's address. It knows which processes are there, reports to all of them who joined, left
-# or was lost, and passes the bytes of their channels to XLA's coordination service, which listens on a local socket.
 
 _HELLO_SECONDS = 30.0
 _BACKLOG = 4096  # all processes come at once

@@ -1,4 +1,8 @@
-"""Messages between the processes of a job, and the thread that serves their connections."""
+"""Messages between the processes of a job, and the thread that serves their connections.
+
+A message is a line with one JSON object. Each process has a control connection to the leader, which carries messages,
+and a channel, whose first line is a message and whose other bytes are those of XLA's coordination service.
+"""
 
 from __future__ import annotations
 
@@ -11,9 +15,6 @@ from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 from pjrt.api.errors import DeadlineExceededError
-
-# Each process has a control connection to the leader, which carries messages, and a channel, whose first line is a
-# message and whose other bytes are those of XLA's coordination service.
 
 VERSION = 2
 """The version of the messages; all processes of a job must have the same one."""

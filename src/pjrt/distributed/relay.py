@@ -1,6 +1,6 @@
 """The relay between XLA's agent and the leader: a local socket that stays open when the leader is lost.
 
-The agent ends the process when its connection ends (see ``_jaxlib``). So the relay keeps the agent's end open until the
+The agent ends the process when its connection ends (see ``agent``). So the relay keeps the agent's end open until the
 agent was stopped.
 """
 
