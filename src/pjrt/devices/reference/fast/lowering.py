@@ -13,7 +13,6 @@ from pjrt.devices.reference.core.block import Block, Kernel, Pending, Step, asse
 from pjrt.devices.reference.core.lowering import Author, BlockLowering, ModuleLowering
 from pjrt.devices.reference.core.op_view import OpView, Region
 from pjrt.devices.reference.core.registry import Rule
-from pjrt.devices.reference.fast.kernels import faster_kernel
 from pjrt.stablehlo.mlir_attributes import decode_attribute
 from pjrt.stablehlo.types import TensorType, ValueType
 
@@ -209,16 +208,17 @@ class FastModuleLowering(ModuleLowering):
         self, module: Any, *, fold: bool = True, handlers: Collection[str] = (), author: Author | None = None
     ) -> None:
         # Registers the kernels; not at the top: they need the ops, which are imported with the first program.
-        from pjrt.devices.reference.fast import sorting  # noqa: F401
+        from pjrt.devices.reference.fast import kernels, sorting  # noqa: F401
 
         super().__init__(module, handlers=handlers, author=author)
         self.fold = fold
+        self.kernels = kernels
 
     def lower(self, block: Any, name: str, parent: BlockLowering | None) -> BlockLowering:
         return FastBlockLowering(self, block, name, parent)
 
     def kernel(self, rule: Rule, view: OpView) -> Kernel:
-        return faster_kernel(view) or super().kernel(rule, view)
+        return self.kernels.faster_kernel(view) or super().kernel(rule, view)
 
 
 class FastBlockLowering(BlockLowering):
@@ -227,10 +227,8 @@ class FastBlockLowering(BlockLowering):
     _module: FastModuleLowering
 
     def region(self) -> Region:
-        from pjrt.devices.reference.fast.kernels import with_updates_in_place
-
         region = super().region()
-        return Region(with_updates_in_place(region.block), region.elementwise)
+        return Region(self._module.kernels.with_updates_in_place(region.block), region.elementwise)
 
     def _combine(self) -> None:
         super()._combine()
