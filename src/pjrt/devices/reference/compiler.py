@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import importlib
 import logging
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -309,7 +308,6 @@ def capabilities(handlers: Collection[str]) -> Capabilities:
 @functools.cache
 def operations() -> Mapping[str, frozenset[ElementType] | None]:
     """Return the operations of the interpreter by name, each with its element types, or None where they vary."""
-    importlib.import_module("pjrt.devices.reference.ops")  # registers them
     # Ops of CHLO that are not in the table may be expressed by others, in StableHLO's own pass.
     types: dict[str, frozenset[ElementType] | None] = dict.fromkeys(mlir.operations("chlo"))
     for rule in registry.rules():

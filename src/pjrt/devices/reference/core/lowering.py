@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -93,7 +92,7 @@ class ModuleLowering:
     """The compiler of a module: compiles each function at most once."""
 
     def __init__(self, module: Any, *, handlers: Collection[str] = (), author: Author | None = None) -> None:
-        importlib.import_module("pjrt.devices.reference.ops")  # registers the ops; not at the top: they need the core
+        registry.load_chapters()
         self.handlers = handlers
         self.author = author
         self.meetings: list[Any] = []

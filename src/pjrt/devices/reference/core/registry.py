@@ -35,7 +35,7 @@ _CHAPTERS = "pjrt.devices.reference.ops"
 _RULES: dict[str, Rule] = {}
 
 
-def _load_chapters() -> None:
+def load_chapters() -> None:
     """Import the built-in ops, which registers them; not at the top: they need the core."""
     importlib.import_module(_CHAPTERS)
 
@@ -67,7 +67,7 @@ def op(
     def register(function: Compile) -> Compile:
         package, _, chapter = function.__module__.rpartition(".")
         if package != _CHAPTERS:
-            _load_chapters()  # so that an op from outside comes second, and gets the error below
+            load_chapters()  # so that an op from outside comes second, and gets the error below
         for name in names:
             if name in _RULES:
                 raise ValueError(f"{name} is registered twice: in {_RULES[name].chapter} and in {chapter}")
@@ -85,7 +85,7 @@ def find(name: str) -> Rule | None:
 
 def rules() -> Iterator[Rule]:
     """Return all rules, by chapter and name, for the generated table of ops."""
-    _load_chapters()
+    load_chapters()
     return iter(sorted(_RULES.values(), key=lambda rule: (rule.chapter, rule.name)))
 
 

@@ -131,8 +131,6 @@ def _same(value: Any) -> Any:
 
 Array = Any
 
-_PLAIN_FLOATS = frozenset({ElementType.F32, ElementType.F64})
-
 
 def converter(source: ElementType, target: ElementType) -> Callable[[Array], Array]:
     """Return the function that converts arrays of one element type to another (StableHLO's ``convert``)."""
@@ -149,7 +147,7 @@ def converter(source: ElementType, target: ElementType) -> Callable[[Array], Arr
         return lambda x: saturate(wide(x), target)
     if target in INTEGER and target.bits < 8:
         return lambda x: x.astype(np.int8).astype(dtype)  # wraps: only the lowest bits count
-    if target in FLOAT - _PLAIN_FLOATS and (source is ElementType.F64 or source not in FLOAT):
+    if target in FLOAT - _NATIVE_FLOATS and (source is ElementType.F64 or source not in FLOAT):
         return _narrowing(source, target)
     return lambda x: wide(x).astype(dtype)
 
@@ -252,7 +250,7 @@ def precision_reducer(element: ElementType, exponent_bits: int, mantissa_bits: i
     Values that are too large become infinite, those that would be subnormal become zero. NaN stays, but a format
     without mantissa bits has none: there it becomes infinity.
     """
-    is_own = element in _PLAIN_FLOATS or element in (ElementType.F16, ElementType.BF16)
+    is_own = element in _NATIVE_FLOATS or element in (ElementType.F16, ElementType.BF16)
     work = element.dtype if is_own else np.dtype(np.float32)
     info: Any = ml_dtypes.finfo(work)  # type: ignore[no-untyped-call]
     own: Any = ml_dtypes.finfo(element.dtype)  # type: ignore[no-untyped-call]
