@@ -57,7 +57,7 @@ CLUSTER = """
 import os, socket, sys
 from pathlib import Path
 import pjrt
-from pjrt.clusters.launchers.local import LocalLauncher
+from pjrt.clusters.launchers.launcher import LocalLauncher
 
 folder = sys.argv[1]
 

@@ -20,7 +20,7 @@ from waiting import wait_until
 import pjrt
 from pjrt.clusters.client.member import Member
 from pjrt.clusters.launchers import WorkerHandle, WorkerStart
-from pjrt.clusters.launchers.local import LocalLauncher
+from pjrt.clusters.launchers.launcher import LocalLauncher
 from pjrt.clusters.workers.workers import Workers
 
 pytestmark = pytest.mark.full

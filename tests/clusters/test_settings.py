@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import pjrt
-from pjrt.clusters.launchers.local import LocalLauncher
+from pjrt.clusters.launchers.launcher import LocalLauncher
 from pjrt.clusters.settings import host_names
 
 

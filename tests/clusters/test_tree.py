@@ -18,11 +18,10 @@ from test_lost_workers import HEARTBEAT, SECONDS, await_end, error_of, first, pu
 
 import pjrt
 from pjrt.clusters.launchers import WorkerOutput
-from pjrt.clusters.launchers.local import LocalLauncher
+from pjrt.clusters.launchers.launcher import LocalLauncher
 from pjrt.clusters.settings import ClusterSettings
-from pjrt.clusters.workers.inner_nodes import InnerNodes, InnerNodeState, Node, workers_of
-from pjrt.clusters.workers.place import Place
-from pjrt.clusters.workers.worker_state import WorkerState
+from pjrt.clusters.workers.control_server import Place
+from pjrt.clusters.workers.workers import InnerNodes, InnerNodeState, Node, WorkerState, workers_of
 
 
 class ElsewhereLauncher(LocalLauncher):

@@ -51,7 +51,7 @@ def worker(
 
     The controller is a program with pjrt.cluster(launcher="external"), which chooses the device.
     """
-    from pjrt.clusters.workers.bootstrap import Bootstrap
+    from pjrt.clusters.workers.handshake import Bootstrap
     from pjrt.clusters.workers.worker import serve
     from pjrt.distributed.settings import split_address
     from pjrt.remote.security.credentials import read_token

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING
 from pjrt.api.lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from pjrt.clusters.client.client import ClusterClient
-    from pjrt.clusters.host_arrays import array_from_hosts
-    from pjrt.clusters.workers.host_client import host_client
+    from pjrt.clusters.client.client import ClusterClient, array_from_hosts
+    from pjrt.clusters.workers.worker import host_client
 
 __all__ = ["ClusterClient", "array_from_hosts", "host_client"]
 

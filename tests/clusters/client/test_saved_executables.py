@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from pjrt.api.compile_options import CompileOptions, DeviceAssignment
 from pjrt.api.errors import InvalidArgumentError
 from pjrt.clusters.client.client import ClusterClient
-from pjrt.clusters.client.serialization import packed, unpacked
+from pjrt.clusters.client.executable import packed, unpacked
 
 SUM = """module attributes {mhlo.num_replicas = 4 : i32} {
   func.func public @main(%x: tensor<f32>) -> tensor<f32> {

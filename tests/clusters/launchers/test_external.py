@@ -12,10 +12,8 @@ from pathlib import Path
 import pytest
 
 import pjrt
-from pjrt.clusters.launchers.external import ExternalLauncher
-from pjrt.clusters.workers.certificates import Authority
-from pjrt.clusters.workers.control_server import ControlServer
-from pjrt.clusters.workers.place import Place
+from pjrt.clusters.launchers.launcher import ExternalLauncher
+from pjrt.clusters.workers.control_server import Authority, ControlServer, Place
 from pjrt.system.processes import reserved_port
 
 SECONDS = 120.0

@@ -15,7 +15,7 @@ from waiting import wait_until
 
 import pjrt
 from pjrt.clusters.launchers import WorkerHandle, WorkerStart
-from pjrt.clusters.launchers.ssh import SshLauncher
+from pjrt.clusters.launchers.launcher import SshLauncher
 from pjrt.system.processes import reserved_port
 
 SOURCES = str(Path(pjrt.__file__).parents[1])

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pjrt.clusters.launchers.worker_output import WorkerOutput
+from pjrt.clusters.launchers.launcher import WorkerOutput
 
 
 def test_lines_have_the_host_in_front(capsys: pytest.CaptureFixture[str]) -> None:

@@ -17,12 +17,9 @@ import pytest
 
 import pjrt
 from pjrt.clusters.workers import control_server
-from pjrt.clusters.workers.assignment import Assignment
-from pjrt.clusters.workers.bootstrap import Bootstrap
-from pjrt.clusters.workers.certificates import Authority, server_context
-from pjrt.clusters.workers.control_server import ControlServer
-from pjrt.clusters.workers.controller_link import ControllerLink
-from pjrt.clusters.workers.place import Place
+from pjrt.clusters.workers.control_server import Authority, ControlServer, Place, server_context
+from pjrt.clusters.workers.handshake import Assignment, Bootstrap
+from pjrt.clusters.workers.worker import ControllerLink
 from pjrt.distributed.messages import EventLoop, hang_up
 from pjrt.distributed.settings import Settings
 

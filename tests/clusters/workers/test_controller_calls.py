@@ -16,9 +16,7 @@ from hypothesis import strategies as st
 
 from pjrt.api.client import LocalHandler
 from pjrt.api.errors import InvalidArgumentError, NotFoundError, UnavailableError, UnimplementedError
-from pjrt.clusters.client.controller_functions import ControllerFunctions
-from pjrt.clusters.workers.controller_calls import ControllerCalls
-from pjrt.clusters.workers.long_values import LongValues, messages_with
+from pjrt.clusters.calls import ControllerCalls, ControllerFunctions, LongValues, messages_with
 from pjrt.distributed.messages import MAX_BYTES, Message, line
 
 LIMIT = 60

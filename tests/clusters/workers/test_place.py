@@ -7,11 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from pjrt.clusters.launchers.external import ExternalLauncher
-from pjrt.clusters.launchers.local import LocalLauncher
-from pjrt.clusters.launchers.ssh import SshLauncher
-from pjrt.clusters.workers.control_server import ControlServer
-from pjrt.clusters.workers.place import Place
+from pjrt.clusters.launchers.launcher import ExternalLauncher, LocalLauncher, SshLauncher
+from pjrt.clusters.workers.control_server import ControlServer, Place
 from pjrt.distributed.leader import Coordinator
 from pjrt.system.processes import reserved_port
 

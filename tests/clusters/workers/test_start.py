@@ -17,9 +17,9 @@ from waiting import wait_until
 import pjrt
 from pjrt.clusters.client.client import ClusterClient
 from pjrt.clusters.launchers import WorkerHandle, WorkerStart
-from pjrt.clusters.launchers.local import LocalLauncher
-from pjrt.clusters.workers.bootstrap import Bootstrap
-from pjrt.clusters.workers.start_progress import StartProgress
+from pjrt.clusters.launchers.launcher import LocalLauncher
+from pjrt.clusters.workers.handshake import Bootstrap
+from pjrt.clusters.workers.workers import StartProgress
 
 SECONDS = 120.0
 

@@ -6,7 +6,7 @@ import io
 
 import pytest
 
-from pjrt.clusters.workers.start_progress import ProgressLine, StartProgress
+from pjrt.clusters.workers.workers import ProgressLine, StartProgress
 
 
 class Terminal(io.StringIO):

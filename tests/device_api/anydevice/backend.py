@@ -334,7 +334,7 @@ class ClusterBackend(Backend):
 
 @cache
 def _workers(count: int) -> Workers:
-    from pjrt.clusters.launchers.local import LocalLauncher
+    from pjrt.clusters.launchers.launcher import LocalLauncher
     from pjrt.clusters.settings import ClusterSettings
     from pjrt.clusters.workers.workers import Workers
     from pjrt.remote.client.plugin import RemotePlugin

@@ -1,39 +1,66 @@
-"""The client of a cluster: the devices of all its members, and the programs and buffers on them."""
+"""The client of a cluster: the devices of all its members, and the programs, buffers and arrays on them."""
 
 from __future__ import annotations
 
 import math
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
+from pjrt import ifrt
 from pjrt.api.buffer import Buffer, HostBufferSemantics
-from pjrt.api.capability import Capabilities
-from pjrt.api.checks import expect_int
+from pjrt.api.capability import Capabilities, Feature
+from pjrt.api.checks import expect_int, unexpected
 from pjrt.api.client import Client
 from pjrt.api.compile_options import CompileOptions, DeviceAssignment
 from pjrt.api.device import Attributes, Device, MemorySpace
-from pjrt.api.element_type import ElementType
-from pjrt.api.errors import InvalidArgumentError, NotFoundError, PjrtError
+from pjrt.api.element_type import AnyDType, ElementType
+from pjrt.api.errors import InvalidArgumentError, NotFoundError, PjrtError, UnimplementedError
 from pjrt.api.executable import Executable, choose_place
 from pjrt.api.future import Future
 from pjrt.api.loaded_executable import LoadedExecutable
 from pjrt.api.program import AnyProgram
-from pjrt.api.shape_spec import Layout, Shapes, ShapeSpec
+from pjrt.api.shape_spec import Layout, Shapes, ShapeSpec, expect_shape
 from pjrt.api.topology import ClientTopology
-from pjrt.clusters.client.buffer import ClusterBuffer
-from pjrt.clusters.client.compilation import Compiler
-from pjrt.clusters.client.controller_functions import ControllerFunctions
-from pjrt.clusters.client.cross_host_copy import CrossHostCopier
-from pjrt.clusters.client.device import ClusterDevice, OutsideDevice
-from pjrt.clusters.client.executable import ClusterExecutable
-from pjrt.clusters.client.host_functions import buffers_from_hosts, call_on_hosts, pass_on_call, register_ffi_handler
-from pjrt.clusters.client.loaded_executable import ClusterLoadedExecutable
+from pjrt.clusters.calls import ControllerFunctions, Function
+from pjrt.clusters.client.buffer import ClusterBuffer, ClusterTransferManager, CrossHostCopier
+from pjrt.clusters.client.device import (
+    ClusterDevice,
+    ClusterMemorySpace,
+    OutsideDevice,
+    buffers_from_hosts,
+    call_on_hosts,
+    can_call,
+    pass_on_call,
+    register_ffi_handler,
+)
+from pjrt.clusters.client.executable import (
+    ClusterExecutable,
+    ClusterLoadedExecutable,
+    ClusterPortableExecutable,
+    Compiler,
+)
 from pjrt.clusters.client.member import Member, closed
-from pjrt.clusters.client.memory_space import ClusterMemorySpace
-from pjrt.clusters.client.portable_executable import ClusterPortableExecutable
-from pjrt.clusters.client.transfer import ClusterTransferManager
-from pjrt.clusters.host_calls import Function
+from pjrt.ifrt.array import reduction_of
+
+_LACKING = (
+    Feature.ALIAS_BUFFERS,
+    Feature.CROSS_HOST_TRANSFERS,
+    Feature.DEVICE_VIEWS,
+    Feature.DMA_MAPPING,
+    Feature.EXECUTE_CONTEXTS,
+)
+"""The features whose calls name memory or functions of one process."""
+
+
+def _capabilities(client: ClusterClient) -> Capabilities:
+    """Return the capabilities of a cluster's devices."""
+    of_member = client.members[0].client.capabilities
+    features = {**of_member.features, **dict.fromkeys(_LACKING, False), Feature.HOST_CALLBACKS: can_call(client)}
+    if can_call(client):  # the workers are asked, who may have them or not
+        features.pop(Feature.MEMORY_STATISTICS, None)
+    return replace(of_member, num_devices=len(client.devices), features=features)
 
 
 class ClusterClient(Client):
@@ -126,9 +153,8 @@ class ClusterClient(Client):
 
     @property
     def capabilities(self) -> Capabilities:
-        from pjrt.clusters.client.capability import describe
 
-        return describe(self)
+        return _capabilities(self)
 
     def lookup_device(self, device_id: int) -> Device:
         device = self._by_id.get(device_id) or self._outside.get(device_id)
@@ -381,3 +407,48 @@ class ClusterClient(Client):
         if self._close is not None:
             self._close()
         self._notify_closed()
+
+
+def array_from_hosts(
+    client: ifrt.Client,
+    function: Function,
+    shape: Sequence[int],
+    element_type: ElementType | AnyDType,
+    sharding: ifrt.Sharding,
+    *arguments: Any,
+) -> ifrt.Array:
+    """Return an array whose shards are made by a function, in the worker of each host for the devices of that host.
+
+    The values do not pass this process. The call returns at once: programs that use the array wait for it.
+
+    Args:
+        client: the client of the arrays of a cluster.
+        function: as for ``ClusterClient.call_on_hosts``. It is called with the slices of the whole array that a shard
+            has, and the further arguments, and returns the shard as a numpy array. A host that has the same shard on
+            several devices calls it once.
+        shape: the shape of the whole array.
+        element_type: the type of its elements; a numpy dtype is taken too.
+        sharding: the devices and the part of each.
+        arguments: further arguments of the function.
+
+    Raises:
+        InvalidArgumentError: the client is not of a cluster, or the function or an argument cannot be sent.
+        UnimplementedError: the sharding does not know the places of its shards, or they are terms of a sum.
+    """
+    cluster = client.pjrt_client
+    if not isinstance(cluster, ClusterClient):
+        raise unexpected(cluster, "a cluster as the client below: ifrt.Client(pjrt.cluster(…))")
+    if reduction_of(sharding) == "sum":
+        raise UnimplementedError(f"expected a sharding that a function can make the shards of, found {sharding}")
+    spec = ifrt.ArraySpec(expect_shape(shape), ElementType.of(element_type), sharding)
+    shard = ShapeSpec(sharding.shard_shape(spec.shape), spec.element_type)
+    domains = sharding.index_domains(spec.shape)
+    calls = {domain: (domain.slices, *arguments) for domain in domains}
+    kind = sharding.memory_kind
+    buffers = cluster.buffers_from_hosts(function, shard, [calls[domain] for domain in domains], sharding.devices)
+    if kind is not None:
+        buffers = [
+            buffer if buffer.memory_space.kind == kind else buffer.copy_to(buffer.device.memory_space(kind))
+            for buffer in buffers
+        ]
+    return ifrt.Array(client, spec, buffers)

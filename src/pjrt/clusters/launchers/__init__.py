@@ -7,16 +7,15 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pjrt.api.errors import InvalidArgumentError
-from pjrt.clusters.launchers.launcher import Launcher, WorkerHandle, WorkerStart
-from pjrt.clusters.launchers.worker_output import WorkerOutput
+from pjrt.clusters.launchers.launcher import Launcher, WorkerHandle, WorkerOutput, WorkerStart
 
 __all__ = ["LAUNCHERS", "Launcher", "WorkerHandle", "WorkerOutput", "WorkerStart", "make_launcher"]
 
 LAUNCHERS: Mapping[str, str] = {
-    "local": "pjrt.clusters.launchers.local:LocalLauncher",
-    "ssh": "pjrt.clusters.launchers.ssh:SshLauncher",
+    "local": "pjrt.clusters.launchers.launcher:LocalLauncher",
+    "ssh": "pjrt.clusters.launchers.launcher:SshLauncher",
     "ray": "pjrt.clusters.launchers.ray:RayLauncher",
-    "external": "pjrt.clusters.launchers.external:ExternalLauncher",
+    "external": "pjrt.clusters.launchers.launcher:ExternalLauncher",
 }
 """The class of each launcher by its name."""
 

@@ -10,12 +10,9 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from pjrt.api.errors import PjrtError, StatusCode, UnavailableError
-from pjrt.clusters.client.branch import Branch
 from pjrt.clusters.client.client import ClusterClient
-from pjrt.clusters.client.member import Member
-from pjrt.clusters.workers.connection_loss import reason_of
-from pjrt.clusters.workers.inner_node_assignment import Child, InnerNodeAssignment
-from pjrt.clusters.workers.server_files import bracketed, server_files
+from pjrt.clusters.client.member import Branch, Member, reason_of
+from pjrt.clusters.workers.handshake import Child, InnerNodeAssignment, bracketed, server_files
 from pjrt.distributed.messages import Message
 from pjrt.system.python_process import module_command, module_environment
 

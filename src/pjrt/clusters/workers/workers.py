@@ -1,32 +1,393 @@
-"""The workers of a cluster, as its controller sees them: their start, their addresses, their loss and their end."""
+"""The workers of a cluster, as its controller sees them: their start, their addresses, their loss and their end.
+
+With a fan-out there are inner nodes of a tree of controllers between them and the controller.
+"""
 
 from __future__ import annotations
 
+import atexit
+import itertools
 import os
 import secrets
 import shutil
+import sys
 import tempfile
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from pjrt import system
 from pjrt.api.errors import DeadlineExceededError, PjrtError, StatusCode, UnavailableError
-from pjrt.clusters.launchers import Launcher, WorkerStart
-from pjrt.clusters.settings import ClusterSettings
-from pjrt.clusters.workers import running_clusters
-from pjrt.clusters.workers.assignment import Assignment
-from pjrt.clusters.workers.bootstrap import Bootstrap
-from pjrt.clusters.workers.control_server import ControlServer, Refusal
-from pjrt.clusters.workers.inner_nodes import InnerNodes, Node
-from pjrt.clusters.workers.place import Place
-from pjrt.clusters.workers.start_progress import OnProgress, StartProgress
-from pjrt.clusters.workers.worker_state import CAUSE_SECONDS, SERVING, WorkerState, worker_output
+from pjrt.api.printable import printable
+from pjrt.clusters.launchers import Launcher, WorkerHandle, WorkerOutput, WorkerStart
+from pjrt.clusters.settings import HIDDEN, ClusterSettings
+from pjrt.clusters.workers.control_server import ControlServer, Place, Refusal
+from pjrt.clusters.workers.handshake import Assignment, Bootstrap, Child, InnerNodeAssignment
 from pjrt.distributed.leader import Coordinator
 from pjrt.distributed.messages import Message
 
+STARTING, SERVING = "starting its process", "serving"
+
+CAUSE_SECONDS = 1.0
+"""The longest time from the end of a worker's connection to that of its process, if its process ended first."""
+
+_POLL_SECONDS = 0.01
+
+
+@dataclass(eq=False)
+class WorkerState:
+    """One worker, as its controller knows it.
+
+    Attributes:
+        index: its number.
+        host: its host; empty while it is unknown.
+        output: its output.
+        handle: the launcher's handle; ``None`` before it is started.
+        state: its state, human-readable.
+        address: where it serves; empty until it does.
+        pid: its process on its host; 0 until it has connected.
+        error: why it has failed or is lost; ``None`` while it is there.
+        has_reported: whether the error is its own report.
+        is_gone: whether its connection has ended.
+    """
+
+    index: int
+    host: str
+    output: WorkerOutput
+    handle: WorkerHandle | None = None
+    state: str = STARTING
+    address: str = ""
+    pid: int = 0
+    error: PjrtError | None = None
+    has_reported: bool = False
+    is_gone: bool = False
+
+    def __str__(self) -> str:
+        place = f" on {self.host}" if self.host else ""
+        return f"worker {self.index}{place}" + (f" (pid {self.pid})" if self.pid else "")
+
+    @property
+    def end(self) -> str | None:
+        """The way in which its process ended, such as ``exit code 1``; ``None`` while it runs."""
+        return None if self.handle is None else self.handle.poll()
+
+    def end_within(self, seconds: float) -> str | None:
+        """Return how its process ended, or ends within a time; ``None`` if it goes on, or this is unknown."""
+        deadline = time.monotonic() + seconds
+        while (end := self.end) is None and self.handle is not None and time.monotonic() < deadline:
+            time.sleep(_POLL_SECONDS)
+        return end
+
+    @property
+    def end_of_output(self) -> str:
+        """The last lines of its output, for an error message."""
+        tail = "".join(f"\n  {line}" for line in self.output.tail)
+        return f"; the end of its output:{tail}" if tail else ""
+
+
+def worker_output(hosts: Sequence[str], index: int, logs: str | Path) -> WorkerOutput:
+    """Return the output of a worker.
+
+    Args:
+        hosts: the host of each worker.
+        index: the number of this worker.
+        logs: as ``ClusterSettings.logs``.
+    """
+    host = hosts[index]
+    label = (host if hosts.count(host) == 1 else f"{host}/{index}") if host else f"worker {index}"
+    if isinstance(logs, Path):
+        return WorkerOutput(label, path=logs / f"worker-{index}{f'-{host}' if host else ''}.log")
+    return WorkerOutput(label, shown=logs != HIDDEN)
+
+
+_MOST_NAMED = 3
+
+
+@dataclass(frozen=True, slots=True)
+class StartProgress:
+    """The progress of the start of a cluster.
+
+    Attributes:
+        workers: the host of each worker, with its number if the host has several.
+        states: the state of each worker, human-readable, such as ``starting the device cpu``; ``serving`` at last.
+        seconds: the time since the beginning.
+    """
+
+    workers: Sequence[str]
+    states: Sequence[str]
+    seconds: float
+
+    @property
+    def ready(self) -> int:
+        """The number of workers that serve."""
+        return sum(state == "serving" for state in self.states)
+
+    @property
+    def awaited(self) -> Sequence[str]:
+        """The names of the workers that do not serve yet."""
+        return [worker for worker, state in zip(self.workers, self.states, strict=True) if state != "serving"]
+
+    def __str__(self) -> str:
+        awaited = [
+            f"{worker} ({state})" for worker, state in zip(self.workers, self.states, strict=True) if state != "serving"
+        ]
+        further = f" and {len(awaited) - _MOST_NAMED} more" if len(awaited) > _MOST_NAMED else ""
+        waiting = f"; waiting for {', '.join(awaited[:_MOST_NAMED])}{further}" if awaited else ""
+        return f"starting a cluster: {self.ready} of {len(self.workers)} workers serve{waiting}"
+
+
+OnProgress = Callable[[StartProgress], object]
+
+
+class ProgressLine:
+    """A line on the terminal with the progress; nothing where the error stream is no terminal."""
+
+    def __init__(self) -> None:
+        self._is_shown = False
+
+    def __call__(self, progress: StartProgress) -> None:
+        """Show the progress."""
+        if not _is_terminal():
+            return
+        self._is_shown = True
+        print(f"\r\x1b[2K{printable(str(progress))[: _columns() - 1]}", end="", file=sys.stderr, flush=True)
+
+    def clear(self) -> None:
+        """Remove the line."""
+        if self._is_shown:
+            print("\r\x1b[2K", end="", file=sys.stderr, flush=True)
+            self._is_shown = False
+
+
+def _is_terminal() -> bool:
+    try:
+        return sys.stderr.isatty()
+    except (AttributeError, ValueError):  # a program without a console, or a closed stream
+        return False
+
+
+def _columns() -> int:
+    import shutil
+
+    return shutil.get_terminal_size().columns
+
+
 _TICK_SECONDS = 0.1
+
+
+@dataclass(eq=False)
+class InnerNodeState:
+    """One inner node, as the controller knows it.
+
+    Attributes:
+        index: its number; those of the workers come before.
+        children: the workers and inner nodes below it.
+        state: its state, human-readable.
+        address: where it serves; empty until it does.
+        pid: its process on its host; 0 until it has connected.
+        error: why it has failed; ``None`` before.
+        workers: the workers whose devices it serves.
+    """
+
+    index: int
+    children: list[Node]
+    state: str = "starting its process"
+    address: str = ""
+    pid: int = 0
+    error: PjrtError | None = None
+    workers: list[WorkerState] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.workers = [worker for child in self.children for worker in workers_of(child)]
+
+    def __str__(self) -> str:
+        return f"the inner node of the workers {self.workers[0].index} to {self.workers[-1].index} on {self.host}"
+
+    @property
+    def host(self) -> str:
+        """Its host: that of the first worker below it."""
+        return self.workers[0].host
+
+
+Node = WorkerState | InnerNodeState
+"""A worker or an inner node: something that serves devices."""
+
+
+def workers_of(node: Node) -> list[WorkerState]:
+    """Return the workers whose devices a worker or an inner node serves."""
+    return [node] if isinstance(node, WorkerState) else node.workers
+
+
+class InnerNodes:
+    """The inner nodes of one cluster.
+
+    Args:
+        workers: the workers.
+        fan_out: the number of workers or inner nodes below each inner node, and below the controller, at most.
+        settings: the settings of the cluster.
+        place: where the processes of the cluster listen.
+        send: sends a message to the worker or inner node with a number.
+        bootstrap: returns the bootstrap of the inner node with a number.
+
+    Attributes:
+        top: the workers and inner nodes to which the controller connects.
+    """
+
+    def __init__(
+        self,
+        workers: Sequence[WorkerState],
+        fan_out: int,
+        settings: ClusterSettings,
+        place: Place,
+        send: Callable[[int, Message], None],
+        bootstrap: Callable[[int], Bootstrap],
+    ) -> None:
+        self._settings = settings
+        self._place = place
+        self._send = send
+        self._bootstrap = bootstrap
+        self._changed = threading.Condition()
+        self._levels: list[list[InnerNodeState]] = []
+        self.top: list[Node] = list(workers)
+        number = len(workers)
+        while len(self.top) > fan_out:
+            level: list[InnerNodeState] = []
+            above: list[Node] = []
+            for children in even_groups(self.top, fan_out):
+                if len(children) == 1:
+                    above += children
+                    continue
+                level.append(InnerNodeState(number, children))
+                above.append(level[-1])
+                number += 1
+            self._levels.append(level)
+            self.top = above
+        self._by_index = {node.index: node for level in self._levels for node in level}
+
+    def start(self, deadline: float) -> None:
+        """Start the inner nodes, those next to the workers first, and wait until they serve.
+
+        Args:
+            deadline: the time until which they must, on the clock of ``time.monotonic``.
+
+        Raises:
+            PjrtError: one could not start.
+        """
+        for level in self._levels:
+            for node in level:
+                bootstrap = self._bootstrap(node.index).to_json().decode()
+                self._send(node.workers[0].index, {"type": "start inner node", "bootstrap": bootstrap})
+            with self._changed:
+                while waiting := [node for node in level if node.state != SERVING]:
+                    for node in level:
+                        if node.error is not None:
+                            raise node.error
+                    if time.monotonic() > deadline:
+                        states = "".join(f"\n- {node}: {node.state}" for node in waiting)
+                        raise DeadlineExceededError(
+                            f"{len(waiting)} inner nodes of the cluster have not started in time; waiting for:{states}"
+                        )
+                    self._changed.wait(_TICK_SECONDS)
+
+    @property
+    def pids(self) -> list[int]:
+        """The processes of the inner nodes, on their hosts."""
+        return [node.pid for node in self._by_index.values()]
+
+    def has(self, index: Any) -> bool:
+        """Whether a number is that of an inner node."""
+        return index in self._by_index
+
+    def assign(self, index: int, pid: int) -> tuple[int, dict[str, Any]]:
+        """Return the number and the assignment of a connected inner node; this runs in the server's thread."""
+        self._by_index[index].pid = pid
+        children = [self._child(child) for child in self._by_index[index].children]
+        assignment = InnerNodeAssignment(
+            index, children, self._settings.heartbeat_timeout, **self._place.serving(index)
+        )
+        return index, assignment.fields()
+
+    def _child(self, node: Node) -> Child:
+        name = self._place.connecting(node.index).get("server_name", "")
+        workers = [(worker.host, worker.index) for worker in workers_of(node)]
+        return Child(node.address, name, workers, isinstance(node, InnerNodeState))
+
+    def notice(self, index: int, message: Message) -> None:
+        """Take note of a message of an inner node; this runs in the thread of the server."""
+        node = self._by_index[index]
+        with self._changed:
+            match message["type"]:
+                case "state":
+                    node.state = message["state"]
+                case "serving":
+                    node.state, node.address = SERVING, message["address"]
+                case "failed":
+                    node.error = PjrtError.of(
+                        StatusCode[message["code"]], f"{node} could not start: {message['message']}"
+                    )
+                case "gone" if node.error is None:
+                    node.error = PjrtError.of(StatusCode.UNAVAILABLE, f"{node} was lost: its process ended")
+            self._changed.notify_all()
+
+    def report_loss(self, index: int, error: PjrtError) -> None:
+        """Report the loss of a worker to the inner nodes above it."""
+        for node in self._by_index.values():
+            if any(worker.index == index for worker in node.workers):
+                self._send(
+                    node.index, {"type": "lost", "index": index, "code": error.code.name, "message": error.message}
+                )
+
+    def end(self) -> None:
+        """Ask all inner nodes to end."""
+        for index in self._by_index:
+            self._send(index, {"type": "end"})
+
+
+def even_groups(nodes: Sequence[Node], most: int) -> list[list[Node]]:
+    """Return nodes in groups of at most so many, which differ by one at most."""
+    count = -(-len(nodes) // most)
+    bounds = [number * len(nodes) // count for number in range(count + 1)]
+    return [list(nodes[begin:end]) for begin, end in itertools.pairwise(bounds)]
+
+
+_running_lock = threading.Lock()
+_running: list[Workers] = []
+
+
+def _add_running(workers: Workers) -> None:
+    """Add workers that this process ends at its own end."""
+    with _running_lock:
+        _running.append(workers)
+
+
+def _remove_running(workers: Workers) -> None:
+    """Remove workers that have ended."""
+    with _running_lock:
+        if workers in _running:
+            _running.remove(workers)
+
+
+@atexit.register
+def _close_running() -> None:
+    for workers in reversed(_running[:]):
+        workers.close()
+
+
+def _forget_running() -> None:
+    """Leave the workers to the parent process, in the child of a fork."""
+    global _running_lock
+    _running_lock = threading.Lock()
+    for workers in _running:
+        workers.forget()
+    _running.clear()
+
+
+system.after_fork_in_child(_forget_running)
+
+
 _PAUSE_SECONDS = 0.01
 _END_SECONDS = 8.0
 _SHUTDOWN_SECONDS = 5.0
@@ -82,7 +443,7 @@ class Workers:
         self.inner_nodes: InnerNodes | None = None
         self._coordinator: Coordinator | None = None
         self.members: list[WorkerState] = []
-        running_clusters.add(self)
+        _add_running(self)
         try:
             self.members = [
                 WorkerState(index, host, worker_output(launcher.hosts, index, settings.logs))
@@ -323,7 +684,7 @@ class Workers:
             for worker in self.members:
                 worker.output.close()
             shutil.rmtree(self._folder, ignore_errors=True)
-            running_clusters.remove(self)
+            _remove_running(self)
             self._ended.set()
 
     def _end_all(self) -> None:
