@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import pjrt
-from pjrt.plugins.device_count import client_with_devices
+from pjrt.plugins.registry import client_with_devices
 
 DEVICE = """
 import pjrt

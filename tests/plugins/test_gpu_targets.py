@@ -10,7 +10,7 @@ import pytest
 
 import pjrt
 from pjrt.plugins.discovery import vendors, wheels
-from pjrt.plugins.discovery.vendors.gpu_targets import cuda_options, rocm_options
+from pjrt.plugins.discovery.wheels import cuda_options, rocm_options
 
 FOLDER = Path(str(vendors.__file__)).parent
 GPUS = {name: json.loads((FOLDER / "gpus" / f"{name}.json").read_text())["gpus"] for name in ("cuda", "rocm")}

@@ -12,7 +12,7 @@ import pjrt
 from pjrt import plugins
 from pjrt.plugins import Declaration, MemoryOptions
 from pjrt.plugins.discovery import wheels
-from pjrt.plugins.memory_options import translate
+from pjrt.plugins.loader import translate_memory as translate
 
 GPU = MemoryOptions(on_demand={"preallocate": False}, preallocated={"preallocate": True}, fraction="memory_fraction")
 OTHER = MemoryOptions(on_demand={"allocator": "lazy", "grow": True}, preallocated=None, fraction="share")

@@ -11,7 +11,7 @@ import pytest
 
 from pjrt import plugins
 from pjrt.plugins import schema
-from pjrt.plugins.discovery import manifest, wheels
+from pjrt.plugins.discovery import wheels
 
 PAGE = (Path(__file__).parents[2] / "docs" / "plugins.md").read_text()
 
@@ -41,8 +41,8 @@ def test_the_configuration_is_understood() -> None:
 
 def test_the_manifest_is_understood(tmp_path: Path) -> None:
     (text,) = blocks("json")
-    (tmp_path / manifest.file_name("mychip")).write_text(text)
-    assert manifest.read(tmp_path / manifest.file_name("mychip")).keys() == json.loads(text).keys()
+    (tmp_path / schema.manifest_name("mychip")).write_text(text)
+    assert schema.read_manifest(tmp_path / schema.manifest_name("mychip")).keys() == json.loads(text).keys()
 
 
 def test_every_key_is_on_the_page() -> None:

@@ -329,7 +329,7 @@ print(len(found), len(set(map(id, found))), tiny.tiny_plugin_calls(b"PJRT_Plugin
 def test_nothing_is_searched_for_a_device_in_the_box() -> None:
     code = (
         "import sys, pjrt; pjrt.client('reference').close(); "
-        "print([m for m in ('importlib.metadata', 'tomllib', 'pjrt.plugins.discovery.entry_points') "
+        "print([m for m in ('importlib.metadata', 'tomllib', 'pjrt.plugins.discovery.packages') "
         "if m in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True)

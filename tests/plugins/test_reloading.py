@@ -19,7 +19,7 @@ from tiny import build
 
 import pjrt
 from pjrt import plugins
-from pjrt.plugins import reloading
+from pjrt.plugins import registry
 
 PROGRAM = "func.func @main(%x: tensor<2xf32>) -> tensor<2xf32> { return %x : tensor<2xf32> }"
 
@@ -266,7 +266,7 @@ def test_a_device_in_a_file(tmp_path: Path) -> None:
         assert plugins.reload(place) == (beside,)
         with pjrt.client(place) as client:
             assert np.asarray(client.compile(PROGRAM)(np.zeros(2, np.float32))[0])[0] == 2
-        assert reloading.files(place) == {file, beside}
+        assert registry.files(place) == {file, beside}
     finally:
         sys.path.remove(str(tmp_path))
     with pytest.raises(pjrt.NotFoundError, match=r"expected FILE\.py:ATTRIBUTE"):
@@ -277,11 +277,11 @@ def test_a_device_in_a_file(tmp_path: Path) -> None:
 
 def test_files_are_those_of_the_package_imported_or_not(package: Package) -> None:
     expected = {package.folder / "__init__.py", package.folder / "amount.py"}
-    assert reloading.files(package.name) == expected
+    assert registry.files(package.name) == expected
     assert package.name not in sys.modules
     assert package.answer() == 1
-    assert reloading.files(package.name) == expected
-    assert reloading.files("reference") == frozenset()
+    assert registry.files(package.name) == expected
+    assert registry.files("reference") == frozenset()
 
 
 # Libraries.
@@ -308,7 +308,7 @@ def test_a_library_that_was_replaced(library: Path, tiny_cache: Path) -> None:
         assert plugins.reload(library) == (library,)
         assert version(library) == "tiny 2.0"
         assert (client.platform_version, np.asarray(kept).tolist()) == ("tiny 1.0", [1, 1])
-    assert reloading.files(library) == {library}
+    assert registry.files(library) == {library}
     os.unlink(library)
     with pytest.raises(pjrt.NotFoundError):
         plugins.reload(library)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from pjrt.plugins import builtin, search_cache
+from pjrt.plugins import builtin, registry
 from pjrt.plugins.declaration import Declaration
 
 BUILTIN = tuple(builtin.DEVICES.values())
@@ -34,49 +34,51 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.skipif(sys.platform != "linux", reason="the variables of the folders are Linux's")
 class TestNote:
     def test_nothing_is_known_without_one(self, site: Path) -> None:
-        assert not search_cache.has_only_builtin()
+        assert not registry.has_only_builtin()
 
     def test_it_is_found(self, site: Path) -> None:
-        search_cache.note(BUILTIN)
-        assert search_cache.has_only_builtin()
+        registry.note_search(BUILTIN)
+        assert registry.has_only_builtin()
 
     def test_it_is_not_for_others_to_change(self, site: Path, tmp_path: Path) -> None:
         before = os.umask(0)
         try:
-            search_cache.note(BUILTIN)
+            registry.note_search(BUILTIN)
         finally:
             os.umask(before)
-        assert search_cache.has_only_builtin()
+        assert registry.has_only_builtin()
         made = [tmp_path / "cache", *(tmp_path / "cache").rglob("*")]
         assert len(made) == 4
         assert [path.name for path in made if path.stat().st_mode & stat.S_IWOTH] == []
 
     def test_a_new_file_in_a_folder_makes_it_void(self, site: Path) -> None:
-        search_cache.note(BUILTIN)
+        registry.note_search(BUILTIN)
         (site / "package.dist-info").mkdir()
-        assert not search_cache.has_only_builtin()
+        assert not registry.has_only_builtin()
 
     def test_a_new_package_in_the_namespace_makes_it_void(self, site: Path) -> None:
         (site / "jax_plugins").mkdir()
         for folder in (site / "jax_plugins", site):
             os.utime(folder, ns=(1, 1))
-        search_cache.note(BUILTIN)
-        assert search_cache.has_only_builtin()
+        registry.note_search(BUILTIN)
+        assert registry.has_only_builtin()
         (site / "jax_plugins" / "chip").mkdir()
-        assert not search_cache.has_only_builtin()
+        assert not registry.has_only_builtin()
 
     def test_another_search_path_has_none(self, site: Path, tmp_path: Path) -> None:
-        search_cache.note(BUILTIN)
+        registry.note_search(BUILTIN)
         sys.path.append(str(tmp_path))
-        assert not search_cache.has_only_builtin()
+        assert not registry.has_only_builtin()
 
     def test_hardware_that_appears_makes_it_void(self, site: Path, tmp_path: Path) -> None:
         chip = tmp_path / "dev" / "chip0"
         chip.parent.mkdir()
-        search_cache.note((*BUILTIN, Declaration("chip", "wheel chip", hardware=(f"{chip.parent}/chip*",), priority=1)))
-        assert search_cache.has_only_builtin()
+        registry.note_search(
+            (*BUILTIN, Declaration("chip", "wheel chip", hardware=(f"{chip.parent}/chip*",), priority=1))
+        )
+        assert registry.has_only_builtin()
         chip.touch()
-        assert not search_cache.has_only_builtin()
+        assert not registry.has_only_builtin()
 
     @pytest.mark.parametrize(
         "other",
@@ -88,41 +90,41 @@ class TestNote:
         ids=["not a wheel", "broken", "without hardware"],
     )
     def test_none_is_left_with_a_plugin_that_may_change(self, site: Path, other: Declaration) -> None:
-        search_cache.note((*BUILTIN, other))
-        assert not search_cache.has_only_builtin()
+        registry.note_search((*BUILTIN, other))
+        assert not registry.has_only_builtin()
 
     def test_none_is_left_of_a_folder_that_has_just_changed(self, site: Path) -> None:
         os.utime(site)
-        search_cache.note(BUILTIN)
-        assert not search_cache.has_only_builtin()
+        registry.note_search(BUILTIN)
+        assert not registry.has_only_builtin()
 
     @pytest.mark.parametrize("name", ["PJRT_CONFIG", "PJRT_NAMES_AND_LIBRARY_PATHS", "PJRT_PLUGIN_LIBRARY_PATH"])
     def test_it_does_not_count_where_the_user_names_plugins(
         self, site: Path, monkeypatch: pytest.MonkeyPatch, name: str
     ) -> None:
-        search_cache.note(BUILTIN)
+        registry.note_search(BUILTIN)
         monkeypatch.setenv(name, "/nowhere")
-        assert not search_cache.has_only_builtin()
+        assert not registry.has_only_builtin()
 
     def test_a_damaged_one_does_not_count(self, site: Path, tmp_path: Path) -> None:
-        search_cache.note(BUILTIN)
+        registry.note_search(BUILTIN)
         (note,) = (tmp_path / "cache" / "pjrt" / "search").iterdir()
         note.write_bytes(b"\xff\xfe")
-        assert not search_cache.has_only_builtin()
+        assert not registry.has_only_builtin()
         note.write_bytes(b"")
-        assert not search_cache.has_only_builtin()
+        assert not registry.has_only_builtin()
 
     def test_a_folder_for_caches_that_cannot_be_made_is_no_error(self, site: Path, tmp_path: Path) -> None:
         (tmp_path / "cache").write_text("a file")
-        search_cache.note(BUILTIN)
-        assert not search_cache.has_only_builtin()
+        registry.note_search(BUILTIN)
+        assert not registry.has_only_builtin()
 
     def test_old_ones_are_removed(self, site: Path, tmp_path: Path) -> None:
         folder = tmp_path / "cache" / "pjrt" / "search"
         folder.mkdir(parents=True)
         for number in range(101):
             (folder / f"{number}.txt").touch()
-        search_cache.note(BUILTIN)
+        registry.note_search(BUILTIN)
         assert len(list(folder.iterdir())) == 1
 
 

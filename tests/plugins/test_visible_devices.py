@@ -99,7 +99,7 @@ def test_a_tpu_is_told_by_its_variables(tmp_path: Path, monkeypatch: pytest.Monk
         library=tmp_path / "libtpu.so",
         hardware=(str(tmp_path / "accel*"),),
         partition=("TPU_VISIBLE_CHIPS",),
-        process_environment="pjrt.plugins.discovery.vendors.libtpu:process_environment",
+        process_environment="pjrt.plugins.discovery.wheels:process_environment",
     )
     visible_devices.assign(plugin, {}, 3, 4)
     assert {name: os.environ[name] for name in set_later} == {

@@ -84,7 +84,7 @@ except pjrt.InvalidArgumentError as error: found["error"] = error.message
 def test_the_facts_about_amds_gpus_are_read(ask: Ask, cuda_plugin: Path) -> None:
     """By the CUDA plugin, which reads the same message, though it cannot compile for them."""
     body = """
-from pjrt.plugins.discovery.vendors.gpu_targets import rocm_options
+from pjrt.plugins.discovery.wheels import rocm_options
 for gpu in ("mi250", "mi300x", "mi350x"):
     (device,) = pjrt.topology("cuda", "amd", **rocm_options(gpu)).device_descriptions
     found[gpu] = [device.kind, device.memory_limit_in_bytes]

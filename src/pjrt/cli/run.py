@@ -26,7 +26,7 @@ from pjrt.models.argument import Argument
 from pjrt.models.inputs.inputs import files_of, make_arguments
 from pjrt.models.model import Model
 from pjrt.models.model_file import ModelFile
-from pjrt.plugins.device_count import client_with_devices
+from pjrt.plugins.registry import client_with_devices
 
 if TYPE_CHECKING:
     from pjrt.artifacts.compilation_cache import CompilationCache
@@ -87,7 +87,7 @@ def run(program: str, device: str | None, inputs: tuple[str, ...], watch: bool, 
         raise click.UsageError("expected a file as PROGRAM with --watch, found -, which is read once")
     from pjrt.cli._watch import run_on_change
     from pjrt.plugins import registry
-    from pjrt.plugins.reloading import files
+    from pjrt.plugins.registry import files
 
     name = registry.default() if device is None else device
     command = [argument for argument in sys.argv[1:] if argument != "--watch"]

@@ -12,7 +12,7 @@ from typing import Any
 from pjrt.api.checks import unexpected
 from pjrt.api.device import NamedValue
 from pjrt.api.errors import FailedPreconditionError, InvalidArgumentError
-from pjrt.plugins import device_lock, memory_options, registry, visible_devices
+from pjrt.plugins import device_lock, loader, registry, visible_devices
 from pjrt.plugins.declaration import Declaration, is_path
 from pjrt.plugins.env_vars import set_environment
 
@@ -119,7 +119,7 @@ class Served:
         defaults, share = registry.default_options(declaration), visible_devices.start(declaration)
         # PyTorch/XLA's options name all devices of the machine; the share of this process comes after them.
         stated = {**self.options, **share} if self._framework == TORCH_XLA else {**share, **self.options}
-        options = memory_options.translate(declaration, {**defaults, **stated})
+        options = loader.translate_memory(declaration, {**defaults, **stated})
         key = str(declaration.library)
         if key not in _handed_over:
             with contextlib.ExitStack() as stack:

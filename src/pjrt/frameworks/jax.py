@@ -18,7 +18,7 @@ from pjrt.capi.export import ExportedPlugin, check_no_options, export, exported_
 from pjrt.capi.layer.environment import capsule_with_layers
 from pjrt.frameworks import _jax_as_cpu, _jax_cpu_rules, _jax_ffi, _jax_lowering, _jax_remote
 from pjrt.frameworks._served import JAX, Served
-from pjrt.plugins import builtin, device_count, registry
+from pjrt.plugins import builtin, registry
 from pjrt.plugins.declaration import ProcessOptions
 
 _RESERVED = frozenset({"cpu", "cuda", "gpu", "rocm", "tpu", "METAL", "neuron"})
@@ -373,9 +373,9 @@ def _maker(served: Served, platform: str) -> Callable[..., Client]:
         if declaration.library is not None and key_value_store is not None:
             options["key_value_store"] = key_value_store
         count = _jax_as_cpu.device_count() if _XLA_CPU in (served.device, platform) else 0
-        if not count or device_count.OPTION in {**registry.default_options(declaration), **options}:
+        if not count or registry.NUM_DEVICES in {**registry.default_options(declaration), **options}:
             return registry.client(served.device, **options)
-        client = device_count.client_with_devices(served.device, count, options)
+        client = registry.client_with_devices(served.device, count, options)
         if len(client.addressable_devices) < count:
             _log.warning(
                 "jax_num_cpu_devices or XLA_FLAGS asks for %d CPU devices; the device %r has %d and cannot make more",

@@ -20,7 +20,7 @@ from pjrt.models.callable_model import SHAPES_KEPT, CallableModel
 from pjrt.models.compilations import Shapes
 from pjrt.models.model_file import ModelFile
 from pjrt.models.weights import Weights
-from pjrt.plugins.device_count import client_with_devices
+from pjrt.plugins.registry import client_with_devices
 from pjrt.stablehlo.files.contents import FileContents
 from pjrt.stablehlo.tree import NodeTypes
 

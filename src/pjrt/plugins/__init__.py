@@ -28,7 +28,7 @@ from pjrt.plugins.registry import (
 from pjrt.plugins.visible_devices import VisibleDevices
 
 if TYPE_CHECKING:
-    from pjrt.plugins.reloading import reload
+    from pjrt.plugins.registry import reload
 
 __all__ = [
     "Declaration",

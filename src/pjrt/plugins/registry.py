@@ -1,24 +1,225 @@
-"""The registry: the way from a name to a client, the loaded plugins, and the default device."""
+"""The registry: the catalog of plugins, the way from a name to a client, the loaded plugins, and the default device."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+import sys
+import time
+import zlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pjrt.api.errors import AlreadyExistsError, InvalidArgumentError, NotFoundError, PjrtError
+from pjrt import system
+from pjrt.api.client import Client
+from pjrt.api.errors import AlreadyExistsError, FailedPreconditionError, InvalidArgumentError, NotFoundError, PjrtError
 from pjrt.plugins import builtin, env_vars, visible_devices
-from pjrt.plugins.catalog import Catalog, at_path
 from pjrt.plugins.declaration import Declaration, Sharing, is_path, topology_lines
-from pjrt.plugins.job_options import job_options
-from pjrt.plugins.loader import Loader, Slot, import_place
+from pjrt.plugins.loader import Loader, Slot, import_place, open_plugin
+from pjrt.plugins.visible_devices import job_options
 
 if TYPE_CHECKING:
-    from pjrt.api.client import Client
     from pjrt.api.plugin import Plugin
     from pjrt.api.topology import TopologyDescription
     from pjrt.plugins.visible_devices import VisibleDevices
+
+
+class Catalog:
+    """The plugins by name in this process.
+
+    Attributes:
+        registered: the plugins that the program registered, by name.
+    """
+
+    def __init__(self) -> None:
+        self.registered: dict[str, Declaration] = {}
+        self._discovered: dict[bool, tuple[object, Mapping[str, Declaration]]] = {}
+
+    def all(self) -> Mapping[str, Declaration]:
+        """Return all plugins by name, in the order of precedence."""
+        discovered = self._discover(installed=True)
+        registered = {name: _before(plugin, discovered.get(name)) for name, plugin in tuple(self.registered.items())}
+        return {**registered, **{name: plugin for name, plugin in discovered.items() if name not in registered}}
+
+    def find(self, name: str) -> Declaration | None:
+        """Return a plugin by its name or an alias; ``None`` if there is none.
+
+        An alias may mean a shadowed plugin. For a built-in device nothing is searched.
+        """
+        plugin = self.registered.get(name) or self._builtin(name)
+        if plugin is not None:
+            return plugin
+        everything = self.all()
+        if name in everything:
+            return everything[name]
+        for plugin in everything.values():
+            if name in plugin.aliases:
+                return plugin
+            for hidden in plugin.shadowed:
+                if name in hidden.aliases:
+                    return replace(hidden, name=name, aliases=())
+        return None
+
+    def forget_discovered(self) -> None:
+        """Have plugins searched for again at the next question."""
+        self._discovered = {}
+
+    def unknown(self, name: str) -> NotFoundError:
+        """Return the error for a name that no plugin has, with the names that there are."""
+        from pjrt.plugins.discovery import wheels
+
+        advice = wheels.advice(name)
+        if advice:
+            return NotFoundError(
+                f"the plugin of {name!r} is not installed: get it with {advice}, or give the path of the plugin's "
+                "library"
+            )
+        plugins = self.all()
+        names = ", ".join(sorted(name for name, plugin in plugins.items() if not plugin.problem))
+        others = ", ".join(sorted(vendor for vendor in wheels.vendors() if vendor not in plugins))
+        wheel = f" one from a vendor's wheel ({others})," if others else ""
+        module, _, function = name.partition(":")
+        file = f"a function of a module is given by its file, as {module}.py:{function}; " if function else ""
+        return NotFoundError(
+            f"there is no device called {name!r}: expected one of {names},{wheel} or the path of a plugin's library; "
+            f"{file}run 'pjrt plugins' for details"
+        )
+
+    def _builtin(self, name: str) -> Declaration | None:
+        """Return a built-in device with the user's configuration."""
+        if name not in builtin.DEVICES:
+            return None
+        if not os.environ.get(env_vars.NAMES_AND_PATHS) and env_vars.config_state() is None:
+            return builtin.DEVICES[name]
+        return self._discover(installed=False)[name]
+
+    def _discover(self, *, installed: bool) -> Mapping[str, Declaration]:
+        """Return the discovered plugins by name; the search is repeated only where its result may have changed."""
+        state = _state()
+        last, plugins = self._discovered.get(installed, (None, {}))
+        if last != state:
+            # Here, because a built-in device does without this and all that it imports.
+            from pjrt.plugins.discovery import precedence
+
+            discover = precedence.discover if installed else precedence.discover_configured
+            plugins = _by_name(discover())
+            self._discovered[installed] = state, plugins
+        return plugins
+
+
+def at_path(name: str | os.PathLike[str]) -> Declaration | None:
+    """Return the plugin of a library's path, or of ``FILE.py:ATTRIBUTE``; ``None`` if this is neither.
+
+    Raises:
+        NotFoundError: the Python file does not exist. A library is looked for when it is loaded.
+    """
+    if isinstance(name, str) and ".py:" in name:
+        return _in_python_file(name)
+    if isinstance(name, str) and not is_path(name):
+        return None
+    from pjrt.plugins.discovery import wheels
+
+    return wheels.declare_library(Path(os.path.abspath(os.path.expanduser(name))))
+
+
+def _in_python_file(name: str) -> Declaration:
+    file, _, attribute = name.rpartition(":")
+    path = os.path.abspath(os.path.expanduser(file))
+    if not os.path.isfile(path) or not attribute.isidentifier():
+        raise NotFoundError(f"{name!r}: expected FILE.py:ATTRIBUTE with the path of a file; there is none at {path}")
+    return Declaration(name, "a file", factory=f"{path}:{attribute}")
+
+
+def _before(plugin: Declaration, other: Declaration | None) -> Declaration:
+    return plugin if other is None else replace(plugin, shadowed=(other, *other.shadowed))
+
+
+def _by_name(plugins: Iterable[Declaration]) -> Mapping[str, Declaration]:
+    return {plugin.name: plugin for plugin in plugins}
+
+
+def _state() -> object:
+    """Return a value that changes when discovery may have another result: new variables, search paths or files."""
+    variables = (env_vars.NAMES_AND_PATHS, env_vars.PLUGIN_FOLDERS, env_vars.CONFIG)
+    return tuple(map(os.environ.get, variables)), tuple(sys.path), env_vars.config_state()
+
+
+# A process that asks for the default device has to search all installed packages, which takes as long as to make a
+# client of ``cpu``. On most machines it finds nothing. So a process that finds nothing leaves a note, and later
+# processes
+# with the same folders search only where a folder has changed, or where hardware has appeared for a plugin that was
+# found.
+
+_FORMAT = "pjrt search 1"
+_NAMESPACE = "jax_plugins"  # a folder with plugins inside the folders of sys.path
+_SETTLED_NS = 2_000_000_000
+_MOST_NOTES = 100
+
+
+def has_only_builtin() -> bool:
+    """Whether an earlier process has searched the same folders in the same state, and the built-in devices came first.
+
+    No, if anything else decides: an environment variable or a configuration file that names plugins.
+    """
+    if _is_configured():
+        return False
+    folders = _search_folders()
+    try:
+        state, *patterns = _note_of(folders).read_text(encoding="utf-8").splitlines()
+    except (OSError, ValueError):
+        return False
+    return state == repr(_search_state(folders)) and not system.any_file(patterns)
+
+
+def note_search(plugins: Iterable[Declaration]) -> None:
+    """Leave a note that a search found these plugins, of which a built-in device is the default one.
+
+    Plugins of wheels are noted if only their hardware is missing. With any other plugin each process searches: there is
+    more that can change than folders.
+    """
+    patterns: list[str] = []
+    for plugin in plugins:
+        if plugin.origin == builtin.ORIGIN:
+            continue
+        if plugin.problem or not plugin.hardware or not plugin.origin.startswith("wheel "):
+            return
+        patterns += plugin.hardware
+    folders = _search_folders()
+    state = _search_state(folders)
+    newest = max((stamp[-1] for stamp in state[1:] if stamp is not None), default=0)
+    # A folder may change once more within the resolution of its time, as it does while a package is installed.
+    if _is_configured() or time.time_ns() - newest < _SETTLED_NS:
+        return
+    path = _note_of(folders)
+    try:
+        system.make_protected_folder(path.parent)
+        notes = list(path.parent.iterdir())
+        for old in notes if len(notes) > _MOST_NOTES else ():
+            old.unlink(missing_ok=True)
+        system.write_whole(path, "\n".join([repr(state), *patterns]).encode())
+    except OSError:
+        pass  # Without a folder for caches, each process searches.
+
+
+def _is_configured() -> bool:
+    variables = (env_vars.NAMES_AND_PATHS, env_vars.PLUGIN_FOLDERS, env_vars.CONFIG)
+    return any(map(os.environ.get, variables)) or env_vars.config_state() is not None
+
+
+def _search_folders() -> list[str]:
+    places = [os.path.abspath(place) for place in dict.fromkeys(sys.path)]
+    return [*places, *(os.path.join(place, _NAMESPACE) for place in places)]
+
+
+def _search_state(folders: Sequence[str]) -> tuple[Any, ...]:
+    """Return the state of the folders, and of all else that decides what a search finds."""
+    return (_FORMAT, sys.version, __file__, *folders), *map(system.file_stamp, folders)
+
+
+def _note_of(folders: Sequence[str]) -> Path:
+    return system.cache_folder() / "search" / f"{zlib.crc32(repr(folders).encode()):08x}.txt"
+
 
 _catalog = Catalog()
 _loader = Loader()
@@ -83,9 +284,9 @@ def _with_layers(plugin: Plugin) -> Plugin:
 def _in_own_words(plugin: Declaration, options: Mapping[str, Any]) -> Mapping[str, Any]:
     if "memory" not in options and "memory_fraction" not in options:
         return options
-    from pjrt.plugins import memory_options
+    from pjrt.plugins import loader
 
-    return memory_options.translate(plugin, options)
+    return loader.translate_memory(plugin, options)
 
 
 def assign_devices(
@@ -357,13 +558,12 @@ def default() -> str:
 
 def _best() -> str:
     """Return the first of ``available``, without a search where its result is known."""
-    from pjrt.plugins import search_cache  # here: most programs name their device
 
-    if not _catalog.registered and search_cache.has_only_builtin():
+    if not _catalog.registered and has_only_builtin():
         return builtin.DEFAULT
     best = next(iter(available()), builtin.DEFAULT)
     if best == builtin.DEFAULT and not _catalog.registered:
-        search_cache.note(declarations())
+        note_search(declarations())
     return best
 
 
@@ -374,10 +574,10 @@ def _library_of_environment() -> str:
             f"{env_vars.DEVICE}=LIBRARY takes the plugin's library from {env_vars.LIBRARY_PATH}, which is not set: "
             "expected the library's absolute path"
         )
-    from pjrt.plugins.discovery import safe_paths
+    from pjrt.plugins import schema
 
     try:
-        return str(safe_paths.library_path(path))
+        return str(schema.library_path(path))
     except PjrtError as error:
         raise type(error)(f"{env_vars.LIBRARY_PATH}={path}: {error.message}") from None
 
@@ -397,3 +597,123 @@ def refresh() -> None:
     Changes of the environment variables, of the configuration file and of ``sys.path`` are noticed without it.
     """
     _catalog.forget_discovered()
+
+
+NUM_DEVICES = "num_devices"
+"""The option by which a device makes more devices, as ``cpu`` has it."""
+
+
+def client_with_devices(
+    name: str | os.PathLike[str] | None, count: int, options: Mapping[str, Any] | None = None
+) -> Client:
+    """Return a new client of a device with at least a number of devices, or with its default number if it cannot.
+
+    Args:
+        name: as of ``pjrt.client``.
+        count: the number of devices.
+        options: the options of the client. If ``num_devices`` is among them, it is followed.
+
+    Raises:
+        PjrtError: as for ``pjrt.client``.
+    """
+    options = dict(options or {})
+    made = client(name, **options)
+    if len(made.devices) >= count or NUM_DEVICES in options:
+        return made
+    made.close()
+    try:
+        larger = client(name, **options, **{NUM_DEVICES: count})
+    except (InvalidArgumentError, TypeError):  # TypeError: a function that makes clients and takes no such option
+        return client(name, **options)
+    return larger
+
+
+# New clients run the new code. Existing clients and their objects keep the old code until they are closed. Nothing is
+# unloaded: a library stays in memory, and old modules stay as long as something refers to them.
+
+
+def reload(name: str | os.PathLike[str], *, force: bool = False) -> tuple[Path, ...]:
+    """Load the present library or Python source of a plugin, if a file of it has changed since it was loaded.
+
+    JAX makes a client of the new code after ``jax.extend.backend.clear_backends()``. A plugin that is not loaded is
+    loaded.
+
+    Args:
+        name: the plugin's name, or its library's path.
+        force: whether to load it again although no file has changed.
+
+    Returns:
+        The changed files; empty if none has changed, or the plugin was not loaded before.
+
+    Raises:
+        FailedPreconditionError: the new code cannot be loaded, and the old stays in use; or the plugin cannot be
+            loaded twice in a process: a built-in device, a vendor's library that is declared ``resident``, a factory
+            that is not at the top level of a module, a package with a compiled module.
+        NotFoundError: there is no plugin of that name.
+    """
+    from pjrt.plugins.loader import place_of  # here and below: a program that reloads nothing does without
+
+    declaration = declaration(name)
+    slot = slot(declaration)
+    place = place_of(declaration)
+    with slot.lock:
+        if slot.plugin is not None:
+            _check_reloadable(declaration, place)
+            changed = slot.changed_files()
+            if not changed and not force:
+                return ()
+        else:
+            changed = ()
+        if place:
+            _import_anew(declaration, slot, place, changed)
+        else:
+            slot.fill(open_plugin)
+        return changed
+
+
+def files(name: str | os.PathLike[str]) -> frozenset[Path]:
+    """Return the files that a plugin is loaded from: its library, or its source; none for a built-in device.
+
+    Raises:
+        NotFoundError: there is no plugin of that name.
+    """
+    from pjrt.plugins.loader import ModuleFiles, place_of
+
+    declaration = declaration(name)
+    if declaration.library is not None:
+        return frozenset({declaration.library})
+    place = place_of(declaration)
+    return frozenset(ModuleFiles.of(place).on_disk()) if place else frozenset()
+
+
+def _check_reloadable(declaration: Declaration, place: str) -> None:
+    name = declaration.name
+    if declaration.library is not None:
+        if declaration.resident:
+            raise FailedPreconditionError(
+                f"{declaration.library}: the library of {name!r} cannot be loaded twice in a process, for "
+                f"{declaration.resident}; start a new process for new code of it"
+            )
+    elif str(declaration.factory).startswith("pjrt."):
+        raise FailedPreconditionError(f"the device {name!r} is built-in, a part of this package; it cannot be reloaded")
+    elif not place:
+        raise FailedPreconditionError(
+            f"the device {name!r} was registered as an object that is not at the top level of a module, so its source "
+            "is unknown; register it by its place, such as factory='mydevice:make_client'"
+        )
+
+
+def _import_anew(declaration: Declaration, slot: Slot, place: str, changed: tuple[Path, ...]) -> None:
+    from pjrt.plugins.loader import ModuleFiles
+
+    with ModuleFiles.of(place).imported_anew():
+        try:
+            slot.fill(lambda _: open_plugin(replace(declaration, factory=place)))
+        except Exception as error:
+            stays = ", and stays as it was" if slot.plugin else ""
+            missing = ", ".join(str(path) for path in changed if not path.exists())
+            gone = f"no longer there: {missing}; " if missing else ""
+            reason = error.message if isinstance(error, PjrtError) else error
+            raise FailedPreconditionError(
+                f"the device {declaration.name!r} cannot be loaded as it is now{stays}: {gone}{reason}"
+            ) from error

@@ -1,20 +1,24 @@
 """The facts of a plugin as tables of plain values: which keys there are, and which values each of them takes.
 
 A plugin's manifest (``pjrt-plugin-NAME.json``) and the tables ``[plugins.NAME]`` of the configuration file have the
-same keys. They are data: a ``factory`` names what is imported when its plugin is loaded, and nothing here imports it.
+same keys. They are data: a ``factory`` names what is imported when its plugin is loaded, and nothing here imports it. A
+``library`` is a path, which is checked here to be safe to load.
 """
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Any, cast
 
+from pjrt import system
 from pjrt.api.device import NamedValue
-from pjrt.api.errors import InvalidArgumentError
+from pjrt.api.errors import DataLossError, InvalidArgumentError, NotFoundError, PermissionDeniedError
 from pjrt.plugins.declaration import Declaration, MemoryOptions, ProcessOptions, Sharing
+from pjrt.system import elf
 
 
 def parse_file(path: Path, parse: Callable[[str], Any], language: str) -> Any:
@@ -216,3 +220,123 @@ _READERS: dict[str, Callable[[str, object], Any]] = {
 
 KEYS = tuple(_READERS)
 """The keys that a table may have."""
+
+
+def library_path(path: str) -> Path:
+    """Return the path of a library that a variable or the configuration file names, with links resolved.
+
+    Raises:
+        InvalidArgumentError: the path is relative, or leads to something that is no file.
+        NotFoundError: nothing is at the path.
+        PermissionDeniedError: every user of the machine could put another library there.
+        DataLossError: the file is cut off.
+    """
+    resolved = safe_path(path)
+    if not resolved.is_file():
+        kind = "a folder" if resolved.is_dir() else "something else"
+        raise InvalidArgumentError(f"{path}: expected a regular file, found {kind}")
+    _check_complete(resolved)
+    return resolved
+
+
+def installed_library(path: str | Path) -> Path:
+    """Return the path of a library that an installed package names, with links resolved.
+
+    Its permissions are not checked: it is as safe as the package.
+
+    Raises:
+        NotFoundError: the file does not exist.
+        DataLossError: the file is cut off.
+    """
+    try:
+        resolved = Path(path).resolve()
+    except RuntimeError as error:  # pathlib's error for a loop of links, before Python 3.13
+        raise NotFoundError(f"{path}: its links form a loop; install the package again") from error
+    if not resolved.is_file():
+        raise NotFoundError(f"{path}: there is no such file; install the package again")
+    _check_complete(resolved)
+    return resolved
+
+
+def safe_path(path: str) -> Path:
+    """Return an absolute path with links resolved, after a check that only its owner can replace what is there.
+
+    Raises:
+        InvalidArgumentError: the path is relative.
+        NotFoundError: nothing is at the path.
+        PermissionDeniedError: every user of the machine could put something else there.
+    """
+    expanded = os.path.expanduser(path)
+    if not os.path.isabs(expanded):
+        raise InvalidArgumentError(
+            f"{path!r} is a relative path, which depends on the current folder; write the absolute path"
+        )
+    try:
+        danger = system.writable_by_everyone(expanded)
+        resolved = Path(expanded).resolve(strict=True)
+    except OSError as error:
+        raise NotFoundError(f"{path}: {error.strerror or error}".replace("No such", "there is no such")) from error
+    except RuntimeError as error:  # as above
+        raise NotFoundError(f"{path}: its links form a loop") from error
+    if danger:
+        raise PermissionDeniedError(f"{path} is not safe: {danger}; remove that permission, or move the file")
+    return resolved
+
+
+def _check_complete(path: Path) -> None:
+    missing = elf.missing_bytes(path)
+    if missing is not None:
+        size, needed = missing
+        raise DataLossError(f"{path} is cut off: it has {size} bytes, and its header requires at least {needed}")
+
+
+MANIFEST_PREFIX = "pjrt-plugin-"
+MANIFEST_SUFFIX = ".json"
+
+# JAX reads such files too, where PJRT_NAMES_AND_LIBRARY_PATHS names one, and has other names for two keys.
+_NAMES_IN_JAX = {"library_path": "library", "create_options": "options"}
+
+
+def manifest_name(name: str) -> str:
+    """Return the name of a plugin's manifest."""
+    return f"{MANIFEST_PREFIX}{name}{MANIFEST_SUFFIX}"
+
+
+def read_manifest(path: Path) -> dict[str, Any]:
+    """Return the fields of a manifest, as ``schema.read_table`` does. A library's path is relative to the manifest.
+
+    Raises:
+        InvalidArgumentError: the file cannot be read, is not JSON, or has an unknown key.
+    """
+    content = parse_file(path, json.loads, "JSON")
+    if isinstance(content, dict):
+        content = {_NAMES_IN_JAX.get(key, key): value for key, value in content.items() if value is not None}
+    try:
+        fields = read_table(content)
+        if "disabled" in fields:
+            raise InvalidArgumentError("unknown key 'disabled': only the configuration file turns a plugin off")
+    except InvalidArgumentError as error:
+        raise InvalidArgumentError(f"{path}: {error.message}") from error
+    if "library" in fields:
+        fields["library"] = str(path.parent / fields["library"])
+    return fields
+
+
+def with_code(
+    plugin: Declaration, fields: Mapping[str, Any], check: Callable[[str], Path] = library_path
+) -> Declaration:
+    """Return a plugin with the library or the factory of a table, if it has one.
+
+    Args:
+        plugin: the other facts.
+        fields: the table, as ``schema.read_table`` returns it.
+        check: checks the library's path and returns it.
+
+    Raises:
+        PjrtError: the table has both, or its library cannot be loaded; the message is the reason.
+    """
+    if "library" in fields and "factory" in fields:
+        raise InvalidArgumentError("expected a library or a factory, found both")
+    if "library" in fields:
+        return replace(plugin, library=check(fields["library"]), factory=None)
+    return replace(plugin, library=None, factory=fields["factory"]) if "factory" in fields else plugin

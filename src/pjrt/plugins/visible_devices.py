@@ -1,13 +1,14 @@
-"""The devices of a machine that each of several processes uses, assigned before any client is made.
+"""The devices of a machine that each of several processes uses, and the place of a process in a job.
 
 A job's launcher (``torchrun``, ``torch_xla.launch``, ``multiprocessing``) numbers the processes of a machine from 0;
-``assign_devices`` gives each process its devices. A plugin declares how it learns them: from options of its clients
-(``processes``), or from environment variables (``partition``).
+``assign_devices`` gives each process its devices before any client is made. A plugin declares how it learns them: from
+options of its clients (``processes``), or from environment variables (``partition``).
 """
 
 from __future__ import annotations
 
 import os
+import sys
 import threading
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -198,3 +199,33 @@ def _forget() -> None:
 
 
 system.after_fork_in_child(_forget)
+
+
+_clients_made: dict[str, int] = {}
+_clients_lock = threading.Lock()
+
+
+def job_options(plugin: Declaration, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options for a new client of a plugin in C: the place of this process, and the job's key-value store.
+
+    Each client has keys of its own in the store. The processes make their clients of a plugin in the same order, so
+    that the keys of each client are the same in all of them.
+
+    Args:
+        plugin: the plugin.
+        options: the other options. If the caller gives a ``key_value_store``, or None for it, that decides.
+    """
+    # There is no job if nobody has imported its package, which is not small.
+    package = sys.modules.get("pjrt.distributed")
+    job = None if package is None else package.current()
+    if job is None or plugin.library is None or "key_value_store" in options:
+        return {}
+    from pjrt.api.key_value_store import PrefixedStore  # here: few processes are in a job
+
+    with _clients_lock:
+        number = _clients_made[plugin.name] = _clients_made.get(plugin.name, -1) + 1
+    place: dict[str, Any] = {"key_value_store": PrefixedStore(job.store, f"pjrt/plugins/{plugin.name}/{number}")}
+    if plugin.processes is not None:
+        numbers = {plugin.processes.index: job.process_index, plugin.processes.total: job.process_count}
+        place |= {name: number for name, number in numbers.items() if name}
+    return place

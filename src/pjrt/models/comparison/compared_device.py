@@ -16,7 +16,7 @@ from pjrt.api.compile_options import CompileOptions
 from pjrt.api.errors import InvalidArgumentError
 from pjrt.api.program import Program
 from pjrt.models.replica_arrays import put_each, values_of_replicas
-from pjrt.plugins.device_count import client_with_devices
+from pjrt.plugins.registry import client_with_devices
 
 Array = np.ndarray[Any, Any]
 Row = Sequence[Array]

@@ -11,7 +11,7 @@ from typing import Any
 
 from pjrt.plugins import builtin
 from pjrt.plugins.declaration import Declaration
-from pjrt.plugins.discovery import config_file, directories, entry_points, names_and_paths, namespace, wheels
+from pjrt.plugins.discovery import configuration, packages, wheels
 from pjrt.plugins.discovery.packages import normalized
 
 
@@ -43,12 +43,12 @@ def discover_configured() -> Sequence[Declaration]:
 
 
 def _configured(candidates: Sequence[Candidate], *, all_installed: bool) -> Sequence[Declaration]:
-    plugins = (*merge(candidates), *config_file.problems())
-    return config_file.apply(plugins, all_installed=all_installed)
+    plugins = (*merge(candidates), *configuration.problems())
+    return configuration.apply(plugins, all_installed=all_installed)
 
 
 def _named_by_user() -> Iterator[Candidate]:
-    for source in (names_and_paths.find(), config_file.find()):
+    for source in (configuration.find_named(), configuration.find_in_file()):
         for plugin in source:
             yield Candidate(plugin, named_by_user=True)
 
@@ -58,13 +58,13 @@ def _builtin() -> Iterator[Candidate]:
 
 
 def _installed() -> Iterator[Candidate]:
-    points = entry_points.read()
+    points = packages.read_entry_points()
     for source in (
-        directories.find(),
-        entry_points.find(points),
+        configuration.find_in_folders(),
+        packages.find_declared(points),
         wheels.find(),
-        entry_points.find_for_frameworks(points),
-        namespace.find(),
+        packages.find_for_frameworks(points),
+        packages.find_in_namespace(),
     ):
         yield from map(Candidate, source)
 

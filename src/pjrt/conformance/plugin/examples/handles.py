@@ -13,7 +13,7 @@ from pjrt.capi import raw
 from pjrt.conformance.plugin.executions import compile_options
 from pjrt.conformance.plugin.outcome import Unsupported
 from pjrt.conformance.plugin.subject import Subject
-from pjrt.plugins.discovery.vendors.gpu_targets import cuda_options, rocm_options
+from pjrt.plugins.discovery.wheels import cuda_options, rocm_options
 
 _CHANNEL = 3
 _PATIENCE = 10.0

@@ -1,8 +1,4 @@
-"""The configuration file, ``plugins.toml`` in the user's configuration folder or at the path in ``PJRT_CONFIG``.
-
-A table ``[plugins.NAME]`` with a ``library`` or a ``factory`` declares a plugin; one without changes the facts of the
-plugin that another source finds under that name.
-"""
+"""Plugins that the user's configuration names: two environment variables, and the configuration file."""
 
 from __future__ import annotations
 
@@ -13,13 +9,105 @@ import tomllib
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
+from pjrt import system
 from pjrt.api.errors import InvalidArgumentError, PjrtError
-from pjrt.plugins import schema
+from pjrt.plugins import env_vars, schema
 from pjrt.plugins.declaration import Declaration, is_path
-from pjrt.plugins.discovery import manifest, safe_paths
 from pjrt.plugins.env_vars import CONFIG, FileState, config_path, config_state
+
+# A path is that of a library, or of a manifest in JSON. On Windows the separator is ``;``, not the colon.
+
+NAMES_AND_PATHS = env_vars.NAMES_AND_PATHS
+
+
+def find_named() -> Iterator[Declaration]:
+    """Return the plugins in the variable's order."""
+    for part in filter(None, (part.strip() for part in os.environ.get(NAMES_AND_PATHS, "").split(","))):
+        name, separator, path = part.partition(os.pathsep)
+        try:
+            if not name or not separator or not path or os.pathsep in path:
+                raise InvalidArgumentError(f"expected name{os.pathsep}path, found {part!r}")
+            yield declare(name, NAMES_AND_PATHS, path)
+        except PjrtError as error:
+            yield Declaration(name or part, NAMES_AND_PATHS, problem=error.message)
+
+
+def declare(name: str, origin: str, path: str) -> Declaration:
+    """Return the declaration of a plugin's library, or of a manifest that names one.
+
+    Raises:
+        PjrtError: the path, the manifest or the library cannot be used; the message is the reason.
+    """
+    if is_path(name):
+        raise InvalidArgumentError(f"expected a name before the path, found {name!r}")
+    if not path.endswith(schema.MANIFEST_SUFFIX):
+        return Declaration(name, origin, library=schema.library_path(path))
+    fields = schema.read_manifest(schema.safe_path(path))
+    return schema.with_code(schema.amend(Declaration(name, origin), fields), fields)
+
+
+# In a folder, plugins are the libraries ``pjrt-plugin-NAME.so`` (or the system's suffix) and the manifests
+# ``pjrt-plugin-NAME.json``, which belong to a library of the same name in the folder or contain a library's path.
+
+PLUGIN_FOLDERS = env_vars.PLUGIN_FOLDERS
+
+
+def find_in_folders() -> Iterator[Declaration]:
+    """Return the plugins in the variable's order, those of one folder sorted by name."""
+    for entry in filter(None, os.environ.get(PLUGIN_FOLDERS, "").split(os.pathsep)):
+        try:
+            path = schema.safe_path(entry)
+        except PjrtError as error:
+            yield Declaration(entry, PLUGIN_FOLDERS, problem=error.message)
+            continue
+        if path.is_dir():
+            yield from _in_folder(path)
+        else:
+            yield _declared(Path(os.path.expanduser(entry)))
+
+
+def _in_folder(folder: Path) -> Iterator[Declaration]:
+    try:
+        entries = sorted(folder.iterdir())
+    except OSError as error:
+        yield Declaration(str(folder), PLUGIN_FOLDERS, problem=f"the folder cannot be read: {error.strerror or error}")
+        return
+    manifests = {_name(path) for path in entries if _is_named(path, schema.MANIFEST_SUFFIX)}
+    for path in entries:
+        is_library = _is_named(path, *system.library_suffixes())
+        if _is_named(path, schema.MANIFEST_SUFFIX) or (is_library and _name(path) not in manifests):
+            yield _declared(path)
+
+
+def _declared(path: Path) -> Declaration:
+    name, origin = _name(path), f"{PLUGIN_FOLDERS} {path}"
+    try:
+        plugin = declare(name, origin, str(path))
+        if plugin.library is not None or plugin.factory is not None:
+            return plugin
+        for suffix in system.library_suffixes():
+            if path.with_suffix(suffix).exists():
+                return replace(plugin, library=schema.library_path(str(path.with_suffix(suffix))))
+    except PjrtError as error:
+        return Declaration(name, origin, problem=error.message)
+    expected = schema.MANIFEST_PREFIX + name + system.library_suffixes()[0]
+    return replace(plugin, problem=f"the manifest names no library, and there is no {expected} beside it")
+
+
+def _is_named(path: Path, *suffixes: str) -> bool:
+    return path.name.startswith(schema.MANIFEST_PREFIX) and path.suffix in suffixes and len(_name(path)) > 0
+
+
+def _name(path: Path) -> str:
+    return path.stem.removeprefix(schema.MANIFEST_PREFIX)
+
+
+# A table ``[plugins.NAME]`` with a ``library`` or a ``factory`` declares a plugin; one without changes the facts of
+# the
+# plugin that another source finds under that name.
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +125,7 @@ class _Content:
     problems: tuple[Declaration, ...] = ()
 
 
-def find() -> Iterator[Declaration]:
+def find_in_file() -> Iterator[Declaration]:
     """Return the plugins that the file declares, in its order."""
     yield from _content(config_state()).plugins
 
@@ -93,7 +181,7 @@ def _origin() -> str:
 
 
 def _read(name: str) -> _Content:
-    path = safe_paths.safe_path(name)
+    path = schema.safe_path(name)
     content = schema.parse_file(path, tomllib.loads, "TOML")
     tables, problems = content.pop("plugins", {}), []
     if not isinstance(tables, dict):
@@ -108,7 +196,7 @@ def _read(name: str) -> _Content:
             if is_path(plugin_name):
                 raise InvalidArgumentError("expected a name that is no path")
             fields = schema.read_table(table)
-            plugin = manifest.with_code(Declaration(plugin_name, f"{_origin()} {path}"), fields)
+            plugin = schema.with_code(Declaration(plugin_name, f"{_origin()} {path}"), fields)
             if plugin.library or plugin.factory:
                 plugins.append(plugin)
             facts[plugin_name] = fields
