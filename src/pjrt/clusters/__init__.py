@@ -13,9 +13,8 @@ if TYPE_CHECKING:
 __all__ = ["ClusterClient", "array_from_hosts", "host_client"]
 
 _HOMES = {
-    ".client.client": "ClusterClient",
-    ".host_arrays": "array_from_hosts",
-    ".workers.host_client": "host_client",
+    ".client.client": "ClusterClient array_from_hosts",
+    ".workers.worker": "host_client",
 }
 
 

@@ -26,10 +26,9 @@ from pjrt.api.future import Promise
 from pjrt.distributed.messages import MAX_BYTES, Message
 from pjrt.host_memory.array import array_dtype
 
-# A call runs any code in the worker, and its result may run code in the controller: it is any object that the user's
-# function returns, and what makes that is pickle. Both have shown each other that they belong to the cluster before,
-# and
-# trust each other so; the page on clusters says it.
+# From the controller: a call runs any code in the worker, and its result may run code in the controller, because it is
+# any object that the user's function returns, and what makes that is pickle. Both have shown before that they belong to
+# the cluster, and trust each other so; the page on clusters says it.
 
 HostArray = np.ndarray[Any, Any]
 
@@ -128,6 +127,9 @@ class _Unpickler(pickle.Unpickler):
         return None if number is None else self._values[number]
 
 
+# From the workers: calls and answers are plain data (``pjrt.host.message``). A worker says which function it calls, and
+# runs no code of its own in the controller. They go as pieces in the messages of the link, which are short lines.
+
 _PIECE_BYTES = MAX_BYTES // 2  # base64 and the rest of the line need less than the other half
 
 
@@ -164,7 +166,7 @@ class LongValues:
 
 
 class ControllerCalls:
-    """The calls that have no answer yet.
+    """The calls of a worker that have no answer yet.
 
     Args:
         report: sends a message to the controller, as ``ControllerLink.report`` does.
@@ -237,13 +239,8 @@ class ControllerCalls:
         return promise.future
 
 
-# Calls and answers are plain data (``pjrt.host.message``): a worker says which function it calls, and runs no code of
-# its
-# own here.
-
-
 class ControllerFunctions:
-    """The functions, by number, and the calls of them that come from workers.
+    """The functions of a controller, by number, and the calls of them that come from workers.
 
     Args:
         send: sends a message to a worker, given its number.

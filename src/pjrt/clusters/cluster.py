@@ -28,17 +28,16 @@ from pjrt.clusters.workers.workers import (
 from pjrt.remote.client.client import RemoteClient
 from pjrt.remote.client.plugin import RemotePlugin
 
-# Three signs show that a worker is lost. Its process or a connection ends, which is noticed at once. Its machine,
-# network
-# or whole process stands still: the pings of the connection to its client, which gRPC's own threads answer, find that
-# within the heartbeat timeout, also while a long call keeps Python's lock. Or its Python alone stands still: then the
-# worker sends no signs of life to the leader of the job, which waits three times as long.
-
 _LINES = 10
 
 
 class Supervision:
-    """The supervision of the workers of one cluster.
+    """The supervision of the workers of one cluster: each loss is one error with its cause everywhere.
+
+    Three signs show that a worker is lost. Its process or a connection ends, which is noticed at once. Its machine,
+    network or whole process stands still: the pings of the connection to its client, which gRPC's own threads answer,
+    find that within the heartbeat timeout, also while a long call keeps Python's lock. Or its Python alone stands
+    still: then the worker sends no signs of life to the leader of the job, which waits three times as long.
 
     Args:
         workers: the workers.

@@ -234,7 +234,7 @@ def test_ctrl_c_ends_a_start(failing: Path) -> None:
 UNCLOSED = """
 import gc, os, sys
 import pjrt
-from pjrt.clusters.workers import running_clusters
+from pjrt.clusters.workers import workers
 
 client = pjrt.cluster(1, "reference", progress=False, logs="hide")
 (pid,) = client.call_on_hosts("os:getpid")
@@ -247,7 +247,7 @@ if sys.argv[1] == "collected":
 elif sys.argv[1] == "forked":
     child = os.fork()
     if not child:
-        running_clusters._close_all()  # as at its end: this must not end the workers
+        workers._close_running()  # as at its end: this must not end the workers
         os._exit(0)  # gRPC's own end would close the connections of the parent, too
     os.waitpid(child, 0)
     child = os.fork()         # and this one must not keep their connections when the controller is killed

@@ -49,9 +49,6 @@ def _watch(worker: int, alive: int) -> int:
     return code if code >= 0 else 128 - code
 
 
-# With the argument ``--guard``, the end of the standard input ends the worker, even if it stands still.
-
-
 def _main() -> int:
     bootstrap = sys.stdin.buffer.readline()
     if "--guard" in sys.argv:

@@ -64,10 +64,9 @@ class Bootstrap:
             ) from None
 
 
-# The token itself is never sent. The proofs also cover the controller's TLS certificate as each side has it: somebody
-# in
-# the middle has another certificate, so that the proofs of the two sides differ. That is why the certificate needs no
-# authority that the worker would have to know.
+# Each side proves to the other that it knows the cluster's token, which itself is never sent. The proofs also cover the
+# controller's TLS certificate as each side has it: somebody in the middle has another certificate, so that the proofs
+# of the two sides differ. That is why the certificate needs no authority that the worker would have to know.
 
 _NONCE_BYTES = 32
 
