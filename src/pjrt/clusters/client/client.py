@@ -16,7 +16,7 @@ from pjrt.api.client import Client
 from pjrt.api.compile_options import CompileOptions, DeviceAssignment
 from pjrt.api.device import Attributes, Device, MemorySpace
 from pjrt.api.element_type import AnyDType, ElementType
-from pjrt.api.errors import InvalidArgumentError, NotFoundError, PjrtError, UnimplementedError
+from pjrt.api.errors import FailedPreconditionError, InvalidArgumentError, NotFoundError, PjrtError, UnimplementedError
 from pjrt.api.executable import Executable, choose_place
 from pjrt.api.future import Future
 from pjrt.api.loaded_executable import LoadedExecutable
@@ -41,7 +41,7 @@ from pjrt.clusters.client.executable import (
     ClusterPortableExecutable,
     Compiler,
 )
-from pjrt.clusters.client.member import Member, closed
+from pjrt.clusters.client.member import Member
 from pjrt.ifrt.array import reduction_of
 
 _LACKING = (
@@ -52,15 +52,6 @@ _LACKING = (
     Feature.EXECUTE_CONTEXTS,
 )
 """The features whose calls name memory or functions of one process."""
-
-
-def _capabilities(client: ClusterClient) -> Capabilities:
-    """Return the capabilities of a cluster's devices."""
-    of_member = client.members[0].client.capabilities
-    features = {**of_member.features, **dict.fromkeys(_LACKING, False), Feature.HOST_CALLBACKS: can_call(client)}
-    if can_call(client):  # the workers are asked, who may have them or not
-        features.pop(Feature.MEMORY_STATISTICS, None)
-    return replace(of_member, num_devices=len(client.devices), features=features)
 
 
 class ClusterClient(Client):
@@ -153,8 +144,12 @@ class ClusterClient(Client):
 
     @property
     def capabilities(self) -> Capabilities:
-
-        return _capabilities(self)
+        of_member = self.members[0].client.capabilities
+        calls_functions = can_call(self)
+        features = {**of_member.features, **dict.fromkeys(_LACKING, False), Feature.HOST_CALLBACKS: calls_functions}
+        if calls_functions:  # the workers are asked, who may have them or not
+            features.pop(Feature.MEMORY_STATISTICS, None)
+        return replace(of_member, num_devices=len(self.devices), features=features)
 
     def lookup_device(self, device_id: int) -> Device:
         device = self._by_id.get(device_id) or self._outside.get(device_id)
@@ -384,7 +379,9 @@ class ClusterClient(Client):
             FailedPreconditionError: it was closed.
         """
         if self._is_closed:
-            raise closed(self.platform_name)
+            raise FailedPreconditionError(
+                f"the client of the cluster of {self.platform_name!r} was closed; make a new one"
+            )
 
     @property
     def is_closed(self) -> bool:

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Sequence
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from pjrt.api.client import Client
 from pjrt.api.device import Device, DeviceDescription
-from pjrt.api.errors import FailedPreconditionError, PjrtError, StatusCode
+from pjrt.api.errors import PjrtError, StatusCode
 
 LOSS_CODES = frozenset((StatusCode.UNAVAILABLE, StatusCode.CANCELLED))
 """The codes with which the client of a lost worker fails."""
@@ -130,6 +130,18 @@ class Member:
         raise self.named(error, place) from None
 
 
+def member_of(client: Any, workers: Sequence[tuple[str, int]], *, is_inner_node: bool) -> Member:
+    """Return the member that a worker or an inner node is in the cluster above it.
+
+    Args:
+        client: a ``RemoteClient`` of it.
+        workers: the host and the process of each worker that the client reaches.
+        is_inner_node: whether it is an inner node.
+    """
+    end = client.connection.end
+    return Branch(client, workers, end=end) if is_inner_node else Member(client, *workers[0], end=end)
+
+
 def check_all(members: Iterable[Member]) -> None:
     """Raise the error of the first of these members that is lost, if one is."""
     for member in members:
@@ -162,11 +174,6 @@ def names(members: Sequence[Member]) -> str:
     """Return the names of members; of many, those of the first three."""
     every = list(map(str, members))
     return ", ".join(every) if len(every) <= 4 else f"{', '.join(every[:3])} and {len(every) - 3} others"
-
-
-def closed(platform_name: str) -> FailedPreconditionError:
-    """Return the error of a client that was closed."""
-    return FailedPreconditionError(f"the client of the cluster of {platform_name!r} was closed; make a new one")
 
 
 class Branch(Member):

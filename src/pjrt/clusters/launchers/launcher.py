@@ -15,7 +15,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -274,7 +274,7 @@ class LocalLauncher(Launcher):
 
     def _keep(self, starts: Sequence[WorkerStart]) -> None:
         try:
-            self._handles.set_result(_start_all(starts))
+            self._handles.set_result(_start_all(starts, start_here))
         except BaseException as error:
             self._handles.set_exception(error)
         self._is_closed.wait()
@@ -288,10 +288,12 @@ class LocalLauncher(Launcher):
         self._is_closed.set()
 
 
-def _start_all(starts: Sequence[WorkerStart]) -> Sequence[WorkerHandle]:
+def _start_all(
+    starts: Sequence[WorkerStart], start_one: Callable[[WorkerStart], WorkerHandle]
+) -> Sequence[WorkerHandle]:
     handles: list[WorkerHandle] = []
     try:
-        handles.extend(map(start_here, starts))
+        handles.extend(map(start_one, starts))
     except BaseException:
         for handle in handles:
             handle.kill()
@@ -340,15 +342,7 @@ class SshLauncher(Launcher):
         self._python = _words(options.get("python", _PYTHON), "python")
 
     def start(self, starts: Sequence[WorkerStart]) -> Sequence[WorkerHandle]:
-        handles: list[WorkerHandle] = []
-        try:
-            for start in starts:
-                handles.append(WorkerSubprocess(start, self._command_of(start.host), os.environ))  # noqa: PERF401
-        except BaseException:
-            for handle in handles:
-                handle.kill()
-            raise
-        return handles
+        return _start_all(starts, lambda start: WorkerSubprocess(start, self._command_of(start.host), os.environ))
 
     def _command_of(self, host: str) -> list[str]:
         quiet = _QUIET if Path(self._command[0]).name == "ssh" else ()

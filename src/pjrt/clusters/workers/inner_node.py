@@ -11,7 +11,7 @@ from typing import Any
 
 from pjrt.api.errors import PjrtError, StatusCode, UnavailableError
 from pjrt.clusters.client.client import ClusterClient
-from pjrt.clusters.client.member import Branch, Member, reason_of
+from pjrt.clusters.client.member import Member, member_of, reason_of
 from pjrt.clusters.workers.handshake import Child, InnerNodeAssignment, bracketed, server_files
 from pjrt.distributed.messages import Message
 from pjrt.system.python_process import module_command, module_environment
@@ -84,19 +84,7 @@ def _connected(assignment: InnerNodeAssignment, files: Mapping[str, Any], child:
     }
     name = {"server_name": child.server_name} if child.server_name else {}
     client = RemotePlugin().client(address=child.address, heartbeat_timeout=assignment.heartbeat_timeout, **own, **name)
-    return member_of(child, client)
-
-
-def member_of(child: Child, client: Any) -> Member:
-    """Return the member that a worker or an inner node is in the cluster above it.
-
-    Args:
-        child: the worker or the inner node.
-        client: a ``RemoteClient`` of it.
-    """
-    if child.is_inner_node:
-        return Branch(client, child.workers, end=client.connection.end)
-    return Member(client, *child.workers[0], end=client.connection.end)
+    return member_of(client, child.workers, is_inner_node=child.is_inner_node)
 
 
 class _Losses:

@@ -29,7 +29,7 @@ from pjrt.api.errors import (
     UnavailableError,
 )
 from pjrt.api.printable import printable
-from pjrt.clusters.calls import ControllerCalls
+from pjrt.clusters.calls import ControllerCalls, call_function
 from pjrt.clusters.workers import handshake
 from pjrt.clusters.workers.handshake import Assignment, Bootstrap, InnerNodeAssignment, bracketed, server_files
 from pjrt.distributed import messages
@@ -64,7 +64,7 @@ class ControllerLink:
         self._loop = EventLoop()
         self._writer: asyncio.StreamWriter | None = None
         self.own_address = ""
-        self.on_message: Callable[[messages.Message], object] = lambda message: None
+        self.on_message: Callable[[Message], object] = lambda message: None
         try:
             self.assignment = self._loop.run(self._begin())
         except BaseException:
@@ -81,7 +81,7 @@ class ControllerLink:
             self._loop.run(self._close(), 2)
         self._loop.stop()
 
-    def _send(self, message: messages.Message) -> None:
+    def _send(self, message: Message) -> None:
         if self._writer is not None:
             messages.send(self._writer, **message)
 
@@ -172,7 +172,7 @@ class ControllerLink:
             await messages.hang_up(self._writer)
 
 
-def _expect(message: messages.Message | None, kind: str) -> messages.Message:
+def _expect(message: Message | None, kind: str) -> Message:
     if message is None:
         raise UnavailableError("the controller has closed the connection; see its output for the cause")
     if message.get("type") == "refused":
@@ -345,7 +345,6 @@ def _served(
         lost: is called with the reason when the controller, which leads the job, is lost.
     """
     from pjrt import remote
-    from pjrt.clusters.calls import call_function
     from pjrt.distributed import initialization
     from pjrt.plugins import registry
 

@@ -123,16 +123,16 @@ class StartProgress:
     @property
     def ready(self) -> int:
         """The number of workers that serve."""
-        return sum(state == "serving" for state in self.states)
+        return sum(state == SERVING for state in self.states)
 
     @property
     def awaited(self) -> Sequence[str]:
         """The names of the workers that do not serve yet."""
-        return [worker for worker, state in zip(self.workers, self.states, strict=True) if state != "serving"]
+        return [worker for worker, state in zip(self.workers, self.states, strict=True) if state != SERVING]
 
     def __str__(self) -> str:
         awaited = [
-            f"{worker} ({state})" for worker, state in zip(self.workers, self.states, strict=True) if state != "serving"
+            f"{worker} ({state})" for worker, state in zip(self.workers, self.states, strict=True) if state != SERVING
         ]
         further = f" and {len(awaited) - _MOST_NAMED} more" if len(awaited) > _MOST_NAMED else ""
         waiting = f"; waiting for {', '.join(awaited[:_MOST_NAMED])}{further}" if awaited else ""
@@ -153,7 +153,8 @@ class ProgressLine:
         if not _is_terminal():
             return
         self._is_shown = True
-        print(f"\r\x1b[2K{printable(str(progress))[: _columns() - 1]}", end="", file=sys.stderr, flush=True)
+        columns = shutil.get_terminal_size().columns
+        print(f"\r\x1b[2K{printable(str(progress))[: columns - 1]}", end="", file=sys.stderr, flush=True)
 
     def clear(self) -> None:
         """Remove the line."""
@@ -167,12 +168,6 @@ def _is_terminal() -> bool:
         return sys.stderr.isatty()
     except (AttributeError, ValueError):  # a program without a console, or a closed stream
         return False
-
-
-def _columns() -> int:
-    import shutil
-
-    return shutil.get_terminal_size().columns
 
 
 _TICK_SECONDS = 0.1
@@ -194,7 +189,7 @@ class InnerNodeState:
 
     index: int
     children: list[Node]
-    state: str = "starting its process"
+    state: str = STARTING
     address: str = ""
     pid: int = 0
     error: PjrtError | None = None
