@@ -93,8 +93,9 @@ def test_every_key_for_a_framework_is_in_the_tutorial() -> None:
 
 def test_every_source_of_plugins_has_its_place_in_the_order() -> None:
     folder = Path(str(discovery.__file__)).parent
-    sources = [path.stem for path in folder.glob("*.py") if re.search(r"^def find\(", path.read_text(), re.MULTILINE)]
-    assert len(sources) > 3
+    finder = re.compile(r"^def (find\w*)\(.*\) -> Iterator\[Declaration\]:", re.MULTILINE)
+    sources = [f"{path.stem}.{name}" for path in folder.glob("*.py") for name in finder.findall(path.read_text())]
+    assert len(sources) > 6
     order = (folder / "precedence.py").read_text()
     for source in sources:
-        assert f"{source}.find(" in order, f"discovery/{source}.py is not in precedence.py"
+        assert f"{source}(" in order, f"discovery's {source} is not in precedence.py"

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 import pjrt
-from pjrt.plugins.discovery import vendors, wheels
+from pjrt.plugins.discovery import wheels
 from pjrt.plugins.discovery.wheels import cuda_options, rocm_options
 
-FOLDER = Path(str(vendors.__file__)).parent
+FOLDER = wheels.VENDORS
 GPUS = {name: json.loads((FOLDER / "gpus" / f"{name}.json").read_text())["gpus"] for name in ("cuda", "rocm")}
 
 
@@ -20,7 +20,7 @@ GPUS = {name: json.loads((FOLDER / "gpus" / f"{name}.json").read_text())["gpus"]
 def test_the_manifest_lists_the_gpus_that_have_facts(platform: str) -> None:
     facts = wheels.vendors()[platform].facts
     assert list(facts["topologies"]) == list(GPUS[platform])
-    assert facts["topology_options"].endswith(f"gpu_targets:{platform}_options")
+    assert facts["topology_options"].endswith(f"wheels:{platform}_options")
 
 
 @pytest.mark.parametrize("platform", GPUS)

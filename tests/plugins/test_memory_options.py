@@ -12,7 +12,7 @@ import pjrt
 from pjrt import plugins
 from pjrt.plugins import Declaration, MemoryOptions
 from pjrt.plugins.discovery import wheels
-from pjrt.plugins.loader import translate_memory as translate
+from pjrt.plugins.loader import translate_memory
 
 GPU = MemoryOptions(on_demand={"preallocate": False}, preallocated={"preallocate": True}, fraction="memory_fraction")
 OTHER = MemoryOptions(on_demand={"allocator": "lazy", "grow": True}, preallocated=None, fraction="share")
@@ -40,7 +40,7 @@ def declared(memory: MemoryOptions | None, factory: Any = "nowhere:nothing") -> 
 def test_in_the_plugins_own_words(
     memory: MemoryOptions | None, given: Mapping[str, Any], expected: Mapping[str, Any]
 ) -> None:
-    assert translate(declared(memory), given) == expected
+    assert translate_memory(declared(memory), given) == expected
 
 
 @pytest.mark.parametrize(
@@ -64,25 +64,25 @@ def test_what_a_plugin_cannot_be_told(
     memory: MemoryOptions | None, given: Mapping[str, Any], error: type[pjrt.PjrtError], said: str
 ) -> None:
     with pytest.raises(error, match=said):
-        translate(declared(memory, lambda **options: None), given)
+        translate_memory(declared(memory, lambda **options: None), given)
 
 
 def test_a_factory_with_such_parameters_of_its_own_gets_them() -> None:
     def make_client(memory: str = "", **options: Any) -> None: ...
 
-    assert translate(declared(None, make_client), {"memory": "any"}) == {"memory": "any"}
+    assert translate_memory(declared(None, make_client), {"memory": "any"}) == {"memory": "any"}
     with pytest.raises(pjrt.UnimplementedError, match="'memory_fraction'"):
-        translate(declared(None, make_client), {"memory_fraction": 0.5})
+        translate_memory(declared(None, make_client), {"memory_fraction": 0.5})
 
 
 def test_what_vendors_plugins_are_told() -> None:
     cuda = wheels.declare_library(Path("/somewhere/xla_cuda_plugin.so"))
-    assert translate(cuda, {"memory": "on-demand", "memory_fraction": 0.5}) == {
+    assert translate_memory(cuda, {"memory": "on-demand", "memory_fraction": 0.5}) == {
         "preallocate": False,
         "memory_fraction": 0.5,
     }
     with pytest.raises(pjrt.UnimplementedError, match="has no option 'memory'"):
-        translate(wheels.declare_library(Path("/somewhere/libtpu.so")), {"memory": "preallocated"})
+        translate_memory(wheels.declare_library(Path("/somewhere/libtpu.so")), {"memory": "preallocated"})
 
 
 @pytest.mark.parametrize("name", ["cpu", "reference"])

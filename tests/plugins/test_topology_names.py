@@ -49,8 +49,8 @@ def test_where_the_hardware_is_no_name_is_needed(config: Path, tmp_path: Path) -
 
 
 def test_those_of_tpus_are_known() -> None:
-    from pjrt.plugins.discovery import vendors
+    from pjrt.plugins.discovery import wheels
 
-    folder = Path(str(vendors.__file__)).parent
+    folder = wheels.VENDORS
     assert '"v5e": "1x1, 2x2' in (folder / "tpu.json").read_text()
     assert plugins.declaration("cpu").topologies == {}

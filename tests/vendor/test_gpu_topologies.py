@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from pjrt.plugins.discovery import vendors
+from pjrt.plugins.discovery import wheels
 
 pytestmark = pytest.mark.vendor
 
 Ask = Callable[..., dict[str, Any]]
 
-GPUS = json.loads((Path(str(vendors.__file__)).parent / "gpus" / "cuda.json").read_text())["gpus"]
+GPUS = json.loads((wheels.VENDORS / "gpus" / "cuda.json").read_text())["gpus"]
 NEEDS_CUDA_12 = ("p100", "v100")
 
 PROGRAM = """

@@ -5,9 +5,6 @@ This package must not know any one device: the facts of each are data.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from pjrt.api.lazy_names import lazy_names
 from pjrt.plugins.declaration import Declaration, MemoryOptions, ProcessOptions, Sharing
 from pjrt.plugins.registry import (
     assign_devices,
@@ -21,14 +18,12 @@ from pjrt.plugins.registry import (
     names,
     refresh,
     register,
+    reload,
     share_of_devices,
     topology,
     unregister,
 )
 from pjrt.plugins.visible_devices import VisibleDevices
-
-if TYPE_CHECKING:
-    from pjrt.plugins.registry import reload
 
 __all__ = [
     "Declaration",
@@ -52,6 +47,3 @@ __all__ = [
     "topology",
     "unregister",
 ]
-
-if not TYPE_CHECKING:  # few programs reload a plugin
-    __getattr__, __dir__ = lazy_names(__name__, {".reloading": "reload"})

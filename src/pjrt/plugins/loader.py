@@ -33,10 +33,6 @@ if TYPE_CHECKING:
     from pjrt.api.topology import TopologyDescription
 
 
-# They are the modules of the package that the factory's module is in; for a file that is in no package, the modules
-# of
-# its folder.
-
 _INSTALLED = ("site-packages", "dist-packages")
 
 
@@ -58,7 +54,10 @@ def place_of(declaration: Declaration) -> str:
 
 @dataclass(frozen=True)
 class ModuleFiles:
-    """The modules of one plugin, imported or not.
+    """The Python modules of one plugin, imported or not.
+
+    They are the modules of the package that the factory's module is in; for a file that is in no package, the modules
+    of its folder.
 
     Attributes:
         name: the name of the module that holds the factory.

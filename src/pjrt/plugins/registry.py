@@ -16,7 +16,7 @@ from pjrt.api.client import Client
 from pjrt.api.errors import AlreadyExistsError, FailedPreconditionError, InvalidArgumentError, NotFoundError, PjrtError
 from pjrt.plugins import builtin, env_vars, visible_devices
 from pjrt.plugins.declaration import Declaration, Sharing, is_path, topology_lines
-from pjrt.plugins.loader import Loader, Slot, import_place, open_plugin
+from pjrt.plugins.loader import Loader, ModuleFiles, Slot, import_place, open_plugin, place_of, translate_memory
 from pjrt.plugins.visible_devices import job_options
 
 if TYPE_CHECKING:
@@ -145,11 +145,10 @@ def _state() -> object:
     return tuple(map(os.environ.get, variables)), tuple(sys.path), env_vars.config_state()
 
 
-# A process that asks for the default device has to search all installed packages, which takes as long as to make a
-# client of ``cpu``. On most machines it finds nothing. So a process that finds nothing leaves a note, and later
-# processes
-# with the same folders search only where a folder has changed, or where hardware has appeared for a plugin that was
-# found.
+# The search cache: a process that asks for the default device has to search all installed packages, which takes as long
+# as to make a client of ``cpu``. On most machines it finds nothing. So a process that finds nothing leaves a note, and
+# later processes with the same folders search only where a folder has changed, or where hardware has appeared for a
+# plugin that was found.
 
 _FORMAT = "pjrt search 1"
 _NAMESPACE = "jax_plugins"  # a folder with plugins inside the folders of sys.path
@@ -284,9 +283,7 @@ def _with_layers(plugin: Plugin) -> Plugin:
 def _in_own_words(plugin: Declaration, options: Mapping[str, Any]) -> Mapping[str, Any]:
     if "memory" not in options and "memory_fraction" not in options:
         return options
-    from pjrt.plugins import loader
-
-    return loader.translate_memory(plugin, options)
+    return translate_memory(plugin, options)
 
 
 def assign_devices(
@@ -628,15 +625,12 @@ def client_with_devices(
     return larger
 
 
-# New clients run the new code. Existing clients and their objects keep the old code until they are closed. Nothing is
-# unloaded: a library stays in memory, and old modules stay as long as something refers to them.
-
-
 def reload(name: str | os.PathLike[str], *, force: bool = False) -> tuple[Path, ...]:
     """Load the present library or Python source of a plugin, if a file of it has changed since it was loaded.
 
-    JAX makes a client of the new code after ``jax.extend.backend.clear_backends()``. A plugin that is not loaded is
-    loaded.
+    New clients run the new code. Existing clients and their objects keep the old code until they are closed. Nothing is
+    unloaded: a library stays in memory, and old modules stay as long as something refers to them. JAX makes a client of
+    the new code after ``jax.extend.backend.clear_backends()``. A plugin that is not loaded is loaded.
 
     Args:
         name: the plugin's name, or its library's path.
@@ -651,23 +645,21 @@ def reload(name: str | os.PathLike[str], *, force: bool = False) -> tuple[Path, 
             that is not at the top level of a module, a package with a compiled module.
         NotFoundError: there is no plugin of that name.
     """
-    from pjrt.plugins.loader import place_of  # here and below: a program that reloads nothing does without
-
-    declaration = declaration(name)
-    slot = slot(declaration)
-    place = place_of(declaration)
-    with slot.lock:
-        if slot.plugin is not None:
-            _check_reloadable(declaration, place)
-            changed = slot.changed_files()
+    plugin = declaration(name)
+    kept = slot(plugin)
+    place = place_of(plugin)
+    with kept.lock:
+        if kept.plugin is not None:
+            _check_reloadable(plugin, place)
+            changed = kept.changed_files()
             if not changed and not force:
                 return ()
         else:
             changed = ()
         if place:
-            _import_anew(declaration, slot, place, changed)
+            _import_anew(plugin, kept, place, changed)
         else:
-            slot.fill(open_plugin)
+            kept.fill(open_plugin)
         return changed
 
 
@@ -677,24 +669,22 @@ def files(name: str | os.PathLike[str]) -> frozenset[Path]:
     Raises:
         NotFoundError: there is no plugin of that name.
     """
-    from pjrt.plugins.loader import ModuleFiles, place_of
-
-    declaration = declaration(name)
-    if declaration.library is not None:
-        return frozenset({declaration.library})
-    place = place_of(declaration)
+    plugin = declaration(name)
+    if plugin.library is not None:
+        return frozenset({plugin.library})
+    place = place_of(plugin)
     return frozenset(ModuleFiles.of(place).on_disk()) if place else frozenset()
 
 
-def _check_reloadable(declaration: Declaration, place: str) -> None:
-    name = declaration.name
-    if declaration.library is not None:
-        if declaration.resident:
+def _check_reloadable(plugin: Declaration, place: str) -> None:
+    name = plugin.name
+    if plugin.library is not None:
+        if plugin.resident:
             raise FailedPreconditionError(
-                f"{declaration.library}: the library of {name!r} cannot be loaded twice in a process, for "
-                f"{declaration.resident}; start a new process for new code of it"
+                f"{plugin.library}: the library of {name!r} cannot be loaded twice in a process, for "
+                f"{plugin.resident}; start a new process for new code of it"
             )
-    elif str(declaration.factory).startswith("pjrt."):
+    elif str(plugin.factory).startswith("pjrt."):
         raise FailedPreconditionError(f"the device {name!r} is built-in, a part of this package; it cannot be reloaded")
     elif not place:
         raise FailedPreconditionError(
@@ -703,17 +693,15 @@ def _check_reloadable(declaration: Declaration, place: str) -> None:
         )
 
 
-def _import_anew(declaration: Declaration, slot: Slot, place: str, changed: tuple[Path, ...]) -> None:
-    from pjrt.plugins.loader import ModuleFiles
-
+def _import_anew(plugin: Declaration, kept: Slot, place: str, changed: tuple[Path, ...]) -> None:
     with ModuleFiles.of(place).imported_anew():
         try:
-            slot.fill(lambda _: open_plugin(replace(declaration, factory=place)))
+            kept.fill(lambda _: open_plugin(replace(plugin, factory=place)))
         except Exception as error:
-            stays = ", and stays as it was" if slot.plugin else ""
+            stays = ", and stays as it was" if kept.plugin else ""
             missing = ", ".join(str(path) for path in changed if not path.exists())
             gone = f"no longer there: {missing}; " if missing else ""
             reason = error.message if isinstance(error, PjrtError) else error
             raise FailedPreconditionError(
-                f"the device {declaration.name!r} cannot be loaded as it is now{stays}: {gone}{reason}"
+                f"the device {plugin.name!r} cannot be loaded as it is now{stays}: {gone}{reason}"
             ) from error

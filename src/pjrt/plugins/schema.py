@@ -80,7 +80,7 @@ def to_table(declaration: Declaration) -> dict[str, Any]:
 def amend(declaration: Declaration, changes: Mapping[str, Any]) -> Declaration:
     """Return a declaration with the fields that ``read_table`` returned: tables are joined, other values replaced.
 
-    ``library``, ``factory`` and ``disabled`` are left as they are: see ``manifest.with_code`` and ``config_file``.
+    ``library``, ``factory`` and ``disabled`` are left as they are: see ``with_code`` and the configuration file.
     """
     amended: dict[str, Any] = {}
     for key, value in changes.items():
@@ -222,6 +222,9 @@ KEYS = tuple(_READERS)
 """The keys that a table may have."""
 
 
+# The paths of libraries, as users and packages write them.
+
+
 def library_path(path: str) -> Path:
     """Return the path of a library that a variable or the configuration file names, with links resolved.
 
@@ -303,7 +306,7 @@ def manifest_name(name: str) -> str:
 
 
 def read_manifest(path: Path) -> dict[str, Any]:
-    """Return the fields of a manifest, as ``schema.read_table`` does. A library's path is relative to the manifest.
+    """Return the fields of a manifest, as ``read_table`` does. A library's path is relative to the manifest.
 
     Raises:
         InvalidArgumentError: the file cannot be read, is not JSON, or has an unknown key.
@@ -329,7 +332,7 @@ def with_code(
 
     Args:
         plugin: the other facts.
-        fields: the table, as ``schema.read_table`` returns it.
+        fields: the table, as ``read_table`` returns it.
         check: checks the library's path and returns it.
 
     Raises:

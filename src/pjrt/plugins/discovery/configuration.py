@@ -14,17 +14,16 @@ from typing import Any
 
 from pjrt import system
 from pjrt.api.errors import InvalidArgumentError, PjrtError
-from pjrt.plugins import env_vars, schema
+from pjrt.plugins import schema
 from pjrt.plugins.declaration import Declaration, is_path
-from pjrt.plugins.env_vars import CONFIG, FileState, config_path, config_state
-
-# A path is that of a library, or of a manifest in JSON. On Windows the separator is ``;``, not the colon.
-
-NAMES_AND_PATHS = env_vars.NAMES_AND_PATHS
+from pjrt.plugins.env_vars import CONFIG, NAMES_AND_PATHS, PLUGIN_FOLDERS, FileState, config_path, config_state
 
 
 def find_named() -> Iterator[Declaration]:
-    """Return the plugins in the variable's order."""
+    """Return the plugins of ``PJRT_NAMES_AND_LIBRARY_PATHS``, as JAX reads it: ``name:path,name2:path2``.
+
+    A path is that of a library, or of a manifest in JSON. On Windows the separator is ``;``, not the colon.
+    """
     for part in filter(None, (part.strip() for part in os.environ.get(NAMES_AND_PATHS, "").split(","))):
         name, separator, path = part.partition(os.pathsep)
         try:
@@ -49,14 +48,13 @@ def declare(name: str, origin: str, path: str) -> Declaration:
     return schema.with_code(schema.amend(Declaration(name, origin), fields), fields)
 
 
-# In a folder, plugins are the libraries ``pjrt-plugin-NAME.so`` (or the system's suffix) and the manifests
-# ``pjrt-plugin-NAME.json``, which belong to a library of the same name in the folder or contain a library's path.
-
-PLUGIN_FOLDERS = env_vars.PLUGIN_FOLDERS
-
-
 def find_in_folders() -> Iterator[Declaration]:
-    """Return the plugins in the variable's order, those of one folder sorted by name."""
+    """Return the plugins of the folders, and libraries, in ``PJRT_PLUGIN_LIBRARY_PATH``, in its order.
+
+    In a folder, sorted by name, plugins are the libraries ``pjrt-plugin-NAME.so`` (or the system's suffix) and the
+    manifests ``pjrt-plugin-NAME.json``, which belong to a library of the same name in the folder or contain a library's
+    path.
+    """
     for entry in filter(None, os.environ.get(PLUGIN_FOLDERS, "").split(os.pathsep)):
         try:
             path = schema.safe_path(entry)
@@ -105,8 +103,8 @@ def _name(path: Path) -> str:
     return path.stem.removeprefix(schema.MANIFEST_PREFIX)
 
 
-# A table ``[plugins.NAME]`` with a ``library`` or a ``factory`` declares a plugin; one without changes the facts of
-# the
+# The configuration file is ``plugins.toml`` in the user's configuration folder, or at the path in ``PJRT_CONFIG``. A
+# table ``[plugins.NAME]`` with a ``library`` or a ``factory`` declares a plugin; one without changes the facts of the
 # plugin that another source finds under that name.
 
 

@@ -263,6 +263,7 @@ def _manifest(name: str, module: str, point: EntryPoint) -> dict[str, Any]:
 
 
 NAMESPACE = "jax_plugins"
+"""The namespace package where JAX looks for modules; only those with a library count."""
 
 
 def find_in_namespace() -> Iterator[Declaration]:

@@ -16,6 +16,9 @@ from pjrt.plugins import schema
 from pjrt.plugins.declaration import Declaration
 from pjrt.plugins.discovery import packages
 
+VENDORS = Path(__file__).parent / "vendors"
+"""The folder with vendors' plugins as data: a manifest each, ``NAME.json``, with the wheels that bring the plugin."""
+
 
 @dataclass(frozen=True)
 class Wheel:
@@ -50,7 +53,7 @@ def vendors() -> Mapping[str, Vendor]:
     Their facts are files in the folder ``vendors``: manifests as third parties write them, with the key ``wheels``.
     """
     plugins = {}
-    for file in Path(__file__).parent.joinpath("vendors").glob("*.json"):
+    for file in VENDORS.glob("*.json"):
         table = json.loads(file.read_text(encoding="utf-8"))
         wheels = tuple(Wheel(distribution, library) for distribution, library in table.pop("wheels").items())
         plugins[file.stem] = Vendor(wheels, schema.read_table(table))
@@ -102,11 +105,9 @@ def _find_library(wheel: Wheel) -> Path | None:
     return next((path for path in paths if path.is_file()), None)
 
 
-# XLA's GPU compilers read the facts about a GPU from a ``stream_executor.GpuTargetConfigProto`` in text form. A
-# client on
-# a machine with that GPU reports it as an attribute of its topology. Here the facts are in the folder ``gpus``. The
-# text
-# has only the fields that older plugins know, too: they refuse a text with an unknown field.
+# XLA's GPU compilers read the facts about a GPU from a ``stream_executor.GpuTargetConfigProto`` in text form. A client
+# on a machine with that GPU reports it as an attribute of its topology; without one they are those of the folder
+# ``vendors/gpus``. The text has only the fields that older plugins know, too: they refuse a text with an unknown field.
 
 
 def cuda_options(name: str) -> Mapping[str, str] | None:
@@ -149,7 +150,7 @@ _SIZE = re.compile(r"[1-9]\d{0,5}(x[1-9]\d{0,5}){0,2}")
 
 @functools.cache
 def _gpus(platform: str) -> Any:
-    file = Path(__file__).parent / "gpus" / f"{platform}.json"
+    file = VENDORS / "gpus" / f"{platform}.json"
     return json.loads(file.read_text(encoding="utf-8"))
 
 
