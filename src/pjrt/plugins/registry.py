@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from pjrt.api.topology import TopologyDescription
     from pjrt.plugins.visible_devices import VisibleDevices
 
+_NAMING_PLUGINS = (env_vars.NAMES_AND_PATHS, env_vars.PLUGIN_FOLDERS, env_vars.CONFIG)
+"""The variables that name plugins."""
+
 
 class Catalog:
     """The plugins by name in this process.
@@ -141,83 +144,7 @@ def _by_name(plugins: Iterable[Declaration]) -> Mapping[str, Declaration]:
 
 def _state() -> object:
     """Return a value that changes when discovery may have another result: new variables, search paths or files."""
-    variables = (env_vars.NAMES_AND_PATHS, env_vars.PLUGIN_FOLDERS, env_vars.CONFIG)
-    return tuple(map(os.environ.get, variables)), tuple(sys.path), env_vars.config_state()
-
-
-# The search cache: a process that asks for the default device has to search all installed packages, which takes as long
-# as to make a client of ``cpu``. On most machines it finds nothing. So a process that finds nothing leaves a note, and
-# later processes with the same folders search only where a folder has changed, or where hardware has appeared for a
-# plugin that was found.
-
-_FORMAT = "pjrt search 1"
-_NAMESPACE = "jax_plugins"  # a folder with plugins inside the folders of sys.path
-_SETTLED_NS = 2_000_000_000
-_MOST_NOTES = 100
-
-
-def has_only_builtin() -> bool:
-    """Whether an earlier process has searched the same folders in the same state, and the built-in devices came first.
-
-    No, if anything else decides: an environment variable or a configuration file that names plugins.
-    """
-    if _is_configured():
-        return False
-    folders = _search_folders()
-    try:
-        state, *patterns = _note_of(folders).read_text(encoding="utf-8").splitlines()
-    except (OSError, ValueError):
-        return False
-    return state == repr(_search_state(folders)) and not system.any_file(patterns)
-
-
-def note_search(plugins: Iterable[Declaration]) -> None:
-    """Leave a note that a search found these plugins, of which a built-in device is the default one.
-
-    Plugins of wheels are noted if only their hardware is missing. With any other plugin each process searches: there is
-    more that can change than folders.
-    """
-    patterns: list[str] = []
-    for plugin in plugins:
-        if plugin.origin == builtin.ORIGIN:
-            continue
-        if plugin.problem or not plugin.hardware or not plugin.origin.startswith("wheel "):
-            return
-        patterns += plugin.hardware
-    folders = _search_folders()
-    state = _search_state(folders)
-    newest = max((stamp[-1] for stamp in state[1:] if stamp is not None), default=0)
-    # A folder may change once more within the resolution of its time, as it does while a package is installed.
-    if _is_configured() or time.time_ns() - newest < _SETTLED_NS:
-        return
-    path = _note_of(folders)
-    try:
-        system.make_protected_folder(path.parent)
-        notes = list(path.parent.iterdir())
-        for old in notes if len(notes) > _MOST_NOTES else ():
-            old.unlink(missing_ok=True)
-        system.write_whole(path, "\n".join([repr(state), *patterns]).encode())
-    except OSError:
-        pass  # Without a folder for caches, each process searches.
-
-
-def _is_configured() -> bool:
-    variables = (env_vars.NAMES_AND_PATHS, env_vars.PLUGIN_FOLDERS, env_vars.CONFIG)
-    return any(map(os.environ.get, variables)) or env_vars.config_state() is not None
-
-
-def _search_folders() -> list[str]:
-    places = [os.path.abspath(place) for place in dict.fromkeys(sys.path)]
-    return [*places, *(os.path.join(place, _NAMESPACE) for place in places)]
-
-
-def _search_state(folders: Sequence[str]) -> tuple[Any, ...]:
-    """Return the state of the folders, and of all else that decides what a search finds."""
-    return (_FORMAT, sys.version, __file__, *folders), *map(system.file_stamp, folders)
-
-
-def _note_of(folders: Sequence[str]) -> Path:
-    return system.cache_folder() / "search" / f"{zlib.crc32(repr(folders).encode()):08x}.txt"
+    return tuple(map(os.environ.get, _NAMING_PLUGINS)), tuple(sys.path), env_vars.config_state()
 
 
 _catalog = Catalog()
@@ -253,7 +180,9 @@ def client_of(plugin: Declaration, /, **options: Any) -> Client:
     loaded = _with_layers(_loader.load(plugin))
     merged: dict[str, Any] = {}
     for layer in (plugin.options, env_vars.client_options(plugin.name), visible_devices.start(plugin), options):
-        merged.update(_in_own_words(plugin, layer))  # each by itself: a later layer overrides an earlier one's memory
+        merged.update(
+            translate_memory(plugin, layer)
+        )  # each by itself: a later layer overrides an earlier one's memory
     merged = {**job_options(plugin, merged), **merged}
     if plugin.sharing is Sharing.MANY:
         return loaded.client(**merged)
@@ -263,6 +192,35 @@ def client_of(plugin: Declaration, /, **options: Any) -> Client:
         made = loaded.client(**merged)
         claim.keep_for(made)
     return made
+
+
+NUM_DEVICES = "num_devices"
+"""The option by which a device makes more devices, as ``cpu`` has it."""
+
+
+def client_with_devices(
+    name: str | os.PathLike[str] | None, count: int, options: Mapping[str, Any] | None = None
+) -> Client:
+    """Return a new client of a device with at least a number of devices, or with its default number if it cannot.
+
+    Args:
+        name: as of ``pjrt.client``.
+        count: the number of devices.
+        options: the options of the client. If ``num_devices`` is among them, it is followed.
+
+    Raises:
+        PjrtError: as for ``pjrt.client``.
+    """
+    options = dict(options or {})
+    made = client(name, **options)
+    if len(made.devices) >= count or NUM_DEVICES in options:
+        return made
+    made.close()
+    try:
+        larger = client(name, **options, **{NUM_DEVICES: count})
+    except (InvalidArgumentError, TypeError):  # TypeError: a function that makes clients and takes no such option
+        return client(name, **options)
+    return larger
 
 
 def _with_layers(plugin: Plugin) -> Plugin:
@@ -278,12 +236,6 @@ def _with_layers(plugin: Plugin) -> Plugin:
     if plugin not in _layered:
         _layered[plugin] = load_capsule(export(plugin.client, name=plugin.name).capsule, plugin.name)
     return _layered[plugin]
-
-
-def _in_own_words(plugin: Declaration, options: Mapping[str, Any]) -> Mapping[str, Any]:
-    if "memory" not in options and "memory_fraction" not in options:
-        return options
-    return translate_memory(plugin, options)
 
 
 def assign_devices(
@@ -555,7 +507,6 @@ def default() -> str:
 
 def _best() -> str:
     """Return the first of ``available``, without a search where its result is known."""
-
     if not _catalog.registered and has_only_builtin():
         return builtin.DEFAULT
     best = next(iter(available()), builtin.DEFAULT)
@@ -594,35 +545,6 @@ def refresh() -> None:
     Changes of the environment variables, of the configuration file and of ``sys.path`` are noticed without it.
     """
     _catalog.forget_discovered()
-
-
-NUM_DEVICES = "num_devices"
-"""The option by which a device makes more devices, as ``cpu`` has it."""
-
-
-def client_with_devices(
-    name: str | os.PathLike[str] | None, count: int, options: Mapping[str, Any] | None = None
-) -> Client:
-    """Return a new client of a device with at least a number of devices, or with its default number if it cannot.
-
-    Args:
-        name: as of ``pjrt.client``.
-        count: the number of devices.
-        options: the options of the client. If ``num_devices`` is among them, it is followed.
-
-    Raises:
-        PjrtError: as for ``pjrt.client``.
-    """
-    options = dict(options or {})
-    made = client(name, **options)
-    if len(made.devices) >= count or NUM_DEVICES in options:
-        return made
-    made.close()
-    try:
-        larger = client(name, **options, **{NUM_DEVICES: count})
-    except (InvalidArgumentError, TypeError):  # TypeError: a function that makes clients and takes no such option
-        return client(name, **options)
-    return larger
 
 
 def reload(name: str | os.PathLike[str], *, force: bool = False) -> tuple[Path, ...]:
@@ -705,3 +627,77 @@ def _import_anew(plugin: Declaration, kept: Slot, place: str, changed: tuple[Pat
             raise FailedPreconditionError(
                 f"the device {plugin.name!r} cannot be loaded as it is now{stays}: {gone}{reason}"
             ) from error
+
+
+# The search cache: a process that asks for the default device has to search all installed packages, which takes as long
+# as to make a client of ``cpu``. On most machines it finds nothing. So a process that finds nothing leaves a note, and
+# later processes with the same folders search only where a folder has changed, or where hardware has appeared for a
+# plugin that was found.
+
+_FORMAT = "pjrt search 1"
+_NAMESPACE = "jax_plugins"  # a folder with plugins inside the folders of sys.path
+_SETTLED_NS = 2_000_000_000
+_MOST_NOTES = 100
+
+
+def has_only_builtin() -> bool:
+    """Whether an earlier process has searched the same folders in the same state, and the built-in devices came first.
+
+    No, if anything else decides: an environment variable or a configuration file that names plugins.
+    """
+    if _is_configured():
+        return False
+    folders = _search_folders()
+    try:
+        state, *patterns = _note_of(folders).read_text(encoding="utf-8").splitlines()
+    except (OSError, ValueError):
+        return False
+    return state == repr(_search_state(folders)) and not system.any_file(patterns)
+
+
+def note_search(plugins: Iterable[Declaration]) -> None:
+    """Leave a note that a search found these plugins, of which a built-in device is the default one.
+
+    Plugins of wheels are noted if only their hardware is missing. With any other plugin each process searches: there is
+    more that can change than folders.
+    """
+    patterns: list[str] = []
+    for plugin in plugins:
+        if plugin.origin == builtin.ORIGIN:
+            continue
+        if plugin.problem or not plugin.hardware or not plugin.origin.startswith("wheel "):
+            return
+        patterns += plugin.hardware
+    folders = _search_folders()
+    state = _search_state(folders)
+    newest = max((stamp[-1] for stamp in state[1:] if stamp is not None), default=0)
+    # A folder may change once more within the resolution of its time, as it does while a package is installed.
+    if _is_configured() or time.time_ns() - newest < _SETTLED_NS:
+        return
+    path = _note_of(folders)
+    try:
+        system.make_protected_folder(path.parent)
+        notes = list(path.parent.iterdir())
+        for old in notes if len(notes) > _MOST_NOTES else ():
+            old.unlink(missing_ok=True)
+        system.write_whole(path, "\n".join([repr(state), *patterns]).encode())
+    except OSError:
+        pass  # Without a folder for caches, each process searches.
+
+
+def _is_configured() -> bool:
+    return any(map(os.environ.get, _NAMING_PLUGINS)) or env_vars.config_state() is not None
+
+
+def _search_folders() -> list[str]:
+    places = [os.path.abspath(place) for place in dict.fromkeys(sys.path)]
+    return [*places, *(os.path.join(place, _NAMESPACE) for place in places)]
+
+
+def _search_state(folders: Sequence[str]) -> tuple[Any, ...]:
+    """Return the state of the folders, and of all else that decides what a search finds."""
+    return (_FORMAT, sys.version, __file__, *folders), *map(system.file_stamp, folders)
+
+
+def _note_of(folders: Sequence[str]) -> Path:
+    return system.cache_folder() / "search" / f"{zlib.crc32(repr(folders).encode()):08x}.txt"

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pjrt import system
 from pjrt.api.errors import FailedPreconditionError, InvalidArgumentError
+from pjrt.plugins.loader import import_place
 
 if TYPE_CHECKING:
     from pjrt.api.device import NamedValue
@@ -178,8 +179,6 @@ def _visible_devices(
         listed = listed_devices(declaration) or [str(number) for number in range(count)]
         environment[declaration.partition[0]] = ",".join(listed[number] for number in own if number < len(listed))
     if declaration.process_environment:
-        from pjrt.plugins.loader import import_place
-
         further = import_place(declaration.process_environment)(own, local_rank, local_world_size)
         environment |= {name: value for name, value in further.items() if name not in os.environ}
     return VisibleDevices(local_rank, local_world_size, own, options, environment)
@@ -199,7 +198,6 @@ def _forget() -> None:
 
 
 system.after_fork_in_child(_forget)
-
 
 _clients_made: dict[str, int] = {}
 _clients_lock = threading.Lock()
