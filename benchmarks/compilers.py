@@ -23,7 +23,7 @@ import pjrt
 from benchmarks.lowering import Lowered, lower
 from benchmarks.models import resnet50
 from benchmarks.side_by_side import Aim, Report, Timing, duration, main, table, take_turns, timing_table
-from pjrt.models.benchmark.benchmark import Benchmark, DeviceBenchmark
+from pjrt.models.benchmark import Benchmark, DeviceBenchmark
 
 WIDTH, HEADS = 512, 8
 

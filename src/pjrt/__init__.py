@@ -76,7 +76,7 @@ if TYPE_CHECKING:
     from pjrt.devices.author.code import DeclinedError
     from pjrt.devices.collectives import xla_collectives
     from pjrt.devices.stablehlo_client import StableHloClient
-    from pjrt.models.benchmark.benchmark import bench
+    from pjrt.models.benchmark import bench
     from pjrt.models.comparison.comparison import Comparison, compare
     from pjrt.models.model import Model, load_model
     from pjrt.models.offloading.offloaded_model import offload
@@ -225,7 +225,7 @@ _HOMES = {
     "pjrt.devices.author.code": "DeclinedError",
     "pjrt.devices.collectives": "xla_collectives",
     "pjrt.devices.stablehlo_client": "StableHloClient",
-    "pjrt.models.benchmark.benchmark": "bench",
+    "pjrt.models.benchmark": "bench",
     "pjrt.models.comparison.comparison": "Comparison compare",
     "pjrt.models.model": "Model load_model",
     "pjrt.models.offloading.offloaded_model": "offload",

@@ -44,7 +44,7 @@ FOR_SOME_COMMANDS = {
     "pjrt.host_memory.difference",
     "pjrt.ifrt.remap_plan",
     "pjrt.ifrt.serialization",
-    "pjrt.models.benchmark.latency",
+    "pjrt.models.measurement",
     "pjrt.models.comparison.comparison",
     "pjrt.models.offloading.offloaded_model",
     "pjrt.plugins.discovery",

@@ -13,8 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import pjrt
-from pjrt.models.array_files import arrays_by_name
-from pjrt.models.inputs.input_files import arrays_in
+from pjrt.models.inputs import arrays_by_name, arrays_in
 
 ARRAYS = {
     "a": np.arange(6, dtype=np.float32).reshape(2, 3),

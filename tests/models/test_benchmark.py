@@ -14,9 +14,8 @@ import pytest
 
 import pjrt
 from pjrt.host import Compiled, HostClient
-from pjrt.models.benchmark.benchmark import MOST_IN_FLIGHT
-from pjrt.models.benchmark.times_file import write_times
-from pjrt.models.benchmark.workload import Workload
+from pjrt.models.benchmark import MOST_IN_FLIGHT, write_times
+from pjrt.models.measurement import Workload
 
 ADD = """func.func @main(%x: tensor<4xf32>, %y: tensor<4xf32>) -> tensor<4xf32> {
   %0 = stablehlo.add %x, %y : tensor<4xf32>

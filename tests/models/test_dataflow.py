@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pjrt.models.offloading.dataflow import Dataflow
+from pjrt.models.offloading.stages import Dataflow
 from pjrt.stablehlo import Function, parse, read
 
 

@@ -17,7 +17,7 @@ from hypothesis.extra.numpy import arrays
 import pjrt
 from pjrt.api.element_type import ElementType
 from pjrt.models import make_arguments
-from pjrt.models.inputs.input_files import arrays_in
+from pjrt.models.inputs import arrays_in
 from pjrt.stablehlo import Parameter
 
 F32 = ElementType.F32

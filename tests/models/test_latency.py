@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pjrt.models.benchmark.latency import Latencies
+from pjrt.models.measurement import Latencies
 
 times = st.lists(st.integers(0, 10**12), min_size=1, max_size=50)
 

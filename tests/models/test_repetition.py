@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pjrt.models.offloading.repetition import Repetition, repetition
+from pjrt.models.offloading.stages import Repetition, repetition
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pjrt.models.offloading.schedule import Action, Demand, Memory, Schedule, Step, resident_weights
+from pjrt.models.offloading.stages import Action, Demand, Memory, Schedule, Step, resident_weights
 
 LOAD, RUN, FINISH = Action.LOAD, Action.RUN, Action.FINISH
 SIZES = st.integers(0, 20)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from pjrt.cli._timing import readable
-from pjrt.models.benchmark.latency import Latencies
+from pjrt.models.measurement import Latencies
 
 _BINS = 12
 _EIGHTHS = " ▏▎▍▌▋▊▉"

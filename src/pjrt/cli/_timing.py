@@ -30,7 +30,7 @@ class Timing:
 
     def spread(self) -> tuple[float, float, float]:
         """Return the tenth percentile, the median and the ninetieth percentile of the repeated runs."""
-        from pjrt.models.benchmark.latency import Latencies  # most runs are not repeated
+        from pjrt.models.measurement import Latencies  # most runs are not repeated
 
         latencies = Latencies.of([round(seconds * 1e9) for seconds in self.repeats])
         return latencies.percentile(10), latencies.median, latencies.percentile(90)

@@ -13,12 +13,19 @@ from pjrt.cli._options import call_options, devices_option, json_option
 from pjrt.cli._plots import histogram, timeline
 from pjrt.cli._program import check_needs_no_infeed, program_argument, read_model_file
 from pjrt.cli._timing import readable
-from pjrt.models.benchmark.benchmark import DEFAULT_ROUNDS, DEFAULT_SECONDS, Benchmark, DeviceBenchmark, plan_of
-from pjrt.models.benchmark.benchmark import bench as measure
-from pjrt.models.benchmark.latency import PERCENTILES
-from pjrt.models.benchmark.times_file import SUFFIXES, write_times
+from pjrt.models.benchmark import (
+    DEFAULT_ROUNDS,
+    DEFAULT_SECONDS,
+    SUFFIXES,
+    Benchmark,
+    DeviceBenchmark,
+    benchmark_page,
+    plan_of,
+    write_times,
+)
+from pjrt.models.benchmark import bench as measure
+from pjrt.models.measurement import PERCENTILES
 from pjrt.models.output_path import check_output_path
-from pjrt.models.report.benchmark_page import benchmark_page
 from pjrt.models.report.page import write_page
 
 _EXAMPLES = """

@@ -16,7 +16,7 @@ from pjrt.cli._program import check_needs_no_infeed, program_argument, read_mode
 from pjrt.host_memory.tolerance import Tolerance
 from pjrt.models.comparison.comparison import Comparison, read_expected
 from pjrt.models.comparison.comparison import compare as compare_devices
-from pjrt.models.comparison.cut_comparison import SearchLimits
+from pjrt.models.comparison.difference_search import SearchLimits
 
 _EXAMPLES = """
 \b

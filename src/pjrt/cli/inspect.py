@@ -96,9 +96,8 @@ def inspect(
 def _draw(file: ModelFile, html: str | None, shapes: dict[str, tuple[int, ...]] | None) -> None:
     """Write a page, or print the graph if there is no path."""
     # Only pages and graphs need the costs of the program and its layout.
-    from pjrt.models.report.dot import program_dot
     from pjrt.models.report.page import write_page
-    from pjrt.models.report.program_page import program_page
+    from pjrt.models.report.program_page import program_dot, program_page
 
     with progress("drawing the program"):
         text = program_dot(file, shapes) if html is None else program_page(file, shapes)

@@ -22,8 +22,8 @@ from pjrt.cli._options import call_options, device_option, json_option, memory_l
 from pjrt.cli._outputs import Array, check_results_path, describe, write_results
 from pjrt.cli._program import STDIN, check_needs_no_infeed, program_argument, read_model_file
 from pjrt.cli._timing import Timing, readable
-from pjrt.models.argument import Argument
-from pjrt.models.inputs.inputs import files_of, make_arguments
+from pjrt.models.binding import Argument
+from pjrt.models.inputs import files_of, make_arguments
 from pjrt.models.model import Model
 from pjrt.models.model_file import ModelFile
 from pjrt.plugins.registry import client_with_devices
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from pjrt.artifacts.compilation_cache import CompilationCache
     from pjrt.host_memory.tolerance import Tolerance
     from pjrt.models.comparison.comparison import ResultDifference
-    from pjrt.models.offloading.offload_plan import OffloadPlan
+    from pjrt.models.offloading.stages import OffloadPlan
 
 _EXAMPLES = """
 \b

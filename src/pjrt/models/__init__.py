@@ -12,23 +12,23 @@ from pjrt.api.lazy_names import lazy_names
 if TYPE_CHECKING:
     from pjrt.host_memory.difference import Difference
     from pjrt.host_memory.tolerance import DEFAULT_TOLERANCES, Tolerance
-    from pjrt.models.benchmark.benchmark import Benchmark, DeviceBenchmark, Ratio, bench
-    from pjrt.models.benchmark.latency import Histogram, Latencies
-    from pjrt.models.benchmark.measurement import MemoryPeak
-    from pjrt.models.benchmark.times_file import write_times
+    from pjrt.models.benchmark import Benchmark, DeviceBenchmark, Ratio, bench, benchmark_page, write_times
     from pjrt.models.comparison.comparison import Comparison, ResultDifference, compare
-    from pjrt.models.comparison.cut_comparison import SearchLimits
-    from pjrt.models.comparison.first_difference import Case, Cause, FirstDifference, Suspect, ValueDifference
-    from pjrt.models.compilations import Compilation
-    from pjrt.models.inputs.inputs import Input, make_arguments
-    from pjrt.models.model import Model, load_model
+    from pjrt.models.comparison.difference_search import (
+        Case,
+        Cause,
+        FirstDifference,
+        SearchLimits,
+        Suspect,
+        ValueDifference,
+    )
+    from pjrt.models.inputs import Input, make_arguments
+    from pjrt.models.measurement import Histogram, Latencies, MemoryPeak
+    from pjrt.models.model import Compilation, Model, load_model
     from pjrt.models.model_file import ModelFile
-    from pjrt.models.offloading.offload_plan import OffloadPlan, StagePlan
     from pjrt.models.offloading.offloaded_model import OffloadedModel, offload
-    from pjrt.models.offloading.schedule import Action, Step
-    from pjrt.models.report.benchmark_page import benchmark_page
-    from pjrt.models.report.dot import program_dot
-    from pjrt.models.report.program_page import program_page
+    from pjrt.models.offloading.stages import Action, OffloadPlan, StagePlan, Step
+    from pjrt.models.report.program_page import program_dot, program_page
 
 __all__ = [
     "DEFAULT_TOLERANCES",

@@ -1,33 +1,414 @@
-"""Models: the program in a file as a callable on a client's devices."""
+"""Models: a model file as a callable on a device, with its compilations, weights and replicas."""
 
 from __future__ import annotations
 
+import concurrent.futures
+import logging
 import os
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+import threading
+import time
+from abc import ABC, abstractmethod
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeAlias, TypeVar
+
+import numpy as np
 
 import pjrt.api.client
 import pjrt.ifrt
+from pjrt.api.checks import expect_int, unexpected
+from pjrt.api.client import Client
 from pjrt.api.compile_options import CompileOptions
-from pjrt.api.errors import InvalidArgumentError
+from pjrt.api.errors import AbortedError, FailedPreconditionError, InvalidArgumentError, naming
 from pjrt.api.loaded_executable import ExecuteOptions
 from pjrt.api.program import Program
 from pjrt.api.shape_spec import Shapes as ArgumentShapes
-from pjrt.models import replica_arrays
-from pjrt.models.argument import Argument
-from pjrt.models.binding import Binding
-from pjrt.models.callable_model import SHAPES_KEPT, CallableModel
-from pjrt.models.compilations import Shapes
+from pjrt.models.binding import Argument, Binding, all_fitted
 from pjrt.models.model_file import ModelFile
-from pjrt.models.weights import Weights
+from pjrt.plugins import registry
 from pjrt.plugins.registry import client_with_devices
 from pjrt.stablehlo.files.contents import FileContents
+from pjrt.stablehlo.shapes.argument_shapes import resolve_shapes
+from pjrt.stablehlo.shardings.sharding import REPLICATED, Sharding
+from pjrt.stablehlo.signatures import Parameter, Result
 from pjrt.stablehlo.tree import NodeTypes
 
 if TYPE_CHECKING:
     from pjrt.artifacts.compilation_cache import CompilationCache
     from pjrt.artifacts.saved_executable import SavedExecutable
     from pjrt.stablehlo.files.torch_export import ExportedProgram
+
+
+_log = logging.getLogger("pjrt.models")
+
+Shapes = tuple[tuple[int, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Compilation:
+    """One compilation of a model.
+
+    Attributes:
+        model: the name of the program.
+        shapes: the shapes of the arguments, one for each parameter.
+        seconds: the time that it took; for a saved executable, the time to load it.
+        dynamic: the shapes of the parameters with a dynamic size, by name; by index where a parameter has no name.
+    """
+
+    model: str
+    shapes: Shapes
+    seconds: float
+    dynamic: dict[str, tuple[int, ...]]
+
+    def __str__(self) -> str:
+        shapes = ", ".join(f"{name}={'x'.join(map(str, shape))}" for name, shape in self.dynamic.items())
+        return f"compiled {self.model!r}{f' for {shapes}' if shapes else ''} in {self.seconds:.3f} s"
+
+
+class Compilations:
+    """A bounded number of executables by shapes. Several threads may use it; each executable is compiled once.
+
+    Args:
+        capacity: the number of executables that are kept; the least recently used one is dropped. Calls that use it
+            end first, because they hold it.
+        parameters: the parameters, to describe shapes.
+    """
+
+    def __init__(self, capacity: int, parameters: Sequence[Parameter]) -> None:
+        if expect_int(capacity, "the number of executables to keep as a whole number") < 1:
+            raise InvalidArgumentError(f"expected to keep at least 1 executable, found {capacity}")
+        self._capacity = capacity
+        self._parameters = parameters
+        self._executables: OrderedDict[Shapes, concurrent.futures.Future[Any]] = OrderedDict()
+        self._records: list[Compilation] = []
+        self._lock = threading.Lock()
+        self._is_closed = False
+
+    @property
+    def records(self) -> tuple[Compilation, ...]:
+        """All compilations so far, the first one first."""
+        return tuple(self._records)
+
+    def get(self, shapes: Shapes, compile_: Callable[[Shapes], Any]) -> Any:
+        """Return the executable for these shapes; compile it if it is not kept.
+
+        Args:
+            shapes: the shapes of all arguments.
+            compile_: compiles the program for shapes. While it runs, other threads that need the same executable wait
+                for it.
+
+        Raises:
+            FailedPreconditionError: the model is closed.
+            PjrtError: the compilation failed; the next call tries again.
+        """
+        with self._lock:
+            if self._is_closed:
+                raise FailedPreconditionError("the model is closed; load it again")
+            future = self._executables.get(shapes)
+            is_first = future is None
+            if future is None:
+                future = self._executables[shapes] = concurrent.futures.Future()
+            else:
+                self._executables.move_to_end(shapes)
+        if is_first:
+            self._fill(future, shapes, compile_)
+        return future.result()
+
+    def _fill(self, future: concurrent.futures.Future[Any], shapes: Shapes, compile_: Callable[[Shapes], Any]) -> None:
+        begin = time.perf_counter()
+        try:
+            executable = compile_(shapes)
+        except BaseException as error:
+            with self._lock:
+                if self._executables.get(shapes) is future:
+                    del self._executables[shapes]
+            interrupted = AbortedError("the compilation was interrupted in the thread that began it; call again")
+            future.set_exception(error if isinstance(error, Exception) else interrupted)
+            raise
+        dynamic = {
+            parameter.name or str(parameter.index): shape
+            for parameter, shape in zip(self._parameters, shapes, strict=True)
+            if parameter.is_dynamic
+        }
+        record = Compilation(executable.name, shapes, time.perf_counter() - begin, dynamic)
+        with self._lock:
+            self._records.append(record)
+            while len(self._executables) > self._capacity:
+                self._executables.popitem(last=False)
+        _log.info("%s", record)
+        future.set_result(executable)
+
+    def close(self) -> None:
+        """Drop all executables; later calls fail."""
+        with self._lock:
+            self._is_closed = True
+            futures = [*self._executables.values()]
+            self._executables.clear()
+        for future in futures:
+            if future.done() and not future.exception():
+                future.result().delete()
+
+
+Array = np.ndarray[Any, Any]
+
+
+def put_on_replicas(executable: pjrt.ifrt.LoadedExecutable, index: int, value: Array) -> pjrt.ifrt.Array:
+    """Return an argument on all devices: each replica gets the same value, cut over the replica's partitions.
+
+    Args:
+        executable: the executable.
+        index: the position of the argument.
+        value: the whole argument of one replica.
+    """
+    return put_on_each_replica(executable, index, [value] * executable.pjrt_executable.num_replicas)
+
+
+def put_on_each_replica(executable: pjrt.ifrt.LoadedExecutable, index: int, values: Sequence[Array]) -> pjrt.ifrt.Array:
+    """Return an argument on all devices: each replica gets its own value, cut over the replica's partitions.
+
+    Args:
+        executable: the executable.
+        index: the position of the argument.
+        values: the whole argument of each replica.
+    """
+    if executable.pjrt_executable.num_replicas == 1:
+        return executable.client.make_array(values[0], executable.parameter_specs[index].sharding)
+    tiling = _tiling(executable.pjrt_executable, "parameter_shardings", index)
+    ids = executable.pjrt_executable.addressable_device_logical_ids
+    shape = tiling.shard_shape(values[0].shape)
+    shards = [np.ascontiguousarray(tiling.cut(values[row], partition)).reshape(shape) for row, partition in ids]
+    return executable.client.make_array_from_host_buffer_shards(executable.parameter_specs[index], shards)
+
+
+def values_of_replicas(executable: pjrt.ifrt.LoadedExecutable, index: int, result: pjrt.ifrt.Array) -> list[Array]:
+    """Return the whole value of a result, one for each replica; wait for it.
+
+    Args:
+        executable: the executable.
+        index: the position of the result.
+        result: the result.
+    """
+    lower = executable.pjrt_executable
+    if lower.num_replicas == 1:
+        return [np.asarray(result)]
+    tiling = _tiling(lower, "output_shardings", index)
+    at = dict(zip(lower.addressable_device_logical_ids, result.buffers, strict=True))
+    if tiling.is_replicated:
+        return [np.asarray(at[replica, 0]) for replica in range(lower.num_replicas)]
+    return [
+        tiling.put_together(
+            [np.asarray(at[replica, partition]) for partition in range(lower.num_partitions)], result.shape
+        )
+        for replica in range(lower.num_replicas)
+    ]
+
+
+def named_by_replica(names: Sequence[str], columns: Sequence[Sequence[Array]]) -> dict[str, Array]:
+    """Return the results of all replicas by name; those of several have ``_of_replica_0`` behind the name.
+
+    Args:
+        names: the names of the results.
+        columns: the value of each result on each replica.
+    """
+    return {
+        f"{name}_of_replica_{number}" if len(column) > 1 else name: array
+        for name, column in zip(names, columns, strict=True)
+        for number, array in enumerate(column)
+    }
+
+
+def _tiling(executable: Any, name: str, index: int) -> Sharding:
+    shardings = getattr(executable, name)
+    return REPLICATED if shardings is None else Sharding.from_proto(shardings[index], executable.num_partitions)
+
+
+class Weights:
+    """The arrays of a file, each put on the devices once for each sharding that executables want it in.
+
+    Args:
+        arrays: the arrays, by their positions among the arguments of the program.
+    """
+
+    def __init__(self, arrays: Mapping[int, np.ndarray[Any, Any]]) -> None:
+        self._arrays = arrays
+        self._on_devices: dict[tuple[int, pjrt.ifrt.Sharding], pjrt.ifrt.Array] = {}
+        self._lock = threading.Lock()
+
+    @property
+    def positions(self) -> frozenset[int]:
+        """The positions of the weights among the arguments of the program."""
+        return frozenset(self._arrays)
+
+    def of(self, executable: pjrt.ifrt.LoadedExecutable) -> dict[int, pjrt.ifrt.Array]:
+        """Return the weights as an executable takes them, by position."""
+        placed = {}
+        with self._lock:
+            for position, array in self._arrays.items():
+                sharding = executable.parameter_specs[position].sharding
+                key = (position, sharding)
+                if key not in self._on_devices:
+                    self._on_devices[key] = put_on_replicas(executable, position, array)
+                placed[position] = self._on_devices[key]
+        return placed
+
+    def delete(self) -> None:
+        """Free the memory on the devices; may be called again."""
+        with self._lock:
+            for array in self._on_devices.values():
+                array.delete()
+            self._on_devices.clear()
+
+
+Device: TypeAlias = str | Client | pjrt.ifrt.Client | None
+"""The name of a device, as of ``pjrt.client``, or a client; None is the default device."""
+
+
+def named_devices(devices: Sequence[Device]) -> list[tuple[str, str | Client | pjrt.ifrt.Client]]:
+    """Return each device with a name that no other has: ``cpu``, then ``cpu (2)``.
+
+    Raises:
+        InvalidArgumentError: the devices are not a list, but one name or client.
+        NotFoundError: there is no default device.
+    """
+    if isinstance(devices, str | Client | pjrt.ifrt.Client):
+        raise unexpected(devices, "a list of devices such as ['cpu']")
+    count: Counter[str] = Counter()
+    named: list[tuple[str, str | Client | pjrt.ifrt.Client]] = []
+    for each in devices:
+        device = registry.default() if each is None else each
+        name = device if isinstance(device, str) else device.platform_name
+        count[name] += 1
+        named.append((name if count[name] == 1 else f"{name} ({count[name]})", device))
+    return named
+
+
+E = TypeVar("E")
+
+SHAPES_KEPT = 16
+"""The default for the number of sets of shapes whose executables a model keeps."""
+
+
+class CallableModel(ABC, Generic[E]):
+    """A program as a callable, with an executable of type ``E`` for each set of shapes.
+
+    Args:
+        file: the model file.
+        parameters: the parameters that a call takes.
+        binding: finds the values of ``parameters`` among the arguments of a call.
+        shapes_kept: the number of executables that are kept.
+        node_types: functions that make custom nodes of the results.
+
+    Attributes:
+        file: the model file.
+        client: the client whose devices run it.
+    """
+
+    client: pjrt.ifrt.Client
+
+    def __init__(
+        self,
+        file: ModelFile,
+        parameters: Sequence[Parameter],
+        binding: Binding,
+        *,
+        shapes_kept: int,
+        node_types: NodeTypes | None,
+    ) -> None:
+        self.file = file
+        self._parameters = parameters
+        self._binding = binding
+        self._node_types = node_types
+        self._compilations = Compilations(shapes_kept, file.parameters)
+
+    @property
+    def parameters(self) -> Sequence[Parameter]:
+        """The arrays that a call takes, in order."""
+        return self._parameters
+
+    @property
+    def results(self) -> Sequence[Result]:
+        """The arrays that a call returns, in order."""
+        return self.file.results
+
+    @property
+    def compilations(self) -> Sequence[Compilation]:
+        """The compilations so far, the first one first: one for each set of shapes that was new.
+
+        Each is logged, too, by the logger ``pjrt.models``.
+        """
+        return self._compilations.records
+
+    def __call__(self, *arguments: Any, **keywords: Any) -> Any:
+        """Run the model, and return its results.
+
+        An argument is nested as the file states; where the file states no structure, arguments are flat or nested, and
+        a keyword is a parameter's name. An array is one of numpy or of another library, a number of Python or a list
+        of such, or a result of a model on the same client, which stays on its devices. An array on the devices is
+        deleted if the program donates its parameter.
+
+        Returns:
+            Arrays (``pjrt.ifrt.Array``) in the structure that the file states for results; a tuple where it states
+            none.
+
+        Raises:
+            InvalidArgumentError: arguments are missing, unknown or nested in another way, or one does not fit its
+                parameter.
+            FailedPreconditionError: an argument was deleted or donated, or the model is closed.
+            PjrtError: as of ``execute``.
+        """
+        results = self.execute(self._binding.leaves(arguments, keywords))
+        tree = self.file.output_tree
+        return tuple(results) if tree is None else tree.unflatten(results, self._node_types)
+
+    @abstractmethod
+    def execute(self, arguments: Sequence[Any]) -> list[pjrt.ifrt.Array]:
+        """Run the model on a flat list of arrays, one for each of ``parameters``, and return a flat list of results.
+
+        Raises:
+            InvalidArgumentError: the number of arguments differs, or one does not fit its parameter.
+        """
+
+    def fitted(self, arguments: Sequence[Any]) -> list[Argument]:
+        """Return a flat list of arguments as arrays of the parameters' types, on the host or on the devices.
+
+        Raises:
+            InvalidArgumentError: the number of arguments differs, or one does not fit its parameter.
+        """
+        return all_fitted(self.client, self.parameters, arguments)
+
+    @abstractmethod
+    def close(self) -> None:
+        """Unload the executables. May be called again."""
+
+    @abstractmethod
+    def _compile(self, shapes: Shapes) -> E:
+        """Return the program of the file, compiled for the shapes of all parameters of the file."""
+
+    def _executable(self, shapes: Shapes) -> E:
+        """Return the executable for the shapes of all parameters of the file; compile it unless it is kept."""
+        executable: E = self._compilations.get(shapes, self._compiled)
+        return executable
+
+    def _compiled(self, shapes: Shapes) -> E:
+        resolve_shapes(shapes, self.file.parameters)
+        with naming(self.file.source):
+            return self._compile(shapes)
+
+    def _resolved(self, shapes: ArgumentShapes | None) -> Shapes:
+        """Return the shapes of ``parameters``; None stands for their own, where none is dynamic."""
+        if shapes is None:
+            return tuple(parameter.sizes for parameter in self.parameters)
+        return resolve_shapes(shapes, self.parameters)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
 
 
 def load_model(
@@ -148,7 +529,7 @@ class Model(CallableModel[pjrt.ifrt.LoadedExecutable]):
     def _put(self, executable: pjrt.ifrt.LoadedExecutable, position: int, argument: Argument) -> pjrt.ifrt.Array:
         if isinstance(argument, pjrt.ifrt.Array):
             return argument
-        return replica_arrays.put(executable, position, argument)
+        return put_on_replicas(executable, position, argument)
 
     def run(self, executable: pjrt.ifrt.LoadedExecutable, arguments: Sequence[Argument]) -> list[pjrt.ifrt.Array]:
         """Run an executable of this model on a flat list of arguments, and return a flat list of its results.
@@ -216,8 +597,8 @@ class Model(CallableModel[pjrt.ifrt.LoadedExecutable]):
             The values by the names of the results, such as ``result['logits']``; a result without a name is
             ``result_0`` by its index. The values of several replicas have ``_of_replica_0`` behind the name.
         """
-        columns = [replica_arrays.values_of_replicas(executable, *pair) for pair in enumerate(results)]
-        return replica_arrays.named_by_replica(self.file.signature.result_names(), columns)
+        columns = [values_of_replicas(executable, *pair) for pair in enumerate(results)]
+        return named_by_replica(self.file.signature.result_names(), columns)
 
     def close(self) -> None:
         """Unload the executables, and close the client if the model made it. May be called again."""

@@ -16,17 +16,12 @@ from pjrt.api.errors import InvalidArgumentError, PjrtError
 from pjrt.api.program import Program
 from pjrt.host_memory.difference import Difference
 from pjrt.host_memory.tolerance import Tolerance
-from pjrt.models.argument import fitted_on_host
-from pjrt.models.comparison.compared_device import Array, ComparedDevice, DeviceInProcess
-from pjrt.models.comparison.cut_comparison import SearchLimits
-from pjrt.models.comparison.device_process import DeviceInSubprocess
-from pjrt.models.comparison.difference_search import Search
-from pjrt.models.comparison.first_difference import Cause, FirstDifference
-from pjrt.models.device_names import Device, named_devices
-from pjrt.models.inputs.input_files import arrays_in, with_type
-from pjrt.models.inputs.inputs import values_of
+from pjrt.models.binding import fitted_on_host
+from pjrt.models.comparison.compared_device import Array, ComparedDevice, DeviceInProcess, DeviceInSubprocess
+from pjrt.models.comparison.difference_search import Cause, FirstDifference, Search, SearchLimits
+from pjrt.models.inputs import arrays_in, values_of, with_type
+from pjrt.models.model import Device, named_by_replica, named_devices
 from pjrt.models.model_file import ModelFile
-from pjrt.models.replica_arrays import named_by_replica
 from pjrt.stablehlo import Cutter
 
 REFERENCE = "reference"

@@ -1,30 +1,298 @@
-"""Staged programs: a program that runs stage by stage on a device that cannot hold its weights."""
+"""A program that is compiled and run stage by stage."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from pjrt import stablehlo
-from pjrt.api.buffer import Buffer
+from pjrt.api.buffer import Buffer, HostBufferSemantics
 from pjrt.api.client import Client
 from pjrt.api.compile_options import CompileOptions
 from pjrt.api.device import Device, MemorySpace
-from pjrt.api.errors import ResourceExhaustedError
-from pjrt.api.loaded_executable import LoadedExecutable
+from pjrt.api.errors import PjrtError, ResourceExhaustedError
+from pjrt.api.future import Future
+from pjrt.api.loaded_executable import ExecuteOptions, LoadedExecutable
 from pjrt.api.program import Program
 from pjrt.artifacts.compilation_cache import CompilationCache
-from pjrt.models.offloading.dataflow import Dataflow
-from pjrt.models.offloading.offload_plan import OffloadPlan, StagePlan
-from pjrt.models.offloading.schedule import Demand, Memory, Schedule, resident_weights
-from pjrt.models.offloading.stage_executables import compiled
-from pjrt.models.offloading.stage_runner import StageRunner
-from pjrt.models.offloading.stages import Stage, Value, nbytes, stages_of
+from pjrt.models.offloading.stages import (
+    Action,
+    Dataflow,
+    Demand,
+    Memory,
+    OffloadPlan,
+    Schedule,
+    Stage,
+    StagePlan,
+    Value,
+    nbytes,
+    resident_weights,
+    stages_of,
+)
+
+_log = logging.getLogger("pjrt.models")
+
+Compile = Callable[[Program], LoadedExecutable]
+"""Compiles a program and loads it on the device."""
+
+MayDonate = Callable[[int, Value], bool]
+"""Whether a stage, by its index, may use up a value."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StageExecutable:
+    """A stage with its executable.
+
+    Attributes:
+        stage: the stage.
+        executable: the executable, which other stages may share.
+        options: its execute options: inputs that are not used up, although the executable could.
+        results: the values that the executable returns; not all of them need have a use.
+        result_bytes: the bytes of results that need new memory.
+        temporary_bytes: the bytes that it needs while it runs.
+    """
+
+    stage: Stage
+    executable: LoadedExecutable
+    options: ExecuteOptions | None
+    results: tuple[Value, ...]
+    result_bytes: int
+    temporary_bytes: int
+
+
+def compiled(
+    stages: Sequence[Stage],
+    cutter: stablehlo.Cutter,
+    compile_: Compile,
+    may_donate: MayDonate,
+) -> list[StageExecutable]:
+    """Compile the stages of a program, each kind of stage once.
+
+    Raises:
+        PjrtError: the device's compiler rejects a stage; the executables that were made are unloaded.
+    """
+    groups: dict[object, list[int]] = {}
+    for index, stage in enumerate(stages):
+        groups.setdefault(stage.key, []).append(index)
+    runs: dict[int, StageExecutable] = {}
+    try:
+        for members in groups.values():
+            runs.update(_group(stages, members, cutter, compile_, may_donate))
+    except BaseException:
+        for run in runs.values():
+            run.executable.delete()
+        raise
+    return [runs[index] for index in range(len(stages))]
+
+
+def _group(
+    stages: Sequence[Stage],
+    members: Sequence[int],
+    cutter: stablehlo.Cutter,
+    compile_: Compile,
+    may_donate: MayDonate,
+) -> dict[int, StageExecutable]:
+    """Compile one program for stages of one key; it returns the results that any of them needs."""
+    first = stages[members[0]]
+    made = {index: stages[index].values for index in members}
+    numbers = {index: {value: number for number, value in enumerate(made[index])} for index in members}
+    needed = sorted({numbers[i][value] for i in members for value in stages[i].outputs if value in numbers[i]})
+    passed = tuple(value for value in first.outputs if value not in numbers[members[0]])
+    results = {index: (*(made[index][number] for number in needed), *passed) for index in members}
+    aliases = _aliases(stages, members, results[members[0]][: len(needed)], may_donate)
+    begin = time.perf_counter()
+    cut = cutter.cut(results[members[0]], arguments=first.inputs, function="main", aliases=aliases)
+    executable = compile_(cut.program)
+    _log.info("compiled stages %s in %.3f s", ", ".join(map(str, members)), time.perf_counter() - begin)
+    keeps_donation, temporaries = _measured(executable, first, aliases)
+    runs = {}
+    for index in members:
+        stage = stages[index]
+        kept = frozenset(number for number in aliases if not may_donate(index, stage.inputs[number]))
+        donated = aliases.keys() - kept if keeps_donation else ()
+        runs[index] = StageExecutable(
+            stage,
+            executable,
+            ExecuteOptions(non_donatable_input_indices=kept) if kept else None,
+            results[index],
+            sum(map(nbytes, results[index])) - sum(nbytes(stage.inputs[number]) for number in donated),
+            temporaries,
+        )
+    return runs
+
+
+def _aliases(
+    stages: Sequence[Stage], members: Sequence[int], results: Sequence[Value], may_donate: MayDonate
+) -> dict[int, int]:
+    """Return the result that takes over the memory of an input, for inputs that some member can use up."""
+    free = list(range(len(results)))
+    aliases: dict[int, int] = {}
+    for number, value in enumerate(stages[members[0]].inputs):
+        if any(may_donate(index, stages[index].inputs[number]) for index in members):
+            match = next((place for place in free if results[place].type == value.type), None)
+            if match is not None:
+                free.remove(match)
+                aliases[number] = match
+    return aliases
+
+
+def _measured(executable: LoadedExecutable, stage: Stage, aliases: Mapping[int, int]) -> tuple[bool, int]:
+    """Return whether results take over the memory of donated inputs, and the bytes of temporaries, by the compiler.
+
+    A device that states nothing may take new memory for all results, and the temporaries are as estimated.
+    """
+    try:
+        stats = executable.memory_stats()
+    except PjrtError:
+        return False, stage.temporary_bytes
+    donated = sum(nbytes(stage.inputs[number]) for number in aliases)
+    return stats.alias_size_in_bytes >= donated, stats.temp_size_in_bytes
+
 
 HostArray = np.ndarray[Any, Any]
+
+
+class StageRunner:
+    """Runs a staged program, one run at a time.
+
+    Args:
+        place: the client, the memory and how to use it.
+        runs: the stages with their executables.
+        schedule: the steps of a run.
+        host: the weights.
+        resident: the weights that stay on the device between runs.
+        arguments: the position of each argument.
+        last_use: the last stage that uses a value.
+        results: the values to return.
+    """
+
+    def __init__(
+        self,
+        place: Placement,
+        runs: Sequence[StageExecutable],
+        schedule: Schedule,
+        host: Mapping[Value, HostArray],
+        resident: frozenset[Value],
+        arguments: Mapping[Value, int],
+        last_use: Mapping[Value, int],
+        results: Sequence[Value],
+    ) -> None:
+        self._place = place
+        self._runs = runs
+        self._schedule = schedule
+        self._host: Mapping[Value, HostArray | Buffer] = host
+        self._kept = resident
+        self._arguments = arguments
+        self._last_use = last_use
+        self._results = results
+        self._resident: dict[Value, Buffer] = {}
+        self._device = place.device
+        if place.host_space is not None:
+            self._host = {
+                value: place.client.buffer_from_host(array, memory_space=place.host_space)
+                for value, array in host.items()
+            }
+
+    def results(self, arguments: Mapping[int, HostArray | Buffer]) -> list[Buffer]:
+        """Run the program on arguments by position; wait for its end, and return the results."""
+        for value in self._kept - self._resident.keys():
+            self._resident[value] = self._bring(value)
+        owned: set[Buffer] = set()
+        try:
+            return self._run(arguments, owned)
+        finally:
+            # After an error the device may still use them; it frees their memory when it does not.
+            for buffer in owned:
+                buffer.delete()
+
+    def release(self) -> None:
+        """Free the memory of the weights that stay on the device."""
+        for buffer in self._resident.values():
+            buffer.delete()
+        self._resident.clear()
+
+    def delete(self) -> None:
+        """Free all memory that is in use between runs: that of the host, too."""
+        self.release()
+        for array in self._host.values():
+            if isinstance(array, Buffer):
+                array.delete()
+
+    def _run(self, arguments: Mapping[int, HostArray | Buffer], owned: set[Buffer]) -> list[Buffer]:
+        """Run the program; ``owned`` has the buffers to delete at any time."""
+        values = dict(self._resident)
+        passed: dict[Value, Buffer] = {}
+        for value, position in self._arguments.items():
+            values[value] = self._put(value, arguments[position], owned)
+        under_way: dict[int, Future[None]] = {}
+        loaded = -1
+        for action, index in self._schedule.steps:
+            run = self._runs[index]
+            if action is Action.LOAD:
+                loaded = index
+                for value in run.stage.weights:
+                    if value not in values:
+                        values[value] = self._bring(value)
+                        owned.add(values[value])
+                if not self._place.prefetch:
+                    Future.all([values[value].ready() for value in run.stage.weights]).result()
+            elif action is Action.RUN:
+                futures: list[Future[None]] = []
+                buffers = run.executable.execute_sharded(
+                    [values[value] for value in run.stage.inputs], self._device, run.options, returned_futures=futures
+                )
+                owned.update(buffers)
+                under_way[index] = futures[0]
+                for value, buffer in zip(run.results, buffers, strict=True):
+                    # A result that is an argument of the program, or a weight, is a buffer beside the one it came from.
+                    (passed if value in run.stage.inputs else values)[value] = buffer
+            else:
+                under_way.pop(index).result()
+                needed = {value for later in self._runs[index + 1 : loaded + 1] for value in later.stage.weights}
+                done = [value for value in run.stage.weights if value not in needed and value not in self._kept]
+                done += [
+                    value
+                    for value in dict.fromkeys((*run.stage.inputs, *run.results))
+                    if value not in self._host and self._last_use.get(value, -1) <= index
+                ]
+                for value in done:
+                    buffer = values.pop(value)
+                    owned.discard(buffer)
+                    buffer.delete()
+        return self._returned(values | passed, owned)
+
+    def _put(self, value: Value, argument: HostArray | Buffer, owned: set[Buffer]) -> Buffer:
+        if isinstance(argument, Buffer):
+            if self._last_use[value] < len(self._runs):  # donated
+                owned.add(argument)
+            return argument
+        # The caller waits until the end, so the array does not change before.
+        semantics = HostBufferSemantics.IMMUTABLE_UNTIL_TRANSFER_COMPLETES
+        buffer = self._place.client.buffer_from_host(argument, memory_space=self._place.space, semantics=semantics)
+        owned.add(buffer)
+        return buffer
+
+    def _bring(self, value: Value) -> Buffer:
+        source = self._host[value]
+        if isinstance(source, Buffer):
+            return source.copy_to(self._place.space)
+        semantics = HostBufferSemantics.IMMUTABLE_ZERO_COPY
+        return self._place.client.buffer_from_host(source, memory_space=self._place.space, semantics=semantics)
+
+    def _returned(self, values: Mapping[Value, Buffer], owned: set[Buffer]) -> list[Buffer]:
+        returned: list[Buffer] = []
+        for value in self._results:
+            buffer = values[value]
+            if buffer in returned:
+                buffer = buffer.copy_to(self._place.space)
+            owned.discard(buffer)
+            returned.append(buffer)
+        return returned
 
 
 @dataclass(frozen=True, slots=True)

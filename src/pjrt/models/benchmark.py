@@ -1,13 +1,19 @@
-"""Benchmarks: one program on several devices side by side, with the times of its parts (``pjrt.bench``)."""
+"""Benchmarks: how long a model takes on devices, side by side; the file of their times, and their page."""
 
 from __future__ import annotations
 
 import contextlib
+import csv
+import dataclasses
+import json
 import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from pjrt import ifrt
 from pjrt.api.checks import expect_int
@@ -15,14 +21,13 @@ from pjrt.api.compile_options import CompileOptions
 from pjrt.api.errors import InvalidArgumentError, PjrtError, naming
 from pjrt.api.program import Program
 from pjrt.artifacts.saved_executable import SavedExecutable
-from pjrt.models.argument import Argument
-from pjrt.models.benchmark.latency import Latencies
-from pjrt.models.benchmark.measurement import Measurement, MemoryPeak, Plan
-from pjrt.models.benchmark.workload import Workload
-from pjrt.models.device_names import Device, named_devices
-from pjrt.models.inputs.inputs import values_of
-from pjrt.models.model import Model, load_model
+from pjrt.models.binding import Argument
+from pjrt.models.inputs import values_of
+from pjrt.models.measurement import PERCENTILES, Latencies, Measurement, MemoryPeak, Plan, Workload
+from pjrt.models.model import Device, Model, load_model, named_devices
 from pjrt.models.model_file import ModelFile
+from pjrt.models.output_path import check_output_path, writing
+from pjrt.models.report.page import page
 
 DEFAULT_SECONDS = 2.0
 """The time for each device if neither a duration nor a count is asked for."""
@@ -329,3 +334,91 @@ def _fallback_of(executable: ifrt.LoadedExecutable) -> tuple[int | None, dict[st
 
 def _name_of(file: ModelFile, subject: _Subject) -> str:
     return os.path.basename(file.source) or subject.executable.name
+
+
+SUFFIXES = (".json", ".csv", ".npz")
+"""The suffixes of files of times."""
+
+_FIELDS = ("rounds", "begins", "nanoseconds")
+
+
+def write_times(benchmark: Benchmark, path: str | os.PathLike[str]) -> None:
+    """Write every measured time, in nanoseconds.
+
+    A ``.csv`` file has a line for each time. A ``.json`` file has the statistics too. A ``.npz`` file has arrays with
+    names such as ``cpu/execute/nanoseconds``.
+
+    Raises:
+        InvalidArgumentError: the suffix is unsupported, or the file cannot be written.
+        NotFoundError: the folder does not exist.
+    """
+    check_output_path(path, SUFFIXES)
+    writers = {".json": _write_json, ".csv": _write_csv, ".npz": _write_npz}
+    with writing(path):
+        writers[Path(path).suffix](benchmark, Path(path))
+
+
+def _parts(benchmark: Benchmark) -> Iterator[tuple[str, str, Latencies]]:
+    for device in benchmark.devices:
+        for part, latencies in device.parts.items():
+            yield device.label, part, latencies
+
+
+def _write_json(benchmark: Benchmark, path: Path) -> None:
+    contents = benchmark.as_dict()
+    for device, facts in zip(benchmark.devices, contents["devices"], strict=True):
+        facts["times"] = {
+            part: {name: getattr(latencies, name).tolist() for name in _FIELDS}
+            for part, latencies in device.parts.items()
+        }
+    path.write_text(json.dumps(contents, indent=1) + "\n")
+
+
+def _write_csv(benchmark: Benchmark, path: Path) -> None:
+    with path.open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["device", "part", "round", "begin_nanoseconds", "nanoseconds"])
+        for label, part, latencies in _parts(benchmark):
+            columns = (getattr(latencies, name).tolist() for name in _FIELDS)
+            writer.writerows([label, part, *row] for row in zip(*columns, strict=True))
+
+
+def _write_npz(benchmark: Benchmark, path: Path) -> None:
+    arrays = {
+        f"{label}/{part}/{name}": getattr(latencies, name)
+        for label, part, latencies in _parts(benchmark)
+        for name in _FIELDS
+    }
+    np.savez(path, allow_pickle=False, **arrays)
+
+
+_BINS = 40
+_COLUMNS = 300
+_CURVE = (0, 1, 5, 10, 25, 50, 75, 90, 95, 99, 99.5, 99.9, 100)
+"""The percentiles of the curve that compares the devices."""
+
+
+def benchmark_page(benchmark: Benchmark) -> str:
+    """Return the page of a benchmark as HTML."""
+    data = {
+        **benchmark.as_dict(),
+        "percentiles": [*PERCENTILES],
+        "plots": [_plots(device) for device in benchmark.devices],
+    }
+    return page(f"{benchmark.program} - pjrt bench", data, ("elements.js", "benchmark.js"))
+
+
+def _plots(device: DeviceBenchmark) -> dict[str, Any]:
+    return {
+        "percentiles": [device.execute.percentile(percent) for percent in PERCENTILES],
+        "curve": [[percent, device.execute.percentile(percent)] for percent in _CURVE],
+        **{name: _plot(latencies) for name, latencies in device.parts.items()},
+    }
+
+
+def _plot(latencies: Latencies) -> dict[str, Any]:
+    return {
+        **dataclasses.asdict(latencies.histogram(_BINS)),
+        "over_time": latencies.over_time(_COLUMNS),
+        "count": latencies.count,
+    }

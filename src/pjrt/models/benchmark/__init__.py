@@ -1,1 +1,0 @@
-"""Benchmarks: how long a model takes on devices, side by side."""

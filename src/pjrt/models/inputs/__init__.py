@@ -1,1 +1,0 @@
-"""Inputs: the arrays for the parameters of a model, from files, numbers and fillers."""
