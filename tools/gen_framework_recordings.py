@@ -20,8 +20,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from pjrt.layers.recording.recording import Recording
-from pjrt.layers.recording.recording_writer import write_recording
+from pjrt.layers.recording import Recording, write_recording
 
 ROOT = Path(__file__).resolve().parents[1]
 PROGRAMS = ROOT / "tools" / "framework_programs"

@@ -12,7 +12,7 @@ from tiny import TinyProgram
 
 import pjrt
 from pjrt.layers import wrap
-from pjrt.layers.recording.recording import Recording
+from pjrt.layers.recording import Recording
 
 X = np.arange(4, dtype=np.float32)
 

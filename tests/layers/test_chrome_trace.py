@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from traced import TracedRun, run_traced
 
-from pjrt.layers.trace.chrome_trace import write_chrome_trace
+from pjrt.layers.trace.trace_views import write_chrome_trace
 
 
 def written(run: TracedRun) -> list[dict[str, Any]]:

@@ -21,9 +21,20 @@ from traced import TracedRun
 import pjrt
 from pjrt.capi.raw.struct import Struct
 from pjrt.layers import read_findings
-from pjrt.layers.recording import Recording, lines_of
-from pjrt.layers.recording.recorded_value import Blob, Function, Handle, Pointer, Writer
-from pjrt.layers.recording.recording import CALL, HEADER, MAGIC, NAME, RETURN
+from pjrt.layers.recording import (
+    CALL,
+    HEADER,
+    MAGIC,
+    NAME,
+    RETURN,
+    Blob,
+    Function,
+    Handle,
+    Pointer,
+    Recording,
+    Writer,
+    lines_of,
+)
 from pjrt.layers.trace import log_lines, read_trace, summarize, write_chrome_trace
 
 DAMAGES = int(os.environ.get("PJRT_TEST_DAMAGES", "60"))

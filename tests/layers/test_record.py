@@ -21,8 +21,7 @@ import pjrt
 from pjrt import InvalidArgumentError, PjrtError
 from pjrt.api.client import Client
 from pjrt.layers import wrap
-from pjrt.layers.recording.recorded_value import Handle, LeftOut
-from pjrt.layers.recording.recording import Call, Callback, Recording
+from pjrt.layers.recording import Call, Callback, Handle, LeftOut, Recording
 
 FROM_HOST = "PJRT_Client_BufferFromHostBuffer"
 

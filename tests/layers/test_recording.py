@@ -15,10 +15,19 @@ from recorded import record_sums
 
 from pjrt import DataLossError, InvalidArgumentError, NotFoundError
 from pjrt.capi.raw.struct import Struct
-from pjrt.layers.recording.recorded_value import Blob, Function, Handle, LeftOut, Pointer, Reader, Writer
-from pjrt.layers.recording.recording import MAGIC, Recording
-from pjrt.layers.recording.recording_text import lines_of
-from pjrt.layers.recording.recording_writer import write_recording
+from pjrt.layers.recording import (
+    MAGIC,
+    Blob,
+    Function,
+    Handle,
+    LeftOut,
+    Pointer,
+    Reader,
+    Recording,
+    Writer,
+    lines_of,
+    write_recording,
+)
 
 NAMES = st.sampled_from(["PJRT_Buffer", "dims", "client"])
 NUMBERS = st.integers(0, 2**64 - 1)

@@ -9,7 +9,7 @@ from recorded import record_sums
 from wrong_plugin import WrongPlugin
 
 from pjrt import FailedPreconditionError
-from pjrt.layers.recording.recording import Recording
+from pjrt.layers.recording import Recording
 from pjrt.layers.replay.reduction import reduce_recording
 from pjrt.layers.replay.replay_process import replay
 

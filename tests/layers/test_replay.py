@@ -20,15 +20,16 @@ from pjrt.capi.raw.struct import Struct
 from pjrt.host_memory.array import aligned_empty
 from pjrt.host_memory.tolerance import Tolerance
 from pjrt.layers import wrap
-from pjrt.layers.recording.recorded_value import Handle, Pointer
-from pjrt.layers.recording.recording import Call, Recording
-from pjrt.layers.recording.recording_writer import write_recording
-from pjrt.layers.replay.counterparts import Counterparts
-from pjrt.layers.replay.replay_arguments import ReplayArguments
-from pjrt.layers.replay.replay_callbacks import ReplayCallbacks
+from pjrt.layers.recording import Call, Handle, Pointer, Recording, write_recording
+from pjrt.layers.replay.replay_arguments import (
+    Counterparts,
+    Raw,
+    RecordedStructReader,
+    ReplayArguments,
+    ReplayCallbacks,
+    StructBuilder,
+)
 from pjrt.layers.replay.replay_process import ReplayResult, Settings, replay
-from pjrt.layers.replay.struct_builder import StructBuilder
-from pjrt.layers.replay.struct_reader import Raw, RecordedStructReader
 
 LIMIT = 120.0
 ZERO_COPY = pjrt.HostBufferSemantics.IMMUTABLE_ZERO_COPY

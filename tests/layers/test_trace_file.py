@@ -12,10 +12,8 @@ from hypothesis import strategies as st
 from traced import TracedRun
 
 import pjrt
-from pjrt.layers.trace.chrome_trace import write_chrome_trace
 from pjrt.layers.trace.trace_file import is_trace_file, read_trace, switch_trace
-from pjrt.layers.trace.trace_log import log_lines
-from pjrt.layers.trace.trace_summary import summarize
+from pjrt.layers.trace.trace_views import log_lines, summarize, write_chrome_trace
 
 
 def test_what_a_trace_has(known_run: TracedRun, tiny_library: Path) -> None:

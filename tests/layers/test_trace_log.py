@@ -7,7 +7,7 @@ import re
 import pytest
 from traced import TracedRun
 
-from pjrt.layers.trace.trace_log import log_lines, readable_time
+from pjrt.layers.trace.trace_views import log_lines, readable_time
 
 GOLDEN = """\
 

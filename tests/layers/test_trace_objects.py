@@ -7,8 +7,8 @@ import struct
 
 from traced import TracedRun
 
+from pjrt.layers.trace.trace_file import Call, Trace
 from pjrt.layers.trace.trace_objects import nbytes_of, objects_of
-from pjrt.layers.trace.trace_records import Call, Trace
 
 
 class Calls:

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from traced import TracedRun, run_traced
 
-from pjrt.layers.trace.trace_options import TraceOptions
-from pjrt.layers.trace.trace_values import values_of
+from pjrt.layers.trace.trace_file import TraceOptions
+from pjrt.layers.trace.trace_objects import values_of
 
 CODE = """
 for _ in range(10):

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from traced import TracedRun, run_traced
 
-from pjrt.layers.trace.trace_summary import summarize
+from pjrt.layers.trace.trace_views import summarize
 
 
 def test_the_known_run(known_run: TracedRun) -> None:

@@ -8,8 +8,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from pjrt.layers.trace.trace_file import read_trace
-from pjrt.layers.trace.trace_records import Trace
+from pjrt.layers.trace.trace_file import Trace, read_trace
 
 TINY = Path(__file__).resolve().parents[1] / "plugins"
 

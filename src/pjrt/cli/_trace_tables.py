@@ -5,7 +5,7 @@ from __future__ import annotations
 from pjrt.api.printable import readable_bytes
 from pjrt.cli._console import echo, print_facts, print_table, single_line
 from pjrt.cli._timing import readable
-from pjrt.layers.trace.trace_summary import TraceSummary
+from pjrt.layers.trace.trace_views import TraceSummary
 
 _MOST_FUNCTIONS = 15
 """The number of functions that are listed; --json has all."""

@@ -37,7 +37,7 @@ def layer(plugin: str, layers: str, output: str, settings: tuple[str, ...]) -> N
     exported to a library beside OUTPUT. Whoever loads the library gets the plugin's functions with the layers before
     them, without Python. Options that are not set come from the environment of that program, such as PJRT_TRACE.
     """
-    from pjrt.layers.library import write_library
+    from pjrt.layers.wrapping import write_library
 
     options = dict(_setting(text) for text in settings)
     written = write_library(output, plugin, tuple(filter(None, layers.split(","))), options)

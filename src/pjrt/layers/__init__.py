@@ -10,10 +10,8 @@ from __future__ import annotations
 
 from pjrt.capi.layer.stack import flush, layer_names
 from pjrt.layers.findings import CallSite, Finding, FoundHandle, Rule, findings, read_findings, rules
-from pjrt.layers.injection import InjectionRule, inject, injections
-from pjrt.layers.library import WrittenLibrary, write_library
 from pjrt.layers.program import program_environment, run_program
-from pjrt.layers.wrapping import disable, enable, wrap
+from pjrt.layers.wrapping import InjectionRule, WrittenLibrary, disable, enable, inject, injections, wrap, write_library
 
 __all__ = [
     "CallSite",

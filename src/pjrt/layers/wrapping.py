@@ -1,18 +1,22 @@
-"""Wrapping: a plugin with layers before it, in this process."""
+"""Layers before a plugin: in this process, and in a library for others; and what they inject."""
 
 from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from pjrt.api.errors import InvalidArgumentError
 from pjrt.api.plugin import Plugin
-from pjrt.capi import LoadedPlugin, open_table, plugin_at
-from pjrt.capi.export import ExportedPlugin, export
+from pjrt.capi import LoadedPlugin, check_library_file, open_table, plugin_at
+from pjrt.capi.export import ExportedPlugin, export, load_exported
+from pjrt.capi.export import write_library as write_exported
 from pjrt.capi.layer import stack
-from pjrt.plugins import registry
+from pjrt.capi.layer.layer_library import write_layer_library
+from pjrt.capi.layer.stack import LayerOptions, check_layers
+from pjrt.plugins import factories, registry
 from pjrt.plugins.env_vars import set_environment
 
 _lock = threading.Lock()
@@ -105,3 +109,98 @@ def table_of(plugin: object) -> tuple[int, str, str, object]:
         f"expected a plugin's name, the path of its library, a plugin, or what pjrt.export returns; "
         f"found {type(plugin).__name__}"
     )
+
+
+@dataclass(frozen=True, slots=True)
+class InjectionRule:
+    """A rule of the layer ``inject``, and how often it was used.
+
+    Attributes:
+        text: the rule, as in the options of the layer.
+        calls: the number of calls that it is for.
+        faults: the number of these calls to which its fault happened.
+    """
+
+    text: str
+    calls: int
+    faults: int
+
+
+def injections(plugin: LoadedPlugin) -> tuple[InjectionRule, ...]:
+    """Return the rules of a wrapped plugin's layer ``inject``, in order, with what they did up to now.
+
+    Raises:
+        InvalidArgumentError: the plugin has no such layer.
+    """
+    return tuple(InjectionRule(*rule) for rule in stack.injected_faults(plugin.address))
+
+
+def inject(plugin: LoadedPlugin, rules: stack.LayerOptions) -> None:
+    """Replace the rules of a wrapped plugin's layer ``inject`` from the next call on. No rules make no faults.
+
+    Events that are never ready stay so until their end. A rule for a client knows the clients that were made since
+    the layer has followed clients: since its first rule with ``client``, ``ready``, ``flip`` or ``memory``.
+
+    Args:
+        plugin: what ``pjrt.layers.wrap(plugin, ["inject"], inject=…)`` returned.
+        rules: a rule, several, or their text, as for ``wrap``.
+
+    Raises:
+        InvalidArgumentError: the plugin has no such layer, or a rule is wrong.
+    """
+    stack.replace_rules(plugin.address, rules)
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenLibrary:
+    """A library that was written.
+
+    Attributes:
+        path: its file.
+        target: the library of the plugin behind it.
+        layers: its layers in order.
+    """
+
+    path: Path
+    target: Path
+    layers: tuple[str, ...]
+
+
+def write_library(
+    path: str | os.PathLike[str],
+    plugin: str | os.PathLike[str],
+    layers: Sequence[str],
+    options: Mapping[str, LayerOptions] | None = None,
+) -> WrittenLibrary:
+    """Write a shared library with ``GetPjrtApi`` that puts layers before a plugin; needs no compiler.
+
+    Args:
+        path: the file to write.
+        plugin: a name of ``pjrt.plugins.names()``, or the path of a plugin's library. A device in Python is exported to
+            a library of its own, beside the file.
+        layers: the names of layers; the first is nearest to the framework.
+        options: the options of layers, by name. Others have those of the environment of the program, such as
+            ``PJRT_TRACE``.
+
+    Raises:
+        InvalidArgumentError: a layer is unknown, or the file cannot be written.
+        NotFoundError: there is no such plugin, or no folder for the file.
+        FailedPreconditionError: the plugin cannot be used, or its file is no shared library.
+        DataLossError: the file of the plugin is cut off.
+    """
+    names = (layers,) if isinstance(layers, str) else tuple(layers)
+    check_layers(names)
+    values = options or {}
+    unused = sorted(set(values) - set(names))
+    if unused:
+        raise InvalidArgumentError(f"expected options of the layers {', '.join(names)}, found some of {unused[0]!r}")
+    declaration = registry.declaration(plugin)
+    declaration.check_usable()
+    if declaration.library is None:
+        place = factories.place(declaration.name)
+        beside = Path(path).with_name(f"{Path(path).stem}-{declaration.name}{Path(path).suffix}")
+        target = write_exported(beside, place, load_exported(place, declaration.name).name)
+    else:
+        target = Path(declaration.library)
+        check_library_file(target)
+    return WrittenLibrary(write_layer_library(path, target, names, values), target, names)

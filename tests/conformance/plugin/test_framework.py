@@ -11,7 +11,7 @@ import pytest
 
 from pjrt.conformance import check_plugin
 from pjrt.conformance.plugin.outcome import Verdict
-from pjrt.layers.recording.recording import Recording
+from pjrt.layers.recording import Recording
 
 HERE = Path(__file__).resolve().parent
 DEVICES = HERE.parent / "device" / "devices_under_test.py"

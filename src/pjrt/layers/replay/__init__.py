@@ -12,8 +12,8 @@ from pjrt.api.lazy_names import lazy_names
 if TYPE_CHECKING:
     from pjrt.layers.replay.reduction import Reduction, reduce_recording
     from pjrt.layers.replay.replay_arguments import Settings
-    from pjrt.layers.replay.replay_finding import ReplayFinding
     from pjrt.layers.replay.replay_process import PluginOpener, ReplayResult, replay
+    from pjrt.layers.replay.replayer import ReplayFinding
 
 __all__ = ["PluginOpener", "Reduction", "ReplayFinding", "ReplayResult", "Settings", "reduce_recording", "replay"]
 

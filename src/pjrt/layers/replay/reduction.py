@@ -12,12 +12,10 @@ from typing import Any
 
 from pjrt.api.errors import FailedPreconditionError
 from pjrt.capi.layer.schema import STRUCTS
-from pjrt.layers.recording.recorded_value import functions_in, handles_in
-from pjrt.layers.recording.recording import Call, Recording
-from pjrt.layers.recording.recording_writer import write_recording
+from pjrt.layers.recording import Call, Recording, functions_in, handles_in, write_recording
 from pjrt.layers.replay.replay_arguments import Settings
-from pjrt.layers.replay.replay_finding import ReplayFinding
 from pjrt.layers.replay.replay_process import ReplayResult, replay
+from pjrt.layers.replay.replayer import ReplayFinding
 
 _HANG_LIMIT = 10.0
 """The seconds after which a call counts as hanging while a hang is reduced: it would take long otherwise."""

@@ -14,10 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from pjrt.api.errors import InvalidArgumentError
-from pjrt.layers.recording.recording import Recording
+from pjrt.layers.recording import Recording
 from pjrt.layers.replay.replay_arguments import Settings
-from pjrt.layers.replay.replay_finding import ReplayFinding
-from pjrt.layers.replay.replay_worker import PROGRESS, Task
+from pjrt.layers.replay.replayer import PROGRESS, ReplayFinding, Task
 from pjrt.layers.wrapping import table_of, wrap
 from pjrt.system.python_process import Ended, module_command, module_environment
 
@@ -156,7 +155,7 @@ class _Run:
     def _run(self) -> tuple[Ended, bool]:
         environment = module_environment()
         environment.pop("PJRT_LAYERS", None)  # the replay of a recording must not be recorded over it
-        command = module_command("pjrt.layers.replay.replay_worker", str(self._folder))
+        command = module_command("pjrt.layers.replay.replayer", str(self._folder))
         with (self._folder / "printed").open("w+b") as printed:
             try:
                 process = subprocess.Popen(

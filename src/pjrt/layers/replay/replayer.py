@@ -1,31 +1,266 @@
-"""The replay of a recording in this process: its calls, made to another plugin, and their results compared."""
+"""A replay in its subprocess: the calls of a recording made to a plugin, and their results compared."""
 
 from __future__ import annotations
 
 import ctypes
+import json
+import mmap
+import pickle
+import struct
+import sys
 import threading
 from collections import Counter
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from pjrt.api.buffer import HostBufferSemantics
+from pjrt.api.element_type import ElementType
 from pjrt.api.errors import PjrtError, StatusCode
 from pjrt.capi.layer.schema import CALLBACKS, FUNCTIONS, STRUCTS
 from pjrt.capi.raw.memory import Memory
 from pjrt.capi.raw.struct import Struct
-from pjrt.capi.raw.table import Table
-from pjrt.layers.recording.recorded_value import Blob, Handle, Pointer, functions_in, handles_in
-from pjrt.layers.recording.recording import Call, Callback, Recording
-from pjrt.layers.replay.counterparts import Counterparts, LostError, UnusableError
-from pjrt.layers.replay.replay_arguments import FROM_HOST, ReplayArguments, Settings
-from pjrt.layers.replay.replay_callbacks import ReplayCallbacks
-from pjrt.layers.replay.replay_comparison import ReplayComparison, spelled_error
-from pjrt.layers.replay.replay_finding import ReplayFinding
-from pjrt.layers.replay.struct_builder import StructBuilder
-from pjrt.layers.replay.struct_reader import RecordedStructReader
+from pjrt.capi.raw.table import Error, Table, code_name
+from pjrt.host_memory.difference import Difference
+from pjrt.host_memory.tolerance import Tolerance
+from pjrt.layers.recording import (
+    Blob,
+    Call,
+    Callback,
+    Function,
+    Handle,
+    Pointer,
+    RecordedError,
+    Recording,
+    functions_in,
+    handles_in,
+)
+from pjrt.layers.replay.replay_arguments import (
+    FROM_HOST,
+    Counterparts,
+    LostError,
+    Raw,
+    RecordedStructReader,
+    ReplayArguments,
+    ReplayCallbacks,
+    Settings,
+    StructBuilder,
+    UnusableError,
+)
+
+KINDS = ("crash", "hang", "missing", "error", "no error", "code", "value", "data", "unusable")
+"""The kinds of findings: the process ended, or made no progress; the plugin lacks a function; it failed where the
+recorded one did not, or did not fail, or with another code; a result differs, or host data; the call cannot be made."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayFinding:
+    """A difference between the recording and the plugin.
+
+    Attributes:
+        kind: one of ``KINDS``.
+        call: the number of the call; 0 where none was made yet.
+        function: its function.
+        place: the field of the result that differs; empty where the whole call does.
+        text: what the recording has, and what was found.
+    """
+
+    kind: str
+    call: int
+    function: str
+    place: str
+    text: str
+
+    @property
+    def signature(self) -> tuple[str, str, str]:
+        """The kind, the function and the field: two replays with the same one fail in the same way."""
+        return self.kind, self.function, self.place
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the finding as values of JSON."""
+        return asdict(self)
+
+    @staticmethod
+    def of(values: Mapping[str, Any]) -> ReplayFinding:
+        """Return the finding of such values."""
+        return ReplayFinding(**values)
+
+    def __str__(self) -> str:
+        where = f"call {self.call} {self.function}" if self.call else self.function or "before the first call"
+        return f"{where}{'.' + self.place if self.place else ''}: {self.text}"
+
+
+_SPECIFIC = frozenset(
+    {
+        "PJRT_Client_PlatformName", "PJRT_Client_PlatformVersion", "PJRT_DeviceDescription_Kind",
+        "PJRT_DeviceDescription_Id", "PJRT_DeviceDescription_DebugString", "PJRT_DeviceDescription_ToString",
+        "PJRT_DeviceDescription_Attributes", "PJRT_Device_GetAttributes", "PJRT_Device_LocalHardwareId",
+        "PJRT_Device_MemoryStats", "PJRT_Memory_Id", "PJRT_Memory_Kind", "PJRT_Memory_Kind_Id",
+        "PJRT_Memory_DebugString", "PJRT_Memory_ToString", "PJRT_Plugin_Attributes",
+        "PJRT_Client_DefaultDeviceAssignment", "PJRT_LoadedExecutable_GetDeviceAssignment", "PJRT_Executable_Name",
+        "PJRT_Executable_SizeOfGeneratedCodeInBytes", "PJRT_Executable_GetCostAnalysis",
+        "PJRT_Executable_GetCompiledMemoryStats", "PJRT_Executable_Fingerprint", "PJRT_LoadedExecutable_Fingerprint",
+        "PJRT_Executable_Serialize", "PJRT_Executable_GetCompileOptions", "PJRT_Executable_OptimizedProgram",
+        "PJRT_Executable_ParameterMemoryKinds", "PJRT_Executable_OutputMemoryKinds", "PJRT_Buffer_GetMemoryLayout",
+        "PJRT_Buffer_OnDeviceSizeInBytes", "PJRT_Buffer_UnsafePointer", "PJRT_Buffer_OpaqueDeviceMemoryDataPointer",
+        "PJRT_Buffer_IsOnCpu", "PJRT_Event_IsReady",
+    }
+)  # fmt: skip
+
+_SPECIFIC_FAMILIES = ("PJRT_TopologyDescription_", "PJRT_Layouts_", "PJRT_AbiVersion_", "PJRT_Tpu")
+
+
+def is_specific(function: str) -> bool:
+    """Whether the results of a function may differ from plugin to plugin: names, layouts, costs, times."""
+    return function in _SPECIFIC or function.startswith(_SPECIFIC_FAMILIES)
+
+
+class ReplayComparison:
+    """The findings of a replay; what it compares it also learns from.
+
+    Attributes:
+        findings: the differences so far.
+        notes: facts that differ lawfully, by the function that returns them.
+    """
+
+    def __init__(
+        self,
+        recording: Recording,
+        counterparts: Counterparts,
+        tolerance: Tolerance,
+        report: Callable[[ReplayFinding], None],
+    ) -> None:
+        self.findings: list[ReplayFinding] = []
+        self.notes: dict[str, str] = {}
+        self._recording, self._counterparts = recording, counterparts
+        self._tolerance, self._report = tolerance, report
+
+    def find(self, kind: str, call: Call, place: str, text: str) -> None:
+        """Add a finding."""
+        finding = ReplayFinding(kind, call.number, call.function, place, text)
+        self.findings.append(finding)
+        self._report(finding)
+
+    def errors(self, call: Call, found: Error | None) -> None:
+        """Compare the error that a call returned with the recorded one."""
+        if call.duration is not None:  # a call that never returned has no outcome to compare with
+            self._errors(call, call.error, found, "")
+
+    def event_errors(self, call: Call, recorded: RecordedError | None, found: Error | None) -> None:
+        """Compare the error that an event ended with, as a callback was given it."""
+        self._errors(call, recorded, found, "callback")
+
+    def results(self, call: Call, found: Struct) -> None:
+        """Compare the results of a call, and learn the handles, functions and addresses in them."""
+        if call.results is not None:
+            if call.function == "PJRT_DeviceDescription_Id":
+                self._counterparts.device_ids[call.results.fields["id"]] = found.fields["id"]
+            elif call.function == "PJRT_Executable_OptimizedProgram":
+                executable = call.arguments.fields["executable"].number
+                self._counterparts.program_sizes[executable] = found.fields["program"].fields["code_size"]
+            self._structs(call, call.results, found, "", is_specific(call.function))
+
+    def data(self, call: Call, found: np.ndarray[Any, Any], element_type: int, place: str) -> None:
+        """Compare host memory that a call filled, as bytes, with the recorded one.
+
+        Args:
+            call: the call.
+            found: the bytes.
+            element_type: the type of the elements as a number of the C API; 0 if it is unknown.
+            place: what was filled.
+        """
+        recorded = self._recording.data(call.read)
+        if recorded is None:
+            return
+        expected = np.frombuffer(recorded, np.uint8)
+        if expected.size != found.size:
+            self.find("data", call, place, f"{expected.size} bytes in the recording, {found.size} here")
+            return
+        if np.array_equal(expected, found):
+            return
+        try:
+            dtype = ElementType(element_type).dtype
+            difference = Difference.of(found.view(dtype), expected.view(dtype), self._tolerance)
+        except (ValueError, PjrtError):
+            self.find("data", call, place, f"{int((expected != found).sum())} of {expected.size} bytes differ")
+            return
+        if not difference.agrees:
+            self.find("data", call, place, str(difference))
+
+    def _errors(self, call: Call, recorded: RecordedError | None, found: Error | None, place: str) -> None:
+        if recorded is None and found is not None:
+            self.find("error", call, place, f"succeeded in the recording, failed here with {spelled_error(found)}")
+        elif recorded is not None and found is None:
+            self.find("no error", call, place, f"failed in the recording with {spelled_error(recorded)}, not here")
+        elif recorded is not None and found is not None and recorded.code != found.code:
+            text = f"failed in the recording with {spelled_error(recorded)}, here with {spelled_error(found)}"
+            self.find("code", call, place, text)
+
+    def _structs(self, call: Call, recorded: Struct, found: Struct, place: str, specific: bool) -> None:
+        spec = STRUCTS[recorded.kind].fields.values()
+        counts = {each.count for each in spec if each.name in recorded.fields}  # compared with what they count
+        for name, value in recorded.fields.items():
+            if name not in ("struct_size", "extension_start") and name not in counts:
+                inner = f"{place}.{name}" if place else name
+                self._values(call, value, found.fields.get(name), inner, specific)
+
+    def _values(self, call: Call, recorded: Any, found: Any, place: str, specific: bool) -> None:
+        if recorded in ([], None) and found in ([], None):
+            return
+        if isinstance(recorded, Handle):
+            if isinstance(found, Raw):
+                self._counterparts.learn(recorded, found.address)
+            else:
+                self._counterparts.lose(recorded, call)
+                self.find("value", call, place, f"{recorded} in the recording, a null pointer here")
+        elif isinstance(recorded, Function):
+            if isinstance(found, Pointer):
+                self._counterparts.received[recorded.number] = found.address
+        elif isinstance(recorded, Pointer):
+            if isinstance(found, Pointer):
+                self._counterparts.learn_memory(recorded, found.address)
+        elif isinstance(recorded, Struct) and isinstance(found, Struct):
+            self._structs(call, recorded, found, place, specific)
+        elif isinstance(recorded, list) and isinstance(found, list):
+            self._lists(call, recorded, found, place, specific)
+        else:
+            self._plain(call, recorded, found, place, specific)
+
+    def _lists(self, call: Call, recorded: list[Any], found: list[Any], place: str, specific: bool) -> None:
+        # Another plugin has other devices. A call that needs one which is missing is a finding of its own.
+        specific = specific or any(isinstance(each, Handle) for each in recorded)
+        if len(recorded) != len(found):
+            self._differ(call, place, f"{len(recorded)} elements in the recording, {len(found)} here", specific)
+        for i, (old, new) in enumerate(zip(recorded, found, strict=False)):
+            self._values(call, old, new, f"{place}[{i}]", specific)
+
+    def _plain(self, call: Call, recorded: Any, found: Any, place: str, specific: bool) -> None:
+        if isinstance(recorded, (bytes, Blob)):
+            recorded = bytes(self._recording.data(recorded) or b"")
+            if specific and isinstance(found, bytes):
+                self._counterparts.learn_serialized(recorded, found)
+        if recorded != found and not isinstance(found, Raw):
+            self._differ(call, place, f"{_spelled(recorded)} in the recording, {_spelled(found)} here", specific)
+
+    def _differ(self, call: Call, place: str, text: str, lawful: bool) -> None:
+        if lawful:
+            self.notes.setdefault(call.function, f"{place}: {text}")
+        else:
+            self.find("value", call, place, text)
+
+
+def spelled_error(error: RecordedError | Error | None) -> str:
+    """Return an error as text: the name of its code, and its message."""
+    return "no error" if error is None else f"{code_name(error.code)}: {error.message.strip()[:300]}"
+
+
+def _spelled(value: Any) -> str:
+    text = repr(value.decode("utf-8", "replace")) if isinstance(value, bytes) else repr(value)
+    return text if len(text) <= 80 else f"{text[:77]}…"
+
 
 _ADDRESS = "PJRT_Buffer_OpaqueDeviceMemoryDataPointer"
 _EXECUTE = "PJRT_LoadedExecutable_Execute"
@@ -360,3 +595,69 @@ def _bytes_in(value: Any) -> Any:
     if isinstance(value, Struct):
         return next((each for each in map(_bytes_in, value.fields.values()) if each is not None), None)
     return None
+
+
+# The task comes on the standard input. Findings go line by line into the file ``answers`` of a folder, the call at
+# work
+# into the file ``progress`` there, which the parent reads when the process is gone.
+
+PROGRESS = struct.Struct("<QQ200s")
+"""The contents of the file ``progress``: a count of moments, the number of a call, and what it is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """The task of the subprocess.
+
+    Attributes:
+        recording: the path of the recording.
+        open_plugin: a function at the top of a module that opens the plugin: it returns the address of its table, and
+            what keeps it open.
+        settings: the settings of the replay.
+    """
+
+    recording: str
+    open_plugin: Callable[[], tuple[int, Any]]
+    settings: Settings
+
+
+def main() -> None:
+    """Run the task."""
+    folder = Path(sys.argv[1])
+    progress = (folder / "progress").open("r+b")
+    moments = mmap.mmap(progress.fileno(), PROGRESS.size)
+    answers = (folder / "answers").open("w", encoding="utf-8")
+    count = 0
+
+    def say(**event: Any) -> None:
+        answers.write(json.dumps(event) + "\n")
+        answers.flush()
+
+    def move(call: int, text: str) -> None:
+        nonlocal count
+        count += 1
+        PROGRESS.pack_into(moments, 0, count, call, text.encode()[:200])
+
+    def report(finding: ReplayFinding) -> None:
+        say(event="finding", **finding.as_dict())
+
+    task: Task = pickle.load(sys.stdin.buffer)
+    recording = Recording.open(task.recording)
+    move(0, "loading the plugin")
+    try:
+        address, _keep = task.open_plugin()
+    except Exception as error:
+        say(event="failed", text=PjrtError.wrap(error).message)
+        return
+    replayer = Replayer(recording, Table(address), task.settings, move, report)
+    replayer.run()
+    say(event="end", calls=replayer.calls, skipped=replayer.skipped, notes=replayer.comparison.notes)
+
+
+if __name__ == "__main__":
+    main()
+    # Nothing of the plugin is ended: what the recording leaves open, as one that was cut short does, stays open.
+    sys.stdout.flush()
+    import os
+
+    os._exit(0)

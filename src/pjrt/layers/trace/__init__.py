@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-from pjrt.layers.trace.chrome_trace import write_chrome_trace
-from pjrt.layers.trace.trace_file import is_trace_file, read_trace, save_trace, switch_trace
-from pjrt.layers.trace.trace_log import log_lines
-from pjrt.layers.trace.trace_options import TraceOptions
-from pjrt.layers.trace.trace_records import Call, Trace
-from pjrt.layers.trace.trace_summary import TraceSummary, summarize
+from pjrt.layers.trace.trace_file import Call, Trace, TraceOptions, is_trace_file, read_trace, save_trace, switch_trace
+from pjrt.layers.trace.trace_views import TraceSummary, log_lines, summarize, write_chrome_trace
 
 __all__ = [
     "Call",

@@ -1,4 +1,4 @@
-"""Trace files: what the trace layer of ``pjrt.capi.layer`` recorded, also of a process that died.
+"""The file of a trace: its schema and its records, read and written.
 
 ``capi/layer/library/trace/file.h`` states the format. A file may be cut short, or be written to while it is read: what
 is whole is read, and ``Trace.problems`` reports the rest.
@@ -6,14 +6,354 @@ is whole is read, and ``Trace.problems`` reports the rest.
 
 from __future__ import annotations
 
+import enum
 import mmap
 import os
+import re
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sized
+from dataclasses import dataclass, field
+from functools import cached_property
 
-from pjrt.api.errors import InvalidArgumentError, NotFoundError
-from pjrt.layers.trace.trace_records import Call, Note, ReadyNotice, RecordedValue, Thread, Trace
-from pjrt.layers.trace.trace_schema import parse_schema
+from pjrt.api.errors import InvalidArgumentError, NotFoundError, StatusCode
+
+_NULLABLE, _CREATES, _FILLS, _INLINE = 1 << 0, 1 << 1, 1 << 7, 1 << 10
+"""Some of the marks of a field; ``capi/layer/library/schema.h`` states all."""
+
+
+class Direction(enum.IntEnum):
+    """The direction of a field: set by the caller, by the function, or by both."""
+
+    IN = 0
+    OUT = 1
+    IN_OUT = 2
+
+
+@dataclass(frozen=True)
+class FieldSchema:
+    """A field of a struct of the C API."""
+
+    name: str
+    offset: int
+    size: int
+    kind: str
+    direction: Direction
+    element: str
+    element_size: int
+    type: int
+    """The index of the enum, handle, struct or callback; -1 if the field is of none."""
+    count: int
+    """The index of the field with the number of elements; -1: one element, or unknown."""
+    inner_count: int
+    """The index of the field with the numbers of elements of inner arrays or texts; -1: it has none."""
+    variant: int
+    """For a member of a union: the value of the struct's enum that selects it; -1: no union."""
+    marks: int
+
+    @property
+    def nullable(self) -> bool:
+        """Whether null is a value that the ABI allows."""
+        return bool(self.marks & _NULLABLE)
+
+    @property
+    def creates(self) -> bool:
+        """Whether the function makes a new object and gives it to the caller here."""
+        return bool(self.marks & _CREATES)
+
+    @property
+    def fills(self) -> bool:
+        """Whether the function fills memory of the caller behind this pointer."""
+        return bool(self.marks & _FILLS)
+
+    @property
+    def inline(self) -> bool:
+        """Whether the field is an array inside of the struct."""
+        return bool(self.marks & _INLINE)
+
+
+@dataclass
+class StructSchema:
+    """A struct of the C API."""
+
+    name: str
+    size: int
+    sized: bool
+    """Whether it begins with ``struct_size``."""
+    fields: list[FieldSchema] = field(default_factory=list)
+
+    def field(self, name: str) -> int:
+        """Return the index of the field of a name; -1 if there is none."""
+        return self._indices.get(name, -1)
+
+    @cached_property
+    def shown(self) -> list[tuple[int, FieldSchema]]:
+        """The fields that a reader looks for, with their indices: arrays have their counts with them."""
+        hidden = {field.inner_count for field in self.fields}
+        return [
+            (index, field)
+            for index, field in enumerate(self.fields)
+            if index not in hidden and field.kind not in ("struct_size", "count") and not field.name.endswith("_is_set")
+        ]
+
+    @cached_property
+    def switches(self) -> dict[int, int]:
+        """For the fields that another one declares to be set or not: the index of that other one."""
+        pairs = ((index, self.field(f"{field.name}_is_set")) for index, field in enumerate(self.fields))
+        return {index: switch for index, switch in pairs if switch >= 0}
+
+    @cached_property
+    def _indices(self) -> dict[str, int]:
+        return {field.name: index for index, field in enumerate(self.fields)}
+
+
+@dataclass(frozen=True)
+class FunctionSchema:
+    """A function of the table or of an extension, or a callback."""
+
+    name: str
+    index: int
+    extension: int
+    handle: int
+    args: StructSchema
+
+
+@dataclass
+class Schema:
+    """All functions, callbacks, structs, enums and handles."""
+
+    enums: list[tuple[str, dict[int, str]]] = field(default_factory=list)
+    handles: list[str] = field(default_factory=list)
+    structs: list[StructSchema] = field(default_factory=list)
+    functions: list[FunctionSchema] = field(default_factory=list)
+    callbacks: list[FunctionSchema] = field(default_factory=list)
+
+
+def parse_schema(text: str) -> Schema:
+    """Return the schema that a trace file begins with.
+
+    Raises:
+        ValueError: the text is damaged.
+    """
+    schema = Schema()
+    kinds: list[str] = []
+    struct: StructSchema | None = None
+    functions: list[tuple[str, list[str]]] = []
+    for number, line in enumerate(text.splitlines(), 1):
+        letter, *words = line.split("\t")
+        try:
+            if letter == "K":
+                kinds = words
+            elif letter == "E":
+                pairs = (word.rpartition("=") for word in words[1:])
+                schema.enums.append((words[0], {int(value): name for name, _, value in pairs}))
+            elif letter == "H":
+                schema.handles.append(words[0])
+            elif letter == "S":
+                struct = StructSchema(words[0], int(words[1]), words[2] == "1")
+                schema.structs.append(struct)
+            elif letter == "A" and struct is not None:
+                struct.fields.append(_field(words, kinds))
+            elif letter in "FC":
+                functions.append((letter, words))
+        except (ValueError, IndexError) as error:
+            raise ValueError(f"line {number} of the schema is damaged: {line[:80]!r}") from error
+    for letter, words in functions:
+        target = schema.functions if letter == "F" else schema.callbacks
+        try:
+            struct_index = int(words[4])
+            args = schema.structs[struct_index] if struct_index >= 0 else StructSchema("", 0, False)
+            target.append(FunctionSchema(words[0], len(target), int(words[1]), int(words[3]), args))
+        except (ValueError, IndexError) as error:
+            raise ValueError(f"the schema of the function {words[:1]} is damaged") from error
+    for each in schema.structs:
+        for field_ in each.fields:
+            _check(schema, each, field_)
+    return schema
+
+
+def _check(schema: Schema, struct_: StructSchema, field_: FieldSchema) -> None:
+    """Refuse a field whose references lead nowhere."""
+    tables: dict[str, Sized] = {
+        "enum": schema.enums,
+        "struct": schema.structs,
+        "struct_value": schema.structs,
+        "handle": schema.handles,
+    }
+    table = tables.get(field_.element if field_.kind in ("array", "lists") else field_.kind, ())
+    indices = (field_.count, field_.inner_count)
+    if (table and field_.type >= len(table)) or max(indices) >= len(struct_.fields):
+        raise ValueError(f"the schema of the field {field_.name} of {struct_.name} is damaged")
+
+
+def _field(words: list[str], kinds: list[str]) -> FieldSchema:
+    numbers = list(map(int, words[1:]))
+    offset, size, kind, direction, element, element_size, type_, count, inner_count, variant, marks = numbers[:11]
+    return FieldSchema(
+        words[0],
+        offset,
+        size,
+        kinds[kind],
+        Direction(direction),
+        kinds[element],
+        element_size,
+        type_,
+        count,
+        inner_count,
+        variant,
+        marks,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Thread:
+    """A thread of the traced process."""
+
+    index: int
+    """Its number in the trace, from 0."""
+    system_id: int
+    name: str
+
+
+@dataclass(slots=True)
+class RecordedValue:
+    """A text, an array or a struct behind a pointer of a call, cut to the limits of the trace."""
+
+    path: tuple[int, ...]
+    """Fields and elements in turn, from the call's arguments to the value."""
+    element_size: int
+    total: int
+    data: bytes
+
+    def numbers(self) -> list[int]:
+        """Return the elements as unsigned numbers: handles, dimensions or counts."""
+        step = self.element_size
+        return [int.from_bytes(self.data[i : i + step], "little") for i in range(0, len(self.data), step)]
+
+    @property
+    def kept(self) -> int:
+        """The number of elements that were recorded."""
+        return len(self.data) // self.element_size
+
+
+@dataclass(slots=True)
+class Call:
+    """A call of a function of the C API, or a callback of the plugin."""
+
+    function: FunctionSchema
+    is_callback: bool
+    thread: Thread
+    number: int
+    """The call's number among those of its thread."""
+    parent: int
+    """The number of the call of the same thread in which it happened; 0 if there is none."""
+    depth: int
+    stack: int
+    """Which wrapped plugin of the process it is a call of."""
+    begin: float
+    """Nanoseconds since the trace began."""
+    end: float | None
+    """None: the call had not returned when the trace ended."""
+    code: int
+    failed: bool
+    args: bytes
+    """The struct of the arguments, as it was in memory after the call."""
+    origin: FunctionSchema | None = None
+    """For a callback: the function that it was given to."""
+    origin_handle: int = 0
+    values: list[RecordedValue] = field(default_factory=list)
+    message: str = ""
+
+    def number_of(self, name: str) -> int:
+        """Return the field of a name as an unsigned number; 0 if the function has no such field."""
+        index = self.function.args.field(name)
+        if index < 0:
+            return 0
+        field = self.function.args.fields[index]
+        return int.from_bytes(self.args[field.offset : field.offset + field.size], "little")
+
+    def value(self, name: str, element: int | None = None) -> RecordedValue | None:
+        """Return what is behind a pointer: the field of a name, or one of its lists."""
+        path: tuple[int, ...] = (self.function.args.field(name),)
+        if element is not None:
+            path = (*path, element)
+        return next((value for value in self.values if value.path == path), None)
+
+    def inner_numbers(self, name: str, step: int) -> list[int]:
+        """Return the array in the field ``step`` of the struct behind a pointer; empty if there is none."""
+        path = (self.function.args.field(name), 0, step)
+        return next((value.numbers() for value in self.values if value.path == path), [])
+
+    @property
+    def duration(self) -> float:
+        """The nanoseconds that it took; 0 if it never returned."""
+        return 0.0 if self.end is None else self.end - self.begin
+
+    @property
+    def code_name(self) -> str:
+        """The name of the error's code."""
+        try:
+            return StatusCode(self.code).name
+        except ValueError:
+            return f"code {self.code}"
+
+
+@dataclass(slots=True)
+class ReadyNotice:
+    """An event became ready, as the layer heard by its own callback."""
+
+    function: FunctionSchema
+    """The function that made the event or the buffer."""
+    thread: Thread
+    event: int
+    buffer: int
+    begin: float
+    end: float
+    code: int
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """A fact that the layer recorded about a plugin or a program."""
+
+    time: float
+    stack: int
+    text: str
+
+
+@dataclass
+class Trace:
+    """The contents of a trace file."""
+
+    path: str
+    process: int
+    command: str
+    options: str
+    start: int
+    """The time of the beginning in nanoseconds since 1970."""
+    sample: int
+    schema: Schema
+    calls: list[Call]
+    """In the order of their beginnings."""
+    ready: list[ReadyNotice]
+    notes: list[Note]
+    threads: list[Thread]
+    finished: bool
+    """Whether the process ended, or closed the trace, in order."""
+    overwritten: int
+    """The number of chunks that newer ones replaced: the trace lacks its beginning."""
+    dropped: int
+    """The number of calls for which there was no place."""
+    problems: list[str]
+
+    @property
+    def plugins(self) -> list[str]:
+        """The paths or names of the traced plugins."""
+        return [note.text.partition(" ")[2] for note in self.notes if note.text.startswith("plugin ")]
+
+
+# ``capi/layer/library/trace/file.h`` states the format. A file may be cut short, or be written to while it is read:
+# what
+# is whole is read, and ``Trace.problems`` reports the rest.
 
 MAGIC = b"PJRTRACE"
 VERSION = 1
@@ -259,3 +599,64 @@ class _Reader:
 
 def _text(data: bytes) -> str:
     return data.split(b"\0", 1)[0].decode(errors="replace")
+
+
+_SIZE = re.compile(r"\d+(\.\d+)?([kKmMgG](iB)?)?")
+_TIME = re.compile(r"\d+(\.\d+)?(ns|us|ms|s)")
+
+
+@dataclass(frozen=True)
+class TraceOptions:
+    """The options of the trace layer: which calls it records, and into which file.
+
+    ``docs/layers.md`` explains each option.
+
+    Raises:
+        InvalidArgumentError: the ring is no size, or ``slower`` is no time. The layer checks the rest.
+    """
+
+    file: str
+    """The path of the trace file; ``%p`` in it stands for the number of the process."""
+    ring: str = ""
+    keep: str = ""
+    functions: tuple[str, ...] = ()
+    errors: bool = False
+    slower: str = ""
+    sample: int = 1
+    text: int | None = None
+    array: int | None = None
+    ready: str = ""
+    ask: bool = True
+    on: bool = True
+
+    def __post_init__(self) -> None:
+        if self.ring and not _SIZE.fullmatch(self.ring):
+            raise InvalidArgumentError(f"expected ring to be a size, such as 64m, found {self.ring!r}")
+        if self.slower and not _TIME.fullmatch(self.slower):
+            raise InvalidArgumentError(f"expected slower to be a time with a unit, such as 10us, found {self.slower!r}")
+
+    def as_text(self) -> str:
+        """Return the options in the form ``key=value,key=value``, without those that have their defaults."""
+        return ",".join(f"{key}={_escaped(str(value))}" for key, value in self.as_dict().items())
+
+    def as_dict(self) -> dict[str, str | int]:
+        """Return the options by key, without those that have their defaults."""
+        pairs: dict[str, str | int | None] = {
+            "file": self.file,
+            "ring": self.ring or None,
+            "keep": self.keep or None,
+            "functions": "|".join(self.functions) or None,
+            "errors": 1 if self.errors else None,
+            "slower": self.slower or None,
+            "sample": self.sample if self.sample != 1 else None,
+            "text": self.text,
+            "array": self.array,
+            "ready": self.ready or None,
+            "ask": None if self.ask else 0,
+            "on": None if self.on else 0,
+        }
+        return {key: value for key, value in pairs.items() if value is not None}
+
+
+def _escaped(value: str) -> str:
+    return value.replace("\\", "\\\\").replace(",", "\\,")

@@ -20,10 +20,9 @@ from pjrt.conformance.plugin.check import Check, Tier, add
 from pjrt.conformance.plugin.outcome import Failed, Unsupported
 from pjrt.conformance.plugin.subject import Subject
 from pjrt.conformance.plugin.transcript import Transcript
-from pjrt.layers.recording.recording import Recording
+from pjrt.layers.recording import Recording
 from pjrt.layers.replay.replay_arguments import Settings
-from pjrt.layers.replay.replay_finding import ReplayFinding
-from pjrt.layers.replay.replayer import Replayer
+from pjrt.layers.replay.replayer import Replayer, ReplayFinding
 
 _FOLDER = resources.files(__package__) / "recordings"
 _WORK = (
