@@ -11,14 +11,14 @@ from pathlib import Path
 import pytest
 
 import pjrt
-from pjrt.frameworks._torch_xla_device import TorchXlaDevice
+from pjrt.frameworks.torch_xla import TorchXlaDevice
 from pjrt.plugins import Declaration, ProcessOptions, visible_devices
 
 PROCESS = """
 import json, sys
 import numpy as np
 import pjrt
-from pjrt.frameworks._torch_xla_device import TorchXlaDevice
+from pjrt.frameworks.torch_xla import TorchXlaDevice
 
 # What PyTorch/XLA does in each process that it starts: say who the process is, then ask for the client.
 device = TorchXlaDevice("reference", {"num_devices": 4})
@@ -172,7 +172,7 @@ def test_the_launcher_can_read_the_platforms_name(name: str, platform: str) -> N
 
 HOLD = """
 import sys
-from pjrt.frameworks._torch_xla_device import TorchXlaDevice
+from pjrt.frameworks.torch_xla import TorchXlaDevice
 TorchXlaDevice("lonely").client_create_options()
 print("held", flush=True)
 sys.stdin.readline()

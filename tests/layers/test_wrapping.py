@@ -175,7 +175,7 @@ FRAMEWORKS = """
 import sys
 import pjrt
 from pjrt.capi.layer import stack
-from pjrt.frameworks._torch_xla_device import TorchXlaDevice
+from pjrt.frameworks.torch_xla import TorchXlaDevice
 
 device = sys.argv[1]
 platform = pjrt.frameworks.jax.register(device, platform="layered")

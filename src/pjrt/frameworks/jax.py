@@ -16,7 +16,7 @@ from pjrt.api.errors import FailedPreconditionError, NotFoundError, Unimplemente
 from pjrt.api.key_value_store import KeyValueStore
 from pjrt.capi.export import ExportedPlugin, check_no_options, export, exported_at
 from pjrt.capi.layer.environment import capsule_with_layers
-from pjrt.frameworks import _jax_as_cpu, _jax_cpu_rules, _jax_ffi, _jax_lowering, _jax_remote
+from pjrt.frameworks import _jax_changes, _jax_remote
 from pjrt.frameworks._served import JAX, Served
 from pjrt.plugins import builtin, registry
 from pjrt.plugins.declaration import ProcessOptions
@@ -183,7 +183,7 @@ def connect(
     def make() -> Any:
         # JAX makes its backends again after clear_backends.
         client = connections.pop() if connections else _jax_remote.make_client(place, timeout, on_disconnect)
-        _jax_cpu_rules.add_cpu_rules(client.platform)
+        _jax_changes.add_cpu_rules(client.platform)
         return client
 
     priority = _BEFORE_ALL if make_default else _BEHIND_ALL
@@ -223,10 +223,10 @@ def _register_table(
     bridge: Any, exported: ExportedPlugin, platform: str, priority: int, options: dict[str, Any]
 ) -> None:
     _check_not_too_late(bridge, platform)
-    plugin = _jax_as_cpu.PLUGIN if platform == _XLA_CPU else platform
+    plugin = _jax_changes.CPU_PLUGIN if platform == _XLA_CPU else platform
     bridge.register_plugin(plugin, c_api=exported.capsule, options=options or None, priority=priority)
     if platform == _XLA_CPU:
-        _jax_as_cpu.take_place(bridge)
+        _jax_changes.take_cpu_place(bridge)
     _prepare(bridge, exported, platform)
     if exported.client is not None:  # it may be closed when JAX makes its backends
         let_fail(platform)
@@ -234,13 +234,13 @@ def _register_table(
 
 def _prepare(bridge: Any, exported: ExportedPlugin, platform: str) -> None:
     """Have JAX lower programs for a plugin of ours as for CPUs, and have the plugin's clients run Python callbacks."""
-    for target in _jax_lowering.TARGETS:
+    for target in _jax_changes.TARGETS:
         # A device that cannot call Python functions raises the error when a program calls one.
         with contextlib.suppress(UnimplementedError):
-            exported.register_ffi_handler(target, _jax_lowering.call_back)
-    _jax_lowering.add_platform(platform)
-    _jax_cpu_rules.add_cpu_rules(platform)
-    _jax_ffi.install(exported, platform)
+            exported.register_ffi_handler(target, _jax_changes.call_back)
+    _jax_changes.add_platform(platform)
+    _jax_changes.add_cpu_rules(platform)
+    _jax_changes.give_ffi_handlers(exported, platform)
     registration = bridge._backend_factories[platform]
     make = registration.factory
 
@@ -249,8 +249,8 @@ def _prepare(bridge: Any, exported: ExportedPlugin, platform: str) -> None:
             _log.warning("the device %r is unavailable to JAX: its client was closed", platform)
         client = make()
         if client.platform != platform:  # its own name, by which JAX lowers
-            _jax_cpu_rules.add_cpu_rules(client.platform)
-            _jax_ffi.install(exported, client.platform)
+            _jax_changes.add_cpu_rules(client.platform)
+            _jax_changes.give_ffi_handlers(exported, client.platform)
         if client.platform == _XLA_CPU:
             _stand_in_for_cpu(bridge, platform)
         return client
@@ -298,7 +298,7 @@ def let_fail(platform: str) -> None:
 
 def is_cpu_free() -> bool:
     """Whether no device has taken the place of JAX's CPU."""
-    return _jax_as_cpu.is_free(_xla_bridge(), _XLA_CPU)
+    return _jax_changes.is_cpu_free(_xla_bridge(), _XLA_CPU)
 
 
 def refuse_cpu(reason: str) -> None:
@@ -323,7 +323,7 @@ def _priority(settings: Mapping[str, Any], make_default: bool | None, platform: 
 
 
 def _check_not_too_late(bridge: Any, platform: str) -> None:
-    if platform in bridge._backend_factories and not _jax_as_cpu.is_free(bridge, platform):
+    if platform in bridge._backend_factories and not _jax_changes.is_cpu_free(bridge, platform):
         first = "call jax.extend.backend.clear_backends(), and " if bridge.backends_are_initialized() else ""
         raise FailedPreconditionError(
             f"JAX has a platform {platform!r} already, and keeps it until the process ends; for other options {first}"
@@ -372,7 +372,7 @@ def _maker(served: Served, platform: str) -> Callable[..., Client]:
         )
         if declaration.library is not None and key_value_store is not None:
             options["key_value_store"] = key_value_store
-        count = _jax_as_cpu.device_count() if _XLA_CPU in (served.device, platform) else 0
+        count = _jax_changes.cpu_device_count() if _XLA_CPU in (served.device, platform) else 0
         if not count or registry.NUM_DEVICES in {**registry.default_options(declaration), **options}:
             return registry.client(served.device, **options)
         client = registry.client_with_devices(served.device, count, options)
