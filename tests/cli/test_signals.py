@@ -11,7 +11,7 @@ import pytest
 # A signal comes at each line of `wait`; at one of those of `threading.Event` it holds its lock.
 SIGNALLED = """
 import signal, sys
-from pjrt.cli._signals import asked_to_end
+from pjrt.cli._console import asked_to_end
 
 def trace(frame, event, _):
     if frame.f_code.co_name == "wait" and event == "line":

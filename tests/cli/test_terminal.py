@@ -91,7 +91,7 @@ def test_words_are_whole(folder: Path) -> None:
 
 
 def test_needed_is_said_not_to_be_the_sum_where_it_is_not(folder: Path) -> None:
-    from pjrt.cli._compile_tables import _print_memory
+    from pjrt.cli._compilation import _print_memory
 
     names = ("argument", "output", "alias", "temp", "generated_code")
     memory = {f"{name}_size_in_bytes": 10 for name in names}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 import pjrt
-from pjrt.cli._failures import CleanGroup
+from pjrt.cli._console import CleanGroup
 
 # The function of each subcommand and its line of help: the help of pjrt imports no subcommand.
 _COMMANDS = {

@@ -1,23 +1,68 @@
-"""Options that several subcommands have."""
+"""Options that several subcommands have, and their completion in the shell."""
 
 from __future__ import annotations
 
 import functools
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.shell_completion import CompletionItem
 
+from pjrt import plugins, system
 from pjrt.api.compile_options import CompileOptions
 from pjrt.api.device import NamedValue
-from pjrt.cli._completion import complete_device, complete_input, complete_topology
 from pjrt.plugins.env_vars import option_value
 
 if TYPE_CHECKING:
+    from pjrt.artifacts.compilation_cache import CompilationCache
     from pjrt.plugins.subprocess_support import Target
+
+
+_SIZE = r"\d+(?:x\d+)+"
+_FILLERS = ("ones", "random:0", "zeros")
+
+
+def complete_device(_: click.Context, __: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Return the names of devices that begin so; where none does, the shell completes files."""
+    return [CompletionItem(name) for name in plugins.names() if name.startswith(incomplete)] or _files(incomplete)
+
+
+def complete_topology(_: click.Context, __: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Return the topologies that begin so, such as ``tpu:v5e:2x2``; where none does, the shell completes files.
+
+    Of several topologies, separated by commas, the last is completed.
+    """
+    before, comma, last = incomplete.rpartition(",")
+    names = [name for name in _topologies() if name.startswith(last)]
+    return [CompletionItem(before + comma + name) for name in names] or _files(incomplete)
+
+
+def complete_input(_: click.Context, __: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Return the values that need no file and begin so; where none does, the shell completes files."""
+    return [CompletionItem(word) for word in _FILLERS if incomplete and word.startswith(incomplete)] or _files(
+        incomplete
+    )
+
+
+def complete_file(_: click.Context, __: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Have the shell complete files."""
+    return _files(incomplete)
+
+
+def _files(incomplete: str) -> list[CompletionItem]:
+    return [CompletionItem(incomplete, type="file")]
+
+
+def _topologies() -> Iterator[str]:
+    for declaration in plugins.declarations():
+        for kind, sizes in declaration.topologies.items():
+            yield f"{declaration.name}:{kind}"
+            for size in re.findall(_SIZE, sizes):
+                yield f"{declaration.name}:{kind}:{size}"
 
 
 class _Seconds(click.FloatRange):
@@ -218,3 +263,123 @@ def time_limit_option(default: float, whose: str) -> Callable[[Any], Any]:
         metavar="SECONDS",
         help=f"How long {whose} take.",
     )
+
+
+_Command = Callable[..., Any]
+
+_SERVER_FILES = {
+    "tls_certificate": "The server's certificate and those of its issuers, in PEM: connections are encrypted then. "
+    "Other addresses than 127.0.0.1 need it.",
+    "tls_key": "The private key of --tls-certificate, readable by this user alone.",
+    "client_ca": "The CA certificates whose clients may connect; others are refused.",
+    "token_file": "The access tokens with which clients may connect, one on each line, after its name or alone; "
+    "readable by this user alone. Read again when it changes.",
+}
+
+_CLIENT_FILES = {
+    "ca_file": "The CA certificates that the server's certificate may come from; by default those of the system.",
+    "certificate_file": "The client's certificate, if the server asks for one.",
+    "key_file": "The private key of --certificate-file, readable by this user alone.",
+    "token_file": "The access token, if the server asks for one; readable by this user alone.",
+}
+
+_SIZES = {
+    "session_bytes": ("--max-session-memory", "The memory that the arrays of one client may use."),
+    "host_buffer_bytes": ("--max-array-size", "The size of one array that a client sends or fetches; 16GiB."),
+    "message_bytes": ("--max-message-size", "The size of one message, such as a program with its constants; 1GiB."),
+}
+
+_NUMBERS = {
+    "sessions": ("--max-sessions", click.IntRange(min=1), "The clients that may be connected at one time; 64."),
+    "sessions_per_client": (
+        "--max-sessions-per-client",
+        click.IntRange(min=1),
+        "Those of one access token, or of one name in a certificate; 32.",
+    ),
+    "session_arrays": ("--max-session-arrays", click.IntRange(min=1), "The arrays of one client; 1000000."),
+    "requests_per_second": (
+        "--max-requests-per-second",
+        click.FloatRange(min=0, min_open=True),
+        "The requests of one client in one second; further ones wait.",
+    ),
+    "idle_seconds": (
+        "--max-idle-seconds",
+        click.FloatRange(min=0, min_open=True),
+        "The seconds that a client may stay connected without a request.",
+    ),
+}
+
+
+def server_file_options(command: _Command) -> _Command:
+    """Add the options for a server's files, as the argument ``files``."""
+    return _file_options(_SERVER_FILES)(command)
+
+
+def client_file_options(command: _Command) -> _Command:
+    """Add the options for a client's files, as the argument ``files``."""
+    return _file_options(_CLIENT_FILES)(command)
+
+
+def limit_options(command: _Command) -> _Command:
+    """Add the options for a server's limits, as the argument ``limits``: those that were given."""
+
+    @functools.wraps(command)
+    def collect(*arguments: Any, **options: Any) -> Any:
+        values = {name: options.pop(name) for name in (*_SIZES, *_NUMBERS)}
+        return command(*arguments, limits={name: value for name, value in values.items() if value}, **options)
+
+    for name, (option, text) in reversed(_SIZES.items()):
+        collect = click.option(option, name, metavar="SIZE", callback=parse_bytes, help=text)(collect)
+    for name, (option, kind, text) in reversed(_NUMBERS.items()):
+        collect = click.option(option, name, type=kind, metavar="N", help=text)(collect)
+    return collect
+
+
+def _file_options(files: dict[str, str]) -> Callable[[_Command], _Command]:
+    def decorate(command: _Command) -> _Command:
+        @functools.wraps(command)
+        def collect(*arguments: Any, **options: Any) -> Any:
+            return command(*arguments, files={name: options.pop(name) for name in files}, **options)
+
+        for name, text in reversed(files.items()):
+            option = f"--{name.replace('_', '-')}"
+            collect = click.option(option, name, metavar="FILE", shell_complete=complete_file, help=text)(collect)
+        return collect
+
+    return decorate
+
+
+def _open_cache(_: click.Context, __: click.Parameter, folder: str | None) -> CompilationCache | None:
+    if folder is None:
+        return None
+    # Most runs are without a cache.
+    from pjrt.artifacts.compilation_cache import CompilationCache
+
+    return CompilationCache(folder or system.cache_folder() / "executables")
+
+
+cache_option = click.option(
+    "--cache",
+    is_flag=False,
+    flag_value="",
+    metavar="[DIR]",
+    callback=_open_cache,
+    help="Keep compiled programs in a folder, and take them from there. DIR is a folder of yours; the default is one "
+    "for this user. Without DIR, write the option after PROGRAM.",
+)
+"""The option, as a ``CompilationCache`` or None."""
+
+
+def cache_as_dict(cache: CompilationCache, hits_before: int = 0) -> dict[str, Any]:
+    """Return whether the program was in the cache, as ``--json`` prints it.
+
+    Args:
+        cache: the cache.
+        hits_before: the number of its hits before the program was looked up.
+    """
+    return {"folder": str(cache.folder), "hit": cache.hits > hits_before}
+
+
+def cache_outcome(lookup: dict[str, Any]) -> str:
+    """Return the result of ``as_dict`` on one line."""
+    return f"{'hit' if lookup['hit'] else 'miss'}, in {lookup['folder']}"

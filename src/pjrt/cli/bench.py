@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import click
 
 import pjrt
 from pjrt.api.printable import readable_bytes
-from pjrt.cli._console import console, echo, print_facts, print_json, print_table, progress
+from pjrt.cli._console import console, echo, print_facts, print_json, print_table, progress, readable
 from pjrt.cli._options import call_options, devices_option, json_option
-from pjrt.cli._plots import histogram, timeline
 from pjrt.cli._program import check_needs_no_infeed, program_argument, read_model_file
-from pjrt.cli._timing import readable
 from pjrt.models.benchmark import (
     DEFAULT_ROUNDS,
     DEFAULT_SECONDS,
@@ -24,9 +23,46 @@ from pjrt.models.benchmark import (
     write_times,
 )
 from pjrt.models.benchmark import bench as measure
-from pjrt.models.measurement import PERCENTILES
+from pjrt.models.measurement import PERCENTILES, Latencies
 from pjrt.models.output_path import check_output_path
 from pjrt.models.report.page import write_page
+
+_BINS = 12
+_EIGHTHS = " ▏▎▍▌▋▊▉"
+_HEIGHTS = "▁▂▃▄▅▆▇█"
+
+
+def histogram(latencies: Latencies, width: int) -> Iterator[str]:
+    """Yield the lines of a histogram; the bars are as long as the terminal allows."""
+    if latencies.minimum == latencies.maximum:
+        yield f"{readable(latencies.minimum)}, {latencies.count} times"
+        return
+    contents = latencies.histogram(min(_BINS, latencies.count))
+    rows = [(readable(edge), count) for edge, count in zip(contents.edges, contents.counts, strict=False)]
+    rows.append((f"> {readable(contents.edges[-1])}", contents.longer))
+    labels, counts = max(len(label) for label, _ in rows), max(len(str(count)) for _, count in rows)
+    longest = max(count for _, count in rows)
+    space = max(width - labels - counts - 4, 10)
+    for label, count in rows:
+        yield f"{label:>{labels}}  {_bar(count / longest * space):<{space}}  {count:>{counts}}".rstrip()
+
+
+def timeline(latencies: Latencies, width: int) -> Iterator[str]:
+    """Yield two lines: the times in their order as columns, each the median of a span, and the scale."""
+    medians = [median for median, _ in latencies.over_time(width)]
+    low, high = min(medians), max(medians)
+    yield "".join(_HEIGHTS[_height(value, low, high)] for value in medians)
+    yield f"{_HEIGHTS[0]} {readable(low)}   {_HEIGHTS[-1]} {readable(high)}   {latencies.count} runs from left to right"
+
+
+def _bar(length: float) -> str:
+    full, rest = divmod(int(length * 8), 8)
+    return ("█" * full + _EIGHTHS[rest]).rstrip()
+
+
+def _height(value: float, low: float, high: float) -> int:
+    return round((value - low) / (high - low) * (len(_HEIGHTS) - 1)) if high > low else 0
+
 
 _EXAMPLES = """
 \b

@@ -9,9 +9,8 @@ import click
 
 import pjrt
 from pjrt import plugins
-from pjrt.cli._completion import complete_device
 from pjrt.cli._console import print_json, print_table, progress
-from pjrt.cli._options import client_options, json_option, targets_of, topologies_option
+from pjrt.cli._options import client_options, complete_device, json_option, targets_of, topologies_option
 from pjrt.plugins import subprocess_support
 
 _EXAMPLES = """

@@ -9,8 +9,7 @@ import click
 import pjrt
 from pjrt import plugins
 from pjrt.api.errors import naming
-from pjrt.cli._console import echo, print_json, progress, single_line
-from pjrt.cli._failures import fail, one_line
+from pjrt.cli._console import echo, fail, one_line, print_json, progress, single_line
 from pjrt.cli._options import (
     client_options,
     devices_option,

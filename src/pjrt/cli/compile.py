@@ -11,13 +11,17 @@ import click
 
 import pjrt
 from pjrt.artifacts.compilation_cache import CompilationCache
-from pjrt.cli._cache import cache_option
-from pjrt.cli._compilation import Compilation, Count, compile_for
-from pjrt.cli._compile_tables import print_largest, print_one, print_several
-from pjrt.cli._completion import complete_file, complete_topology
-from pjrt.cli._console import print_json, progress
-from pjrt.cli._failures import EXIT_CODE, fail, one_line
-from pjrt.cli._options import client_options, json_option, partitioning_options, shapes_option
+from pjrt.cli._compilation import Compilation, Count, compile_for, print_largest, print_one, print_several
+from pjrt.cli._console import EXIT_CODE, fail, one_line, print_json, progress
+from pjrt.cli._options import (
+    cache_option,
+    client_options,
+    complete_file,
+    complete_topology,
+    json_option,
+    partitioning_options,
+    shapes_option,
+)
 from pjrt.cli._program import program_argument, read_model_file
 from pjrt.models.model_file import ModelFile
 from pjrt.models.output_path import check_output_path

@@ -7,10 +7,8 @@ from typing import Any
 
 import click
 
-from pjrt.cli._completion import complete_device, complete_file
-from pjrt.cli._console import echo, print_json, progress
-from pjrt.cli._options import client_options, json_option, time_limit_option
-from pjrt.cli._signals import INTERRUPTED
+from pjrt.cli._console import INTERRUPTED, echo, print_json, progress
+from pjrt.cli._options import client_options, complete_device, complete_file, json_option, time_limit_option
 from pjrt.models.output_path import check_output_path
 
 _EXAMPLES = """

@@ -8,9 +8,8 @@ import click
 
 import pjrt
 from pjrt import plugins
-from pjrt.cli._completion import complete_device
 from pjrt.cli._console import echo, print_json, print_table, problem_of, progress, single_line
-from pjrt.cli._options import client_options, json_option
+from pjrt.cli._options import client_options, complete_device, json_option
 from pjrt.plugins import probe
 
 _EXAMPLES = """

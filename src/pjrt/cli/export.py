@@ -7,8 +7,8 @@ import sys
 
 import click
 
-from pjrt.cli._completion import complete_file
 from pjrt.cli._console import print_facts
+from pjrt.cli._options import complete_file
 from pjrt.plugins import factories
 from pjrt.plugins.declaration import is_path
 

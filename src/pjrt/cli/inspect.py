@@ -11,10 +11,18 @@ from pjrt import stablehlo
 from pjrt.api.errors import naming
 from pjrt.api.printable import readable_bytes
 from pjrt.cli._console import echo, print_facts, print_json, print_table, progress
+from pjrt.cli._inspection import (
+    SignatureRow,
+    argument_rows,
+    is_partitioned,
+    mesh_dict,
+    result_rows,
+    sharding_cells,
+    sharding_dict,
+    spelled_mesh,
+)
 from pjrt.cli._options import json_option, shapes_option
 from pjrt.cli._program import program_argument, read_model_file
-from pjrt.cli._shardings import is_partitioned, mesh_dict, sharding_cells, sharding_dict, spelled_mesh
-from pjrt.cli._signature_rows import SignatureRow, argument_rows, result_rows
 from pjrt.models.model_file import ModelFile
 from pjrt.models.output_path import check_output_path
 from pjrt.stablehlo.shapes.argument_shapes import spelled_shape
@@ -69,7 +77,8 @@ def inspect(
         return
     if file.executable is not None:
         # Most files have a program.
-        from pjrt.cli._saved_executable import as_dict, print_executable
+        from pjrt.cli._inspection import executable_as_dict as as_dict
+        from pjrt.cli._inspection import print_executable
 
         if as_text:
             raise click.UsageError("expected a program with --text, found a saved executable, which has no text")

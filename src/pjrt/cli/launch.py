@@ -8,7 +8,7 @@ import click
 
 from pjrt import plugins
 from pjrt.api.printable import printable
-from pjrt.cli._completion import complete_device
+from pjrt.cli._options import complete_device
 from pjrt.distributed.launcher import Launcher, python_command
 
 _EXAMPLES = """

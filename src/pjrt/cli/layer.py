@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import click
 
-from pjrt.cli._completion import complete_file
 from pjrt.cli._console import print_facts
+from pjrt.cli._options import complete_file
 
 _EXAMPLES = """
 \b

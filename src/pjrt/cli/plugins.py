@@ -11,10 +11,19 @@ import click
 
 import pjrt
 from pjrt import plugins
-from pjrt.cli._completion import complete_device
-from pjrt.cli._console import echo, print_facts, print_json, print_table, problem_of, progress, single_line
-from pjrt.cli._failures import error_as_dict, fail, one_line
-from pjrt.cli._options import json_option, time_limit_option
+from pjrt.cli._console import (
+    echo,
+    error_as_dict,
+    fail,
+    one_line,
+    print_facts,
+    print_json,
+    print_table,
+    problem_of,
+    progress,
+    single_line,
+)
+from pjrt.cli._options import complete_device, json_option, time_limit_option
 from pjrt.plugins import device_lock, env_vars, probe, schema
 from pjrt.plugins.declaration import topology_lines
 

@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 import pjrt
-from pjrt.cli._completion import complete_device, complete_file
 from pjrt.cli._console import echo, print_facts, print_json, progress
 from pjrt.cli._differences import DIFFER, tolerance_options
-from pjrt.cli._options import client_options, json_option, time_limit_option
+from pjrt.cli._options import client_options, complete_device, complete_file, json_option, time_limit_option
 from pjrt.host_memory.tolerance import Tolerance
 
 if TYPE_CHECKING:

@@ -11,11 +11,8 @@ from typing import Any
 import click
 
 import pjrt
-from pjrt.cli._completion import complete_device
-from pjrt.cli._console import echo
-from pjrt.cli._options import client_options
-from pjrt.cli._remote_options import limit_options, server_file_options
-from pjrt.cli._signals import asked_to_end, ended_within
+from pjrt.cli._console import asked_to_end, echo, ended_within
+from pjrt.cli._options import client_options, complete_device, limit_options, server_file_options
 
 _EXAMPLES = """
 \b

@@ -7,10 +7,8 @@ import threading
 
 import click
 
-from pjrt.cli._completion import complete_file
-from pjrt.cli._console import echo
-from pjrt.cli._remote_options import client_file_options
-from pjrt.cli._signals import EndRequest, asked_to_end
+from pjrt.cli._console import EndRequest, asked_to_end, echo
+from pjrt.cli._options import client_file_options, complete_file
 
 _EXAMPLES = """
 \b

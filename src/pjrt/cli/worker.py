@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from pjrt.cli._completion import complete_file
+from pjrt.cli._options import complete_file
 
 _EXAMPLES = """
 \b
