@@ -69,25 +69,18 @@ __all__ = [
 ]
 
 _HOMES = {
-    ".benchmark.benchmark": "Benchmark DeviceBenchmark Ratio bench",
+    ".benchmark": "Benchmark DeviceBenchmark Ratio bench benchmark_page write_times",
     ".comparison.comparison": "Comparison ResultDifference compare",
-    ".compilations": "Compilation",
-    ".comparison.cut_comparison": "SearchLimits",
+    ".comparison.difference_search": "Case Cause FirstDifference SearchLimits Suspect ValueDifference",
     "pjrt.host_memory.difference": "Difference",
-    ".comparison.first_difference": "Case Cause FirstDifference Suspect ValueDifference",
-    ".inputs.inputs": "Input make_arguments",
-    ".benchmark.latency": "Histogram Latencies",
-    ".benchmark.measurement": "MemoryPeak",
-    ".model": "Model load_model",
-    ".model_file": "ModelFile",
-    ".offloading.offload_plan": "OffloadPlan StagePlan",
-    ".offloading.offloaded_model": "OffloadedModel offload",
-    ".report.benchmark_page": "benchmark_page",
-    ".report.dot": "program_dot",
-    ".report.program_page": "program_page",
-    ".offloading.schedule": "Action Step",
-    ".benchmark.times_file": "write_times",
     "pjrt.host_memory.tolerance": "DEFAULT_TOLERANCES Tolerance",
+    ".inputs": "Input make_arguments",
+    ".measurement": "Histogram Latencies MemoryPeak",
+    ".model": "Compilation Model load_model",
+    ".model_file": "ModelFile",
+    ".offloading.offloaded_model": "OffloadedModel offload",
+    ".offloading.stages": "Action OffloadPlan StagePlan Step",
+    ".report.program_page": "program_dot program_page",
 }
 
 

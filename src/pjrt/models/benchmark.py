@@ -336,6 +336,8 @@ def _name_of(file: ModelFile, subject: _Subject) -> str:
     return os.path.basename(file.source) or subject.executable.name
 
 
+# The file of the times: each single one, for the tools of others.
+
 SUFFIXES = (".json", ".csv", ".npz")
 """The suffixes of files of times."""
 
@@ -391,6 +393,8 @@ def _write_npz(benchmark: Benchmark, path: Path) -> None:
     }
     np.savez(path, allow_pickle=False, **arrays)
 
+
+# The page: the devices side by side, with the distribution of their times.
 
 _BINS = 40
 _COLUMNS = 300

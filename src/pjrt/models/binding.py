@@ -133,6 +133,8 @@ def _misfit(parameter: Parameter, array: Argument, advice: str) -> InvalidArgume
     return InvalidArgumentError(f"expected {parameter}, found {described}: {advice}")
 
 
+# The binding of a call, positional and by name, to flat arguments.
+
 _ROOT = re.compile(r"[^\W\d]\w*(?=$|[\[.])")
 _MISSING = object()
 

@@ -25,7 +25,9 @@ from pjrt.models.model_file import ModelFile
 from pjrt.stablehlo.shapes.argument_shapes import known_shapes
 from pjrt.stablehlo.signatures import Parameter
 
-HostArray = np.ndarray[Any, Any]
+Array = np.ndarray[Any, Any]
+
+# Files of arrays: ``.npy``, ``.npz`` and ``.safetensors``.
 
 _LONGEST_HEADER = 100 << 20
 
@@ -74,7 +76,7 @@ def check_sizes(path: str | os.PathLike[str], most_bytes: int) -> None:
                 )
 
 
-def arrays_by_name(path: str | os.PathLike[str], only: str = "") -> Mapping[str, HostArray]:
+def arrays_by_name(path: str | os.PathLike[str], only: str = "") -> Mapping[str, Array]:
     """Return the arrays in a file by name; the one of a ``.npy`` file has the name of the file.
 
     Those of a ``.safetensors`` file are mapped: the operating system reads them when they are needed, and may drop
@@ -101,17 +103,17 @@ def arrays_by_name(path: str | os.PathLike[str], only: str = "") -> Mapping[str,
         raise DataLossError(f"{str(file)!r} is not a readable {file.suffix} file: {error}") from error
 
 
-def _load_npy(file: Path, only: str) -> Mapping[str, HostArray]:
+def _load_npy(file: Path, only: str) -> Mapping[str, Array]:
     return {file.stem: np.load(file, allow_pickle=False)}
 
 
-def _load_npz(file: Path, only: str) -> Mapping[str, HostArray]:
+def _load_npz(file: Path, only: str) -> Mapping[str, Array]:
     # numpy leaves a file open that it opened itself and cannot read.
     with file.open("rb") as stream, np.load(stream, allow_pickle=False) as arrays:
         return {only: arrays[only]} if only in arrays.files else dict(arrays)
 
 
-def _map_safetensors(file: Path, only: str) -> Mapping[str, HostArray]:
+def _map_safetensors(file: Path, only: str) -> Mapping[str, Array]:
     """Return the arrays in a ``.safetensors`` file: eight bytes with the header's size, a header in JSON, the data."""
     with file.open("rb") as stream:
         size = int.from_bytes(stream.read(8), "little")
@@ -122,7 +124,7 @@ def _map_safetensors(file: Path, only: str) -> Mapping[str, HostArray]:
     return {name: _array(data, entry) for name, entry in entries.items() if name != "__metadata__"}
 
 
-def _array(data: HostArray, entry: Mapping[str, Any]) -> HostArray:
+def _array(data: Array, entry: Mapping[str, Any]) -> Array:
     if entry["dtype"] not in _SAFETENSORS:
         raise ValueError(f"the element type {entry['dtype']!r} is unknown")
     begin, end = entry["data_offsets"]
@@ -131,7 +133,7 @@ def _array(data: HostArray, entry: Mapping[str, Any]) -> HostArray:
     return data[begin:end].view(_SAFETENSORS[entry["dtype"]].dtype).reshape(entry["shape"])
 
 
-_READERS: Mapping[str, Callable[[Path, str], Mapping[str, HostArray]]] = {
+_READERS: Mapping[str, Callable[[Path, str], Mapping[str, Array]]] = {
     ".npy": _load_npy,
     ".npz": _load_npz,
     ".safetensors": _map_safetensors,
@@ -141,7 +143,7 @@ SUFFIXES = tuple(_READERS)
 """The suffixes of files that can be read."""
 
 
-Array = np.ndarray[Any, Any]
+# Values without files: numbers and fillers.
 
 _CONSTANTS = ("zeros", "ones")
 _NUMBERS_BEGIN = re.compile(r"[\[(]|[+-]?(?:\.?\d|inf\b|nan\b)|true\b|false\b", re.IGNORECASE)
@@ -257,6 +259,8 @@ def _number(node: ast.expr) -> Any:
         raise ValueError("not a number")
     return value
 
+
+# What an input names in files: arrays, with the parameter's type.
 
 FORMS = (
     "PATH.npy, PATH.npz[:NAME], PATH.safetensors[:NAME], PATH.bin, a number, a list such as [1,2,3], random:SEED, "
@@ -390,7 +394,7 @@ def _in_native_order(array: Array) -> Array:
     return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
 
 
-# They are the values of the command's ``--input`` options, and messages call them so.
+# The texts of inputs are the values of the command's ``--input`` options, and messages call them so.
 
 
 @dataclass(frozen=True)

@@ -134,6 +134,8 @@ class Histogram:
     longer: int
 
 
+# The workload: one call of a model, made again and again, one by one or many at a time.
+
 _Rows = list[list[Buffer]]
 """The buffers of an execution: a list for each device."""
 
@@ -314,6 +316,8 @@ def _without_collector() -> Iterator[None]:
         if was_enabled:
             gc.enable()
 
+
+# The measurement of a workload on one device, in rounds.
 
 _WARM_UP_SECONDS = 0.3
 _MOST_TRANSFERS = 20

@@ -151,6 +151,8 @@ class Compilations:
                 future.result().delete()
 
 
+# Arrays of replicas: whole arrays in and out of a program that runs several times, each replica on its own data.
+
 Array = np.ndarray[Any, Any]
 
 
@@ -283,6 +285,8 @@ def named_devices(devices: Sequence[Device]) -> list[tuple[str, str | Client | p
         named.append((name if count[name] == 1 else f"{name} ({count[name]})", device))
     return named
 
+
+# The model.
 
 E = TypeVar("E")
 

@@ -140,6 +140,8 @@ class DeviceInProcess(ComparedDevice):
             self._own.close()
 
 
+# A device in a subprocess: if it crashes or hangs, that is an error of its runs, not the end of this process.
+
 _LENGTH = struct.Struct("<Q")
 
 _OPENING_SECONDS = 60.0

@@ -27,8 +27,6 @@ from pjrt.models.comparison.compared_device import Array, ComparedDevice, Row
 from pjrt.stablehlo import Block, Cut, Cutter, Operation, TensorType, Value
 from pjrt.stablehlo.cuts.cutting import inputs_of, limit_iterations
 
-_Array = np.ndarray[Any, Any]
-
 
 class Cause(enum.StrEnum):
     """The reason for a difference.
@@ -94,9 +92,9 @@ class Case:
     """
 
     program: Program
-    inputs: tuple[_Array, ...] = field(repr=False)
-    expected: tuple[_Array, ...] | None = field(repr=False)
-    results: tuple[_Array, ...] | None = field(repr=False)
+    inputs: tuple[Array, ...] = field(repr=False)
+    expected: tuple[Array, ...] | None = field(repr=False)
+    results: tuple[Array, ...] | None = field(repr=False)
 
     def save(self, folder: Path, *, device: str, judge: str) -> None:
         """Write the case to a folder, which is made: ``program.mlir``, ``0.npy`` … for the inputs, and the results.
@@ -252,6 +250,8 @@ def _first_line(text: str) -> str:
     return text.splitlines()[0] if text else ""
 
 
+# Blocks of a search, and the values that pass from some of their operations to the others.
+
 Values = dict[str, list[Array]]
 """Values of a program by name: one array for each replica, or one for all."""
 
@@ -343,6 +343,9 @@ def is_array(value: Value) -> bool:
 
 def _bytes(value: Value) -> int:
     return value.type.nbytes if isinstance(value.type, TensorType) and value.type.is_static else 0
+
+
+# Cuts of the program, run on the device and on the judge.
 
 
 @dataclass(frozen=True, slots=True)
@@ -519,6 +522,8 @@ class CutComparison:
         self.note(f"{device.name} did not run a part of the program, which was left out: {error.message[:300]}")
 
 
+# The search in a loop: the first iteration from which on a device differs, and the operation in it.
+
 _CONDITION, _BODY = 0, 1
 _ALL_ITERATIONS = 2**31 - 1
 
@@ -621,13 +626,7 @@ class LoopSearch:
         )
 
 
-# A *frontier* is the set of values that the first operations of a block compute and the others use. If two devices
-# agree
-# on a frontier, a difference of the results arises behind it; so each comparison of a frontier halves the operations
-# that
-# come into question. What is left is one operation, whose inputs agree and whose results do not. The search runs it
-# alone
-# on the judge's inputs, which distinguishes a wrong operation from rounding, and enters calls, loops and branches.
+# The search in the whole program.
 
 _MOST_SUSPECTS = 3
 _GONE = "the difference is gone in a second run: results vary from run to run, or from one compilation to the next"

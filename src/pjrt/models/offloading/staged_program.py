@@ -154,6 +154,8 @@ def _measured(executable: LoadedExecutable, stage: Stage, aliases: Mapping[int, 
     return stats.alias_size_in_bytes >= donated, stats.temp_size_in_bytes
 
 
+# The run of the stages.
+
 HostArray = np.ndarray[Any, Any]
 
 

@@ -19,7 +19,7 @@ from pjrt.api.printable import readable_bytes
 from pjrt.stablehlo.cuts.cutting import inputs_of
 from pjrt.stablehlo.cuts.straightening import FIRST_OF_LOOP
 
-# values alive.
+# Data flow: the operations of a straight line, in an order that keeps few values alive.
 
 _EFFECTS = frozenset(("stablehlo.infeed", "stablehlo.outfeed", "stablehlo.send", "stablehlo.recv"))
 _RANDOM = frozenset(("stablehlo.rng", "stablehlo.custom_call"))
@@ -184,6 +184,8 @@ def _(value: Mapping[str, Any]) -> Hashable:
 def _(value: Sequence[Any]) -> Hashable:
     return tuple(_frozen(each) for each in value)
 
+
+# The cut into stages: where operations repeat, as in the layers of a model, the stages do.
 
 _CANDIDATES = 16
 _MOST_OCCURRENCES = 512
@@ -428,7 +430,8 @@ class _Splitter:
         return max(during, default=self._live[begin]) - self._live[begin]
 
 
-# A schedule is made once, from sizes alone: before the first run it is known that the memory is enough.
+# The schedule: when weights come, stages run and what they leave is released. It is made once, from sizes alone: before
+# the first run it is known that the memory is enough.
 
 MOST_STARTED = 2
 """The most stages that are started and not finished: the device goes on with the second one without a break."""

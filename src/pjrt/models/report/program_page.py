@@ -315,6 +315,8 @@ def _text(value: Any) -> str:
     return text if isinstance(text, str) else " ".join(str(value).split())
 
 
+# The graph as text for Graphviz (the DOT language).
+
 _COLOURS = {
     "argument": "#dcfce7",
     "collective": "#fce7f3",
@@ -390,6 +392,8 @@ def _quoted(text: str) -> str:
     escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n").replace("\0", "")
     return f'"{escaped}"'
 
+
+# The page.
 
 _SCRIPTS = ("elements.js", "layout.js", "groups.js", "graph.js", "memory.js", "program.js")
 
