@@ -22,8 +22,10 @@ from pjrt.capi.raw.struct import Struct
 from pjrt.capi.raw.table import code_name
 from pjrt.layers.trace.trace_objects import Address, Elements, Fields, Memory, Name, Text, value_text
 
-# A value describes itself, so that a file can be read whatever version of the C API its reader knows. The layer that
-# records (``capi/layer/library``) writes the same bytes in C.
+__all__ = ["Call", "Callback", "Recording", "lines_of", "write_recording"]
+
+# Values of a recording. Each describes itself, so that a file can be read whatever version of the C API its reader
+# knows. The layer that records (``capi/layer/library``) writes the same bytes in C.
 
 NULL, FALSE, TRUE, NUMBER, NEGATIVE, REAL, TEXT, BLOB, LEFT_OUT, LIST, STRUCT, HANDLE, POINTER, FUNCTION = range(14)
 """The first byte of a value."""
@@ -259,9 +261,7 @@ def functions_in(value: Any) -> list[Function]:
     return []
 
 
-# ``capi/layer/library/record/file.h`` describes the format. A file that was cut short, as by a process that died, is
-# read
-# up to its last whole record.
+# Recordings, read.
 
 MAGIC = b"PJRTREC\n"
 FORMAT = 1
@@ -541,6 +541,9 @@ class _Parser:
         return self._calls[number]
 
 
+# Recordings with some calls of another one, as a reduction writes them.
+
+
 def write_recording(
     recording: Recording, path: str | os.PathLike[str], calls: Iterable[Call], *, leave_out: Iterable[int] = ()
 ) -> None:
@@ -663,6 +666,8 @@ def _error_value(error: RecordedError | None) -> Any:
     return None if error is None else [error.handle, error.code, error.message.encode()]
 
 
+# Recordings as text.
+
 _MAX_ELEMENTS, _MAX_TEXT = 16, 120
 
 
@@ -738,6 +743,3 @@ def _data(recording: Recording, value: bytes | Blob, field: Field | None) -> Any
     if is_text and data.isascii() and data.decode("ascii").isprintable():
         return Text(data[:_MAX_TEXT].decode(), size)
     return Memory(0, size)
-
-
-__all__ = ["Call", "Callback", "Recording", "lines_of", "write_recording"]

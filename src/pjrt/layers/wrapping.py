@@ -111,6 +111,9 @@ def table_of(plugin: object) -> tuple[int, str, str, object]:
     )
 
 
+# What the layer ``inject`` does.
+
+
 @dataclass(frozen=True, slots=True)
 class InjectionRule:
     """A rule of the layer ``inject``, and how often it was used.
@@ -149,6 +152,9 @@ def inject(plugin: LoadedPlugin, rules: stack.LayerOptions) -> None:
         InvalidArgumentError: the plugin has no such layer, or a rule is wrong.
     """
     stack.replace_rules(plugin.address, rules)
+
+
+# A library for other programs.
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,8 +20,8 @@ __all__ = ["PluginOpener", "Reduction", "ReplayFinding", "ReplayResult", "Settin
 _HOMES = {
     ".reduction": "Reduction reduce_recording",
     ".replay_arguments": "Settings",
-    ".replay_finding": "ReplayFinding",
     ".replay_process": "PluginOpener ReplayResult replay",
+    ".replayer": "ReplayFinding",
 }
 
 if not TYPE_CHECKING:

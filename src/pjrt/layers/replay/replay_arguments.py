@@ -182,6 +182,9 @@ def element_size(number: int) -> int:
         raise UnimplementedError(f"elements of type {number} of PJRT_Buffer_Type cannot be laid out") from error
 
 
+# Callbacks of the framework, which this process has instead.
+
+
 @dataclass(frozen=True, slots=True)
 class Invocation:
     """A call of the plugin to one of the functions.
@@ -298,6 +301,8 @@ _KINDS: Mapping[str, Callable[..., Any]] = {
     "PJRT_KeyValuePutCallback": _key_values("put"),
 }
 
+
+# Counterparts: the objects of this replay that stand for recorded ones.
 
 _LEAST_SERIALIZED = 64
 """Texts of fewer bytes are names, not what a plugin serialized."""

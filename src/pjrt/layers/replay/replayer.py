@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import json
 import mmap
+import os
 import pickle
 import struct
 import sys
@@ -597,9 +598,9 @@ def _bytes_in(value: Any) -> Any:
     return None
 
 
-# The task comes on the standard input. Findings go line by line into the file ``answers`` of a folder, the call at
-# work
-# into the file ``progress`` there, which the parent reads when the process is gone.
+# The subprocess, which the plugin may crash or hang. The task comes on the standard input. Findings go line by line
+# into the file ``answers`` of a folder, the call at work into the file ``progress`` there, which the parent reads when
+# the process is gone.
 
 PROGRESS = struct.Struct("<QQ200s")
 """The contents of the file ``progress``: a count of moments, the number of a call, and what it is."""
@@ -658,6 +659,4 @@ if __name__ == "__main__":
     main()
     # Nothing of the plugin is ended: what the recording leaves open, as one that was cut short does, stays open.
     sys.stdout.flush()
-    import os
-
     os._exit(0)

@@ -21,6 +21,9 @@ _NULLABLE, _CREATES, _FILLS, _INLINE = 1 << 0, 1 << 1, 1 << 7, 1 << 10
 """Some of the marks of a field; ``capi/layer/library/schema.h`` states all."""
 
 
+# The schema: the structs and functions that the file describes.
+
+
 class Direction(enum.IntEnum):
     """The direction of a field: set by the caller, by the function, or by both."""
 
@@ -204,6 +207,9 @@ def _field(words: list[str], kinds: list[str]) -> FieldSchema:
     )
 
 
+# The records.
+
+
 @dataclass(frozen=True, slots=True)
 class Thread:
     """A thread of the traced process."""
@@ -351,9 +357,7 @@ class Trace:
         return [note.text.partition(" ")[2] for note in self.notes if note.text.startswith("plugin ")]
 
 
-# ``capi/layer/library/trace/file.h`` states the format. A file may be cut short, or be written to while it is read:
-# what
-# is whole is read, and ``Trace.problems`` reports the rest.
+# The file.
 
 MAGIC = b"PJRTRACE"
 VERSION = 1
@@ -600,6 +604,8 @@ class _Reader:
 def _text(data: bytes) -> str:
     return data.split(b"\0", 1)[0].decode(errors="replace")
 
+
+# The options of the layer that writes the file.
 
 _SIZE = re.compile(r"\d+(\.\d+)?([kKmMgG](iB)?)?")
 _TIME = re.compile(r"\d+(\.\d+)?(ns|us|ms|s)")

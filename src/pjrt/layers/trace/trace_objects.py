@@ -11,6 +11,8 @@ from typing import Any
 from pjrt.api.element_type import ElementType
 from pjrt.layers.trace.trace_file import Call, Direction, FieldSchema, Note, RecordedValue, Schema, StructSchema, Trace
 
+# Values: the arguments and results of a call, as a reader would write them.
+
 _DEEPEST = 12
 _NOWHERE = 0xFFFF
 """The step to an element of a list, of which no values behind pointers are recorded."""
@@ -71,14 +73,14 @@ def values_of(trace: Trace, call: Call) -> Values:
     reader = _StructReader(trace.schema, type_, call.args, {value.path: value for value in call.values}, ())
     arguments, results = Fields(), Fields()
     succeeded = not call.failed and call.end is not None
-    for index, field in type_.shown:
-        if reader.is_omitted(index, field):
+    for index, member in type_.shown:
+        if reader.is_omitted(index, member):
             continue
         # Memory that the caller gives to be filled is an argument: its contents are not recorded.
-        if field.direction != Direction.OUT and (not field.fills or field.kind == "bytes"):
-            arguments[field.name] = reader.value(index, field)
+        if member.direction != Direction.OUT and (not member.fills or member.kind == "bytes"):
+            arguments[member.name] = reader.value(index, member)
         elif succeeded:
-            results[field.name] = reader.value(index, field)
+            results[member.name] = reader.value(index, member)
     return Values(arguments, results)
 
 
@@ -230,6 +232,8 @@ def value_text(value: Any, address_text: Callable[[int], str] = hex) -> str:
 def _printable(text: str) -> str:
     return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text.replace('"', '\\"'))
 
+
+# Objects: the programs, buffers and events of a trace, with the calls that made and used them.
 
 _EXECUTE = "PJRT_LoadedExecutable_Execute"
 _ON_READY = "PJRT_Event_OnReady"

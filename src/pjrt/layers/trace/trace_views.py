@@ -22,9 +22,8 @@ from pjrt.layers.trace.trace_objects import (
     values_of,
 )
 
-# The example is in the overview of the C++ device API: a heading for each part of a run, and below it the methods
-# with
-# their objects, in the order of the calls.
+# The log: one line for each call, with the nouns and the order of PJRT's own example log. That is in the overview of
+# the C++ device API: a heading for each part of a run, and below it the methods with their objects.
 
 _RULE = "/" * 34
 _TO_HOST = ("PJRT_Buffer_ToHostBuffer", "PJRT_Buffer_CopyRawToHost", "PJRT_Buffer_CopyRawToHostFuture")
@@ -136,11 +135,10 @@ class _Headings:
         return "Read data from the device" if name in _TO_HOST else ""
 
 
-# Each thread of the process has a track with its calls. The queue behind the calls has tracks of its own: each
-# execution
-# and each transfer, from the return of the call that enqueued it until its event is ready. Arrows lead from the call
-# that
-# enqueued the work to the place where the process learned that it is done.
+# The JSON format of Chrome, which Perfetto (ui.perfetto.dev) and ``chrome://tracing`` open. Each thread of the process
+# has a track with its calls. The queue behind the calls has tracks of its own: each execution and each transfer, from
+# the return of the call that enqueued it until its event is ready. Arrows lead from the call that enqueued the work to
+# the place where the process learned that it is done.
 
 _NO_THREAD = 0
 """The thread number of what belongs to the whole process; no thread has it."""
@@ -257,6 +255,8 @@ class _Process:
 def _plain(fields: Fields) -> dict[str, str]:
     return {name: value_text(value) for name, value in fields.items()}
 
+
+# The summary.
 
 _COMPILERS = ("PJRT_Client_Compile", "PJRT_Compile")
 """The functions that compile: for a client's devices, and for a topology."""
