@@ -21,9 +21,6 @@ _NULLABLE, _CREATES, _FILLS, _INLINE = 1 << 0, 1 << 1, 1 << 7, 1 << 10
 """Some of the marks of a field; ``capi/layer/library/schema.h`` states all."""
 
 
-# The schema: the structs and functions that the file describes.
-
-
 class Direction(enum.IntEnum):
     """The direction of a field: set by the caller, by the function, or by both."""
 
