@@ -69,7 +69,7 @@ NOEXEC = """
 import os, shutil, sys
 import pjrt
 from pjrt import layers
-from pjrt.frameworks import _torch_xla_device
+from pjrt.frameworks import torch_xla
 
 def show(attempt):
     try:
@@ -83,12 +83,12 @@ def trace(plugin):
 
 library, folder = sys.argv[1:]
 show(lambda: trace("reference"))
-show(lambda: _torch_xla_device.TorchXlaDevice("reference", {}).library_path())
+show(lambda: torch_xla.TorchXlaDevice("reference", {}).library_path())
 show(lambda: pjrt.load_plugin(shutil.copy(library, folder)))
 pjrt.load_plugin(library)
 trace(library)  # no library is written
 os.environ["PJRT_LAYERS"] = "pass"
-show(lambda: _torch_xla_device.TorchXlaDevice(library, {}).library_path())
+show(lambda: torch_xla.TorchXlaDevice(library, {}).library_path())
 os.utime(library, (1, 1))
 pjrt.load_plugin(library)
 """

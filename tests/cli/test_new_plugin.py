@@ -67,8 +67,8 @@ def test_pytorch_xla_finds_it(package: Path) -> None:
     install(package)
     code = """
 import importlib.metadata, pjrt
-from pjrt.frameworks import _torch_xla_device, torch_xla
-torch_xla._plugin_class = lambda: _torch_xla_device.TorchXlaDevice
+from pjrt.frameworks import torch_xla
+torch_xla._plugin_class = lambda: torch_xla.TorchXlaDevice
 (point,) = importlib.metadata.entry_points(group="torch_xla.plugins", name="GADGET")
 plugin = point.load()()
 with pjrt.load_plugin(plugin.library_path()).client(**plugin.client_create_options()) as client:

@@ -1,4 +1,23 @@
-"""All that this package changes in JAX, for platforms of its own."""
+"""All that this package changes in JAX, for platforms of its own.
+
+Names without a package are those of modules in ``jax._src``.
+
+- Callbacks into Python (``add_platform``): ``callback.emit_python_callback``, also as a name of
+  ``jax.interpreters.mlir``; the rule of ``buffer_callback_p``; ``interpreters.mlir._uncacheable_primitives``. At exit
+  ``dispatch.runtime_tokens`` is emptied, and in a job of several processes XLA's log loses its warnings.
+- DLPack: ``dlpack._jax``, ``dlpack._check_device``, ``array.ArrayImpl.__dlpack_device__`` and
+  ``numpy.array_constructors._get_platform``.
+- The shardings of results: ``interpreters.pxla._maybe_get_and_check_out_shardings``.
+- The compilation cache: ``compilation_cache.is_cache_used``.
+- The rules for CPUs (``add_cpu_rules``): ``interpreters.mlir._platform_specific_lowerings`` and
+  ``_platforms_with_donation``; the rules of ``platform_index_p``, ``cond_p`` and ``call_exported_p``.
+- Handlers of ``jax.ffi`` (``give_ffi_handlers``): jaxlib's table of who takes them, for each platform.
+- A device in the place of JAX's CPU (``take_cpu_place``): ``xla_bridge._backend_factories``,
+  ``xla_bridge._topology_factories`` and ``xla_bridge.local_devices``.
+
+The module ``jax`` registers platforms, and changes these registrations: ``xla_bridge._backend_factories`` and
+``xla_bridge._alias_to_platforms``.
+"""
 
 from __future__ import annotations
 
@@ -27,6 +46,8 @@ from pjrt.host_memory import external
 from pjrt.host_memory.array import HostArray
 from pjrt.stablehlo.hlo_parameters import DIVIDED_TARGET
 
+# A device in the place of JAX's CPU, for libraries that know no names but ``cpu``, ``gpu`` and ``tpu``.
+
 CPU_PLUGIN = "pjrt_as_cpu"
 """The name by which jaxlib knows the plugin of such a device: no platform of JAX's."""
 
@@ -42,7 +63,7 @@ def is_cpu_free(bridge: Any, platform: str) -> bool:
 
 
 def take_cpu_place(bridge: Any) -> None:
-    """Give the platform ``cpu`` to the plugin that was just registered as ``PLUGIN``."""
+    """Give the platform ``cpu`` to the plugin that was just registered as ``CPU_PLUGIN``."""
     registration = bridge._backend_factories.pop(CPU_PLUGIN)
     bridge.register_backend_factory(
         _CPU,
@@ -90,9 +111,7 @@ def cpu_device_count() -> int:
     return asked if asked >= 0 else int(forced[-1]) if forced else 0
 
 
-# A platform of ours gets the rules that JAX has for CPUs (``_jax_cpu_rules``), but a rule of its own for callbacks
-# into
-# Python: JAX's rule passes pointers of its process to XLA, which no other device could follow.
+# Callbacks into Python. JAX's rule passes pointers of its process to XLA, which no other device could follow.
 
 CALLBACK_TARGET = "pjrt_python_callback"
 """The custom call that a callback into Python becomes; its attribute ``callback`` is the callback's number."""
@@ -341,11 +360,8 @@ def _with_token(sharding: Any) -> Any:
 
 
 # JAX selects lowering rules by the platform's name, and has none for names that it does not know. Our platforms get
-# its
-# rules for CPUs. They also get the parts that a user wrote for CPUs, in ``jax.lax.platform_dependent`` and in
-# functions
-# of ``jax.export``, where nothing was written for them.
-
+# its rules for CPUs. They also get the parts that a user wrote for CPUs, in ``jax.lax.platform_dependent`` and in
+# functions of ``jax.export``, where nothing was written for them.
 
 _Branches = Sequence[tuple[str, ...] | None]
 """The platforms of each branch of ``platform_dependent``; ``None`` is the default branch, for all other platforms."""
@@ -426,6 +442,9 @@ def _extend_exported_calls() -> None:
         return original(ctx, *arguments, exported=exported)
 
     mlir.register_lowering(_export.call_exported_p, lower)
+
+
+# Buffer callbacks: functions that work in the memory of a program's buffers.
 
 
 def _lower_buffer_callbacks() -> None:
@@ -549,7 +568,7 @@ class Buffer:
         return int(kind), number
 
 
-# JAX itself shares memory of its own platforms only. Ours share theirs where it is memory of the host.
+# DLPack. JAX itself shares memory of its own platforms only. Ours share theirs where it is memory of the host.
 
 _ALIGNMENT = 64
 """The alignment in bytes that memory needs so that XLA's CPU uses it in place."""
@@ -576,7 +595,7 @@ def _share_memory() -> None:
             check_device(device, source, copy)
 
     def device_of(self: Any) -> tuple[Any, int]:
-        if len(self._arrays) == 1 and _is_ours(self):
+        if len(self._arrays) == 1 and _is_array_of_ours(self):
             _shared(self)
             return jax_dlpack.DLDeviceType.kDLCPU, 0
         place: tuple[Any, int] = dlpack_device(self)
@@ -611,7 +630,7 @@ class _Bindings:
 
     def buffer_to_dlpack_managed_tensor(self, buffer: Any, *, stream: Any = None, **options: Any) -> Any:
         """Return a capsule over the memory of a JAX array, which is kept until the consumer releases it."""
-        if not _is_ours(buffer):
+        if not _is_array_of_ours(buffer):
             return self._bindings.buffer_to_dlpack_managed_tensor(buffer, stream=stream, **options)
         try:
             return external.to_capsule(_writable(_shared(buffer)))
@@ -642,7 +661,7 @@ def _copied(capsule: Any, device: Any) -> Any:
     return jax.device_put(external.from_capsule(capsule).copy(), device)
 
 
-def _is_ours(array: Any) -> bool:
+def _is_array_of_ours(array: Any) -> bool:
     return is_client_of_ours(next(iter(array.devices())).client)
 
 
@@ -721,9 +740,8 @@ def _check_result_shardings() -> None:
     pxla._maybe_get_and_check_out_shardings = check
 
 
-# JAX uses the cache only for platforms in a list of its own. The executables of our devices can be serialized too:
-# one
-# without a form of its own is saved as its program.
+# JAX uses its compilation cache only for platforms in a list of its own. The executables of our devices can be
+# serialized too: one without a form of its own is saved as its program.
 
 _LISTED = SimpleNamespace(platform="cpu")
 """A backend of a platform in JAX's list."""
@@ -741,7 +759,7 @@ def _use_compilation_cache() -> None:
     compilation_cache.is_cache_used = is_cache_used
 
 
-# Without this module JAX keeps such a handler for a plugin that never asks for it.
+# ``jax.ffi.register_ffi_target``. Without this JAX keeps a handler for a plugin that never asks for it.
 
 _TYPED_API = 1
 """The version of custom calls whose handlers are those of XLA's foreign function interface (FFI)."""

@@ -111,14 +111,6 @@ class TorchXlaDevice:
         visible_devices.assign(declaration, self._options(), local_rank, local_world_size, devices=devices)
 
 
-def _exported_device(name: str) -> ExportedPlugin:
-    """Return what a library of this process looks up when it is loaded."""
-    try:
-        return _exported[name]
-    except KeyError:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}") from None
-
-
 @functools.cache
 def _library(device: str, name: str) -> Path:
     """Return the library by which PyTorch/XLA makes clients of a device, with the client's own options."""
@@ -139,11 +131,6 @@ def _remove(folder: str) -> None:
         file.unlink()
     Path(folder).rmdir()
 
-
-# Call ``pjrt.frameworks.torch_xla.register("reference")``, then ``torch_xla.device()``. PyTorch/XLA loads plugins by
-# path
-# only. It loads a vendor's library itself. For a device in Python, this module writes a shared library that uses the
-# Python of the process that loads it.
 
 VARIABLE = "PJRT_TORCH_XLA_DEVICE"
 """The environment variable that names the device of the entry point ``PJRT``."""
@@ -252,9 +239,14 @@ def _entry_point() -> Any:
 if not TYPE_CHECKING:  # a type checker would accept any name here
 
     def __getattr__(name: str) -> Any:
-        """Return ``DevicePlugin``, which the entry point ``torch_xla.plugins`` names, made at its first use."""
+        """Return ``DevicePlugin``, which the entry point ``torch_xla.plugins`` names, made at its first use.
+
+        Or return the device that a library of this process looks up when it is loaded.
+        """
         if name == "DevicePlugin":
             return _entry_point
+        if name in _exported:
+            return _exported[name]
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
