@@ -17,8 +17,7 @@ from pjrt.api.errors import naming
 from pjrt.api.printable import readable_bytes
 from pjrt.artifacts.compilation_cache import CompilationCache
 from pjrt.cli._console import console, echo, error_as_dict, one_line, print_facts, print_table, progress, readable
-from pjrt.cli._options import cache_as_dict as as_dict
-from pjrt.cli._options import cache_outcome as outcome
+from pjrt.cli._options import cache_as_dict, cache_outcome
 from pjrt.stablehlo import Cost, PeakMemory
 
 
@@ -116,7 +115,7 @@ def _compile(
         else:
             hits = cache.hits
             executable = cache.compile(topology, code, how)
-            compilation.facts["cache"] = as_dict(cache, hits)
+            compilation.facts["cache"] = cache_as_dict(cache, hits)
         compilation.executable = executable
     stats = _if_offered(executable.memory_stats)
     compilation.facts |= {
@@ -241,6 +240,8 @@ class Count:
         }
 
 
+# The tables.
+
 _BAR_WIDTH = 40
 _BESIDE_BAR = 50
 """The width of the memory table without its bars."""
@@ -263,7 +264,7 @@ def print_one(facts: dict[str, Any], count: Count | None) -> None:
         ("compiled in", readable(facts["compile_seconds"])),
     ]
     if "cache" in facts:
-        lines.append(("cache", outcome(facts["cache"])))
+        lines.append(("cache", cache_outcome(facts["cache"])))
     if "output" in facts:
         lines.append(("saved as", f"{facts['output']} ({readable_bytes(facts['output_size_in_bytes'])})"))
     print_facts(lines)

@@ -1,4 +1,8 @@
-"""The terminal: what commands print on it, how they fail, and how they are asked to end."""
+"""The terminal: what commands print on it, how they fail, and how they are asked to end.
+
+Nothing in the texts of files, programs and peers reaches it that it would obey. Rich is imported for tables and
+progress alone: it takes as long to import as numpy's Python half.
+"""
 
 from __future__ import annotations
 
@@ -20,11 +24,6 @@ from pjrt.api.printable import printable
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
-
-
-# Nothing in the texts of files, programs and peers reaches it that it would obey.
-#
-# Rich is imported for tables and progress alone: it takes as long to import as numpy's Python half.
 
 
 def echo(text: str = "", *, err: bool = False, nl: bool = True) -> None:
@@ -120,6 +119,9 @@ def escape(text: str) -> str:
     return escape_markup(text)
 
 
+# Times.
+
+
 @dataclass(frozen=True)
 class Timing:
     """The seconds of compiling, of the first run, and of the runs after it."""
@@ -157,6 +159,8 @@ def readable(seconds: float) -> str:
             return f"{seconds / scale:.3g} {unit}"
     return f"{seconds * 1e9:.3g} ns"
 
+
+# Failures: one line on the error stream, exit code 2, no traceback.
 
 EXIT_CODE = 2
 _JSON = "--json"
@@ -243,6 +247,8 @@ def one_line(error: PjrtError) -> str:
     text = single_line(error.message)
     return text if isinstance(error, (ValueError, LookupError)) else f"{error.code.name}: {text}"
 
+
+# The end of commands that run until they are asked to end.
 
 INTERRUPTED = 130
 """The exit code where an interrupt from the keyboard ended the work, as shells report it."""

@@ -5,12 +5,11 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pjrt
 from pjrt.api.errors import PjrtError
 from pjrt.api.printable import readable_bytes
-from pjrt.artifacts.saved_executable import SavedExecutable
 from pjrt.cli._console import print_facts, print_table
 from pjrt.models.model_file import ModelFile
 from pjrt.stablehlo import ArgumentInfo, ProgramInfo, ResultInfo, TensorType
@@ -18,6 +17,12 @@ from pjrt.stablehlo.shapes.argument_shapes import StatedShape, spelled_shape
 from pjrt.stablehlo.shardings.sharding import Mesh, Sharding
 from pjrt.stablehlo.shardings.sharding_parser import StatedSharding
 from pjrt.stablehlo.signatures import CallSignature, Parameter, Result
+
+if TYPE_CHECKING:  # most files have a program, and need no module of executables
+    from pjrt.artifacts.saved_executable import SavedExecutable
+
+
+# Shardings: the meshes, and how each argument and result is cut.
 
 
 def is_partitioned(info: ProgramInfo) -> bool:
@@ -133,6 +138,8 @@ def _row(index: int | None, info: ArgumentInfo | ResultInfo, call: Result | None
     sizes = [of_call if size is None else size for size, of_call in zip(stated, call.shape, strict=True)]
     return SignatureRow(index, call.name or info.name, sizes, info)
 
+
+# Saved executables.
 
 Shardings = Sequence[bytes] | None
 

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from pjrt.plugins.subprocess_support import Target
 
 
+# Completion in the shell. ``docs/cli.md`` explains its installation.
+
 _SIZE = r"\d+(?:x\d+)+"
 _FILLERS = ("ones", "random:0", "zeros")
 
@@ -63,6 +65,9 @@ def _topologies() -> Iterator[str]:
             yield f"{declaration.name}:{kind}"
             for size in re.findall(_SIZE, sizes):
                 yield f"{declaration.name}:{kind}:{size}"
+
+
+# Options.
 
 
 class _Seconds(click.FloatRange):
@@ -265,7 +270,7 @@ def time_limit_option(default: float, whose: str) -> Callable[[Any], Any]:
     )
 
 
-_Command = Callable[..., Any]
+# The options of the subcommands for remote devices: files of security, and limits of servers.
 
 _SERVER_FILES = {
     "tls_certificate": "The server's certificate and those of its issuers, in PEM: connections are encrypted then. "
@@ -310,17 +315,17 @@ _NUMBERS = {
 }
 
 
-def server_file_options(command: _Command) -> _Command:
+def server_file_options(command: Command) -> Command:
     """Add the options for a server's files, as the argument ``files``."""
     return _file_options(_SERVER_FILES)(command)
 
 
-def client_file_options(command: _Command) -> _Command:
+def client_file_options(command: Command) -> Command:
     """Add the options for a client's files, as the argument ``files``."""
     return _file_options(_CLIENT_FILES)(command)
 
 
-def limit_options(command: _Command) -> _Command:
+def limit_options(command: Command) -> Command:
     """Add the options for a server's limits, as the argument ``limits``: those that were given."""
 
     @functools.wraps(command)
@@ -335,8 +340,8 @@ def limit_options(command: _Command) -> _Command:
     return collect
 
 
-def _file_options(files: dict[str, str]) -> Callable[[_Command], _Command]:
-    def decorate(command: _Command) -> _Command:
+def _file_options(files: dict[str, str]) -> Callable[[Command], Command]:
+    def decorate(command: Command) -> Command:
         @functools.wraps(command)
         def collect(*arguments: Any, **options: Any) -> Any:
             return command(*arguments, files={name: options.pop(name) for name in files}, **options)
@@ -347,6 +352,9 @@ def _file_options(files: dict[str, str]) -> Callable[[_Command], _Command]:
         return collect
 
     return decorate
+
+
+# The compilation cache.
 
 
 def _open_cache(_: click.Context, __: click.Parameter, folder: str | None) -> CompilationCache | None:

@@ -27,6 +27,8 @@ from pjrt.models.measurement import PERCENTILES, Latencies
 from pjrt.models.output_path import check_output_path
 from pjrt.models.report.page import write_page
 
+# Plots in plain characters.
+
 _BINS = 12
 _EIGHTHS = " ▏▎▍▌▋▊▉"
 _HEIGHTS = "▁▂▃▄▅▆▇█"
@@ -63,6 +65,8 @@ def _bar(length: float) -> str:
 def _height(value: float, low: float, high: float) -> int:
     return round((value - low) / (high - low) * (len(_HEIGHTS) - 1)) if high > low else 0
 
+
+# The command.
 
 _EXAMPLES = """
 \b

@@ -14,8 +14,10 @@ from pjrt.cli._console import echo, print_facts, print_json, print_table, progre
 from pjrt.cli._inspection import (
     SignatureRow,
     argument_rows,
+    executable_as_dict,
     is_partitioned,
     mesh_dict,
+    print_executable,
     result_rows,
     sharding_cells,
     sharding_dict,
@@ -76,14 +78,10 @@ def inspect(
         _draw(file, html, shapes)
         return
     if file.executable is not None:
-        # Most files have a program.
-        from pjrt.cli._inspection import executable_as_dict as as_dict
-        from pjrt.cli._inspection import print_executable
-
         if as_text:
             raise click.UsageError("expected a program with --text, found a saved executable, which has no text")
         if as_json:
-            print_json(as_dict(file.executable))
+            print_json(executable_as_dict(file.executable))
         else:
             print_executable(file.executable)
         return

@@ -19,9 +19,16 @@ from pjrt.api.errors import InvalidArgumentError, NotFoundError
 from pjrt.api.shape_spec import format_shape
 from pjrt.cli._console import Timing, echo, print_facts, print_json, progress, readable
 from pjrt.cli._differences import DIFFER, expect_option, print_differences, tolerance_options
-from pjrt.cli._options import cache_as_dict as as_dict
-from pjrt.cli._options import cache_option, call_options, complete_file, device_option, json_option, memory_limit_option
-from pjrt.cli._options import cache_outcome as outcome
+from pjrt.cli._options import (
+    cache_as_dict,
+    cache_option,
+    cache_outcome,
+    call_options,
+    complete_file,
+    device_option,
+    json_option,
+    memory_limit_option,
+)
 from pjrt.cli._program import STDIN, check_needs_no_infeed, program_argument, read_model_file
 from pjrt.models.binding import Argument
 from pjrt.models.inputs import files_of, make_arguments
@@ -36,6 +43,8 @@ if TYPE_CHECKING:
     from pjrt.models.comparison.comparison import ResultDifference
     from pjrt.models.offloading.stages import OffloadPlan
 
+
+# The results, in a file or on the terminal.
 
 Array = np.ndarray[Any, Any]
 
@@ -108,6 +117,8 @@ def _format(value: Any) -> str:
         return str(int(value))
     return f"{complex(value):.6g}" if kind.is_complex else f"{float(value):.6g}"
 
+
+# The command.
 
 _EXAMPLES = """
 \b
@@ -347,7 +358,7 @@ def _report(
         if differences is not None:
             extra["expected"] = [each.as_dict() for each in differences]
         if cache is not None:
-            extra["cache"] = as_dict(cache)
+            extra["cache"] = cache_as_dict(cache)
         if plan is not None:
             extra["stages"] = plan.as_dict()
         print_json({"device": platform, "results": described, "output": output, **timing.as_dict(), **extra})
@@ -357,7 +368,7 @@ def _report(
         facts.append(("written to", output))
     facts += [("device", platform), ("compile", readable(timing.compile))]
     if cache is not None:
-        facts.append(("cache", outcome(as_dict(cache))))
+        facts.append(("cache", cache_outcome(cache_as_dict(cache))))
     facts.append(("first run", readable(timing.first)))
     if timing.repeats:
         low, median, high = timing.spread()

@@ -34,6 +34,8 @@ from pjrt.layers.trace import (
 )
 from pjrt.layers.trace.trace_views import TraceSummary
 
+# The summary of a trace.
+
 _MOST_FUNCTIONS = 15
 """The number of functions that are listed; --json has all."""
 
@@ -90,6 +92,8 @@ def _print_functions(summary: TraceSummary) -> None:
 def _time(seconds: float | None) -> str:
     return "" if seconds is None else readable(seconds)
 
+
+# The command.
 
 _RAW = ".trace"
 _SUFFIXES = {".json": "for trace viewers", ".log": "a log", ".txt": "a log", _RAW: "to read again"}
