@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from pjrt import ElementType
 from pjrt.conformance import cases_of, operations
-from pjrt.conformance.accuracy import EXACT, FUNCTION, ROUNDED
 from pjrt.conformance.judge import Judge, first_difference
+from pjrt.conformance.operation_table import EXACT, FUNCTION, ROUNDED
 from pjrt.conformance.values import EVERY, denormals, edges, flushed, mixed, ordinary
 
 PAGE = (Path(__file__).parents[2] / "docs" / "devices" / "reference_ops.md").read_text()

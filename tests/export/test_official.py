@@ -13,7 +13,7 @@ import pjrt
 from pjrt.api.errors import StatusCode
 from pjrt.capi import raw
 from pjrt.conformance import check_plugin
-from pjrt.conformance.plugin.outcome import Verdict
+from pjrt.conformance.plugin.check import Verdict
 
 UNSUPPORTED = {
     "cpu": {"official.gpu.dma_map_and_unmap"},

@@ -103,10 +103,8 @@ def conform(
     made so far, and the exit code is 130.
     """
     from pjrt.conformance.plugin.check import Tier
-    from pjrt.conformance.plugin.plugin_report import PluginReport
-    from pjrt.conformance.plugin.plugin_test import check_plugin
-    from pjrt.conformance.plugin.report_comparison import ReportComparison
-    from pjrt.conformance.plugin.report_page import report_page
+    from pjrt.conformance.plugin.report import PluginReport, ReportComparison, report_page
+    from pjrt.conformance.plugin.run import check_plugin
     from pjrt.models.report.page import write_page
 
     earlier = PluginReport.read(baseline) if baseline is not None else None

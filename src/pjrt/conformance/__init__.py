@@ -15,16 +15,14 @@ from typing import TYPE_CHECKING
 from pjrt.api.lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from pjrt.conformance.device.device_test import check_device
-    from pjrt.conformance.device.finding import Finding, Kind
+    from pjrt.conformance.device.checks import Finding, Kind
     from pjrt.conformance.device.plan import Choice
-    from pjrt.conformance.device.report import Report
-    from pjrt.conformance.operation_case import OperationCase
-    from pjrt.conformance.operation_table import cases_of, operations
-    from pjrt.conformance.plugin.plugin_report import PluginReport
-    from pjrt.conformance.plugin.plugin_test import check_plugin
+    from pjrt.conformance.device.run import Report, check_device
+    from pjrt.conformance.operation_table import OperationCase, cases_of, operations
+    from pjrt.conformance.plugin.report import PluginReport
+    from pjrt.conformance.plugin.run import check_plugin
     from pjrt.conformance.plugin.samples import write_programs
-    from pjrt.conformance.plugin.zygote_process import UnloadableError
+    from pjrt.conformance.plugin.zygote import UnloadableError
 
 __all__ = [
     "Choice",

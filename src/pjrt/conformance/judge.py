@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 
 from pjrt.api.element_type import ElementType
-from pjrt.conformance.accuracy import Accuracy
-from pjrt.conformance.operation_case import Array, OperationCase
+from pjrt.conformance.operation_table import Accuracy, Array, OperationCase
 from pjrt.devices.reference import Evaluator
 from pjrt.host_memory.difference import Difference
 from pjrt.stablehlo import read, to_module

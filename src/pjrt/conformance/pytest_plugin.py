@@ -13,10 +13,8 @@ from typing import Any
 import pytest
 
 from pjrt.api.errors import PjrtError
-from pjrt.conformance.plugin.check import Check, Tier
-from pjrt.conformance.plugin.outcome import Outcome, Verdict
-from pjrt.conformance.plugin.plugin_test import chosen_checks
-from pjrt.conformance.plugin.running_test import RunningTest
+from pjrt.conformance.plugin.check import Check, Outcome, Tier, Verdict
+from pjrt.conformance.plugin.run import RunningTest, chosen_checks
 from pjrt.plugins.env_vars import option_value
 
 _RUNNING = pytest.StashKey[RunningTest]()

@@ -21,8 +21,7 @@ from typing import Any
 from faulty_plugin import Change, FaultyPlugin, fails, returns, succeeds
 
 from pjrt.capi import raw
-from pjrt.conformance.plugin.check import Check, all_checks
-from pjrt.conformance.plugin.outcome import Failed, Unsupported
+from pjrt.conformance.plugin.check import Check, Failed, Unsupported, all_checks
 from pjrt.conformance.plugin.samples import Samples
 from pjrt.conformance.plugin.subject import Subject
 

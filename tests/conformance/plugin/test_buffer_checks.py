@@ -12,9 +12,8 @@ import pytest
 from buffer_faults import MODULES, OPTIONS, PROGRAMS, WRONG_VALUES, checks, module_of
 
 from pjrt.capi import raw
-from pjrt.conformance.plugin.check import all_checks
+from pjrt.conformance.plugin.check import Failed, all_checks
 from pjrt.conformance.plugin.contract.endurance import memory_growth
-from pjrt.conformance.plugin.outcome import Failed
 from pjrt.conformance.plugin.samples import Samples
 from pjrt.conformance.plugin.subject import Subject
 

@@ -16,8 +16,7 @@ from faults import FAULTS
 from faulty_plugin import Change, FaultyPlugin
 
 from pjrt.capi import raw
-from pjrt.conformance.plugin.check import Check, all_checks
-from pjrt.conformance.plugin.outcome import Failed, Unsupported
+from pjrt.conformance.plugin.check import Check, Failed, Unsupported, all_checks
 from pjrt.conformance.plugin.samples import Samples
 from pjrt.conformance.plugin.subject import Subject
 

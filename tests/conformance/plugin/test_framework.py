@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from pjrt.conformance import check_plugin
-from pjrt.conformance.plugin.outcome import Verdict
+from pjrt.conformance.plugin.check import Verdict
 from pjrt.layers.recording import Recording
 
 HERE = Path(__file__).resolve().parent

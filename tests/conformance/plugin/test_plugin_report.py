@@ -11,9 +11,8 @@ from browser import Browser
 
 from pjrt.api.errors import DataLossError, InvalidArgumentError, NotFoundError
 from pjrt.conformance import PluginReport, check_plugin
-from pjrt.conformance.plugin.outcome import Outcome, Verdict
-from pjrt.conformance.plugin.report_comparison import ReportComparison
-from pjrt.conformance.plugin.report_page import report_page
+from pjrt.conformance.plugin.check import Outcome, Verdict
+from pjrt.conformance.plugin.report import ReportComparison, report_page
 
 FACTS = {"functions": ["PJRT_Client_Create"], "extensions": ["FFI"], "memories": ["device"], "devices": 1,
          "platform": "mine", "platform_version": "1", "api_version": [0, 100], "attributes": {"xla_version": 2},

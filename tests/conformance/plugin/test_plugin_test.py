@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from pjrt.conformance import check_plugin
-from pjrt.conformance.plugin.outcome import Outcome, Verdict
+from pjrt.conformance.plugin.check import Outcome, Verdict
 
 PROGRAMS = Path(__file__).parent / "programs"
 PATIENCE = 120.0

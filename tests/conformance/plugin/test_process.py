@@ -8,10 +8,9 @@ from pathlib import Path
 import pytest
 
 from pjrt.conformance import UnloadableError, check_plugin
-from pjrt.conformance.plugin.child import SpawnedChild, wait_for_any
-from pjrt.conformance.plugin.outcome import Outcome, Verdict
-from pjrt.conformance.plugin.plugin_report import PluginReport
-from pjrt.conformance.plugin.process import Task
+from pjrt.conformance.plugin.check import Outcome, Verdict
+from pjrt.conformance.plugin.process import SpawnedChild, Task, wait_for_any
+from pjrt.conformance.plugin.report import PluginReport
 
 FILTERS = ("client.lookup_device.absent_id[-1]", "there_and_back[f32]")
 

@@ -12,10 +12,8 @@ from tiny import build
 
 from pjrt.capi import raw
 from pjrt.conformance import check_plugin
-from pjrt.conformance.plugin.outcome import Outcome, Verdict
-from pjrt.conformance.plugin.reproduction import Reproduction
-from pjrt.conformance.plugin.reproduction_c import c_program
-from pjrt.conformance.plugin.reproduction_python import python_program
+from pjrt.conformance.plugin.check import Outcome, Verdict
+from pjrt.conformance.plugin.reproduction import Reproduction, c_program, python_program
 
 PROGRAMS = Path(__file__).parent / "programs"
 

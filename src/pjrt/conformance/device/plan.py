@@ -8,9 +8,8 @@ from dataclasses import dataclass
 
 from pjrt.api.capability import Capabilities
 from pjrt.api.element_type import ElementType
-from pjrt.conformance.device import behaviour_checks, device_checks, jax_checks
-from pjrt.conformance.device.checks import Check
-from pjrt.conformance.device.operation_check import OperationCheck
+from pjrt.conformance.device import behaviour_checks
+from pjrt.conformance.device.checks import Check, OperationCheck
 from pjrt.conformance.operation_table import cases_of, operations
 
 JAX = "jax"
@@ -53,11 +52,11 @@ def plan(capabilities: Capabilities, choice: Choice, groups: Collection[str]) ->
     if "behaviour" in groups:
         checks.append(behaviour_checks.checks(capabilities))
     if "devices" in groups:
-        checks.append(device_checks.checks())
+        checks.append(behaviour_checks.devices_checks())
     if "operations" in groups:
         checks.append(_operation_checks(capabilities, choice.everything))
     if JAX in groups:
-        checks.append(jax_checks.checks())
+        checks.append(behaviour_checks.jax_checks())
     return [each for group in checks for each in group if choice.takes(each)]
 
 

@@ -15,8 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pjrt.api.errors import PjrtError
-from pjrt.conformance.device.checks import Session, Skipped
-from pjrt.conformance.device.finding import Finding, Kind
+from pjrt.conformance.device.checks import Finding, Kind, Session, Skipped
 from pjrt.conformance.device.plan import Choice, plan, untested_operations
 from pjrt.plugins import registry
 

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import Any
 
 from pjrt.capi import raw
-from pjrt.conformance.plugin.outcome import Failed, Unsupported
+from pjrt.conformance.plugin.check import Failed, Unsupported
 from pjrt.conformance.plugin.samples import Samples
 from pjrt.conformance.plugin.subject import Subject
 from pjrt.layers.wrapping import table_of

@@ -10,9 +10,8 @@ from typing import Any
 import numpy as np
 
 from pjrt.capi import raw
-from pjrt.conformance.plugin.executions import compile_options
-from pjrt.conformance.plugin.outcome import Unsupported
-from pjrt.conformance.plugin.subject import Subject
+from pjrt.conformance.plugin.check import Unsupported
+from pjrt.conformance.plugin.subject import Subject, compile_options
 from pjrt.plugins.discovery.wheels import cuda_options, rocm_options
 
 _CHANNEL = 3

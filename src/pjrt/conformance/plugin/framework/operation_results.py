@@ -13,10 +13,8 @@ from pjrt.api.element_type import ElementType
 from pjrt.api.errors import PjrtError
 from pjrt.capi import raw
 from pjrt.conformance.judge import Judge
-from pjrt.conformance.operation_case import Array, OperationCase
-from pjrt.conformance.operation_table import cases_of, operations
-from pjrt.conformance.plugin.check import Check, Tier, add
-from pjrt.conformance.plugin.outcome import Failed, Unsupported
+from pjrt.conformance.operation_table import Array, OperationCase, cases_of, operations
+from pjrt.conformance.plugin.check import Check, Failed, Tier, Unsupported, add
 from pjrt.conformance.plugin.subject import Subject
 
 _TYPES = (ElementType.F32, ElementType.S32, ElementType.BF16, ElementType.PRED, ElementType.C64)

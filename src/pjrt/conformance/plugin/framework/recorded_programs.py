@@ -16,8 +16,7 @@ from typing import Any
 from pjrt.capi.raw import Result
 from pjrt.capi.raw.memory import Memory
 from pjrt.capi.raw.table import Table
-from pjrt.conformance.plugin.check import Check, Tier, add
-from pjrt.conformance.plugin.outcome import Failed, Unsupported
+from pjrt.conformance.plugin.check import Check, Failed, Tier, Unsupported, add
 from pjrt.conformance.plugin.subject import Subject
 from pjrt.conformance.plugin.transcript import Transcript
 from pjrt.layers.recording import Recording

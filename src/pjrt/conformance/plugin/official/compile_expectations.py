@@ -5,10 +5,8 @@ from __future__ import annotations
 import base64
 
 from pjrt.capi import raw
-from pjrt.conformance.plugin.check import check
-from pjrt.conformance.plugin.executions import compile_options
-from pjrt.conformance.plugin.outcome import Unsupported
-from pjrt.conformance.plugin.subject import Subject
+from pjrt.conformance.plugin.check import Unsupported, check
+from pjrt.conformance.plugin.subject import Subject, compile_options
 
 _COMPILE = "PJRT_Client_Compile"
 _DESTROY = "PJRT_LoadedExecutable_Destroy"

@@ -6,10 +6,9 @@ import numpy as np
 
 from pjrt.api.element_type import ElementType
 from pjrt.capi import raw
-from pjrt.conformance.plugin.check import check
+from pjrt.conformance.plugin.check import Unsupported, check
 from pjrt.conformance.plugin.examples.handles import gpu_options
 from pjrt.conformance.plugin.official.buffer_expectations import FLOATS
-from pjrt.conformance.plugin.outcome import Unsupported
 from pjrt.conformance.plugin.subject import Subject
 from pjrt.host_memory.array import aligned_empty
 

@@ -7,8 +7,7 @@ import threading
 from pjrt.api.errors import StatusCode
 from pjrt.capi import raw
 from pjrt.capi.raw.key_value_store import KeyValueStore
-from pjrt.conformance.plugin.check import check
-from pjrt.conformance.plugin.outcome import Unsupported
+from pjrt.conformance.plugin.check import Unsupported, check
 from pjrt.conformance.plugin.subject import Subject
 
 _CREATE = "PJRT_Client_Create"

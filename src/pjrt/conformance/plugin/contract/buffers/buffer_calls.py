@@ -12,7 +12,7 @@ from pjrt.api.element_type import ElementType
 from pjrt.api.errors import StatusCode
 from pjrt.capi import raw
 from pjrt.capi.layer.schema import FUNCTIONS, STRUCTS
-from pjrt.conformance.plugin.outcome import Unsupported
+from pjrt.conformance.plugin.check import Unsupported
 from pjrt.conformance.plugin.subject import Subject
 
 Array = np.ndarray[Any, Any]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from pjrt.conformance.plugin.check import check
+from pjrt.conformance.plugin.check import Unsupported, check
 from pjrt.conformance.plugin.contract.buffers.alias_buffers import fulfill, make_alias
 from pjrt.conformance.plugin.contract.buffers.buffer_calls import REFUSAL, expect_value, from_host, is_ready, ramp
 from pjrt.conformance.plugin.contract.buffers.buffer_placement import (
@@ -13,7 +13,6 @@ from pjrt.conformance.plugin.contract.buffers.buffer_placement import (
     other_device,
     other_memory,
 )
-from pjrt.conformance.plugin.outcome import Unsupported
 from pjrt.conformance.plugin.subject import Subject
 
 TO_DEVICE, TO_MEMORY = "PJRT_Buffer_CopyToDevice", "PJRT_Buffer_CopyToMemory"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pjrt.conformance.plugin.check import check
+from pjrt.conformance.plugin.check import Unsupported, check
 from pjrt.conformance.plugin.contract.buffers.buffer_calls import (
     SEMANTICS,
     expect_value,
@@ -10,7 +10,6 @@ from pjrt.conformance.plugin.contract.buffers.buffer_calls import (
     ramp,
     supported_from_host,
 )
-from pjrt.conformance.plugin.outcome import Unsupported
 from pjrt.conformance.plugin.subject import Subject
 
 _FROM_HOST = ("PJRT_Client_BufferFromHostBuffer",)

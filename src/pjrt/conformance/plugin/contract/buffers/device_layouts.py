@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from pjrt.conformance.plugin.check import check
+from pjrt.conformance.plugin.check import Unsupported, check
 from pjrt.conformance.plugin.contract.buffers.buffer_calls import (
     REFUSAL,
     SEMANTICS,
@@ -15,7 +15,6 @@ from pjrt.conformance.plugin.contract.buffers.buffer_calls import (
     supported_from_host,
     tiled,
 )
-from pjrt.conformance.plugin.outcome import Unsupported
 from pjrt.conformance.plugin.subject import Subject
 
 _FROM_HOST = ("PJRT_Client_BufferFromHostBuffer",)

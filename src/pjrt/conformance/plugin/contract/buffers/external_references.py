@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from pjrt.conformance.plugin.check import check
+from pjrt.conformance.plugin.check import Unsupported, check
 from pjrt.conformance.plugin.contract.buffers.buffer_calls import MISUSE, expect_bytes, expect_value, memory_at, ramp
-from pjrt.conformance.plugin.outcome import Unsupported
 from pjrt.conformance.plugin.subject import Subject
 
 INCREASE = "PJRT_Buffer_IncreaseExternalReferenceCount"

@@ -8,8 +8,7 @@ import threading
 import numpy as np
 
 from pjrt.capi.layer.schema import FUNCTIONS, STRUCTS
-from pjrt.conformance.plugin.check import check
-from pjrt.conformance.plugin.outcome import Unsupported
+from pjrt.conformance.plugin.check import Unsupported, check
 from pjrt.conformance.plugin.subject import Subject
 
 _INCREASE = "PJRT_Buffer_IncreaseExternalReferenceCount"

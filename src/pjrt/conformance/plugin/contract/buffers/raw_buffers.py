@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from pjrt.conformance.plugin.check import check
+from pjrt.conformance.plugin.check import Unsupported, check
 from pjrt.conformance.plugin.contract.buffers.buffer_calls import (
     Array,
     address,
@@ -17,7 +17,6 @@ from pjrt.conformance.plugin.contract.buffers.buffer_calls import (
     supported,
 )
 from pjrt.conformance.plugin.contract.transfers.raw_reads import raw_bytes, raw_size
-from pjrt.conformance.plugin.outcome import Unsupported
 from pjrt.conformance.plugin.subject import Subject
 
 CREATE, DESTROY = "PJRT_RawBuffer_CreateRawAliasOfBuffer", "PJRT_RawBuffer_Destroy"

@@ -6,8 +6,7 @@ import ctypes
 
 from pjrt.api.errors import StatusCode
 from pjrt.capi.layer.schema import STRUCTS
-from pjrt.conformance.plugin.check import check
-from pjrt.conformance.plugin.outcome import Unsupported
+from pjrt.conformance.plugin.check import Unsupported, check
 from pjrt.conformance.plugin.subject import Subject
 
 _REGISTER, _INVOKE = "PJRT_Callback_RegisterCallback", "PJRT_Callback_InvokeCallback"

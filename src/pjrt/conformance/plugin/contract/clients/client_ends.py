@@ -6,8 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from pjrt.conformance.plugin.check import check
-from pjrt.conformance.plugin.outcome import Unsupported
+from pjrt.conformance.plugin.check import Unsupported, check
 from pjrt.conformance.plugin.subject import Subject
 
 _DESTROY = "PJRT_Client_Destroy"

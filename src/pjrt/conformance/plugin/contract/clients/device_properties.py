@@ -5,8 +5,7 @@ from __future__ import annotations
 import ctypes
 
 from pjrt.conformance.plugin.check import check
-from pjrt.conformance.plugin.named_values import expect_named_values, read_named_values
-from pjrt.conformance.plugin.subject import Subject
+from pjrt.conformance.plugin.subject import Subject, expect_named_values, read_named_values
 
 _DESCRIPTION = "PJRT_DeviceDescription_"
 _GETTERS = ("Id", "ProcessIndex", "Attributes", "Kind", "DebugString", "ToString")

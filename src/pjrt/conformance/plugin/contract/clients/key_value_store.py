@@ -14,10 +14,9 @@ from pjrt.api.errors import StatusCode
 from pjrt.capi import raw
 from pjrt.capi.layer.schema import CALLBACKS, STRUCTS
 from pjrt.capi.raw.struct_reader import StructReader
-from pjrt.conformance.plugin.check import check
+from pjrt.conformance.plugin.check import Failed, Unsupported, check
 from pjrt.conformance.plugin.contract.programs.compilation import expect_sum
 from pjrt.conformance.plugin.other_process import call_in_another_process
-from pjrt.conformance.plugin.outcome import Failed, Unsupported
 from pjrt.conformance.plugin.subject import Subject
 
 _CALLS = ("PJRT_Client_Create",)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from pjrt.conformance.plugin.check import check
-from pjrt.conformance.plugin.outcome import Unsupported
+from pjrt.conformance.plugin.check import Unsupported, check
 from pjrt.conformance.plugin.subject import Subject
 
 _MEMORIES = "PJRT_Client_AddressableMemories"

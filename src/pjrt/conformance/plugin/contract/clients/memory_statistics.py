@@ -8,10 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from pjrt.conformance.plugin.check import check
+from pjrt.conformance.plugin.check import Unsupported, check
 from pjrt.conformance.plugin.contract.buffers.buffer_calls import ramp
 from pjrt.conformance.plugin.contract.buffers.external_references import DECREASE, INCREASE
-from pjrt.conformance.plugin.outcome import Unsupported
 from pjrt.conformance.plugin.subject import Subject
 
 STATS = "PJRT_Device_MemoryStats"

@@ -13,8 +13,7 @@ from pjrt.conformance.plugin.examples.handles import (
     topology_bytes,
 )
 from pjrt.conformance.plugin.examples.handles import topology as some_topology
-from pjrt.conformance.plugin.named_values import expect_named_values
-from pjrt.conformance.plugin.subject import Subject
+from pjrt.conformance.plugin.subject import Subject, expect_named_values
 
 _OF_CLIENT = "PJRT_Client_TopologyDescription"
 _TOPOLOGY = "PJRT_TopologyDescription_"

@@ -11,7 +11,7 @@ from pjrt.conformance.plugin.contract.endurance.memory_growth import ROUNDS, exp
 from pjrt.conformance.plugin.contract.endurance.prepared_call import Destroyer, PreparedCall
 from pjrt.conformance.plugin.contract.programs.executables import executable_of
 from pjrt.conformance.plugin.contract.programs.owned_bytes import delete
-from pjrt.conformance.plugin.execution_samples import MANY
+from pjrt.conformance.plugin.samples import MANY
 from pjrt.conformance.plugin.subject import Subject
 
 _EXECUTE = "PJRT_LoadedExecutable_Execute"

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from pjrt.conformance.plugin.outcome import Unsupported
+from pjrt.conformance.plugin.check import Unsupported
 from pjrt.conformance.plugin.subject import Subject
 
 ROUNDS = 10_000

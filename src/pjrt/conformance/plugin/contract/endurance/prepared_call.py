@@ -8,7 +8,7 @@ from pjrt.api.errors import StatusCode
 from pjrt.capi.layer.schema import FUNCTIONS, STRUCTS
 from pjrt.capi.raw.numbers import UNSIGNED
 from pjrt.capi.raw.struct_writer import StructWriter
-from pjrt.conformance.plugin.outcome import Failed, Unsupported
+from pjrt.conformance.plugin.check import Failed, Unsupported
 from pjrt.conformance.plugin.subject import Subject
 
 

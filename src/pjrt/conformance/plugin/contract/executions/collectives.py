@@ -7,10 +7,9 @@ from typing import Any
 import numpy as np
 
 from pjrt.api.errors import StatusCode
-from pjrt.conformance.plugin.check import check
+from pjrt.conformance.plugin.check import Unsupported, check
 from pjrt.conformance.plugin.contract.executions.launch import Launch
 from pjrt.conformance.plugin.contract.executions.pending_buffer import PendingBuffer, error_buffer
-from pjrt.conformance.plugin.outcome import Unsupported
 from pjrt.conformance.plugin.subject import Subject
 
 _CALLS = ("PJRT_Client_Compile", "PJRT_LoadedExecutable_Execute")

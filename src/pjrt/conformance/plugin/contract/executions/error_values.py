@@ -13,7 +13,7 @@ from pjrt.conformance.plugin.contract.executions.ffi_handlers import compiled_wi
 from pjrt.conformance.plugin.contract.executions.launch import Launch, buffer_error
 from pjrt.conformance.plugin.contract.executions.pending_buffer import PendingBuffer, error_buffer
 from pjrt.conformance.plugin.contract.programs.compilation import expect_sum
-from pjrt.conformance.plugin.execution_samples import MANY
+from pjrt.conformance.plugin.samples import MANY
 from pjrt.conformance.plugin.subject import Subject
 
 _EXECUTE = "PJRT_LoadedExecutable_Execute"

@@ -9,11 +9,10 @@ import numpy as np
 from pjrt.api.errors import StatusCode
 from pjrt.capi.layer.schema import STRUCTS
 from pjrt.capi.raw import Struct
-from pjrt.conformance.plugin.check import check
+from pjrt.conformance.plugin.check import Unsupported, check
 from pjrt.conformance.plugin.contract.executions.launch import Launch
 from pjrt.conformance.plugin.contract.executions.pending_buffer import PendingBuffer
 from pjrt.conformance.plugin.contract.programs.compilation import expect_sum
-from pjrt.conformance.plugin.outcome import Unsupported
 from pjrt.conformance.plugin.subject import Subject
 
 _CALLS = ("PJRT_LoadedExecutable_Execute",)

@@ -9,7 +9,7 @@ from pjrt.conformance.plugin.check import check
 from pjrt.conformance.plugin.contract.events.event_callbacks import CallbackRecord
 from pjrt.conformance.plugin.contract.executions.launch import Launch, buffer_error
 from pjrt.conformance.plugin.contract.executions.pending_buffer import PendingBuffer
-from pjrt.conformance.plugin.execution_samples import MANY
+from pjrt.conformance.plugin.samples import MANY
 from pjrt.conformance.plugin.subject import Subject
 
 _CALLS = ("PJRT_LoadedExecutable_Execute",)

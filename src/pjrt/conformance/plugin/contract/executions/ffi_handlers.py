@@ -11,11 +11,10 @@ import numpy as np
 
 from pjrt.api.errors import InternalError
 from pjrt.capi import raw
-from pjrt.conformance.plugin.check import check
+from pjrt.conformance.plugin.check import Unsupported, check
 from pjrt.conformance.plugin.contract.executions.launch import Launch
 from pjrt.conformance.plugin.contract.programs.compilation import expect_sum
-from pjrt.conformance.plugin.execution_samples import HANDLER
-from pjrt.conformance.plugin.outcome import Unsupported
+from pjrt.conformance.plugin.samples import HANDLER
 from pjrt.conformance.plugin.subject import Subject
 
 _TYPE, _DATA, _HANDLER = "PJRT_FFI_Type_Register", "PJRT_FFI_UserData_Add", "PJRT_FFI_Register_Handler"

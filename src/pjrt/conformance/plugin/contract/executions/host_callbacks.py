@@ -9,10 +9,9 @@ from typing import Any
 import numpy as np
 
 from pjrt.api.errors import StatusCode
-from pjrt.conformance.plugin.check import check
+from pjrt.conformance.plugin.check import Unsupported, check
 from pjrt.conformance.plugin.contract.executions.launch import Launch
 from pjrt.conformance.plugin.contract.programs.compilation import expect_sum
-from pjrt.conformance.plugin.outcome import Unsupported
 from pjrt.conformance.plugin.subject import Subject
 
 _EXECUTE = "PJRT_LoadedExecutable_Execute"

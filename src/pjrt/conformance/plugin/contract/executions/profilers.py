@@ -10,9 +10,8 @@ import numpy as np
 from pjrt.capi.layer.schema import FUNCTIONS, STRUCTS
 from pjrt.capi.raw.numbers import load
 from pjrt.capi.raw.struct_writer import StructWriter
-from pjrt.conformance.plugin.check import check
+from pjrt.conformance.plugin.check import Unsupported, check
 from pjrt.conformance.plugin.contract.programs.compilation import expect_sum
-from pjrt.conformance.plugin.outcome import Unsupported
 from pjrt.conformance.plugin.subject import Subject
 
 _FUNCTIONS = tuple(name for name, function in FUNCTIONS.items() if function.extension == "Profiler")

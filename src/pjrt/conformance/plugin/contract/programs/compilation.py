@@ -8,11 +8,9 @@ from typing import Any
 import numpy as np
 
 from pjrt.api.errors import PjrtError
-from pjrt.conformance.plugin.check import check
+from pjrt.conformance.plugin.check import Unsupported, check
 from pjrt.conformance.plugin.contract.executions.launch import Launch
-from pjrt.conformance.plugin.executions import compile_options
-from pjrt.conformance.plugin.outcome import Unsupported
-from pjrt.conformance.plugin.subject import Subject
+from pjrt.conformance.plugin.subject import Subject, compile_options
 
 _CALLS = ("PJRT_Client_Compile",)
 _X = np.arange(4, dtype=np.float32)

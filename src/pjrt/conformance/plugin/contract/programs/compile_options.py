@@ -5,10 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from pjrt.api.compile_options import CompileOptions, DeviceAssignment
-from pjrt.conformance.plugin.check import check
+from pjrt.conformance.plugin.check import Unsupported, check
 from pjrt.conformance.plugin.contract.executions.launch import Launch
 from pjrt.conformance.plugin.contract.programs.compilation import OPTIONS, compile_code, expect_sum
-from pjrt.conformance.plugin.outcome import Unsupported
 from pjrt.conformance.plugin.subject import Subject
 
 _CALLS = ("PJRT_Client_Compile",)

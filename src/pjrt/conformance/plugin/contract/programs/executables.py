@@ -6,11 +6,10 @@ from typing import Any
 
 from pjrt.api.element_type import ElementType
 from pjrt.api.errors import StatusCode
-from pjrt.conformance.plugin.check import check
+from pjrt.conformance.plugin.check import Unsupported, check
 from pjrt.conformance.plugin.contract.programs.compilation import compile_code
 from pjrt.conformance.plugin.contract.programs.owned_bytes import delete, reread
-from pjrt.conformance.plugin.execution_samples import MANY
-from pjrt.conformance.plugin.outcome import Unsupported
+from pjrt.conformance.plugin.samples import MANY
 from pjrt.conformance.plugin.subject import Subject
 
 _MIXED_TYPES = [ElementType.F32, ElementType.S32, ElementType.F32]

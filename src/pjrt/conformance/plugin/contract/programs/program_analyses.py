@@ -7,10 +7,9 @@ import math
 
 from pjrt.api.errors import StatusCode
 from pjrt.capi.raw import Result, Struct
-from pjrt.conformance.plugin.check import check
+from pjrt.conformance.plugin.check import Unsupported, check
 from pjrt.conformance.plugin.contract.programs.executables import answer_of, executable_of
 from pjrt.conformance.plugin.contract.programs.owned_bytes import reread
-from pjrt.conformance.plugin.outcome import Unsupported
 from pjrt.conformance.plugin.subject import Subject
 
 _CALLS = ("PJRT_Executable_OptimizedProgram",)

@@ -5,11 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from pjrt.api.errors import StatusCode
-from pjrt.conformance.plugin.check import check
+from pjrt.conformance.plugin.check import Unsupported, check
 from pjrt.conformance.plugin.contract.programs.compilation import OPTIONS, expect_sum
 from pjrt.conformance.plugin.contract.programs.executables import answer_of
 from pjrt.conformance.plugin.contract.programs.owned_bytes import delete
-from pjrt.conformance.plugin.outcome import Unsupported
 from pjrt.conformance.plugin.subject import Subject
 
 _CALLS = ("PJRT_Compile", "PJRT_Client_TopologyDescription")

@@ -7,8 +7,7 @@ import threading
 from pjrt.capi.layer.schema import ENUMS, FUNCTIONS
 from pjrt.capi.raw.numbers import load, load_number
 from pjrt.conformance.plugin.check import check
-from pjrt.conformance.plugin.named_values import expect_named_values, read_named_values
-from pjrt.conformance.plugin.subject import Subject
+from pjrt.conformance.plugin.subject import Subject, expect_named_values, read_named_values
 
 _ATTRIBUTES = "PJRT_Plugin_Attributes"
 _INITIALIZE = "PJRT_Plugin_Initialize"

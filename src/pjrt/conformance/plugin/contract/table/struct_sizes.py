@@ -9,9 +9,8 @@ import numpy as np
 from pjrt.api.errors import StatusCode
 from pjrt.capi import raw
 from pjrt.capi.layer.schema import FUNCTIONS, STRUCTS, Field
-from pjrt.conformance.plugin.check import check
+from pjrt.conformance.plugin.check import Failed, Unsupported, check
 from pjrt.conformance.plugin.examples import EXAMPLES, arguments_of, is_repeatable
-from pjrt.conformance.plugin.outcome import Failed, Unsupported
 from pjrt.conformance.plugin.subject import Subject
 
 _SIZED = tuple(name for name in EXAMPLES if "struct_size" in STRUCTS[FUNCTIONS[name].args].fields)

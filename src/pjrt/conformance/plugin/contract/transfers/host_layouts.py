@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from pjrt.capi import raw
-from pjrt.conformance.plugin.check import check
+from pjrt.conformance.plugin.check import Unsupported, check
 from pjrt.conformance.plugin.contract.buffers.buffer_calls import (
     MISUSE,
     REFUSAL,
@@ -18,7 +18,6 @@ from pjrt.conformance.plugin.contract.buffers.buffer_calls import (
     strided,
     tiled,
 )
-from pjrt.conformance.plugin.outcome import Unsupported
 from pjrt.conformance.plugin.subject import Subject
 
 _READ = ("PJRT_Buffer_ToHostBuffer",)

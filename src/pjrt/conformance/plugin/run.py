@@ -1,4 +1,4 @@
-"""The test of a plugin: its checks chosen, run by a zygote, and their outcomes collected."""
+"""Runs of the checks of a plugin: chosen, made by a zygote, and their outcomes collected."""
 
 from __future__ import annotations
 
@@ -10,16 +10,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from pjrt.api.errors import InvalidArgumentError
-from pjrt.conformance.plugin.check import Check, Tier, all_checks
-from pjrt.conformance.plugin.outcome import Outcome
-from pjrt.conformance.plugin.plugin_report import PluginReport
+from pjrt.api.errors import InvalidArgumentError, PjrtError
+from pjrt.conformance.plugin.check import Check, Outcome, Tier, all_checks
 from pjrt.conformance.plugin.process import Task
-from pjrt.conformance.plugin.reproduction import Reproduction
-from pjrt.conformance.plugin.reproduction_c import c_program
-from pjrt.conformance.plugin.reproduction_python import python_program
+from pjrt.conformance.plugin.report import PluginReport
+from pjrt.conformance.plugin.reproduction import Reproduction, c_program, python_program
 from pjrt.conformance.plugin.samples import Samples
-from pjrt.conformance.plugin.zygote_process import zygote_process
+from pjrt.conformance.plugin.zygote import ZygoteProcess, zygote_process
 from pjrt.plugins import registry
 
 
@@ -122,3 +119,53 @@ def with_programs(outcome: Outcome, plugin: str) -> Outcome:
 def _matches(name: str, text: str) -> bool:
     # The names of checks have brackets, which must stand for themselves.
     return fnmatch.fnmatchcase(name, f"*{text.replace('[', '[[]')}*")
+
+
+class RunningTest:
+    """A test of a plugin. The plugin is loaded for the first check.
+
+    Args:
+        plugin: the plugin, as for ``check_plugin``.
+        options: the options of clients.
+        programs: the folder of the user's programs.
+        time_limit: the seconds that a check may take.
+    """
+
+    def __init__(self, plugin: str, options: Mapping[str, Any], *, programs: str, time_limit: float) -> None:
+        self._task = Task(plugin, dict(options), programs, time_limit=time_limit)
+        self._zygote: ZygoteProcess | None = None
+        self._problem: PjrtError | None = None
+
+    def run(self, name: str) -> Outcome:
+        """Return the outcome of a check.
+
+        Raises:
+            UnloadableError: the plugin cannot be loaded.
+            NotFoundError: there is no such plugin or folder.
+        """
+        if self._problem is not None:  # a plugin that hangs while it is loaded would do so for each check
+            raise self._problem
+        if self._zygote is None:
+            try:
+                self._zygote = self._started()
+            except PjrtError as problem:
+                self._problem = problem
+                raise
+        return with_programs(self._zygote.ask(name)["outcome"], self._task.plugin)
+
+    def _started(self) -> ZygoteProcess:
+        registry.declaration(self._task.plugin).check_usable()
+        Samples(self._task.programs).check()
+        zygote = ZygoteProcess(self._task)
+        try:
+            zygote.facts()
+        except BaseException:
+            zygote.close()
+            raise
+        return zygote
+
+    def close(self) -> None:
+        """End the processes."""
+        if self._zygote is not None:
+            self._zygote.close()
+            self._zygote = None
