@@ -13,7 +13,7 @@ from buffer_faults import MODULES, OPTIONS, PROGRAMS, WRONG_VALUES, checks, modu
 
 from pjrt.capi import raw
 from pjrt.conformance.plugin.check import Failed, all_checks
-from pjrt.conformance.plugin.contract.endurance import memory_growth
+from pjrt.conformance.plugin.contract.endurance import leaks
 from pjrt.conformance.plugin.samples import Samples
 from pjrt.conformance.plugin.subject import Subject
 
@@ -64,13 +64,13 @@ def test_leaks_are_found(tiny_library: Path, monkeypatch: pytest.MonkeyPatch) ->
     rounds = all_checks()["leaks.rounds[created_event]"]
     rounds.run(subject())
     kept: list[bytes] = []
-    repeat = memory_growth._repeat
+    repeat = leaks._repeat
 
     def leaking(run: Callable[[], None], most: int, least: int) -> int:
         count = repeat(run, most, least)
         kept.extend(bytes(600) for _ in range(count))
         return count
 
-    monkeypatch.setattr(memory_growth, "_repeat", leaking)
+    monkeypatch.setattr(leaks, "_repeat", leaking)
     with pytest.raises(Failed, match=r"in each of \d+ rounds"):
         rounds.run(subject())

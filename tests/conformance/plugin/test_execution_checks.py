@@ -13,7 +13,7 @@ from tiny import Control
 
 from pjrt.capi import raw
 from pjrt.conformance.plugin.check import Failed, Tier, Unsupported, all_checks
-from pjrt.conformance.plugin.contract.endurance.memory_growth import expect_no_growth
+from pjrt.conformance.plugin.contract.endurance.leaks import expect_no_growth
 from pjrt.conformance.plugin.samples import Samples
 from pjrt.conformance.plugin.subject import Subject
 

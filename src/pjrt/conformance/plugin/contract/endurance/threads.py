@@ -9,12 +9,11 @@ from collections.abc import Callable
 import numpy as np
 
 from pjrt.conformance.plugin.check import check
-from pjrt.conformance.plugin.contract.buffers.buffer_calls import MISUSE
-from pjrt.conformance.plugin.contract.buffers.external_references import DECREASE as _DECREASE
-from pjrt.conformance.plugin.contract.buffers.external_references import INCREASE as _INCREASE
-from pjrt.conformance.plugin.contract.endurance.prepared_call import Destroyer, PreparedCall
-from pjrt.conformance.plugin.contract.executions.launch import Launch
-from pjrt.conformance.plugin.contract.executions.pending_buffer import PendingBuffer
+from pjrt.conformance.plugin.contract.buffers.calls import MISUSE
+from pjrt.conformance.plugin.contract.buffers.memory import DECREASE as _DECREASE
+from pjrt.conformance.plugin.contract.buffers.memory import INCREASE as _INCREASE
+from pjrt.conformance.plugin.contract.endurance.leaks import Destroyer, PreparedCall
+from pjrt.conformance.plugin.contract.executions.launch import Launch, PendingBuffer
 from pjrt.conformance.plugin.subject import Subject
 
 _EXECUTE = "PJRT_LoadedExecutable_Execute"

@@ -1,16 +1,38 @@
-"""Checks of what an executable answers about itself: names, numbers, types, shapes, memory kinds, fingerprints."""
+"""Checks of executables: what they answer about themselves, loaded ones and their end, and analyses of programs."""
 
 from __future__ import annotations
 
+import ctypes
+import math
 from typing import Any
 
+import numpy as np
+
+from pjrt.api.compile_options import DeviceAssignment
 from pjrt.api.element_type import ElementType
 from pjrt.api.errors import StatusCode
+from pjrt.capi.layer.schema import FUNCTIONS
+from pjrt.capi.raw import Result, Struct
+from pjrt.capi.raw.struct_reader import StructReader
 from pjrt.conformance.plugin.check import Unsupported, check
-from pjrt.conformance.plugin.contract.programs.compilation import compile_code
-from pjrt.conformance.plugin.contract.programs.owned_bytes import delete, reread
+from pjrt.conformance.plugin.contract.executions.launch import Launch, PendingBuffer
+from pjrt.conformance.plugin.contract.programs.compilation import compile_code, device_ids, expect_sum
 from pjrt.conformance.plugin.samples import MANY
 from pjrt.conformance.plugin.subject import Subject
+
+_Deleter = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+
+
+def delete(deleter: int, holder: int) -> None:
+    """Call the deleter that a plugin has returned on what it is for."""
+    _Deleter(deleter)(holder)
+
+
+def reread(result: Result) -> Struct:
+    """Read the struct of a call again: its pointers are those of then, and what they point to is that of now."""
+    memory = ctypes.create_string_buffer(result.struct_bytes)
+    return StructReader().read(FUNCTIONS[result.function].args, ctypes.addressof(memory))
+
 
 _MIXED_TYPES = [ElementType.F32, ElementType.S32, ElementType.F32]
 _MIXED_SHAPES = [(4,), (2, 3), ()]
@@ -204,7 +226,7 @@ def _answers_live(subject: Subject) -> None:
     calls=("PJRT_Executable_Destroy",),
     rule="The executable of PJRT_Executable_Destroy may be null.",
 )
-def _destroy_null(subject: Subject) -> None:
+def _executable_destroy_null(subject: Subject) -> None:
     subject.call("PJRT_Executable_Destroy", executable=0)
 
 
@@ -241,3 +263,339 @@ def _options_again(subject: Subject) -> None:
     ]
     counts = [subject.call("PJRT_Executable_NumReplicas", executable=handle).num_replicas for handle in handles]
     subject.expect(counts == [1, 1], "1 replica each", str(counts))
+
+
+_X = np.arange(4, dtype=np.float32)
+
+
+def _is_deleted(subject: Subject, executable: int) -> bool:
+    return bool(subject.call("PJRT_LoadedExecutable_IsDeleted", executable=executable).is_deleted)
+
+
+@check(
+    "loaded_executable.addressable_devices",
+    calls=("PJRT_LoadedExecutable_AddressableDevices",),
+    rule="The addressable devices are those on which the executable runs; they are devices of the client.",
+)
+def _devices(subject: Subject) -> None:
+    answer = subject.call("PJRT_LoadedExecutable_AddressableDevices", executable=subject.compile("add"))
+    devices = list(answer.addressable_devices)
+    subject.expect(len(devices) == 1, "1 device", str(len(devices)))
+    subject.expect(devices[0] in subject.devices, "a device of the client", hex(devices[0]))
+
+
+@check(
+    "loaded_executable.logical_ids",
+    calls=("PJRT_LoadedExecutable_AddressableDeviceLogicalIds",),
+    rule="The logical ids are the replica and the partition of each addressable device, in the same order.",
+)
+def _logical_ids(subject: Subject) -> None:
+    answer = answer_of(subject, "PJRT_LoadedExecutable_AddressableDeviceLogicalIds", executable=subject.compile("add"))
+    places = [(each.replica, each.partition) for each in answer.addressable_device_logical_ids]
+    subject.expect(places == [(0, 0)], "replica 0, partition 0", str(places))
+
+
+@check(
+    "loaded_executable.device_assignment",
+    calls=("PJRT_LoadedExecutable_GetDeviceAssignment",),
+    rule="PJRT_LoadedExecutable_GetDeviceAssignment returns a serialized DeviceAssignmentProto with the ids of the "
+    "devices, and a deleter.",
+)
+def _assignment(subject: Subject) -> None:
+    loaded = subject.compile("add")
+    answer = answer_of(subject, "PJRT_LoadedExecutable_GetDeviceAssignment", executable=loaded)
+    subject.expect(bool(answer.serialized_device_assignment_deleter), "a deleter", "null")
+    rows = DeviceAssignment.from_proto(bytes(answer.serialized_bytes)).device_ids
+    subject.expect(rows == ((device_ids(subject)[0],),), "the first device", str(rows))
+    delete(answer.serialized_device_assignment_deleter, answer.serialized_device_assignment)
+
+
+@check(
+    "loaded_executable.device_assignment_outlives_it",
+    calls=("PJRT_LoadedExecutable_GetDeviceAssignment", "PJRT_LoadedExecutable_Destroy"),
+    rule="The bytes of a device assignment live until their deleter is called.",
+)
+def _assignment_outlives(subject: Subject) -> None:
+    loaded = subject.compile("add")
+    answer = answer_of(subject, "PJRT_LoadedExecutable_GetDeviceAssignment", executable=loaded)
+    before = bytes(answer.serialized_bytes)
+    subject.call("PJRT_LoadedExecutable_Destroy", executable=loaded)
+    after = bytes(reread(answer).serialized_bytes)
+    subject.expect(after == before, f"the same bytes, {before!r}", repr(after))
+    delete(answer.serialized_device_assignment_deleter, answer.serialized_device_assignment)
+
+
+@check(
+    "loaded_executable.is_deleted",
+    calls=("PJRT_LoadedExecutable_IsDeleted", "PJRT_LoadedExecutable_Delete"),
+    rule="PJRT_LoadedExecutable_IsDeleted is true if and only if PJRT_LoadedExecutable_Delete was called.",
+)
+def _deleted(subject: Subject) -> None:
+    loaded = subject.compile("add")
+    subject.expect(not _is_deleted(subject, loaded), "an executable that is not deleted", "a deleted one")
+    expect_sum(subject, loaded)
+    subject.expect(not _is_deleted(subject, loaded), "an executable that is not deleted", "a deleted one after it ran")
+    subject.call("PJRT_LoadedExecutable_Delete", executable=loaded)
+    subject.expect(_is_deleted(subject, loaded), "a deleted executable", "one that is not deleted")
+    subject.call("PJRT_LoadedExecutable_Destroy", executable=loaded)
+
+
+@check(
+    "loaded_executable.delete_twice",
+    calls=("PJRT_LoadedExecutable_Delete", "PJRT_LoadedExecutable_IsDeleted"),
+    rule="Deleting a deleted executable may fail, and changes nothing.",
+)
+def _delete_twice(subject: Subject) -> None:
+    loaded = subject.compile("add")
+    subject.call("PJRT_LoadedExecutable_Delete", executable=loaded)
+    subject.attempt("PJRT_LoadedExecutable_Delete", executable=loaded)
+    subject.expect(_is_deleted(subject, loaded), "a deleted executable", "one that is not deleted")
+    subject.call("PJRT_LoadedExecutable_Destroy", executable=loaded)
+
+
+@check(
+    "loaded_executable.execute_after_delete",
+    calls=("PJRT_LoadedExecutable_Delete", "PJRT_LoadedExecutable_Execute"),
+    rule="A deleted executable cannot be executed: the call or the results have an error.",
+)
+def _execute_deleted(subject: Subject) -> None:
+    loaded = subject.compile("add")
+    subject.call("PJRT_LoadedExecutable_Delete", executable=loaded)
+    Launch(subject, loaded, [[subject.buffer(_X), subject.buffer(_X)]]).expect_error()
+    expect_sum(subject, subject.compile("add"))
+
+
+@check(
+    "loaded_executable.delete_during_execution",
+    calls=("PJRT_LoadedExecutable_Delete", "PJRT_LoadedExecutable_Execute"),
+    over={"delete": "PJRT_LoadedExecutable_Delete", "destroy": "PJRT_LoadedExecutable_Destroy"},
+    rule="An execution that has begun goes on when its executable is deleted; the code is freed after it.",
+)
+def _delete_during(subject: Subject, function: str) -> None:
+    loaded = subject.compile("add")
+    pending = PendingBuffer(subject)
+    launch = Launch(subject, loaded, [[pending.handle, subject.buffer(_X)]]).succeeded()
+    subject.call(function, executable=loaded)
+    pending.fulfil(_X)
+    launch.expect(2 * _X)
+
+
+@check(
+    "loaded_executable.results_outlive_it",
+    calls=("PJRT_LoadedExecutable_Destroy", "PJRT_LoadedExecutable_Execute", "PJRT_Buffer_ToHostBuffer"),
+    rule="Results belong to the caller, and live on when the executable is destroyed.",
+)
+def _results_outlive(subject: Subject) -> None:
+    loaded = subject.compile("add")
+    launch = Launch(subject, loaded, [[subject.buffer(_X), subject.buffer(_X)]]).succeeded()
+    subject.call("PJRT_LoadedExecutable_Destroy", executable=loaded)
+    launch.expect(2 * _X)
+
+
+@check(
+    "loaded_executable.destroy_null",
+    calls=("PJRT_LoadedExecutable_Destroy",),
+    rule="The executable of PJRT_LoadedExecutable_Destroy may be null.",
+)
+def _loaded_executable_destroy_null(subject: Subject) -> None:
+    subject.call("PJRT_LoadedExecutable_Destroy", executable=0)
+
+
+@check(
+    "loaded_executable.executable_outlives_it",
+    calls=("PJRT_LoadedExecutable_GetExecutable", "PJRT_LoadedExecutable_Destroy", "PJRT_Executable_NumOutputs"),
+    rule="The handle of PJRT_LoadedExecutable_GetExecutable belongs to the caller, and lives until it is destroyed.",
+)
+def _executable_outlives(subject: Subject) -> None:
+    loaded = subject.compile("add")
+    handle = subject.call("PJRT_LoadedExecutable_GetExecutable", loaded_executable=loaded).executable
+    subject.call("PJRT_LoadedExecutable_Destroy", executable=loaded)
+    name = subject.call("PJRT_Executable_Name", executable=handle).executable_name
+    count = subject.call("PJRT_Executable_NumOutputs", executable=handle).num_outputs
+    subject.expect(bool(name) and count == 1, "a name and 1 result", f"{name!r} and {count}")
+    subject.call("PJRT_Executable_Destroy", executable=handle)
+
+
+@check(
+    "loaded_executable.get_executable_twice",
+    calls=("PJRT_LoadedExecutable_GetExecutable", "PJRT_Executable_Destroy"),
+    rule="Each call of PJRT_LoadedExecutable_GetExecutable returns a handle that is destroyed on its own.",
+)
+def _get_twice(subject: Subject) -> None:
+    loaded = subject.compile("add")
+    first, second = (
+        subject.call("PJRT_LoadedExecutable_GetExecutable", loaded_executable=loaded).executable for _ in range(2)
+    )
+    subject.call("PJRT_Executable_Destroy", executable=first)
+    count = subject.call("PJRT_Executable_NumOutputs", executable=second).num_outputs
+    subject.expect(count == 1, "1 result", str(count))
+    subject.call("PJRT_Executable_Destroy", executable=second)
+    expect_sum(subject, loaded)
+
+
+@check(
+    "loaded_executable.destroying_the_executable_leaves_it",
+    calls=("PJRT_LoadedExecutable_GetExecutable", "PJRT_Executable_Destroy", "PJRT_LoadedExecutable_Execute"),
+    rule="The loaded executable lives on when a handle of PJRT_LoadedExecutable_GetExecutable is destroyed.",
+)
+def _handle_destroyed(subject: Subject) -> None:
+    loaded = subject.compile("add")
+    handle = subject.call("PJRT_LoadedExecutable_GetExecutable", loaded_executable=loaded).executable
+    subject.call("PJRT_Executable_Destroy", executable=handle)
+    expect_sum(subject, loaded)
+    subject.expect(not _is_deleted(subject, loaded), "an executable that is not deleted", "a deleted one")
+
+
+_CALLS = ("PJRT_Executable_OptimizedProgram",)
+_SIZES = (
+    "generated_code_size_in_bytes",
+    "argument_size_in_bytes",
+    "output_size_in_bytes",
+    "alias_size_in_bytes",
+    "temp_size_in_bytes",
+)
+_HOST_SIZES = tuple(f"host_{name}" for name in _SIZES)
+
+
+class _OptimizedProgram:
+    """The two calls that give the optimized program of an executable."""
+
+    def __init__(self, subject: Subject, executable: int) -> None:
+        self._subject, self._executable = subject, executable
+        answer = self._call(0, 0)
+        if answer.error is not None and answer.error.code == StatusCode.UNIMPLEMENTED:
+            raise Unsupported(f"PJRT_Executable_OptimizedProgram: {answer.error}")
+        subject.expect(answer.error is None, "the size of the program", str(answer.error))
+        self.format, self.size = _format(answer), int(answer.program.code_size)
+
+    def fill(self, room: int) -> tuple[Result, ctypes.Array[ctypes.c_char]]:
+        """Ask for the program, with memory for this many bytes."""
+        memory = ctypes.create_string_buffer(b"\xa5" * (room + 64), room + 64)
+        return self._call(ctypes.addressof(memory), room), memory
+
+    def _call(self, code: int, size: int) -> Result:
+        program = Struct("PJRT_Program", code=code, code_size=size, format=0, format_size=0)
+        return self._subject.attempt("PJRT_Executable_OptimizedProgram", executable=self._executable, program=program)
+
+
+def _format(answer: Result) -> str:
+    name = answer.program.format
+    return name.decode() if isinstance(name, bytes) else str(name)
+
+
+@check(
+    "optimized_program.size",
+    calls=_CALLS,
+    rule="With code null the plugin sets code_size to the bytes that the program needs, and the format.",
+)
+def _size(subject: Subject) -> None:
+    program = _OptimizedProgram(subject, executable_of(subject, "add"))
+    subject.expect(program.size > 0, "a size above 0", str(program.size))
+    subject.expect(bool(program.format), "the name of a format", repr(program.format))
+
+
+@check(
+    "optimized_program.code",
+    calls=_CALLS,
+    rule="With memory of that size the plugin fills it with the program, and writes nothing behind it.",
+)
+def _code(subject: Subject) -> None:
+    program = _OptimizedProgram(subject, executable_of(subject, "add"))
+    answer, memory = program.fill(program.size)
+    subject.expect(answer.error is None, "the program", str(answer.error))
+    code, behind = memory.raw[: program.size], memory.raw[program.size :]
+    subject.expect(code != b"\xa5" * program.size, "the code of a program", "memory that was not written")
+    subject.expect(behind == b"\xa5" * 64, "memory behind the code as it was", "memory that was written")
+    subject.expect(_format(answer) == program.format, f"the format {program.format!r}", _format(answer))
+    again = program.fill(program.size)[1].raw[: program.size]
+    subject.expect(len(again) == len(code), "a program of the same size", str(len(again)))
+
+
+@check(
+    "optimized_program.little_room",
+    calls=_CALLS,
+    rule="code_size must be at least the size of the program; with less the call fails, and writes nothing behind the "
+    "memory.",
+)
+def _little_room(subject: Subject) -> None:
+    program = _OptimizedProgram(subject, executable_of(subject, "add"))
+    room = program.size // 2
+    answer, memory = program.fill(room)
+    subject.expect(answer.error is not None, "an error", f"success with memory for {room} of {program.size} bytes")
+    subject.expect(memory.raw[room:] == b"\xa5" * 64, "memory behind it as it was", "memory that was written")
+
+
+@check(
+    "optimized_program.compiles_again",
+    calls=(*_CALLS, "PJRT_LoadedExecutable_Destroy"),
+    rule="The optimized program can be asked for when the loaded executable is destroyed.",
+)
+def _outlives_loaded(subject: Subject) -> None:
+    loaded = subject.compile("add")
+    handle = subject.call("PJRT_LoadedExecutable_GetExecutable", loaded_executable=loaded).executable
+    subject.call("PJRT_LoadedExecutable_Destroy", executable=loaded)
+    program = _OptimizedProgram(subject, handle)
+    answer, _ = program.fill(program.size)
+    subject.expect(answer.error is None, "the program", str(answer.error))
+
+
+@check(
+    "cost_analysis.properties",
+    calls=("PJRT_Executable_GetCostAnalysis",),
+    rule="The cost analysis is an array of named values, each with its own name and a type of PJRT_NamedValue_Type.",
+)
+def _costs(subject: Subject) -> None:
+    answer = answer_of(subject, "PJRT_Executable_GetCostAnalysis", executable=executable_of(subject, "add"))
+    properties = answer.properties or []
+    names = [bytes(each.name) for each in properties]
+    subject.expect(len(names) == answer.num_properties, f"{answer.num_properties} properties", str(len(names)))
+    subject.expect(len(set(names)) == len(names) and b"" not in names, "names that are unique", str(names))
+    for each in properties:
+        subject.expect(each.type in range(5), f"a type of PJRT_NamedValue_Type for {each.name!r}", str(each.type))
+        wrong = isinstance(each.value, float) and not math.isfinite(each.value)
+        subject.expect(not wrong, f"a number for {each.name!r}", str(each.value))
+
+
+@check(
+    "cost_analysis.lives_as_long_as_the_executable",
+    calls=("PJRT_Executable_GetCostAnalysis",),
+    rule="The properties and what they hold live as long as the executable; asking again does not change them.",
+)
+def _costs_live(subject: Subject) -> None:
+    handle = executable_of(subject, "add")
+    first = answer_of(subject, "PJRT_Executable_GetCostAnalysis", executable=handle)
+    before = [(bytes(each.name), each.value) for each in first.properties or ()]
+    other = executable_of(subject, "mixed_results")
+    for _ in range(4):
+        for executable in (handle, other):
+            answer_of(subject, "PJRT_Executable_GetCostAnalysis", executable=executable)
+    after = [(bytes(each.name), each.value) for each in reread(first).properties or ()]
+    subject.expect(after == before, str(before), str(after))
+
+
+@check(
+    "memory_stats.sizes",
+    calls=("PJRT_Executable_GetCompiledMemoryStats",),
+    rule="The memory statistics are sizes in bytes: none is negative, and arguments and results are counted.",
+)
+def _memory(subject: Subject) -> None:
+    answer = answer_of(subject, "PJRT_Executable_GetCompiledMemoryStats", executable=executable_of(subject, "add"))
+    sizes = {name: getattr(answer, name) for name in (*_SIZES, *_HOST_SIZES)}
+    subject.expect(all(size >= 0 for size in sizes.values()), "no negative size", str(sizes))
+    arguments = sizes["argument_size_in_bytes"] + sizes["host_argument_size_in_bytes"]
+    results = sizes["output_size_in_bytes"] + sizes["host_output_size_in_bytes"]
+    subject.expect(arguments in (0, *range(32, 4096)), "32 bytes of arguments or more", str(arguments))
+    subject.expect(results in (0, *range(16, 4096)), "16 bytes of results or more", str(results))
+
+
+@check(
+    "memory_stats.aliased",
+    calls=("PJRT_Executable_GetCompiledMemoryStats",),
+    rule="alias_size_in_bytes is how much memory of arguments the results reuse: no more than there is of either.",
+)
+def _aliased(subject: Subject) -> None:
+    handle = executable_of(subject, "donates_first")
+    answer = answer_of(subject, "PJRT_Executable_GetCompiledMemoryStats", executable=handle)
+    alias = answer.alias_size_in_bytes
+    least = min(answer.argument_size_in_bytes, answer.output_size_in_bytes)
+    subject.expect(0 <= alias <= least, f"at most {least} bytes", str(alias))

@@ -1,1 +1,0 @@
-"""The requirements of events."""
