@@ -40,16 +40,14 @@ __all__ = [
 ]
 
 _HOMES = {
-    ".device.device_test": "check_device",
-    ".device.finding": "Finding Kind",
+    ".device.checks": "Finding Kind",
     ".device.plan": "Choice",
-    ".device.report": "Report",
-    ".operation_case": "OperationCase",
-    ".operation_table": "cases_of operations",
-    ".plugin.plugin_report": "PluginReport",
-    ".plugin.plugin_test": "check_plugin",
+    ".device.run": "Report check_device",
+    ".operation_table": "OperationCase cases_of operations",
+    ".plugin.report": "PluginReport",
+    ".plugin.run": "check_plugin",
     ".plugin.samples": "write_programs",
-    ".plugin.zygote_process": "UnloadableError",
+    ".plugin.zygote": "UnloadableError",
     # pytest looks for its hooks in the module that -p names.
     ".pytest_plugin": "pytest_addoption pytest_configure pytest_collection_modifyitems pytest_sessionfinish",
 }

@@ -177,17 +177,7 @@ def program_text(operation: str, operands: Sequence[str], results: Sequence[str]
 Maker = Callable[[str, ElementType], Iterable[OperationCase]]
 """Makes the cases of an operation for an element type."""
 
-_CHAPTERS = (
-    "elementwise",
-    "data_movement",
-    "conversion",
-    "reductions",
-    "indexing",
-    "linear_algebra",
-    "control_flow",
-    "dynamic_shapes",
-    "random_numbers",
-)
+_CHAPTERS = ("elementwise", "data_movement", "regions", "linear_algebra")
 
 _table: dict[str, tuple[tuple[ElementType, ...], Maker]] = {}
 

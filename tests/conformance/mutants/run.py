@@ -29,12 +29,8 @@ sys.path[:0] = [str(HERE.parent), str(HERE.parents[1] / "plugins")]
 from mutants.catalog import MUTANTS  # noqa: E402
 from mutants.library import MutantLibraries  # noqa: E402
 from mutants.mutant import Mutant  # noqa: E402
-from pjrt.conformance.plugin.check import Outcome, Tier, Verdict, all_checks  # noqa: E402  # noqa: E402
-from pjrt.conformance.plugin.process import (  # noqa: E402
-    ForkedChild,
-    Task,  # noqa: E402
-    wait_for_any,
-)
+from pjrt.conformance.plugin.check import Outcome, Tier, Verdict, all_checks  # noqa: E402
+from pjrt.conformance.plugin.process import ForkedChild, Task, wait_for_any  # noqa: E402
 
 PROGRAMS = HERE.parent / "plugin" / "programs"
 OPTIONS = {"num_devices": 4}

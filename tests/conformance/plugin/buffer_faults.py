@@ -28,12 +28,8 @@ from pjrt.conformance.plugin.subject import Subject
 PROGRAMS = Path(__file__).parent / "programs"
 OPTIONS = {"num_devices": 2}
 MODULES = (
-    "alias_buffers", "async_transfers", "bitcasts", "buffer_arguments", "buffer_copies", "buffer_deletion",
-    "buffer_placement", "buffer_properties", "buffer_reads", "buffer_shapes", "cross_host_transfers", "device_layouts",
-    "device_views", "dma_mappings", "donations", "error_buffers", "external_references", "host_allocators",
-    "host_buffer_semantics", "host_element_types", "host_layouts", "host_strides", "layout_handles", "literals",
-    "memory_descriptions", "memory_statistics", "raw_buffers", "raw_reads", "ready_events", "transfer_managers",
-    "uninitialized_buffers",
+    "calls", "copies", "creation", "host_transfers", "layouts", "memory", "pending", "properties", "raw_memory",
+    "transfer_managers",
 )  # fmt: skip
 
 _NOT_CHANGED = ("PJRT_Client_Create", "PJRT_Client_AddressableDevices")

@@ -49,10 +49,7 @@ OF_THE_TABLE = {
 }
 """Checks that read the table itself."""
 
-MODULES = (
-    "client_creation", "client_lookups", "client_properties", "device_assignments", "device_operations",
-    "device_properties", "errors", "memories", "plugin_table", "process_information", "struct_sizes", "topologies",
-)  # fmt: skip
+MODULES = ("clients", "devices", "table", "topologies")
 
 
 def subject_with(library: Path, faults: Mapping[str, Change]) -> Subject:

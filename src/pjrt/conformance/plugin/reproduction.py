@@ -368,12 +368,12 @@ def _fields_of(text: str) -> Iterator[str]:
 
 def _printed(name: str, args: str) -> Iterator[str]:
     """Yield the statements that print the numbers and texts that a call returned."""
-    for field in STRUCTS[args].fields.values():
-        if field.direction == "OUT" and field.kind in _FORMATS:
-            letters, kind = _FORMATS[field.kind]
-            yield f'printf("  {field.name} = %{letters}\\n", ({kind}){name}.{field.name});'
-        elif field.direction == "OUT" and field.kind == "TEXT" and field.count:
-            yield f'printf("  {field.name} = %.*s\\n", (int){name}.{field.count}, {name}.{field.name});'
+    for each in STRUCTS[args].fields.values():
+        if each.direction == "OUT" and each.kind in _FORMATS:
+            letters, kind = _FORMATS[each.kind]
+            yield f'printf("  {each.name} = %{letters}\\n", ({kind}){name}.{each.name});'
+        elif each.direction == "OUT" and each.kind == "TEXT" and each.count:
+            yield f'printf("  {each.name} = %.*s\\n", (int){name}.{each.count}, {name}.{each.name});'
 
 
 def _c_struct(kind: str, fields: Mapping[str, Any]) -> str:
