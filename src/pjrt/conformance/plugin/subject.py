@@ -20,23 +20,40 @@ from pjrt.conformance.plugin.samples import Samples
 Codes = str | int | Iterable[str | int]
 """Status codes: one or several, by their names or numbers."""
 
+Array = np.ndarray[Any, Any]
 
-class Calls:
+
+class Subject:
     """The plugin under test in the process of one check.
 
+    ``plugin`` makes calls without any rule; ``call`` makes calls that must succeed, and ``fails`` such that must fail.
+    The client, its devices and its memories are made when a check first asks for them. What a check leaves goes with
+    its process.
+
     Args:
-        plugin: the plugin, whose functions can be called without any rule, too.
+        plugin: the plugin.
+        options: the options of clients that the user gave.
+        samples: the programs.
+        name: the plugin's name, the path of its library, or ``FILE.py:FUNCTION``.
 
     Attributes:
-        plugin: the plugin.
+        plugin: the plugin, whose functions can be called without any rule, too.
+        options: the options of clients.
+        samples: the programs.
+        name: by which another process can load the plugin.
         advice: what the plugin should do, but need not.
     """
 
-    def __init__(self, plugin: raw.Plugin) -> None:
+    def __init__(self, plugin: raw.Plugin, options: Mapping[str, Any], samples: Samples, name: str = "") -> None:
         self.plugin = plugin
+        self.options = dict(options)
+        self.samples = samples
+        self.name = name
         self.advice: list[str] = []
         self._optional: set[str] = set()
         self._cleanups: list[Callable[[], object]] = []
+
+    # Calls, and what a check requires of their results.
 
     def call(self, function: str, /, **fields: Any) -> raw.Result:
         """Call a function, which must succeed; return its result.
@@ -127,23 +144,7 @@ class Calls:
         if error.code == StatusCode.UNIMPLEMENTED and function in self._optional:
             raise Unsupported(f"{function} is unimplemented")
 
-
-def _names(codes: Codes) -> list[str]:
-    several = (codes,) if isinstance(codes, (str, int)) else codes
-    return [raw.code_name(each) if isinstance(each, int) else each for each in several]
-
-
-class Clients(Calls):
-    """Clients of the plugin, made when a check first asks for them.
-
-    Args:
-        plugin: the plugin.
-        options: the options of clients that the user gave.
-    """
-
-    def __init__(self, plugin: raw.Plugin, options: Mapping[str, Any]) -> None:
-        super().__init__(plugin)
-        self.options = dict(options)
+    # The client, its devices and its memories.
 
     @functools.cached_property
     def client(self) -> int:
@@ -215,19 +216,7 @@ class Clients(Calls):
         """Return the description of a device."""
         return int(self.call("PJRT_Device_GetDescription", device=device).device_description)
 
-
-Array = np.ndarray[Any, Any]
-
-
-def row_major(rank: int) -> raw.Struct | None:
-    """Return the layout of a dense array in row-major order; ``None``, the default, for a scalar."""
-    if not rank:
-        return None
-    return raw.Struct("PJRT_Buffer_MemoryLayout", type=0, minor_to_major=list(range(rank))[::-1])
-
-
-class Buffers(Clients):
-    """Buffers of the client, and the events of their transfers."""
+    # Buffers, and the events of their transfers.
 
     def buffer(self, array: Any, *, device: int | None = None, memory: int | None = None, **fields: Any) -> int:
         """Return a buffer with a copy of an array, when the transfer is done.
@@ -313,25 +302,7 @@ class Buffers(Clients):
         for each in buffers:
             self.call("PJRT_Buffer_Destroy", buffer=each)
 
-
-def _shown(array: Array) -> str:
-    text = np.array2string(array.ravel()[:8], separator=", ", threshold=8)
-    more = f" and {array.size - 8} more" if array.size > 8 else ""
-    return f"{array.dtype.name}{list(array.shape)} {text}{more}"
-
-
-class Executions(Buffers):
-    """Executables of the client.
-
-    Args:
-        plugin: the plugin.
-        options: the options of clients that the user gave.
-        samples: the programs.
-    """
-
-    def __init__(self, plugin: raw.Plugin, options: Mapping[str, Any], samples: Samples) -> None:
-        super().__init__(plugin, options)
-        self.samples = samples
+    # Executables, and their executions.
 
     def program(self, sample: str, tensor: str = "4xf32") -> raw.Struct:
         """Return a sample as the program of a call; see ``samples``.
@@ -415,31 +386,16 @@ class Executions(Buffers):
         )
 
 
+def row_major(rank: int) -> raw.Struct | None:
+    """Return the layout of a dense array in row-major order; ``None``, the default, for a scalar."""
+    if not rank:
+        return None
+    return raw.Struct("PJRT_Buffer_MemoryLayout", type=0, minor_to_major=list(range(rank))[::-1])
+
+
 def compile_options(**options: Any) -> bytes:
     """Return compile options as the bytes of a ``CompileOptionsProto``: for one device, unless they say otherwise."""
     return CompileOptions(**{"num_replicas": 1, "num_partitions": 1, **options}).to_proto()
-
-
-class Subject(Executions):
-    """The plugin under test in the process of one check.
-
-    ``plugin`` makes calls without any rule; ``call`` makes calls that must succeed, and ``fails`` such that must fail.
-    The client, its devices and its memories are made when a check first asks for them. What a check leaves goes with
-    its process.
-
-    Args:
-        plugin: the plugin.
-        options: the options of clients that the user gave.
-        samples: the programs.
-        name: the plugin's name, the path of its library, or ``FILE.py:FUNCTION``.
-
-    Attributes:
-        name: by which another process can load the plugin.
-    """
-
-    def __init__(self, plugin: raw.Plugin, options: Mapping[str, Any], samples: Samples, name: str = "") -> None:
-        super().__init__(plugin, options, samples)
-        self.name = name
 
 
 _VALUE_TYPES = {number: name for name, number in ENUMS["PJRT_NamedValue_Type"]}
@@ -469,3 +425,14 @@ def read_named_values(result: raw.Result, field: str, count: int) -> list[raw.St
     address = int.from_bytes(result.struct_bytes[offset : offset + 8], "little")
     size = STRUCTS["PJRT_NamedValue"].size
     return [StructReader().read("PJRT_NamedValue", address + i * size) for i in range(count)]
+
+
+def _names(codes: Codes) -> list[str]:
+    several = (codes,) if isinstance(codes, (str, int)) else codes
+    return [raw.code_name(each) if isinstance(each, int) else each for each in several]
+
+
+def _shown(array: Array) -> str:
+    text = np.array2string(array.ravel()[:8], separator=", ", threshold=8)
+    more = f" and {array.size - 8} more" if array.size > 8 else ""
+    return f"{array.dtype.name}{list(array.shape)} {text}{more}"
