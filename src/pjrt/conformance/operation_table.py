@@ -16,14 +16,13 @@ import numpy as np
 from pjrt.api.element_type import AnyDType, ElementType
 from pjrt.host_memory.tolerance import Tolerance
 
-# They are a floor for devices, and tighter than the default tolerances of ``pjrt.compare``, which allow for the
-# errors of
-# a whole model. The StableHLO specification leaves the accuracy of most operations to the implementation.
-
 
 @dataclass(frozen=True, slots=True)
 class Accuracy:
     """The largest error that is allowed, in units in the last place of the result's type.
+
+    The StableHLO specification leaves the accuracy of most operations to the implementation. These are a floor for
+    devices, and tighter than the default tolerances of ``pjrt.compare``, which allow for the errors of a whole model.
 
     Attributes:
         wide: units in the last place of results of 32 bits and more.

@@ -21,8 +21,7 @@ from pjrt.conformance.operation_table import (
 )
 from pjrt.conformance.values import COMPLEX, FLOATS, NUMBERS
 
-# Products and convolutions take small integers: their sums are exact in most types, so that the order of the
-# additions,
+# Products and convolutions take small integers: their sums are exact in most types, so that the order of the additions,
 # and a wider type for them, make no difference.
 
 Shape = tuple[int, ...]

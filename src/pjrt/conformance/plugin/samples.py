@@ -76,7 +76,38 @@ def _custom_call(attributes: str) -> str:
     )
 
 
-EXECUTION_SAMPLES = {
+SAMPLES = {
+    "identity": "func.func public @main(%x: tensor<$T>) -> tensor<$T> {\n  return %x : tensor<$T>\n}",
+    "add": """func.func public @main(%x: tensor<$T>, %y: tensor<$T>) -> tensor<$T> {
+  %0 = stablehlo.add %x, %y : tensor<$T>
+  return %0 : tensor<$T>
+}""",
+    "two_results": """func.func public @main(%x: tensor<$T>, %y: tensor<$T>) -> (tensor<$T>, tensor<$T>) {
+  %0 = stablehlo.add %x, %y : tensor<$T>
+  %1 = stablehlo.multiply %x, %y : tensor<$T>
+  return %0, %1 : tensor<$T>, tensor<$T>
+}""",
+    "donates_first": """func.func public @main(
+  %x: tensor<$T> {tf.aliasing_output = 0 : i32}, %y: tensor<$T>
+) -> tensor<$T> {
+  %0 = stablehlo.add %x, %y : tensor<$T>
+  return %0 : tensor<$T>
+}""",
+    "long_loop": """func.func public @main(%x: tensor<$T>) -> tensor<$T> {
+  %zero = stablehlo.constant dense<0> : tensor<i32>
+  %one = stablehlo.constant dense<1> : tensor<i32>
+  %limit = stablehlo.constant dense<20000> : tensor<i32>
+  %r:2 = stablehlo.while(%i = %zero, %v = %x) : tensor<i32>, tensor<$T>
+  cond {
+    %go = stablehlo.compare LT, %i, %limit : (tensor<i32>, tensor<i32>) -> tensor<i1>
+    stablehlo.return %go : tensor<i1>
+  } do {
+    %n = stablehlo.add %i, %one : tensor<i32>
+    %m = stablehlo.negate %v : tensor<$T>
+    stablehlo.return %n, %m : tensor<i32>, tensor<$T>
+  }
+  return %r#1 : tensor<$T>
+}""",
     "subtract": """func.func public @main(%x: tensor<$T>, %y: tensor<$T>) -> tensor<$T> {
   %0 = stablehlo.subtract %x, %y : tensor<$T>
   return %0 : tensor<$T>
@@ -115,43 +146,6 @@ EXECUTION_SAMPLES = {
 }""",
     **_collectives(2),
     **_collectives(4),
-}
-"""The text of each program; ``$T`` is the type of its arrays."""
-
-
-SAMPLES = {
-    "identity": "func.func public @main(%x: tensor<$T>) -> tensor<$T> {\n  return %x : tensor<$T>\n}",
-    "add": """func.func public @main(%x: tensor<$T>, %y: tensor<$T>) -> tensor<$T> {
-  %0 = stablehlo.add %x, %y : tensor<$T>
-  return %0 : tensor<$T>
-}""",
-    "two_results": """func.func public @main(%x: tensor<$T>, %y: tensor<$T>) -> (tensor<$T>, tensor<$T>) {
-  %0 = stablehlo.add %x, %y : tensor<$T>
-  %1 = stablehlo.multiply %x, %y : tensor<$T>
-  return %0, %1 : tensor<$T>, tensor<$T>
-}""",
-    "donates_first": """func.func public @main(
-  %x: tensor<$T> {tf.aliasing_output = 0 : i32}, %y: tensor<$T>
-) -> tensor<$T> {
-  %0 = stablehlo.add %x, %y : tensor<$T>
-  return %0 : tensor<$T>
-}""",
-    "long_loop": """func.func public @main(%x: tensor<$T>) -> tensor<$T> {
-  %zero = stablehlo.constant dense<0> : tensor<i32>
-  %one = stablehlo.constant dense<1> : tensor<i32>
-  %limit = stablehlo.constant dense<20000> : tensor<i32>
-  %r:2 = stablehlo.while(%i = %zero, %v = %x) : tensor<i32>, tensor<$T>
-  cond {
-    %go = stablehlo.compare LT, %i, %limit : (tensor<i32>, tensor<i32>) -> tensor<i1>
-    stablehlo.return %go : tensor<i1>
-  } do {
-    %n = stablehlo.add %i, %one : tensor<i32>
-    %m = stablehlo.negate %v : tensor<$T>
-    stablehlo.return %n, %m : tensor<i32>, tensor<$T>
-  }
-  return %r#1 : tensor<$T>
-}""",
-    **EXECUTION_SAMPLES,
 }
 """The text of each program."""
 

@@ -15,6 +15,8 @@ from pjrt.capi.raw.struct_writer import StructWriter
 from pjrt.conformance.plugin.check import check
 from pjrt.conformance.plugin.subject import Subject
 
+# Callbacks of the caller, and calls of functions that a plugin returns.
+
 _CALL_PATIENCE = 30.0
 """The seconds after which a callback that was not called counts as lost."""
 
@@ -86,6 +88,8 @@ def error_fields(code: StatusCode, message: str) -> dict[str, Any]:
     """Return the fields of an error in a struct of a callback, or in arguments."""
     return {"error_code": int(code), "error_message": message}
 
+
+# Callbacks on events: each runs exactly once, before or after the event is set.
 
 _CALLS = ("PJRT_Event_OnReady", "PJRT_Event_Set")
 _MANY = 100
@@ -341,6 +345,8 @@ def _race(subject: Subject) -> None:
         numbers = sorted(user_arg for _, user_arg in record.calls)
         subject.expect(numbers == list(range(_THREADS)), "each callback once", str(numbers))
 
+
+# Events that the caller makes, sets and reads.
 
 _CODES = tuple(code for code in StatusCode if code is not StatusCode.OK)
 _MESSAGE = b"the wheel came off"

@@ -21,6 +21,8 @@ from pjrt.conformance.plugin.contract.programs.executables import answer_of, del
 from pjrt.conformance.plugin.samples import HANDLER
 from pjrt.conformance.plugin.subject import Subject
 
+# The extension FFI: types, user data, and handlers that programs call.
+
 _REGISTER_TYPE, _ADD_DATA, _REGISTER_HANDLER = (
     "PJRT_FFI_Type_Register",
     "PJRT_FFI_UserData_Add",
@@ -195,6 +197,8 @@ def _ffi_handler_unknown(subject: Subject) -> None:
     expect_sum(subject, subject.compile("add"))
 
 
+# The extension Profiler: a recorder of traces, with a table of functions of its own.
+
 _PROFILER_FUNCTIONS = tuple(name for name, function in FUNCTIONS.items() if function.extension == "Profiler")
 _ProfilerFunction = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)
 _TABLE_OF_EXTENSION, _FIRST_SLOT = 24, 16
@@ -282,6 +286,8 @@ def _unused(subject: Subject) -> None:
     Profiler(subject).call("PLUGIN_Profiler_Destroy")
 
 
+# The extension Callback: functions that a client calls when something happens to it.
+
 _REGISTER_CALLBACK, _INVOKE_CALLBACK = "PJRT_Callback_RegisterCallback", "PJRT_Callback_InvokeCallback"
 _PREFATAL = 2
 
@@ -342,6 +348,8 @@ def _several(subject: Subject) -> None:
     subject.expect(calls == ([1], [2]), "one call of each", str(calls))
 
 
+# The extension Stream: the queue of a device that other code waits for.
+
 _GET_STREAM, _WAIT_ON_STREAM = "PJRT_Get_Stream_For_External_Ready_Events", "PJRT_Wait_Until_Buffer_Ready_On_Stream"
 
 
@@ -358,6 +366,8 @@ def _waits(subject: Subject) -> None:
     answer_of(subject, _WAIT_ON_STREAM, stream=stream, buffer=buffer)
     subject.expect_contents(buffer, array)
 
+
+# The extension PhaseCompile: compiling phase by phase.
 
 _GET_COMPILER, _DESTROY_COMPILER = "PJRT_PhaseCompile_Get_Compiler", "PJRT_PhaseCompile_Destroy_Compiler"
 _PHASE_NAMES, _RUN_PHASE = "PJRT_PhaseCompile_Get_PhaseNames", "PJRT_PhaseCompile_Run_Phase"
@@ -424,6 +434,8 @@ def _phase_compile_unknown_phase(subject: Subject) -> None:
     subject.expect(answer.error is not None, "an error", "a program")
     subject.attempt(_DESTROY_COMPILER, phase_compiler=compiler)
 
+
+# The extension AbiVersion: whether executables fit a runtime.
 
 _RUNTIME_VERSION = "PJRT_Client_RuntimeAbiVersion"
 _EXECUTABLE_VERSION = "PJRT_Executable_GetAbiVersion"
@@ -523,6 +535,8 @@ def _damaged(subject: Subject, kind: str) -> None:
     answer = subject.attempt(f"PJRT_{kind}AbiVersion_FromProto", serialized_proto=b"\xff\xff\xff\xff\x0f")
     subject.expect(answer.error is not None, "an error", "a version")
 
+
+# The extensions that answer about executables: Shardings and ExecutableMetadata.
 
 _PARAMETERS = "PJRT_Shardings_PJRT_Executable_ParameterShardings"
 _OUTPUTS = "PJRT_Shardings_PJRT_Executable_OutputShardings"

@@ -17,6 +17,8 @@ from pjrt.conformance.plugin.examples import EXAMPLES, arguments_of, is_repeatab
 from pjrt.conformance.plugin.examples.handles import error as make_error
 from pjrt.conformance.plugin.subject import Subject, expect_named_values, read_named_values
 
+# The plugin's table and its chain of extensions.
+
 _ATTRIBUTES = "PJRT_Plugin_Attributes"
 _INITIALIZE = "PJRT_Plugin_Initialize"
 _VERSION = 16
@@ -204,6 +206,8 @@ def _stable(subject: Subject) -> None:
     subject.expect(_chain(subject) == before, "the same extensions as before", "others")
 
 
+# ``struct_size``: of argument structs that are too short, right, and longer than the plugin knows.
+
 _SIZED = tuple(name for name in EXAMPLES if "struct_size" in STRUCTS[FUNCTIONS[name].args].fields)
 _OLDER = tuple(
     name for name in _SIZED if any("LATER" in each.marks for each in STRUCTS[FUNCTIONS[name].args].fields.values())
@@ -341,6 +345,8 @@ def _programs(subject: Subject) -> None:
     longer = raw.Struct("PJRT_Program", {**program.fields, "struct_size": STRUCTS["PJRT_Program"].size + _MORE})
     subject.call("PJRT_Client_Compile", **{**arguments, "program": longer})
 
+
+# The errors that functions return.
 
 _DESTROY = "PJRT_Error_Destroy"
 _MESSAGE = "PJRT_Error_Message"

@@ -12,6 +12,8 @@ from pjrt.capi.layer.schema import FUNCTIONS
 from pjrt.conformance.plugin.check import Unsupported, check
 from pjrt.conformance.plugin.subject import Subject, compile_options
 
+# The table and the plugin, with versions, sizes and attributes.
+
 _FIRST_SLOT = 40
 _REQUIRED_ATTRIBUTES = ("xla_version", "stablehlo_current_version", "stablehlo_minimum_version")
 
@@ -68,6 +70,8 @@ def _error_to_status(subject: Subject) -> None:
     subject.call("PJRT_Plugin_Attributes")
     subject.call("PJRT_Error_Destroy", error=0)
 
+
+# A client and its devices, in a job of one process.
 
 _LOOKUP = "PJRT_Client_LookupDevice"
 _LOOKUP_ADDRESSABLE = "PJRT_Client_LookupAddressableDevice"
@@ -259,6 +263,8 @@ def _memory_descriptions(subject: Subject) -> None:
         subject.expect(kind.kind_id != 0, "a kind id other than 0", kind.kind_id)
 
 
+# Compilation, with formats, options, and topologies of clients.
+
 _COMPILE = "PJRT_Client_Compile"
 _DESTROY = "PJRT_LoadedExecutable_Destroy"
 _ADD_ONE = """module {
@@ -396,6 +402,8 @@ def _compile_with_shared_topology(subject: Subject) -> None:
 def _compile_with_client(subject: Subject) -> None:
     _compile_for(subject, _topology(subject), client=subject.client)
 
+
+# Buffers.
 
 _INCREASE = "PJRT_Buffer_IncreaseExternalReferenceCount"
 _DECREASE = "PJRT_Buffer_DecreaseExternalReferenceCount"

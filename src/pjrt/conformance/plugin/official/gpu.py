@@ -16,6 +16,8 @@ from pjrt.conformance.plugin.official.c_api import FLOATS
 from pjrt.conformance.plugin.subject import Subject
 from pjrt.host_memory.array import aligned_empty
 
+# Views, executables, events, topologies, types and allocators.
+
 _VIEW = "PJRT_Client_CreateViewOfDeviceBuffer"
 _RAW_COPY = "PJRT_Buffer_CopyRawToHost"
 _DMA = ("PJRT_Client_DmaMap", "PJRT_Client_DmaUnmap")
@@ -312,6 +314,8 @@ def _unknown_platform(subject: Subject) -> None:
     subject.expect_code(result.error, "NOT_FOUND", "PJRT_Client_Create")
 
 
+# Asynchronous transfers.
+
 _CREATE_MANAGER = "PJRT_Client_CreateBuffersForAsyncHostToDevice"
 _MANAGER = "PJRT_AsyncHostToDeviceTransferManager_"
 _METADATA = f"{_MANAGER}AddMetadata"
@@ -381,6 +385,8 @@ def _transfer_raw_data(subject: Subject) -> None:
     subject.destroy_buffers(buffer)
     subject.call(f"{_MANAGER}Destroy", transfer_manager=manager)
 
+
+# Clients that share a key-value store.
 
 _CREATE_CLIENT = "PJRT_Client_Create"
 _NODES = 2

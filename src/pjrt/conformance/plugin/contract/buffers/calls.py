@@ -15,6 +15,8 @@ from pjrt.capi.layer.schema import FUNCTIONS, STRUCTS
 from pjrt.conformance.plugin.check import Unsupported, check
 from pjrt.conformance.plugin.subject import Subject
 
+# Calls of buffers and events with which many checks begin or end.
+
 Array = np.ndarray[Any, Any]
 
 ONLY_DURING_CALL, UNTIL_TRANSFER_COMPLETES, IMMUTABLE_ZERO_COPY, MUTABLE_ZERO_COPY = range(4)
@@ -198,6 +200,8 @@ def expect_same_error(subject: Subject, error: raw.Error | None, code: StatusCod
     )
 
 
+# The contents of buffers: from the host to the device, and back.
+
 _TYPES = {
     each.mlir: each for each in ElementType if each not in (ElementType.INVALID, ElementType.TOKEN) and each.bits >= 8
 }
@@ -213,6 +217,8 @@ def _there_and_back(subject: Subject, element_type: ElementType) -> None:
     array = np.arange(6).reshape(2, 3).astype(element_type.dtype)
     subject.expect_contents(subject.buffer(array), array)
 
+
+# The devices and memories that buffers are made in.
 
 _FROM_HOST = ("PJRT_Client_BufferFromHostBuffer",)
 

@@ -31,6 +31,8 @@ from pjrt.conformance.plugin.contract.buffers.calls import (
 )
 from pjrt.conformance.plugin.subject import Subject
 
+# Buffers of each rank, and of sizes from none to large.
+
 _ROUND_TRIP = ("PJRT_Client_BufferFromHostBuffer", "PJRT_Buffer_ToHostBuffer")
 
 SHAPES: dict[str, tuple[int, ...]] = {
@@ -131,16 +133,17 @@ def _expect_dims(subject: Subject, buffer: int, dims: tuple[int, ...]) -> None:
     subject.expect(tuple(result.dims or ()) == dims, str(dims), result.dims)
 
 
+# Buffers of each element type of the header.
+
 ELEMENT_TYPES = tuple(each.name.lower() for each in ElementType if each.name not in ("INVALID", "TOKEN"))
 """The element types that have values, by the names that checks have for them."""
 
 _FROM_HOST = ("PJRT_Client_BufferFromHostBuffer",)
-_THERE_AND_BACK = (*_FROM_HOST, "PJRT_Buffer_ToHostBuffer")
 
 
 @check(
     "buffer_from_host.element_type",
-    calls=_THERE_AND_BACK,
+    calls=_ROUND_TRIP,
     rule="type is the type of the host data and of the new buffer; the bits of each element are kept.",
     over=ELEMENT_TYPES,
 )
@@ -150,7 +153,7 @@ def _element_type(subject: Subject, name: str) -> None:
 
 @check(
     "buffer_from_host.element_type_scalar",
-    calls=_THERE_AND_BACK,
+    calls=_ROUND_TRIP,
     rule="A buffer of each element type may have no dimensions, and then has one element.",
     over=ELEMENT_TYPES,
 )
@@ -160,7 +163,7 @@ def _element_type_scalar(subject: Subject, name: str) -> None:
 
 @check(
     "buffer_from_host.element_type_strided",
-    calls=_THERE_AND_BACK,
+    calls=_ROUND_TRIP,
     rule="Strides are in bytes, whatever the size of an element is.",
     over=ELEMENT_TYPES,
 )
@@ -195,7 +198,7 @@ def _reported_element_type(subject: Subject, name: str) -> None:
 
 @check(
     "buffer_from_host.special_floats",
-    calls=_THERE_AND_BACK,
+    calls=_ROUND_TRIP,
     rule="Infinities, NaNs with their payloads, negative zeros and subnormal numbers are kept bit by bit.",
     over=("f16", "bf16", "f32", "f64", "c64", "c128"),
 )
@@ -266,6 +269,8 @@ def _expect(subject: Subject, kind: ElementType, buffer: int, host: Array) -> No
     else:
         expect_bytes(subject, data, host[:packed])
 
+
+# Buffers that have memory and no value yet.
 
 CREATE_UNINITIALIZED = "PJRT_Client_CreateUninitializedBuffer"
 _CALLS = (CREATE_UNINITIALIZED,)
@@ -405,6 +410,8 @@ def _uninitialized_buffer_too_large(subject: Subject) -> None:
         subject.destroy_buffers(result.buffer)
     subject.expect_contents(subject.buffer(ramp(4)), ramp(4))
 
+
+# Arguments of which no buffer can be made.
 
 WRONG_ARGUMENTS: dict[str, dict[str, Any]] = {
     "null_data": {"data": 0},

@@ -30,6 +30,8 @@ from pjrt.conformance.plugin.contract.buffers.calls import (
 )
 from pjrt.conformance.plugin.subject import Subject
 
+# Host buffers with byte strides.
+
 _FROM_HOST = ("PJRT_Client_BufferFromHostBuffer",)
 
 
@@ -155,6 +157,8 @@ def _wrong_number_of_strides(subject: Subject, kind: str) -> None:
     fields["byte_strides"] = [16] if kind == "too_few" else [16, 4, 4]
     subject.fails("PJRT_Client_BufferFromHostBuffer", MISUSE, **fields)
 
+
+# Layouts that the caller chooses for a read to the host.
 
 _READ = ("PJRT_Buffer_ToHostBuffer",)
 
@@ -313,6 +317,8 @@ def _raise_if_refused(result: raw.Result) -> None:
     if result.error is not None and result.error.code in REFUSAL:
         raise Unsupported(f"PJRT_Buffer_ToHostBuffer: {result.error.message}")
 
+
+# Layouts that the caller chooses for a buffer on its device.
 
 _LAYOUT = (*_FROM_HOST, "PJRT_Buffer_GetMemoryLayout")
 
@@ -480,6 +486,8 @@ def _expect_row_major(subject: Subject, buffer: int, array: np.ndarray) -> None:
     expected = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
     expect_bytes(subject, read_bytes(subject, buffer, host_layout=layout), expected)
 
+
+# Layouts as handles (the extension Layouts).
 
 SERIALIZE_LAYOUT, DESTROY_LAYOUT = "PJRT_Layouts_MemoryLayout_Serialize", "PJRT_Layouts_MemoryLayout_Destroy"
 OF_BUFFER, DEFAULT_LAYOUT = "PJRT_Layouts_PJRT_Buffer_MemoryLayout", "PJRT_Layouts_PJRT_Client_GetDefaultLayout"

@@ -24,6 +24,8 @@ from pjrt.conformance.plugin.contract.buffers.calls import (
 )
 from pjrt.conformance.plugin.subject import Subject
 
+# External references: claims on the memory of a buffer by code outside of PJRT.
+
 INCREASE = "PJRT_Buffer_IncreaseExternalReferenceCount"
 DECREASE = "PJRT_Buffer_DecreaseExternalReferenceCount"
 POINTER = "PJRT_Buffer_OpaqueDeviceMemoryDataPointer"
@@ -190,9 +192,8 @@ def _unsafe_pointer(subject: Subject) -> None:
     subject.destroy_buffers(first, second)
 
 
-_INCREASE = "PJRT_Buffer_IncreaseExternalReferenceCount"
-_DECREASE = "PJRT_Buffer_DecreaseExternalReferenceCount"
-_POINTER = "PJRT_Buffer_OpaqueDeviceMemoryDataPointer"
+# Memory that must be separate: of copies, of references, and of what functions return.
+
 _DIMENSIONS = "PJRT_Buffer_Dimensions"
 _X = np.arange(4, dtype=np.float32)
 _THREADS, _REFERENCES = 16, 200
@@ -230,16 +231,16 @@ def _memory_ids(subject: Subject) -> None:
 
 def _pointer_on_host(subject: Subject, buffer: int) -> int:
     """Return the address of a buffer's memory, with an external reference to it."""
-    subject.require(_INCREASE, _POINTER, "PJRT_Buffer_IsOnCpu")
+    subject.require(INCREASE, POINTER, "PJRT_Buffer_IsOnCpu")
     if not subject.call("PJRT_Buffer_IsOnCpu", buffer=buffer).is_on_cpu:
         raise Unsupported("memory of buffers that the host can read")
-    subject.call(_INCREASE, buffer=buffer)
-    return int(subject.call(_POINTER, buffer=buffer).device_memory_ptr)
+    subject.call(INCREASE, buffer=buffer)
+    return int(subject.call(POINTER, buffer=buffer).device_memory_ptr)
 
 
 @check(
     "external_reference.keeps_memory",
-    calls=(_INCREASE, "PJRT_Buffer_Delete"),
+    calls=(INCREASE, "PJRT_Buffer_Delete"),
     rule="While a buffer has an external reference its memory stays as it is, also when the buffer is deleted.",
 )
 def _keeps_memory(subject: Subject) -> None:
@@ -250,13 +251,13 @@ def _keeps_memory(subject: Subject) -> None:
     others = [subject.buffer(np.full_like(array, -1)) for _ in range(4)]
     contents = np.frombuffer(ctypes.string_at(address, array.nbytes), np.float32)
     subject.expect(np.array_equal(contents, array), "the contents of the buffer", "other contents")
-    subject.call(_DECREASE, buffer=buffer)
+    subject.call(DECREASE, buffer=buffer)
     subject.destroy_buffers(buffer, *others)
 
 
 @check(
     "external_reference.prevents_donation",
-    calls=(_INCREASE, "PJRT_LoadedExecutable_Execute"),
+    calls=(INCREASE, "PJRT_LoadedExecutable_Execute"),
     rule="The memory of a buffer with an external reference is not given to the result of an execution.",
 )
 def _prevents_donation(subject: Subject) -> None:
@@ -272,18 +273,18 @@ def _prevents_donation(subject: Subject) -> None:
 
 @check(
     "external_reference.threads",
-    calls=(_INCREASE, _DECREASE),
+    calls=(INCREASE, DECREASE),
     rule="External references can be taken by several threads at once: each is counted.",
 )
 def _references_of_threads(subject: Subject) -> None:
-    subject.require(_INCREASE, _DECREASE)
+    subject.require(INCREASE, DECREASE)
     buffer = subject.buffer(_X)
-    subject.call(_INCREASE, buffer=buffer)  # some devices have none
-    subject.call(_DECREASE, buffer=buffer)
+    subject.call(INCREASE, buffer=buffer)  # some devices have none
+    subject.call(DECREASE, buffer=buffer)
 
     def work() -> None:
         for _ in range(_REFERENCES):
-            subject.plugin.call(_INCREASE, buffer=buffer)
+            subject.plugin.call(INCREASE, buffer=buffer)
 
     threads = [threading.Thread(target=work) for _ in range(_THREADS)]
     for each in threads:
@@ -291,8 +292,8 @@ def _references_of_threads(subject: Subject) -> None:
     for each in threads:
         each.join()
     for _ in range(_THREADS * _REFERENCES):
-        subject.call(_DECREASE, buffer=buffer)
-    subject.fails(_DECREASE, "INVALID_ARGUMENT", buffer=buffer)
+        subject.call(DECREASE, buffer=buffer)
+    subject.fails(DECREASE, "INVALID_ARGUMENT", buffer=buffer)
 
 
 @check(
@@ -309,6 +310,8 @@ def _copy_is_separate(subject: Subject) -> None:
     subject.execute(executable, [[source, other]])
     subject.expect_contents(copy, _X)
 
+
+# Descriptions of the memories of a device (the extension MemoryDescriptions).
 
 LIST_DESCRIPTIONS, KIND_OF_DESCRIPTION = "PJRT_DeviceDescription_MemoryDescriptions", "PJRT_MemoryDescription_Kind"
 _DESCRIPTION_CALLS = (LIST_DESCRIPTIONS, KIND_OF_DESCRIPTION)
@@ -392,6 +395,8 @@ def _repeated(subject: Subject) -> None:
         found = [_kind(subject, each) for each in again[0]]
         subject.expect((found, again[1]) == (kinds_before, first[1]), str(kinds_before), str(found))
 
+
+# The statistics of a device's memory.
 
 STATS = "PJRT_Device_MemoryStats"
 _STATISTICS_CALLS = (STATS,)

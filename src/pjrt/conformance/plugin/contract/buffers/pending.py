@@ -30,6 +30,8 @@ from pjrt.conformance.plugin.contract.buffers.raw_memory import raw_error
 from pjrt.conformance.plugin.contract.events import call_back, error_fields, on_ready
 from pjrt.conformance.plugin.subject import Subject
 
+# Alias buffers: they stand for another buffer, which the caller names later.
+
 CREATE_ALIAS, FULFILL = "PJRT_Client_CreateAliasBuffer", "PJRT_Client_FulfillAliasBuffer"
 _ALIAS_CALLS = (CREATE_ALIAS, FULFILL)
 _REASON = "there is no buffer, on purpose"
@@ -291,6 +293,8 @@ def _null_handle(subject: Subject) -> None:
     subject.destroy_buffers(buffer)
 
 
+# Error buffers: buffers that carry an error in place of a value.
+
 CREATE_ERROR = "PJRT_Client_CreateErrorBuffer"
 _ERROR_CALLS = (CREATE_ERROR,)
 _CODES = tuple(each.name for each in StatusCode if each != StatusCode.OK)
@@ -504,6 +508,8 @@ def _execute(subject: Subject, executable: int, row: list[int]) -> tuple[list[ra
     return [ready_error(subject, output) for output in outputs], outputs
 
 
+# Donations of a buffer to another one that waits for the caller.
+
 DONATE = "PJRT_Buffer_DonateWithControlDependency"
 _DONATE_CALLS = (DONATE,)
 
@@ -674,6 +680,8 @@ def _donate_with_control_dependency_properties(subject: Subject) -> None:
     release(subject, donation)
     subject.destroy_buffers(buffer, out)
 
+
+# The events that tell when a buffer is ready.
 
 _READY = ("PJRT_Buffer_ReadyEvent",)
 

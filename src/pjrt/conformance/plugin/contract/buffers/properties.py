@@ -26,6 +26,8 @@ from pjrt.conformance.plugin.contract.buffers.creation import EMPTY, SHAPES
 from pjrt.conformance.plugin.contract.events import call_back
 from pjrt.conformance.plugin.subject import Subject
 
+# The properties of a buffer.
+
 _ALL_SHAPES = {**{name: dims for name, dims in SHAPES.items() if "l" not in name}, **EMPTY}
 
 GETTERS = {
@@ -250,6 +252,8 @@ def _lifetime_of_layout(subject: Subject) -> None:
     subject.expect(found == list(layout["minor_to_major"]), layout["minor_to_major"], found)
     subject.destroy_buffers(buffer)
 
+
+# The end of buffers: deleted, destroyed, and used afterwards.
 
 _DELETE = ("PJRT_Buffer_Delete", "PJRT_Buffer_IsDeleted")
 _DESTROY = ("PJRT_Buffer_Destroy",)

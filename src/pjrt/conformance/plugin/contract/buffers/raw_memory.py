@@ -26,6 +26,8 @@ from pjrt.conformance.plugin.contract.buffers.memory import DECREASE, referenced
 from pjrt.conformance.plugin.contract.events import Calls, call_back, error_fields
 from pjrt.conformance.plugin.subject import Subject
 
+# Copies of the raw bytes of a buffer to the host.
+
 _RAW = ("PJRT_Buffer_CopyRawToHost",)
 _FUTURE = ("PJRT_Buffer_CopyRawToHostFuture",)
 _FUNCTIONS = ("copy_raw_to_host", "copy_raw_to_host_future")
@@ -251,6 +253,8 @@ def raw_error(subject: Subject, name: str, buffer: int) -> raw.Error | None:
     return _copy(subject, function, buffer, np.zeros(16, np.uint8), 0, 0, 4)
 
 
+# Raw buffers: the bytes behind a buffer, without type and shape (the extension RawBuffer).
+
 CREATE_RAW, DESTROY_RAW = "PJRT_RawBuffer_CreateRawAliasOfBuffer", "PJRT_RawBuffer_Destroy"
 READ_RAW, WRITE_RAW = "PJRT_RawBuffer_CopyRawDeviceToHost", "PJRT_RawBuffer_CopyRawHostToDevice"
 _RAW_BUFFER_CALLS = (CREATE_RAW, DESTROY_RAW)
@@ -391,6 +395,8 @@ def _destroyed_in_any_order(subject: Subject, order: str) -> None:
         subject.destroy_buffers(buffer)
     subject.expect_contents(subject.buffer(ramp(4)), ramp(4))
 
+
+# Views of device memory that the plugin does not own.
 
 VIEW = "PJRT_Client_CreateViewOfDeviceBuffer"
 _VIEW_CALLS = (VIEW,)
@@ -594,6 +600,8 @@ def _make_view(subject: Subject, pointer: int, **place: int) -> int:
     )
     return int(result.buffer)
 
+
+# Buffers that read the bytes of another one as another type or shape.
 
 BITCAST = "PJRT_Buffer_Bitcast"
 _BITCAST_CALLS = (BITCAST,)

@@ -8,6 +8,8 @@ from pjrt.capi import raw
 from pjrt.conformance.plugin.check import check
 from pjrt.conformance.plugin.subject import Subject
 
+# Making and destroying clients.
+
 _CREATE = "PJRT_Client_Create"
 _DESTROY = "PJRT_Client_Destroy"
 _ORDERS = {"first_first": (0, 1, 2), "last_first": (2, 1, 0), "middle_first": (1, 0, 2)}
@@ -144,6 +146,8 @@ def _without_store(subject: Subject, name: str) -> None:
         subject.expect(result.error.message, "an error with a message", "none")
 
 
+# The getters of a client.
+
 _GETTERS = {
     "PlatformName": ("platform_name", "platform_name_size"),
     "PlatformVersion": ("platform_version", "platform_version_size"),
@@ -247,6 +251,8 @@ def _is_text(value: bytes) -> bool:
     return True
 
 
+# The functions that find a device of a client by a number.
+
 _LOOKUP = "PJRT_Client_LookupDevice"
 _LOOKUP_ADDRESSABLE = "PJRT_Client_LookupAddressableDevice"
 _ABSENT = {"-1": -1, "-2**31": -(2**31), "2**31-1": 2**31 - 1, "12345": 12345}
@@ -336,6 +342,8 @@ def _absent_local_id(subject: Subject, number: int) -> None:
         return
     subject.fails(_LOOKUP_ADDRESSABLE, "INVALID_ARGUMENT", client=subject.client, local_hardware_id=number)
 
+
+# ``PJRT_Client_DefaultDeviceAssignment``.
 
 _ASSIGNMENT = "PJRT_Client_DefaultDeviceAssignment"
 _MARK = -77
@@ -443,6 +451,8 @@ def _not_positive(subject: Subject, numbers: tuple[int, int]) -> None:
     else:
         subject.expect(result.default_assignment[4] == _MARK, f"{_MARK} behind the buffer", result.default_assignment)
 
+
+# ``PJRT_Client_UpdateGlobalProcessInfo``.
 
 _UPDATE = "PJRT_Client_UpdateGlobalProcessInfo"
 _STATES = ("kUnspecified", "kUninitialized", "kDisconnected", "kConnected", "kError")

@@ -7,6 +7,8 @@ import ctypes
 from pjrt.conformance.plugin.check import Unsupported, check
 from pjrt.conformance.plugin.subject import Subject, expect_named_values, read_named_values
 
+# Devices and their descriptions.
+
 _DESCRIPTION = "PJRT_DeviceDescription_"
 _DESCRIPTION_GETTERS = ("Id", "ProcessIndex", "Attributes", "Kind", "DebugString", "ToString")
 _DEVICE_GETTERS = ("GetDescription", "IsAddressable", "LocalHardwareId", "AddressableMemories", "DefaultMemory")
@@ -185,6 +187,8 @@ def _is_text(value: bytes) -> bool:
     return True
 
 
+# What can be asked of a device: tracking events, poisoned executions, cleared statistics.
+
 _TRACKING = "PJRT_Device_CreateAsyncTrackingEvent"
 _TRACKING_DESTROY = "PJRT_AsyncTrackingEvent_Destroy"
 _POISON = "PJRT_Device_PoisonExecution"
@@ -261,6 +265,8 @@ def _clear(subject: Subject) -> None:
         )
     subject.expect_contents(kept, np.zeros(1 << 10, np.float32))
 
+
+# The memories of a client.
 
 _MEMORIES = "PJRT_Client_AddressableMemories"
 _DEVICE_MEMORIES = "PJRT_Device_AddressableMemories"

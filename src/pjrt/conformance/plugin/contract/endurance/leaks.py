@@ -37,6 +37,8 @@ from pjrt.conformance.plugin.contract.transfers.transfer_managers import RETRIEV
 from pjrt.conformance.plugin.samples import MANY
 from pjrt.conformance.plugin.subject import Subject
 
+# The growth of a process's memory while something is made and destroyed again and again.
+
 ROUNDS = 10_000
 """The rounds of a check, unless they are slow."""
 
@@ -151,6 +153,9 @@ def _memory() -> tuple[int, int]:
     return in_use, int(_STATM.read_text().split()[1]) * _PAGE
 
 
+# Calls that are made many times: their structs are written once, and no transcript is kept.
+
+
 class PreparedCall:
     """A call of a function with a struct that is written once.
 
@@ -218,6 +223,8 @@ class Destroyer:
         self._handle.value = handle.value
         self._call()
 
+
+# Leaks: what is made and destroyed ten thousand times leaves no memory behind.
 
 Round = Callable[[], None]
 
@@ -500,6 +507,8 @@ _BUFFER_KINDS: dict[str, Callable[[Subject], Round]] = {
 def _rounds(subject: Subject, kind: Callable[[Subject], Round]) -> None:
     expect_no_growth(subject, kind(subject))
 
+
+# Leaks of executions and programs: what is made and destroyed again and again leaves no memory behind.
 
 _EXECUTE = "PJRT_LoadedExecutable_Execute"
 _COMPILATIONS = 1_000

@@ -12,6 +12,8 @@ from pjrt.conformance.plugin.contract.executions.launch import Launch, PendingBu
 from pjrt.conformance.plugin.other_process import call_in_another_process
 from pjrt.conformance.plugin.subject import Subject
 
+# The end: objects are destroyed in any order before their client, and a process may end at any time.
+
 _DESTROY = "PJRT_Client_Destroy"
 _CALLS = (
     _DESTROY,
@@ -168,6 +170,8 @@ def _ends(subject: Subject, function: object) -> None:
     subject.new_client()
     call_in_another_process(subject, function)  # type: ignore[arg-type]
 
+
+# The end of clients: what belongs to a client ends with it.
 
 _ROUNDS = 12
 _TASKS = Path("/proc/self/task")

@@ -16,6 +16,8 @@ from pjrt.conformance.plugin.contract.executions.launch import Launch, PendingBu
 from pjrt.conformance.plugin.contract.programs.compilation import expect_sum
 from pjrt.conformance.plugin.subject import Subject
 
+# Execute options: launch ids, poison, contexts, call locations, tasks, and the struct's older forms.
+
 _CALLS = ("PJRT_LoadedExecutable_Execute",)
 _POISON = "PJRT_Device_PoisonExecution"
 _X = np.arange(4, dtype=np.float32)
@@ -222,6 +224,8 @@ def _earliest(subject: Subject) -> None:
         launches[0].expect(_X + _Y)
     launches[1].expect(_X + _Y)
 
+
+# Programs that exchange values with the host: send and receive callbacks, chunks and streams.
 
 _EXECUTE = "PJRT_LoadedExecutable_Execute"
 _ADD = "PJRT_CopyToDeviceStream_AddChunk"
@@ -470,6 +474,8 @@ def _destroy_null(subject: Subject) -> None:
     subject.require("PJRT_CopyToDeviceStream_Destroy")
     subject.call("PJRT_CopyToDeviceStream_Destroy", stream=0)
 
+
+# Programs on several devices: replicas, and the collectives in which they exchange values.
 
 _COLLECTIVE_CALLS = ("PJRT_Client_Compile", "PJRT_LoadedExecutable_Execute")
 _ROUNDS = 20

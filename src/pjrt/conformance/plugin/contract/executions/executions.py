@@ -30,6 +30,8 @@ def _add(subject: Subject) -> None:
     subject.expect_contents(outputs[0][0], x + y)
 
 
+# Executions: results, numbers of arguments and results, executions in flight, devices that are named.
+
 _CALLS = ("PJRT_LoadedExecutable_Execute",)
 _X = np.arange(4, dtype=np.float32)
 _Y = np.full(4, 10, np.float32)
@@ -336,6 +338,9 @@ def _independent_events(subject: Subject) -> None:
     subject.expect(error is None, "a buffer with its value", str(error))
 
 
+# Arguments that do not fit the program: they are refused with an error, and the client goes on.
+
+
 def _expect_refused(subject: Subject, executable: int, launch: Launch) -> None:
     """Fail the check unless the call, or each result, has an error with a message, and the executable still works."""
     launch.expect_error()
@@ -458,6 +463,8 @@ def _unassigned_device(subject: Subject) -> None:
     launch.expect_error()
     expect_sum(subject, loaded)
 
+
+# Donated arguments: they are deleted, their memory may be used again, and others are not disturbed.
 
 _DONATION_CALLS = ("PJRT_LoadedExecutable_Execute", "PJRT_Buffer_IsDeleted")
 
@@ -710,6 +717,8 @@ def _donation_event(subject: Subject) -> None:
     subject.await_event(launch.events[0])
     launch.expect(_X + _Y)
 
+
+# Errors that travel as values: buffers with errors, failed executions, and what is computed from them.
 
 _EXECUTE = "PJRT_LoadedExecutable_Execute"
 _ERROR_CALLS = (_EXECUTE, "PJRT_Client_CreateErrorBuffer")

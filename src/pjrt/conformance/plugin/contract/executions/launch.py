@@ -109,6 +109,9 @@ def buffer_error(subject: Subject, buffer: int) -> Error | None:
     return answer.error if answer.error is not None else subject.event_error(answer.event)
 
 
+# A buffer whose value the check gives later, so that work with it stays pending for as long as the check wants.
+
+
 class PendingBuffer:
     """A buffer of ``f32`` that has no value until the check gives it one.
 

@@ -13,6 +13,8 @@ from pjrt.conformance.plugin.check import Unsupported, check
 from pjrt.conformance.plugin.contract.executions.launch import Launch
 from pjrt.conformance.plugin.subject import Subject, compile_options
 
+# Compiling: the formats of programs, damaged programs, and what belongs to the caller.
+
 _CALLS = ("PJRT_Client_Compile",)
 _X = np.arange(4, dtype=np.float32)
 _Y = np.full(4, 10, np.float32)
@@ -246,6 +248,9 @@ def _large(subject: Subject) -> None:
     comment = b"\n# a comment of the program\n" if program.format == "tiny" else b"\n// a comment of the program\n"
     answer = compile_code(subject, program.code + comment * 40_000, program.format)
     expect_sum(subject, _expect_compiled(subject, answer))
+
+
+# Compile options: replicas and partitions, the device assignment, damaged options.
 
 
 def device_ids(subject: Subject) -> list[int]:

@@ -20,6 +20,8 @@ from pjrt.conformance.plugin.contract.programs.compilation import compile_code, 
 from pjrt.conformance.plugin.samples import MANY
 from pjrt.conformance.plugin.subject import Subject
 
+# Bytes that a plugin hands out with a deleter, and answers that are read a second time.
+
 _Deleter = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 
 
@@ -33,6 +35,8 @@ def reread(result: Result) -> Struct:
     memory = ctypes.create_string_buffer(result.struct_bytes)
     return StructReader().read(FUNCTIONS[result.function].args, ctypes.addressof(memory))
 
+
+# What an executable answers about itself: names, numbers, types, shapes, memory kinds, fingerprints.
 
 _MIXED_TYPES = [ElementType.F32, ElementType.S32, ElementType.F32]
 _MIXED_SHAPES = [(4,), (2, 3), ()]
@@ -265,6 +269,8 @@ def _options_again(subject: Subject) -> None:
     subject.expect(counts == [1, 1], "1 replica each", str(counts))
 
 
+# Loaded executables: their devices, deleting, destroying, and the handles made from them.
+
 _X = np.arange(4, dtype=np.float32)
 
 
@@ -445,6 +451,8 @@ def _handle_destroyed(subject: Subject) -> None:
     expect_sum(subject, loaded)
     subject.expect(not _is_deleted(subject, loaded), "an executable that is not deleted", "a deleted one")
 
+
+# The optimized program, the cost analysis and the memory statistics of executables.
 
 _CALLS = ("PJRT_Executable_OptimizedProgram",)
 _SIZES = (

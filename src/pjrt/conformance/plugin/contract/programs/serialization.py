@@ -12,6 +12,8 @@ from pjrt.conformance.plugin.contract.programs.executables import answer_of, del
 from pjrt.conformance.plugin.other_process import call_in_another_process
 from pjrt.conformance.plugin.subject import Subject
 
+# Serialized executables: in the same process, in another process, and damaged.
+
 _CALLS = ("PJRT_Executable_Serialize", "PJRT_Executable_DeserializeAndLoad")
 
 
@@ -245,6 +247,8 @@ def _serialization_damaged(subject: Subject, damage: str) -> None:
         expect_sum(subject, answer.loaded_executable)
     expect_sum(subject, subject.compile("add"))
 
+
+# Compiling for a topology, without devices, and loading what was compiled.
 
 _TOPOLOGY_CALLS = ("PJRT_Compile", "PJRT_Client_TopologyDescription")
 

@@ -25,6 +25,8 @@ from pjrt.conformance.plugin.contract.buffers.pending import fulfill, make_alias
 from pjrt.conformance.plugin.contract.events import Calls
 from pjrt.conformance.plugin.subject import Subject
 
+# Copies of buffers to devices and memories.
+
 TO_DEVICE, TO_MEMORY = "PJRT_Buffer_CopyToDevice", "PJRT_Buffer_CopyToMemory"
 _BOTH = (TO_DEVICE, TO_MEMORY)
 
@@ -232,6 +234,8 @@ def _copy_around_all_devices(subject: Subject) -> None:
     subject.expect_contents(buffer, array)
     subject.destroy_buffers(buffer)
 
+
+# Transfers between hosts (the extension CrossHostTransfers), as far as one process has both ends.
 
 RECEIVE = "PJRT_Transfers_PJRT_Client_MakeCrossHostReceiveBuffers"
 SEND = "PJRT_Transfers_PJRT_Buffer_CopyToRemoteDevice"

@@ -33,6 +33,8 @@ from pjrt.conformance.plugin.contract.buffers.pending import fulfill, make_alias
 from pjrt.conformance.plugin.contract.events import on_ready
 from pjrt.conformance.plugin.subject import Subject
 
+# Host buffer semantics: how long a plugin may use the caller's memory, and how it reports that it is done.
+
 _FROM_HOST = ("PJRT_Client_BufferFromHostBuffer",)
 _ZERO_COPY = ("immutable_zero_copy", "mutable_zero_copy")
 _LARGE = 1 << 20
@@ -287,6 +289,8 @@ def _aligned(elements: int) -> np.ndarray[tuple[int], np.dtype[np.float32]]:
     array[:] = ramp(elements)
     return array
 
+
+# Reads of buffers to host memory.
 
 _READ = ("PJRT_Buffer_ToHostBuffer",)
 
@@ -567,6 +571,8 @@ def _read_into(subject: Subject, buffer: int, data: Array) -> None:
     subject.expect(error is None, "a read without an error", error)
 
 
+# Host memory that is mapped for transfers.
+
 MAP, UNMAP = "PJRT_Client_DmaMap", "PJRT_Client_DmaUnmap"
 _CALLS = (MAP, UNMAP)
 
@@ -630,6 +636,9 @@ def _unmap_unknown(subject: Subject) -> None:
     subject.call(UNMAP, client=subject.client, data=address(data))
     subject.attempt(UNMAP, client=subject.client, data=address(data))
     subject.expect_contents(subject.buffer(other), other)
+
+
+# Host memory that the plugin allocates for transfers (the extensions HostAllocator and HostMemoryAllocator).
 
 
 def _names(extension: str) -> dict[str, str]:

@@ -31,6 +31,8 @@ from pjrt.conformance.plugin.contract.buffers.calls import (
 from pjrt.conformance.plugin.contract.events import on_ready
 from pjrt.conformance.plugin.subject import Subject
 
+# Asynchronous transfers to the device: buffers that a transfer manager fills piece by piece.
+
 CREATE = "PJRT_Client_CreateBuffersForAsyncHostToDevice"
 MANAGER = "PJRT_AsyncHostToDeviceTransferManager"
 TRANSFER, RETRIEVE, DESTROY = f"{MANAGER}_TransferData", f"{MANAGER}_RetrieveBuffer", f"{MANAGER}_Destroy"
@@ -331,6 +333,8 @@ def _layouts(subject: Subject, kind: str) -> None:
     subject.expect_contents(buffer, array)
     end(subject, manager, buffer)
 
+
+# Transfer managers: their facts, their errors and their end.
 
 COUNT, SIZE, DEVICE = f"{MANAGER}_BufferCount", f"{MANAGER}_BufferSize", f"{MANAGER}_Device"
 SET_ERROR, ADD_METADATA = f"{MANAGER}_SetBufferError", f"{MANAGER}_AddMetadata"
@@ -636,6 +640,8 @@ def _metadata(subject: Subject, kind: str) -> None:
     subject.expect_contents(buffer, ramp(7))
     end(subject, manager, buffer)
 
+
+# Transfers of whole literals by a transfer manager.
 
 LITERAL = f"{MANAGER}_TransferLiteral"
 _LITERAL_CALLS = (CREATE, LITERAL)
