@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from pjrt.api.capability import Capabilities
 from pjrt.api.element_type import ElementType
-from pjrt.conformance.device import behaviour_checks
+from pjrt.conformance.device.behaviour_checks import behaviour_checks, devices_checks, jax_checks
 from pjrt.conformance.device.checks import Check, OperationCheck
 from pjrt.conformance.operation_table import cases_of, operations
 
@@ -50,13 +50,13 @@ def plan(capabilities: Capabilities, choice: Choice, groups: Collection[str]) ->
     """Return the checks of some groups, in an order that is always the same."""
     checks: list[Iterable[Check]] = []
     if "behaviour" in groups:
-        checks.append(behaviour_checks.checks(capabilities))
+        checks.append(behaviour_checks(capabilities))
     if "devices" in groups:
-        checks.append(behaviour_checks.devices_checks())
+        checks.append(devices_checks())
     if "operations" in groups:
         checks.append(_operation_checks(capabilities, choice.everything))
     if JAX in groups:
-        checks.append(behaviour_checks.jax_checks())
+        checks.append(jax_checks())
     return [each for group in checks for each in group if choice.takes(each)]
 
 
