@@ -357,6 +357,8 @@ def _closing(client: Client, sample: Sample) -> Outcome:
     return None
 
 
+# Several devices: copies, replicas with collectives, programs of several partitions.
+
 _DEVICES = 2
 _GROUP = "replica_groups = dense<[[0, 1]]> : tensor<1x2xi64>"
 _ADD = (
@@ -519,6 +521,8 @@ def _run(client: Client, program: str, options: CompileOptions, arrays: Sequence
     rows = [[client.buffer_from_host(array, device=device)] for array, device in zip(arrays, devices, strict=True)]
     return [np.asarray(row[0]) for row in executable.execute(rows)]
 
+
+# JAX on the exported device, beside JAX on its own CPU device.
 
 _PLATFORM = "pjrt_test_device"
 

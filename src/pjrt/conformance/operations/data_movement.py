@@ -230,6 +230,9 @@ def _list(numbers: Sequence[int]) -> str:
     return ", ".join(map(str, numbers))
 
 
+# Operations whose shapes are operands; their results have static types here, as all results of programs.
+
+
 def _dynamic_case(
     operation: str, element: ElementType, name: str, text: str, inputs: Sequence[Array], shape: Shape
 ) -> OperationCase:
@@ -278,6 +281,8 @@ def _dynamic_gather(operation: str, element: ElementType) -> Iterator[OperationC
     text = f'"{operation}"(%x, %y, %z) <{{dimension_numbers = #stablehlo.gather<{numbers}>}}>'
     yield _dynamic_case(operation, element, "of rows", text, inputs, (2, 4))
 
+
+# Gather and scatter: indices in range, at the edges, and past the ends.
 
 _INDICES = {
     "in range": [[0], [2], [1], [2]],

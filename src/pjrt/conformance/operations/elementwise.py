@@ -338,6 +338,8 @@ def _ordered(three: Inputs) -> Inputs:
     return np.where(swap, high, low).astype(low.dtype), operand, np.where(swap, low, high).astype(low.dtype)
 
 
+# Conversions between element types.
+
 _TARGETS = tuple(
     ElementType[name] for name in ("PRED", "S8", "S32", "S64", "U8", "U32", "F16", "BF16", "F32", "F64", "C64")
 )

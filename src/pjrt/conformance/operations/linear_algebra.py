@@ -172,6 +172,8 @@ def _batch_norm(operation: str, element: ElementType) -> Iterator[OperationCase]
     yield _case(operation, element, "of the last dimension", text, inputs, results, SOLVED)
 
 
+# Random numbers, whose values an implementation may choose: only their properties are tested.
+
 _MANY = 10_000
 
 

@@ -174,6 +174,9 @@ def _top_k(operation: str, element: ElementType) -> Iterator[OperationCase]:
     yield OperationCase(operation, element, "of rows", program_text(text, [type_of(array)], results), (array,))
 
 
+# Control flow: branches, loops, and functions that pass values on.
+
+
 @cases("if", [ElementType.PRED])
 def _if(operation: str, element: ElementType) -> Iterator[OperationCase]:
     numbers = values.ordinary(ElementType.F32, (3,)), values.ordinary(ElementType.F32, (3,), seed=1)

@@ -201,6 +201,8 @@ def _came_back(call: Mapping[str, Any]) -> str:
     return "success"
 
 
+# A C program, which needs the header of the C API and nothing else.
+
 _C_HEAD = """\
  *
  * cc -I DIRECTORY_OF_XLA reproduction.c -o reproduction -ldl && ./reproduction PLUGIN.so
@@ -513,6 +515,8 @@ def _extensions(reproduction: Reproduction) -> bool:
 def _one_line(text: str) -> str:
     return " ".join(text.replace("*/", "* /").split())[:200]
 
+
+# A Python program, which needs ``pjrt.capi.raw`` and numpy only.
 
 _PYTHON_HEAD = '''\
 import sys
