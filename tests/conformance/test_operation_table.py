@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import pjrt.conformance
 from pjrt import ElementType
 from pjrt.conformance import cases_of, operations
 from pjrt.conformance.judge import Judge, first_difference
@@ -30,6 +31,11 @@ UNTESTED = (
     *("dynamic_conv", "set_dimension_size", "uniform_dequantize", "uniform_quantize"),
 )
 """Operations on tokens and the host, those that stand for others, sizes that a run decides, quantized types."""
+
+
+def test_the_name_stays_a_function_when_the_table_is_made() -> None:
+    assert operations()
+    assert pjrt.conformance.operations is operations
 
 
 def test_every_operation_of_stablehlo_is_in_the_table() -> None:

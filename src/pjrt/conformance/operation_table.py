@@ -201,7 +201,7 @@ def cases(names: str, types: Collection[ElementType]) -> Callable[[Maker], Maker
 def operations() -> Mapping[str, tuple[ElementType, ...]]:
     """Return the operations of the table, each with its element types."""
     for chapter in _CHAPTERS:
-        importlib.import_module(f"pjrt.conformance.operations.{chapter}")
+        importlib.import_module(f"pjrt.conformance.operation_cases.{chapter}")
     return MappingProxyType({name: types for name, (types, _) in sorted(_table.items())})
 
 

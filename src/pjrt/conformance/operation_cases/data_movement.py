@@ -8,8 +8,8 @@ import numpy as np
 
 from pjrt.api.element_type import ElementType
 from pjrt.conformance import values
+from pjrt.conformance.operation_cases.regions import region
 from pjrt.conformance.operation_table import Array, OperationCase, cases, program_text, tensor, type_of
-from pjrt.conformance.operations.regions import region
 from pjrt.conformance.values import EVERY, NUMBERS
 
 Shape = tuple[int, ...]

@@ -1,1 +1,0 @@
-"""Programs of single operations, one module for each chapter of the StableHLO specification."""
