@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from pjrt.capi._getter import Getter
+from pjrt.capi._scope import Getter
 from tiny.control import Control
 
 import pjrt

@@ -1,10 +1,10 @@
 """The C ABI of PJRT, both ways: vendors' plugins as clients here, clients as plugins in ``export``.
 
 The layout of the ABI is stated once, in ``include/pjrt_abi``; the Cython declarations (``_gen_abi.pxd``) are generated
-from it, and everything that touches a struct is compiled against it. One module a noun, each an extension module of its
-own: a change then recompiles one noun, and none outgrows a reader. What they share is layered, lowest first: ``_gate``
-(threads and the GIL), ``_api`` (the table, calls, errors), ``_scope`` (ownership), ``_values``, ``_getter`` (plain
-getters), ``_memory`` and ``_event``; then the nouns.
+from it, and everything that touches a struct is compiled against it. The extension modules are layered, lowest first:
+``_api`` (the table, calls, errors, values, callbacks), ``_scope`` (ownership, plain getters, events), then the nouns
+``_device``, ``_buffer``, ``_executable``, ``_client`` and ``_plugin``. ``_transfers`` and ``_extensions``, which few
+programs need, are loaded when they are used.
 
 A noun is a C-level class ``…Core`` with the calls, and a Python class that joins it with the abstract class of the
 device API, and has its plain getters. This package translates and decides nothing: it must not know which device it

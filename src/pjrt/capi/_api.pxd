@@ -1,4 +1,6 @@
-from pjrt.capi._gen_abi cimport PJRT_Api, PJRT_Error, PJRT_Extension_Base
+from libc.stdint cimport int64_t
+
+from pjrt.capi._gen_abi cimport PJRT_Api, PJRT_Buffer_MemoryLayout, PJRT_Error, PJRT_Extension_Base, PJRT_NamedValue
 
 ctypedef PJRT_Error *(*function_t)(void *args) noexcept nogil
 ctypedef void (*deleter_t)(void *owner) noexcept nogil
@@ -33,3 +35,46 @@ cdef str text(const char *data, size_t size, str what)
 cdef bytes blob(const char *data, size_t size, str what)
 cdef bytes take_blob(const char *data, size_t size, str what, void *owner, deleter_t deleter)
 cdef size_t count(size_t number, const void *array, str what) except? 1
+
+
+cdef class Block:
+    """Memory that is freed with the object."""
+    cdef void *data
+
+    @staticmethod
+    cdef Block of(size_t size)
+
+
+cdef class NamedValues:
+    """Named values for a call: the C array and what it points to."""
+    cdef Block block
+    cdef PJRT_NamedValue *data
+    cdef size_t size
+    cdef list keep
+
+    cdef int _fill(self, PJRT_NamedValue *target, object name, object value, str what) except -1
+
+
+cdef class NativeLayout:
+    """A layout for a call: the C struct and what it points to."""
+    cdef PJRT_Buffer_MemoryLayout value
+    cdef PJRT_Buffer_MemoryLayout *pointer
+    cdef Block block
+
+
+cdef dict read_named_values(const PJRT_NamedValue *values, size_t number, str what)
+cdef NativeLayout native_layout(object layout)
+cdef object read_layout(const PJRT_Buffer_MemoryLayout *layout)
+cdef Block int64_block(object numbers)
+cdef int64_t whole(object value, str what, int bits=*) except? -1
+cdef tuple read_int64s(const int64_t *numbers, size_t number, str what)
+cdef tuple read_shape(const int64_t *numbers, size_t number, str what)
+cdef object element_type(int number)
+
+
+cdef bint gate_enter() noexcept nogil
+cdef void gate_leave() noexcept nogil
+
+
+cdef void *ticket_for(object thing) except NULL
+cdef object redeem(void *ticket)

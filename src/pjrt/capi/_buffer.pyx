@@ -1,31 +1,38 @@
-"""Buffers: their properties, their life, and copies of them on devices.
+"""Buffers: their properties, their life, copies of them on devices and to the host; and new ones."""
 
-Copies to the host are in ``_to_host``, new buffers in ``_new_buffer``.
-"""
+import logging
 
 cimport cython
+from cpython.buffer cimport Py_buffer, PyBUF_STRIDES, PyBuffer_IsContiguous, PyBuffer_Release, PyObject_GetBuffer
 from cpython.object cimport PyObject, PyTypeObject
-from libc.stdint cimport int64_t
+from libc.stdint cimport int64_t, intptr_t
 
-from pjrt.capi._api cimport start
-from pjrt.capi._device cimport DeviceCore, MemorySpaceCore, native_device, native_memory
-from pjrt.capi._event cimport lazy_future
+from pjrt.capi._api cimport (
+    Block, NamedValues, NativeLayout, gate_enter, gate_leave, int64_block, native_layout, read_layout, redeem, start,
+    ticket_for, whole
+)
+from pjrt.capi._device cimport DeviceCore, MemorySpaceCore, buffer_layout, native_device, native_memory, payload_values
 from pjrt.capi._gen_abi cimport *
-from pjrt.capi._getter cimport Getter
-from pjrt.capi._layouts cimport buffer_layout
-from pjrt.capi._pin cimport Pin
-from pjrt.capi._scope cimport ClientScope, Handle, pjrt_counter_add, pjrt_counter_read, pjrt_pointer_take
-from pjrt.capi._to_host cimport copy_raw, copy_raw_later, read_array
-from pjrt.capi._values cimport Block, NativeLayout, int64_block, native_layout, read_layout, whole
+from pjrt.capi._scope cimport (
+    ClientScope, Event, Getter, Handle, HostMemory, Pin, eager_future, lazy_future, pjrt_counter_add,
+    pjrt_counter_read, pjrt_pointer_take
+)
 
+import numpy as np
+
+from pjrt.api.buffer import AliasFulfillment
 from pjrt.api.buffer import Buffer, ExternalReference
-from pjrt.api.checks import expect
+from pjrt.api.checks import expect, expect_array, expect_callable, expect_int, expect_out, unexpected
 from pjrt.api.element_type import ElementType
-from pjrt.api.errors import FailedPreconditionError, InternalError, InvalidArgumentError, PjrtError, UnimplementedError
+from pjrt.api.errors import (
+    FailedPreconditionError, InternalError, InvalidArgumentError, PjrtError, ResourceExhaustedError, UnimplementedError
+)
 from pjrt.api.future import Future
-from pjrt.api.shape_spec import expect_shape
-from pjrt.capi._documented import documented
-
+from pjrt.api.buffer import HostBufferSemantics
+from pjrt.api.shape_spec import StridedLayout, TiledLayout, expect_layout
+from pjrt.api.executable import choose_place, default_device
+from pjrt.api.shape_spec import expect_shape, expect_spec
+from pjrt.capi._scope import documented
 
 # Asked once, and kept in fields: a __dict__ would make every new buffer slower. A field is set once, so that a thread can
 # read it without a lock while others do.
@@ -240,7 +247,7 @@ cdef class BufferCore(Handle):
         return _POINTER.ask(self)
 
     def raw(self):
-        from pjrt.capi._raw_buffer import raw_alias
+        from pjrt.capi._transfers import raw_alias
 
         return raw_alias(self)
 
@@ -252,17 +259,17 @@ cdef class BufferCore(Handle):
         self.call(SLOT_PJRT_Wait_Until_Buffer_Ready_On_Stream, &args)
 
     def __dlpack__(self, *, stream=None, max_version=None, dl_device=None, copy=None):
-        from pjrt.capi._dlpack import to_capsule
+        from pjrt.capi._transfers import to_capsule
 
         return to_capsule(self, stream, max_version, dl_device, copy)
 
     def __dlpack_device__(self):
-        from pjrt.capi._dlpack import device_of
+        from pjrt.capi._transfers import device_of
 
         return device_of(self)
 
     def copy_to_remote_device(self, descriptor):
-        from pjrt.capi._cross_host import send_buffer
+        from pjrt.capi._transfers import send_buffer
 
         return send_buffer(self, descriptor)
 
@@ -355,3 +362,417 @@ cdef object new_buffer(ClientScope scope, PJRT_Buffer *native):
     )
     buffer.open(scope, native, SLOT_PJRT_Buffer_Destroy)  # Buffer: when it is dropped
     return buffer
+
+
+# To the host: as an array, or the bytes as they lie on the device.
+
+cdef enum:
+    MOST_DIMENSIONS = 64
+
+# 63, 62, … 0: the last n of them are row-major for n dimensions.
+cdef int64_t[MOST_DIMENSIONS] _DESCENDING
+cdef int _position
+for _position in range(MOST_DIMENSIONS):
+    _DESCENDING[_position] = MOST_DIMENSIONS - 1 - _position
+
+
+cdef object read_array(Handle buffer, out, layout):
+    """``Buffer.to_host``: copy into ``out`` or a new array."""
+    shape = buffer.unpadded_shape if buffer.dynamic_dimensions else buffer.shape
+    dtype = buffer.element_type.dtype
+    if out is None:
+        if layout is None:
+            return _copy(buffer, _new(shape, dtype), None)
+        return _copy(buffer, _empty(shape, dtype, layout), _order(layout, shape))
+    expect_out(out, shape, dtype)
+    if out.flags.c_contiguous:
+        return _copy(buffer, out, None)
+    return _copy(buffer, _new(shape, dtype), None).then(_Filler(out))
+
+
+def _new(shape, dtype):
+    """Return a new array for a value of the device.
+
+    Raises:
+        ResourceExhaustedError: the host has no memory for the array.
+        UnimplementedError: numpy has no arrays of that many dimensions or elements.
+    """
+    try:
+        return np.empty(shape, dtype)
+    except MemoryError as error:
+        raise ResourceExhaustedError(f"no memory of the host for an array of {dtype}{list(shape)}: {error}") from error
+    except ValueError as error:
+        raise UnimplementedError(f"numpy cannot hold an array of {dtype}{list(shape)}: {error}") from error
+
+
+cdef object _copy(Handle buffer, array, order):
+    """Start the copy into an array whose memory is in one piece, in an order of dimensions (row-major for ``None``)."""
+    cdef PJRT_Buffer_ToHostBuffer_Args args
+    cdef PJRT_Buffer_MemoryLayout row_major
+    cdef NativeLayout other
+    cdef int rank = array.ndim
+    cdef HostMemory memory = HostMemory.of(
+        array if order is None else array.transpose(order.minor_to_major[::-1]), True, "out"
+    )
+    start(&args, PJRT_Buffer_ToHostBuffer_Args_STRUCT_SIZE)
+    args.src = <PJRT_Buffer *>buffer.use()
+    args.dst = memory.at(0, memory.view.len)
+    args.dst_size = memory.view.len
+    if order is None:
+        start(&row_major, PJRT_Buffer_MemoryLayout_STRUCT_SIZE)
+        row_major.type = PJRT_Buffer_MemoryLayout_Type_Tiled
+        start(&row_major.tiled, PJRT_Buffer_MemoryLayout_Tiled_STRUCT_SIZE)
+        row_major.tiled.minor_to_major = &_DESCENDING[MOST_DIMENSIONS - rank]
+        row_major.tiled.minor_to_major_size = rank
+        args.host_layout = &row_major
+    else:
+        other = native_layout(order)
+        args.host_layout = other.pointer
+    buffer.call(SLOT_PJRT_Buffer_ToHostBuffer, &args)  # Buffer.to_host
+    return eager_future(buffer.scope, args.event, array, (memory, buffer))
+
+
+class _Filler:
+    """A callback that copies a value from memory of its own into an array that lies in pieces."""
+
+    def __init__(self, out):
+        self.out = out
+
+    def __call__(self, array):
+        self.out[...] = array
+        return self.out
+
+
+cdef object _order(layout, shape):
+    """Return a host layout as a dense order of dimensions; hosts have no tiles."""
+    if isinstance(expect_layout(layout), StridedLayout):
+        if len(layout.byte_strides) != len(shape):
+            raise InvalidArgumentError(
+                f"the host's layout for shape {tuple(shape)} has {len(shape)} strides, found {layout.byte_strides}"
+            )
+        order = sorted(range(len(shape)), key=lambda d: (abs(layout.byte_strides[d]), -d))
+        return TiledLayout(tuple(order))
+    if layout.tiles or len(layout.minor_to_major) != len(shape):
+        raise InvalidArgumentError(
+            f"the host's layout for shape {tuple(shape)} is one of {len(shape)} dimensions without tiles, found "
+            f"{layout}"
+        )
+    return layout
+
+
+cdef object _empty(shape, dtype, layout):
+    """Return a new array whose memory lies in the order of dimensions of a layout."""
+    order = _order(layout, shape)
+    major_to_minor = order.minor_to_major[::-1]
+    physical = _new([shape[d] for d in major_to_minor], dtype)
+    array = physical.transpose(np.argsort(major_to_minor))
+    if isinstance(layout, StridedLayout) and array.size and array.strides != layout.byte_strides:
+        raise InvalidArgumentError(
+            f"the strides {layout.byte_strides} leave gaps or overlap; give an array as out instead"
+        )
+    return array
+
+
+cdef object copy_raw(Handle buffer, out, offset, size):
+    """``Buffer.copy_raw_to_host``."""
+    cdef PJRT_Buffer_CopyRawToHost_Args args
+    cdef HostMemory memory = HostMemory.of(out, True, "out")
+    start(&args, PJRT_Buffer_CopyRawToHost_Args_STRUCT_SIZE)
+    args.transfer_size = memory.view.len if size is None else whole(size, "a number of bytes, or None, as size")
+    args.buffer = <PJRT_Buffer *>buffer.use()
+    args.dst = memory.at(0, args.transfer_size)
+    args.offset = whole(offset, "an offset in bytes as a whole number")
+    buffer.call(SLOT_PJRT_Buffer_CopyRawToHost, &args)
+    return eager_future(buffer.scope, args.event, None, (memory, buffer))
+
+
+cdef object copy_raw_later(Handle buffer, out, offset, size):
+    """``Buffer.copy_raw_to_host_future``: give the plugin the memory as soon as the future has it."""
+    cdef PJRT_Buffer_CopyRawToHostFuture_Args args
+    cdef _Destination destination = _Destination()
+    expect(out, Future, "a future of the memory to copy to")
+    start(&args, PJRT_Buffer_CopyRawToHostFuture_Args_STRUCT_SIZE)
+    args.buffer = <PJRT_Buffer *>buffer.use()
+    args.offset = whole(offset, "an offset in bytes as a whole number")
+    args.transfer_size = (
+        buffer.on_device_size - args.offset if size is None else whole(size, "a number of bytes, or None, as size")
+    )
+    buffer.call(SLOT_PJRT_Buffer_CopyRawToHostFuture, &args)
+    destination.callback = args.future_ready_callback
+    destination.data = args.callback_data
+    destination.size = args.transfer_size
+    done = eager_future(buffer.scope, args.event, None, (destination, buffer))
+    out.add_done_callback(destination)
+    return done
+
+
+cdef class _Destination:
+    """A callback of the future of the memory: gives the memory to the plugin, once, and keeps it."""
+
+    cdef void (*callback)(PJRT_Buffer_CopyRawToHostFuture_Callback_Args *args) noexcept nogil
+    cdef void *data
+    cdef int64_t size
+    cdef HostMemory memory
+
+    def __call__(self, future):
+        cdef PJRT_Buffer_CopyRawToHostFuture_Callback_Args args
+        cdef bytes message
+        start(&args, PJRT_Buffer_CopyRawToHostFuture_Callback_Args_STRUCT_SIZE)
+        args.callback_data = self.data
+        try:
+            self.memory = HostMemory.of(future.result(), True, "the value of the future")
+            args.dst = self.memory.at(0, self.size)
+        except Exception as error:
+            wrapped = PjrtError.wrap(error)
+            message = wrapped.message.encode()
+            args.error_code = <PJRT_Error_Code><int>wrapped.code
+            args.error_message = message
+            args.error_message_size = len(message)
+        with nogil:
+            self.callback(&args)
+
+
+# New buffers: from the host's memory, uninitialized, failed, as an alias, over memory of the device.
+
+_log = logging.getLogger("pjrt")
+
+cdef dict _TYPE_OF_DTYPE = {}
+cdef int _ONLY_DURING_CALL = PJRT_HostBufferSemantics_kImmutableOnlyDuringCall
+cdef int _MUTABLE = PJRT_HostBufferSemantics_kMutableZeroCopy
+
+
+cdef object from_host(ClientScope scope, array, device, memory_space, layout, semantics, on_done):
+    """``Client.buffer_from_host``: the plugin copies or borrows, as the semantics say."""
+    cdef PJRT_Client_BufferFromHostBuffer_Args args
+    cdef Pin pin = Pin.of(scope)
+    cdef NativeLayout native
+    cdef Py_buffer view
+    cdef object source = array if isinstance(array, np.ndarray) else expect_array(array)
+    cdef object number = _TYPE_OF_DTYPE.get(source.dtype)
+    if number is None:
+        number, source = _convert(source)
+    start(&args, PJRT_Client_BufferFromHostBuffer_Args_STRUCT_SIZE)
+    args.client = <PJRT_Client *>scope.native
+    _place(scope, device, memory_space, &args.device, &args.memory)
+    if layout is not None:
+        native = native_layout(layout)
+        args.device_layout = native.pointer
+    args.type = <PJRT_Buffer_Type><int>number
+    if type(semantics) is not HostBufferSemantics:
+        raise unexpected(semantics, "one of pjrt.HostBufferSemantics as semantics")
+    if on_done is not None:
+        expect_callable(on_done, "a function, or None, as on_done_with_host_buffer")
+    args.host_buffer_semantics = <PJRT_HostBufferSemantics><int>semantics
+    if <int>args.host_buffer_semantics == _MUTABLE and not source.flags.writeable:
+        raise InvalidArgumentError(
+            "MUTABLE_ZERO_COPY lets the device write to the array, but the array is read-only; use IMMUTABLE_ZERO_COPY"
+        )
+    PyObject_GetBuffer(source, &view, PyBUF_STRIDES)
+    try:
+        args.data = view.buf
+        args.dims = <const int64_t *>view.shape
+        args.num_dims = view.ndim
+        if not PyBuffer_IsContiguous(&view, b"C"):
+            args.byte_strides = <const int64_t *>view.strides
+            args.num_byte_strides = view.ndim
+        scope.call(SLOT_PJRT_Client_BufferFromHostBuffer, &args)
+    finally:
+        PyBuffer_Release(&view)
+    if <int>args.host_buffer_semantics == _ONLY_DURING_CALL and on_done is None:
+        Event.of(scope, args.done_with_host_buffer)  # ready by contract; dropped, and with it destroyed
+    else:
+        _tell_when_done(eager_future(scope, args.done_with_host_buffer, None, source), on_done)
+    return new_buffer(scope, args.buffer)
+
+
+def _convert(source):
+    """Return the element type of a dtype that is new here, and the array, converted to this machine's byte order."""
+    kind = ElementType.of(source.dtype)
+    if not source.dtype.isnative:
+        return int(kind), source.astype(source.dtype.newbyteorder("="))
+    _TYPE_OF_DTYPE[source.dtype] = int(kind)
+    return int(kind), source
+
+
+def _tell_when_done(future, on_done):
+    if on_done is not None:
+        future.add_done_callback(lambda _: on_done())
+
+
+cdef int _place(ClientScope scope, device, memory_space, PJRT_Device **native, PJRT_Memory **memory) except -1:
+    """Fill in the place of a new buffer: one of the two is enough, because the memory counts before the device."""
+    if device is not None and memory_space is not None:
+        choose_place(scope, device, memory_space)
+    if memory_space is not None:
+        memory[0] = native_memory(scope, memory_space)
+    else:
+        native[0] = native_device(scope, device if device is not None else default_device(scope))
+    return 0
+
+
+cdef object _memory_or_default(ClientScope scope, memory_space):
+    return default_device(scope).default_memory_space if memory_space is None else memory_space
+
+
+cdef object uninitialized(ClientScope scope, spec, memory_space):
+    """``Client.create_uninitialized_buffer``."""
+    cdef PJRT_Client_CreateUninitializedBuffer_Args args
+    cdef Pin pin = Pin.of(scope)
+    cdef Block dims = int64_block(expect_spec(spec).shape)
+    cdef NativeLayout layout = native_layout(spec.layout)
+    start(&args, PJRT_Client_CreateUninitializedBuffer_Args_STRUCT_SIZE)
+    args.client = <PJRT_Client *>scope.native
+    args.shape_dims = <int64_t *>dims.data
+    args.shape_num_dims = len(spec.shape)
+    args.shape_element_type = <PJRT_Buffer_Type><int>spec.element_type
+    args.shape_layout = layout.pointer
+    _place(scope, None, memory_space, &args.device, &args.memory)
+    scope.call(SLOT_PJRT_Client_CreateUninitializedBuffer, &args)
+    return new_buffer(scope, args.buffer)
+
+
+cdef object of_error(ClientScope scope, error, spec, memory_space):
+    """``Client.create_error_buffer``."""
+    cdef PJRT_Client_CreateErrorBuffer_Args args
+    cdef Pin pin = Pin.of(scope)
+    cdef Block dims = int64_block(expect_spec(spec).shape)
+    cdef NativeLayout layout = native_layout(spec.layout)
+    cdef NamedValues payload = payload_values(expect(error, PjrtError, "an error as pjrt.PjrtError"))
+    cdef bytes message = error.message.encode()
+    start(&args, PJRT_Client_CreateErrorBuffer_Args_STRUCT_SIZE)
+    args.client = <PJRT_Client *>scope.native
+    args.error_code = <PJRT_Error_Code><int>error.code
+    args.error_message = message
+    args.error_message_size = len(message)
+    args.shape_dims = <int64_t *>dims.data
+    args.shape_num_dims = len(spec.shape)
+    args.shape_element_type = <PJRT_Buffer_Type><int>spec.element_type
+    args.shape_layout = layout.pointer
+    args.memory = native_memory(scope, _memory_or_default(scope, memory_space))
+    args.payload = payload.data
+    args.num_payload = payload.size
+    scope.call(SLOT_PJRT_Client_CreateErrorBuffer, &args)
+    return new_buffer(scope, args.buffer)
+
+
+cdef tuple alias(ClientScope scope, spec, memory_space):
+    """``Client.create_alias_buffer``: return the buffer, and the object that decides which buffer it is an alias of."""
+    cdef PJRT_Client_CreateAliasBuffer_Args args
+    cdef Pin pin = Pin.of(scope)
+    cdef Block dims = int64_block(expect_spec(spec).shape)
+    cdef NativeLayout layout = native_layout(spec.layout)
+    start(&args, PJRT_Client_CreateAliasBuffer_Args_STRUCT_SIZE)
+    args.client = <PJRT_Client *>scope.native
+    args.memory = native_memory(scope, _memory_or_default(scope, memory_space))
+    args.shape_dims = <int64_t *>dims.data
+    args.shape_num_dims = len(spec.shape)
+    args.shape_element_type = <PJRT_Buffer_Type><int>spec.element_type
+    args.shape_layout = layout.pointer
+    scope.call(SLOT_PJRT_Client_CreateAliasBuffer, &args)
+    fulfillment = PluginAliasFulfillment()
+    (<FulfillmentCore>fulfillment).open(scope, args.fulfill_alias_buffer_cb, 0)
+    return new_buffer(scope, args.alias_buffer), fulfillment
+
+
+cdef class FulfillmentCore(Handle):
+    """A ``PJRT_FulfillAliasBufferCallback``: used once, at the latest when it is dropped."""
+
+    def fulfill(self, buffer):
+        if not isinstance(buffer, BufferCore) or (<BufferCore>buffer).scope is not self.scope:
+            raise InvalidArgumentError(f"an alias is of a buffer of the same client, found {buffer!r}")
+        self._settle(buffer, None)
+
+    def fail(self, error):
+        self._settle(None, expect(error, PjrtError, "an error as pjrt.PjrtError"))
+
+    def _settle(self, buffer, error):
+        cdef void *native
+        if buffer is not None:
+            (<BufferCore>buffer).use()
+        if self.native == NULL:
+            self._refuse()
+        self.hold()
+        try:
+            native = self.take()
+            if native == NULL:
+                self._refuse()
+            self._fulfill(<size_t>native, buffer, error)
+        finally:
+            self.let_go()
+
+    def _refuse(self):
+        raise FailedPreconditionError("the alias was fulfilled already, or its client was closed; it is done once")
+
+    def _fulfill(self, size_t native, buffer, error):
+        cdef PJRT_Client_FulfillAliasBuffer_Args args
+        cdef bytes message = b"" if error is None else error.message.encode()
+        start(&args, PJRT_Client_FulfillAliasBuffer_Args_STRUCT_SIZE)
+        args.client = <PJRT_Client *>(<ClientScope>self.scope).native
+        args.buffer = NULL if buffer is None else <PJRT_Buffer *>(<BufferCore>buffer).use()
+        args.status_code = <PJRT_Error_Code>(0 if error is None else <int>error.code)
+        args.error_message = message
+        args.error_message_size = len(message)
+        args.fulfill_alias_buffer_cb = <PJRT_FulfillAliasBufferCallback *>native
+        self.scope.api.call(SLOT_PJRT_Client_FulfillAliasBuffer, &args)  # AliasFulfillment.fulfill
+
+    cdef int destroy(self, void *native) except -1:
+        self._fulfill(
+            <size_t>native,
+            None,
+            FailedPreconditionError("the alias was dropped before it was fulfilled"),
+        )
+        return 0
+
+
+@documented
+class PluginAliasFulfillment(FulfillmentCore, AliasFulfillment):
+    """The one way to fulfill an alias buffer of a plugin."""
+
+    __slots__ = ()
+
+
+cdef object view_of_device(ClientScope scope, pointer, spec, device, memory_space, on_delete, stream):
+    """``Client.create_view_of_device_buffer``."""
+    cdef PJRT_Client_CreateViewOfDeviceBuffer_Args args
+    cdef Pin pin = Pin.of(scope)
+    cdef Block dims = int64_block(expect_spec(spec).shape)
+    cdef NativeLayout layout = native_layout(spec.layout)
+    place, memory_space = choose_place(scope, device, memory_space)
+    if on_delete is not None:
+        expect_callable(on_delete, "a function, or None, as on_delete")
+    start(&args, PJRT_Client_CreateViewOfDeviceBuffer_Args_STRUCT_SIZE)
+    args.client = <PJRT_Client *>scope.native
+    args.device_buffer_ptr = <void *><size_t>expect_int(pointer, "the address of memory as a whole number")
+    args.dims = <int64_t *>dims.data
+    args.num_dims = len(spec.shape)
+    args.element_type = <PJRT_Buffer_Type><int>spec.element_type
+    args.layout = layout.pointer
+    args.device = native_device(scope, place)
+    args.memory = native_memory(scope, memory_space)
+    args.stream = <intptr_t>(0 if stream is None else whole(stream, "a stream as a whole number, or None"))
+    if on_delete is not None:
+        args.on_delete_callback = _on_delete
+        args.on_delete_callback_arg = ticket_for(on_delete)
+    try:
+        scope.call(SLOT_PJRT_Client_CreateViewOfDeviceBuffer, &args)
+    except BaseException:
+        redeem(args.on_delete_callback_arg)
+        raise
+    return new_buffer(scope, args.buffer)
+
+
+cdef void _on_delete(void *pointer, void *user_arg) noexcept nogil:
+    # Any thread. Where the gate is shut, the owner is not called: the process is ending.
+    if gate_enter():
+        _tell(user_arg)
+        gate_leave()
+
+
+cdef void _tell(void *user_arg) noexcept with gil:
+    on_delete = redeem(user_arg)
+    if on_delete is None:
+        return
+    try:
+        on_delete()
+    except BaseException:
+        _log.exception("the callback of a view of device memory raised; the exception goes no further")

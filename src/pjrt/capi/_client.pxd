@@ -1,5 +1,21 @@
 from pjrt.capi._api cimport Api
-from pjrt.capi._scope cimport ClientScope
-
+from pjrt.capi._gen_abi cimport PJRT_Client_Create_Args, PJRT_TopologyDescription
+from pjrt.capi._scope cimport ClientScope, Handle, Native, Scope
 
 cdef object create_client(Api api, object attributes, object store, object options)
+
+
+cdef class TopologyCore(Native):
+    cdef Scope scope
+    cdef Handle handle
+    cdef object attributes_of_plugin
+    cdef tuple _descriptions
+
+
+cdef object client_topology(Scope scope, PJRT_TopologyDescription *native, object attributes)
+cdef object create_topology(Scope scope, object name, object options, object attributes)
+cdef object deserialize_topology(Scope scope, object serialized, object attributes)
+cdef object own_topology(Scope scope, PJRT_TopologyDescription *native, object attributes)
+
+
+cdef int offer_store(PJRT_Client_Create_Args *args, object store) except -1

@@ -1,41 +1,43 @@
-"""Clients: the devices of a plugin, programs, buffers and the host's memory."""
-
-cimport cython
-from libc.stdint cimport int64_t
-
-from pjrt.capi._api cimport Api, start
-from pjrt.capi._device cimport new_device, new_memory_space
-from pjrt.capi._executable cimport ExecutableCore
-from pjrt.capi._execute_options cimport new_context
-from pjrt.capi._gen_abi cimport *
-from pjrt.capi._key_value cimport offer_store
-from pjrt.capi._layouts cimport client_layout
-from pjrt.capi._loaded_executable cimport new_loaded_executable
-from pjrt.capi._memory cimport HostMemory
-from pjrt.capi._new_buffer cimport alias, from_host, of_error, uninitialized, view_of_device
-from pjrt.capi._pin cimport Pin
-from pjrt.capi._scope cimport ClientScope, pjrt_lanes_busy, pjrt_lanes_close, pjrt_pointer_take
-from pjrt.capi._topology cimport client_topology
-from pjrt.capi._transfer cimport transfer_manager
-from pjrt.capi._values cimport Block, NamedValues, whole
+"""Clients: the devices of a plugin, programs, buffers and the host's memory; their topologies and key-value stores."""
 
 import weakref
 
-from pjrt.api.checks import expect_all, expect_bytes, expect_sequence
+cimport cython
+from libc.stdint cimport int64_t
+from libc.stdlib cimport free, malloc
+from libc.string cimport memcpy
+
+from pjrt.capi._api cimport (
+    Api, Block, NamedValues, NativeLayout, count, deleter_t, gate_enter, gate_leave, int64_block, native_layout, start,
+    take_blob, whole
+)
+from pjrt.capi._buffer cimport alias, from_host, of_error, uninitialized, view_of_device
+from pjrt.capi._device cimport client_layout, new_description, new_device, new_memory_space, topology_layout
+from pjrt.capi._executable cimport ExecutableCore, new_context, new_executable, new_loaded_executable
+from pjrt.capi._gen_abi cimport *
+from pjrt.capi._scope cimport (
+    ClientScope, Constant, Getter, Handle, HostMemory, Native, Pin, Scope, free_scope, pjrt_lanes_busy,
+    pjrt_lanes_close, pjrt_pointer_take
+)
+
+from pjrt.api.program import from_caller
+from pjrt.api.errors import from_author
+from pjrt.api.capability import Feature
+from pjrt.api.checks import expect, expect_all, expect_bytes, expect_sequence
 from pjrt.api.client import Client
 from pjrt.api.compile_options import CompileOptions, DeviceAssignment
-from pjrt.api.errors import InvalidArgumentError, NotFoundError, PjrtError, UnimplementedError
+from pjrt.api.element_type import ElementType
+from pjrt.api.errors import InternalError, InvalidArgumentError, NotFoundError, PjrtError, UnimplementedError
 from pjrt.api.buffer import HostBufferSemantics
+from pjrt.api.key_value_store import KeyValueStore
 from pjrt.api.key_value_store import ProcessInfo
-from pjrt.api.shape_spec import ShapeSpec
-from pjrt.api.program import from_caller
+from pjrt.api.shape_spec import ShapeSpec, expect_shape
+from pjrt.api.topology import TopologyDescription
+from pjrt.capi._api import close_at_exit
 from pjrt.capi._capabilities import of_devices
-from pjrt.capi._documented import documented
-from pjrt.capi._gate import close_at_exit
-from pjrt.capi._getter import Constant, Getter, read_constants
 from pjrt.capi._out_of_memory import explained
 from pjrt.capi._program import doubted, prepared
-
+from pjrt.capi._scope import documented, read_constants
 
 @cython.no_gc_clear
 cdef class ClientCore(ClientScope):
@@ -111,7 +113,7 @@ cdef class ClientCore(ClientScope):
         return client_layout(self, element_type, shape)
 
     def runtime_abi_version(self):
-        from pjrt.capi._abi_version import runtime_version
+        from pjrt.capi._extensions import runtime_version
 
         return runtime_version(self)
 
@@ -188,7 +190,7 @@ cdef class ClientCore(ClientScope):
         return from_host(self, array, device, memory_space, layout, semantics, on_done_with_host_buffer)
 
     def buffer_from_dlpack(self, source, *, device=None):
-        from pjrt.capi._dlpack import from_source
+        from pjrt.capi._transfers import from_source
 
         return from_source(self, source, device)
 
@@ -207,6 +209,8 @@ cdef class ClientCore(ClientScope):
         return view_of_device(self, pointer, spec, device, memory_space, on_delete, stream)
 
     def create_buffers_for_async_host_to_device(self, specs, *, memory_space=None):
+        from pjrt.capi._transfers import transfer_manager
+
         return transfer_manager(self, expect_all(specs, ShapeSpec, "a pjrt.ShapeSpec"), memory_space)
 
     # Memory of the host.
@@ -258,12 +262,12 @@ cdef class ClientCore(ClientScope):
         self.call(SLOT_PJRT_Client_UpdateGlobalProcessInfo, &args)
 
     def make_cross_host_receive_buffers(self, specs, device):
-        from pjrt.capi._cross_host import make_receive_buffers
+        from pjrt.capi._transfers import make_receive_buffers
 
         return make_receive_buffers(self, expect_all(specs, ShapeSpec, "a pjrt.ShapeSpec"), device)
 
     def cross_host_send_buffers(self, buffers, destination_device_ids, transfer_keys):
-        from pjrt.capi._cross_host import send_buffers
+        from pjrt.capi._transfers import send_buffers
 
         return send_buffers(
             self,
@@ -273,7 +277,7 @@ cdef class ClientCore(ClientScope):
         )
 
     def cross_host_receive_buffers(self, specs, device, source_device_ids, transfer_keys):
-        from pjrt.capi._cross_host import receive_buffers
+        from pjrt.capi._transfers import receive_buffers
 
         return receive_buffers(
             self,
@@ -286,12 +290,12 @@ cdef class ClientCore(ClientScope):
     # Functions of the host inside programs.
 
     def register_ffi_handler(self, name, handler, *, traits=0):
-        from pjrt.capi._ffi import register_handler
+        from pjrt.capi._extensions import register_handler
 
         register_handler(self, name, handler, traits)
 
     def register_ffi_type(self, name):
-        from pjrt.capi._ffi import register_type
+        from pjrt.capi._extensions import register_type
 
         return register_type(self, name)
 
@@ -400,3 +404,328 @@ cdef object create_client(Api api, read_attributes, store, options):
     core.platform = client.platform_name
     close_at_exit.add(client)
     return client
+
+
+# Topologies: descriptions of devices that need not be on this machine, and compiling for them.
+
+cdef Getter _FINGERPRINT = Getter("PJRT_TopologyDescription_Fingerprint")  # TopologyDescription.fingerprint
+cdef Getter _SERIALIZED = Getter("PJRT_TopologyDescription_Serialize")  # TopologyDescription.serialize
+
+
+cdef class TopologyCore(Native):
+    """A ``PJRT_TopologyDescription``: one of its own, or a client's, which the client frees."""
+
+    cdef void *use(self) except? NULL:
+        return self.handle.use()
+
+    cdef int call(self, size_t slot, void *args) except -1:
+        return self.handle.call(slot, args)
+
+    cdef Scope home(self):
+        return self.scope
+
+    @property
+    def library(self):
+        return self.scope.api.path
+
+    @property
+    def device_descriptions(self):
+        cdef PJRT_TopologyDescription_GetDeviceDescriptions_Args args
+        cdef size_t index
+        if self._descriptions is None:
+            start(&args, PJRT_TopologyDescription_GetDeviceDescriptions_Args_STRUCT_SIZE)
+            args.topology = <PJRT_TopologyDescription *>self.use()
+            self.call(SLOT_PJRT_TopologyDescription_GetDeviceDescriptions, &args)
+            number = count(args.num_descriptions, args.descriptions, "the devices of a topology")
+            descriptions = tuple(
+                [new_description(self.scope, args.descriptions[index]) for index in range(number)]
+            )
+            with cython.critical_section(self):
+                if self._descriptions is None:
+                    self._descriptions = descriptions
+        return self._descriptions
+
+    def compile(self, program, options=None, *, client=None, shapes=None):
+        cdef PJRT_Compile_Args args
+        cdef PJRT_Program native
+        cdef bytes code, format_name, serialized_options
+        from pjrt.stablehlo import with_partitioning
+
+        ready, doubt = prepared(program, self.attributes_of_plugin, shapes)
+        code, format_name = ready.code, str(ready.format).encode()
+        serialized_options = with_partitioning(ready, options).to_proto()
+        start(&native, PJRT_Program_STRUCT_SIZE)
+        native.code = code
+        native.code_size = len(code)
+        native.format = format_name
+        native.format_size = len(format_name)
+        start(&args, PJRT_Compile_Args_STRUCT_SIZE)
+        args.topology = <PJRT_TopologyDescription *>self.use()
+        args.program = &native
+        args.compile_options = serialized_options
+        args.compile_options_size = len(serialized_options)
+        if client is not None:
+            if not isinstance(client, ClientScope) or (<ClientScope>client).api is not self.scope.api:
+                raise InvalidArgumentError(
+                    f"compiling can be tuned on a client of the same plugin only, found {client!r}"
+                )
+            args.client = <PJRT_Client *>(<ClientScope>client).native
+            (<ClientScope>client).enter()
+        try:
+            with from_caller(framework=False):
+                self.call(SLOT_PJRT_Compile, &args)
+        except PjrtError as error:
+            raise doubted(error, ready, doubt)
+        finally:
+            if client is not None:
+                (<ClientScope>client).leave()
+        return new_executable(free_scope(self.scope), self.platform_name, args.executable)
+
+    def serialize(self):
+        return _SERIALIZED.ask(self)
+
+    def deserialize(self, serialized):
+        return deserialize_topology(self.scope, serialized, self.attributes_of_plugin)
+
+    def fingerprint(self):
+        return _FINGERPRINT.ask(self)
+
+    def phase_compiler(self):
+        from pjrt.capi._extensions import phase_compiler
+
+        return phase_compiler(self)
+
+    @property
+    def tpu(self):
+        from pjrt.capi._extensions import tpu_topology
+
+        return tpu_topology(self)
+
+    def multi_slice(self, num_slices):
+        from pjrt.capi._extensions import multi_slice
+
+        return multi_slice(self, num_slices)
+
+    def default_layout(self, element_type, shape):
+        return topology_layout(self, element_type, shape)
+
+    def make_canonical_shape(self, element_type, shape, layout=None, *, memory_space_kind_id):
+        cdef PJRT_TopologyDescription_MakeCanonicalShapeForMemorySpace_Args args
+        cdef Block dims = int64_block(expect_shape(shape))
+        cdef NativeLayout native = native_layout(layout)
+        start(&args, PJRT_TopologyDescription_MakeCanonicalShapeForMemorySpace_Args_STRUCT_SIZE)
+        args.topology = <PJRT_TopologyDescription *>self.use()
+        args.memory_space_kind_id = <int>whole(memory_space_kind_id, "the number of a kind of memory", 32)
+        args.dims = <int64_t *>dims.data
+        args.num_dims = len(shape)
+        args.element_type = <PJRT_Buffer_Type><int>ElementType.of(element_type)
+        args.layout = native.pointer
+        self.call(SLOT_PJRT_TopologyDescription_MakeCanonicalShapeForMemorySpace, &args)
+        return take_blob(
+            args.serialized_shape,
+            args.serialized_shape_size,
+            "a serialized shape",
+            <void *>args.serialized_shape,
+            <deleter_t>args.serialized_shape_deleter,
+        )
+
+    def __repr__(self):
+        if self.handle.native == NULL or self.scope.is_shut():
+            return f"<{type(self).__name__} of a closed client>"
+        return TopologyDescription.__repr__(self)
+
+
+@documented
+class PluginTopology(TopologyCore, TopologyDescription):
+    """A topology of a plugin (``PJRT_TopologyDescription``)."""
+
+    platform_name = Constant("PJRT_TopologyDescription_PlatformName")
+    platform_version = Getter("PJRT_TopologyDescription_PlatformVersion")
+    attributes = Constant("PJRT_TopologyDescription_Attributes")
+    memory_space_kind_ids = Getter("PJRT_TopologyDescription_GetMemorySpaceKindIds")
+
+    @property
+    def capabilities(self):
+        cdef TopologyCore core = <TopologyCore>self
+        return of_devices(core.scope.api, core.attributes_of_plugin, self, None)
+
+    def supports(self, program, options=None, *, effort=None):
+        from pjrt.api.capability import try_compiling
+        from pjrt.stablehlo import supports
+
+        def compile():
+            try_compiling(self, program, options)
+
+        capabilities = self.capabilities
+        can_compile = capabilities.has(Feature.AOT_TOPOLOGIES)
+        return supports(program, options, capabilities, effort=effort, compile=compile if can_compile else None)
+
+
+cdef class _DescribedBy(Scope):
+    """The scope of the descriptions of a topology without a client: it keeps the topology for them."""
+
+    cdef Handle topology
+
+
+cdef object _new_topology(Scope scope, Handle handle, attributes):
+    cdef TopologyCore topology = <TopologyCore>PluginTopology()
+    topology.scope = scope
+    topology.handle = handle
+    topology.attributes_of_plugin = attributes
+    read_constants(topology, "platform_name")
+    return topology
+
+
+cdef Handle _topology_handle(Scope scope, PJRT_TopologyDescription *native, size_t destroy_slot):
+    if native == NULL:
+        raise InternalError("the plugin gave no topology where one was expected; report it to its vendor")
+    cdef Handle handle = Handle.__new__(Handle)
+    handle.open(scope, native, destroy_slot)
+    return handle
+
+
+cdef object client_topology(Scope scope, PJRT_TopologyDescription *native, attributes):
+    """Return the topology of a client, which the client frees."""
+    return _new_topology(scope, _topology_handle(scope, native, 0), attributes)
+
+
+cdef object own_topology(Scope scope, PJRT_TopologyDescription *native, attributes):
+    """Return a topology that the plugin made for the caller, and take it over."""
+    cdef _DescribedBy described = _DescribedBy.__new__(_DescribedBy)
+    described.api = scope.api
+    described.topology = _topology_handle(
+        free_scope(scope), native, SLOT_PJRT_TopologyDescription_Destroy  # TopologyDescription: when it is dropped
+    )
+    return _new_topology(described, described.topology, attributes)
+
+
+cdef object create_topology(Scope scope, name, options, attributes):
+    """``Plugin.topology``."""
+    cdef PJRT_TopologyDescription_Create_Args args
+    cdef NamedValues values = NamedValues(options, "the options of a topology")
+    cdef bytes encoded = expect(name, str, "the name of a topology as a str").encode()
+    start(&args, PJRT_TopologyDescription_Create_Args_STRUCT_SIZE)
+    args.topology_name = encoded
+    args.topology_name_size = len(encoded)
+    args.create_options = values.data
+    args.num_options = values.size
+    scope.call(SLOT_PJRT_TopologyDescription_Create, &args)
+    return own_topology(scope, args.topology, attributes)
+
+
+cdef object deserialize_topology(Scope scope, serialized, attributes):
+    """``Plugin.deserialize_topology``."""
+    cdef PJRT_TopologyDescription_Deserialize_Args args
+    cdef bytes data = expect_bytes(serialized, "a serialized topology as bytes")
+    start(&args, PJRT_TopologyDescription_Deserialize_Args_STRUCT_SIZE)
+    args.serialized_topology = data
+    args.serialized_topology_size = len(data)
+    scope.call(SLOT_PJRT_TopologyDescription_Deserialize, &args)
+    return own_topology(scope, args.topology, attributes)
+
+
+# The key-value store for a client: calls of the plugin into a Python ``KeyValueStore``.
+#
+# The plugin calls from any thread, without the GIL. A value is copied into memory that the plugin gives back; an
+# exception becomes an error of the plugin's own kind, with its code and message. Once the gate is shut, every call is
+# answered with CANCELLED.
+
+
+cdef int offer_store(PJRT_Client_Create_Args *args, store) except -1:
+    """Fill in the callbacks, none for ``None``. The store must be kept as long as the client lives."""
+    if store is None:
+        return 0
+    if not isinstance(store, KeyValueStore):
+        raise InvalidArgumentError(f"key_value_store must be a pjrt.KeyValueStore, found {type(store).__name__}")
+    args.kv_get_callback = _get
+    args.kv_get_user_arg = <void *>store
+    args.kv_try_get_callback = _try_get
+    args.kv_try_get_user_arg = <void *>store
+    args.kv_put_callback = _put
+    args.kv_put_user_arg = <void *>store
+    return 0
+
+
+cdef PJRT_Error *_ending(PJRT_CallbackError *make_error) noexcept nogil:
+    return make_error[0](PJRT_Error_Code_CANCELLED, b"the host is ending", 18)
+
+
+cdef PJRT_Error *_get(PJRT_KeyValueGetCallback_Args *args) noexcept nogil:
+    cdef PJRT_Error *error
+    if not gate_enter():
+        return _ending(args.callback_error)
+    error = _python_get(args)
+    gate_leave()
+    return error
+
+
+cdef PJRT_Error *_try_get(PJRT_KeyValueTryGetCallback_Args *args) noexcept nogil:
+    cdef PJRT_Error *error
+    if not gate_enter():
+        return _ending(args.callback_error)
+    error = _python_try_get(args)
+    gate_leave()
+    return error
+
+
+cdef PJRT_Error *_put(PJRT_KeyValuePutCallback_Args *args) noexcept nogil:
+    cdef PJRT_Error *error
+    if not gate_enter():
+        return _ending(args.callback_error)
+    error = _python_put(args)
+    gate_leave()
+    return error
+
+
+cdef PJRT_Error *_python_get(PJRT_KeyValueGetCallback_Args *args) noexcept with gil:
+    try:
+        value = (<object>args.user_arg).get(_key(args.key, args.key_size), args.timeout_in_ms / 1000)
+        args.value = _copied(value, &args.value_size)
+        args.value_deleter_callback = _free_value
+    except BaseException as error:
+        return _error(args.callback_error, error)
+    return NULL
+
+
+cdef PJRT_Error *_python_try_get(PJRT_KeyValueTryGetCallback_Args *args) noexcept with gil:
+    try:
+        value = (<object>args.user_arg).try_get(_key(args.key, args.key_size))
+        args.value = _copied(value, &args.value_size)
+        args.value_deleter_callback = _free_value
+    except BaseException as error:
+        return _error(args.callback_error, error)
+    return NULL
+
+
+cdef PJRT_Error *_python_put(PJRT_KeyValuePutCallback_Args *args) noexcept with gil:
+    try:
+        (<object>args.user_arg).put(_key(args.key, args.key_size), <bytes>args.value[:args.value_size])
+    except BaseException as error:
+        return _error(args.callback_error, error)
+    return NULL
+
+
+cdef str _key(const char *key, size_t size):
+    """Return a key as text; bytes that are not UTF-8 stay distinct."""
+    return (<bytes>key[:size]).decode("utf-8", "surrogateescape")
+
+
+cdef char *_copied(value, size_t *size) except NULL:
+    cdef bytes data = bytes(value)
+    cdef char *copy = <char *>malloc(len(data) or 1)
+    if copy == NULL:
+        raise MemoryError(f"no {len(data)} bytes of memory for a value of the key-value store")
+    memcpy(copy, <char *>data, len(data))
+    size[0] = len(data)
+    return copy
+
+
+cdef void _free_value(char *value) noexcept nogil:
+    free(value)
+
+
+cdef PJRT_Error *_error(PJRT_CallbackError *make_error, raised):
+    """Return an exception as an error of the plugin's own kind."""
+    error = from_author(raised)
+    cdef bytes message = error.message.encode()
+    return make_error[0](<PJRT_Error_Code><int>error.code, message, len(message))

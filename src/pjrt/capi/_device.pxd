@@ -1,7 +1,6 @@
+from pjrt.capi._api cimport NamedValues
 from pjrt.capi._gen_abi cimport PJRT_Device, PJRT_DeviceDescription, PJRT_Memory
-from pjrt.capi._scope cimport Borrowed, ClientScope, Scope
-from pjrt.capi._values cimport NamedValues
-
+from pjrt.capi._scope cimport Borrowed, ClientScope, Handle, Native, Scope
 
 cdef class DescriptionCore(Borrowed):
     cdef str _text
@@ -23,3 +22,10 @@ cdef object new_memory_space(ClientScope scope, PJRT_Memory *native)
 cdef PJRT_Device *native_device(ClientScope scope, object device) except? NULL
 cdef PJRT_Memory *native_memory(ClientScope scope, object memory_space) except? NULL
 cdef NamedValues payload_values(object error)
+
+
+cdef object buffer_layout(Handle buffer)
+cdef object client_layout(Native client, object element_type, object shape)
+cdef object topology_layout(Native topology, object element_type, object shape)
+cdef tuple output_layouts(Handle executable)
+cdef tuple parameter_layouts(Handle executable)

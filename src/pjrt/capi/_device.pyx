@@ -1,24 +1,26 @@
-"""Devices, their descriptions and their memory spaces.
+"""Devices, their descriptions and their memory spaces; and how arrays lie on them.
 
 The plugin owns all of them for as long as its client or topology lives, so there is nothing to free here. What never
 changes is read once; names and numbers are read at once, because they are shown after the client was closed, too.
 """
 
 cimport cython
+from libc.stdint cimport int64_t
 
-from pjrt.capi._api cimport count, start, text
+from pjrt.capi._api cimport (
+    Block, NamedValues, count, deleter_t, int64_block, read_named_values, start, take_blob, text, whole
+)
 from pjrt.capi._gen_abi cimport *
-from pjrt.capi._getter cimport Constant, Getter
-from pjrt.capi._pin cimport Pin
-from pjrt.capi._scope cimport Borrowed, ClientScope, ClosableHandle, Handle, Scope
-from pjrt.capi._values cimport NamedValues, read_named_values, whole
+from pjrt.capi._scope cimport Borrowed, ClientScope, ClosableHandle, Constant, Getter, Handle, Native, Pin, Scope
 
 from pjrt.api.checks import expect
 from pjrt.api.device import AllocatorStats, AsyncTrackingEvent, Device, DeviceDescription
+from pjrt.api.element_type import ElementType
 from pjrt.api.errors import InternalError, InvalidArgumentError, PjrtError, UnimplementedError
+from pjrt.api.shape_spec import TiledLayout
 from pjrt.api.device import MemorySpace, MemorySpaceDescription
-from pjrt.capi._documented import documented
-from pjrt.capi._getter import read_constants
+from pjrt.api.shape_spec import expect_shape
+from pjrt.capi._scope import documented, read_constants
 
 cdef size_t _NO_DEFAULT = <size_t>-1
 cdef Getter _DESCRIPTION_TEXT = Getter("PJRT_DeviceDescription_ToString")  # DeviceDescription.__str__
@@ -271,3 +273,90 @@ cdef PJRT_Memory *native_memory(ClientScope scope, memory_space) except? NULL:
 cdef NamedValues payload_values(error):
     """Return the payloads of an error that goes to the plugin."""
     return NamedValues(error.payloads, "the payloads of an error")
+
+
+# The Layouts extension: how arrays lie on devices when the plugin chooses.
+
+
+cdef object _read_layout(Native native, PJRT_Layouts_MemoryLayout *layout):
+    """Return a layout, parsed from XLA's spelling."""
+    cdef PJRT_Layouts_MemoryLayout_Serialize_Args args
+    start(&args, PJRT_Layouts_MemoryLayout_Serialize_Args_STRUCT_SIZE)
+    args.layout = layout
+    native.call(SLOT_PJRT_Layouts_MemoryLayout_Serialize, &args)
+    spelling = take_blob(
+        args.serialized_bytes,
+        args.serialized_bytes_size,
+        "a layout",
+        args.serialized_layout,
+        <deleter_t>args.serialized_layout_deleter,
+    )
+    return TiledLayout.parse(spelling.decode(errors="replace"))
+
+
+cdef object _take_layout(Native native, PJRT_Layouts_MemoryLayout *layout):
+    """Return a layout that the plugin made for the caller, and free it."""
+    cdef PJRT_Layouts_MemoryLayout_Destroy_Args args
+    try:
+        return _read_layout(native, layout)
+    finally:
+        start(&args, PJRT_Layouts_MemoryLayout_Destroy_Args_STRUCT_SIZE)
+        args.layout = layout
+        native.call(SLOT_PJRT_Layouts_MemoryLayout_Destroy, &args)
+
+
+cdef object buffer_layout(Handle buffer):
+    """Return the layout of a buffer."""
+    cdef PJRT_Layouts_PJRT_Buffer_MemoryLayout_Args args
+    start(&args, PJRT_Layouts_PJRT_Buffer_MemoryLayout_Args_STRUCT_SIZE)
+    args.buffer = <PJRT_Buffer *>buffer.use()
+    buffer.call(SLOT_PJRT_Layouts_PJRT_Buffer_MemoryLayout, &args)
+    return _take_layout(buffer.scope, args.layout)
+
+
+cdef object client_layout(Native client, element_type, shape):
+    """Return the layout that a client's devices give to an array."""
+    cdef PJRT_Layouts_PJRT_Client_GetDefaultLayout_Args args
+    cdef Block dims = int64_block(expect_shape(shape))
+    start(&args, PJRT_Layouts_PJRT_Client_GetDefaultLayout_Args_STRUCT_SIZE)
+    args.client = <PJRT_Client *>client.use()
+    args.type = <PJRT_Buffer_Type><int>expect(element_type, ElementType, "an element type as pjrt.ElementType")
+    args.dims = <int64_t *>dims.data
+    args.num_dims = len(shape)
+    client.call(SLOT_PJRT_Layouts_PJRT_Client_GetDefaultLayout, &args)
+    return _take_layout(client, args.layout)
+
+
+cdef object topology_layout(Native topology, element_type, shape):
+    """Return the layout that a topology's devices give to an array."""
+    cdef PJRT_Layouts_PJRT_Topology_GetDefaultLayout_Args args
+    cdef Block dims = int64_block(expect_shape(shape))
+    start(&args, PJRT_Layouts_PJRT_Topology_GetDefaultLayout_Args_STRUCT_SIZE)
+    args.topology_description = <PJRT_TopologyDescription *>topology.use()
+    args.type = <PJRT_Buffer_Type><int>expect(element_type, ElementType, "an element type as pjrt.ElementType")
+    args.dims = <int64_t *>dims.data
+    args.num_dims = len(shape)
+    topology.call(SLOT_PJRT_Layouts_PJRT_Topology_GetDefaultLayout, &args)
+    return _take_layout(topology, args.layout)
+
+
+cdef tuple output_layouts(Handle executable):
+    """Return the layouts of an executable's results; they stay the plugin's."""
+    cdef PJRT_Layouts_PJRT_Executable_GetOutputLayouts_Args args
+    cdef size_t index
+    start(&args, PJRT_Layouts_PJRT_Executable_GetOutputLayouts_Args_STRUCT_SIZE)
+    args.executable = <PJRT_Executable *>executable.use()
+    executable.call(SLOT_PJRT_Layouts_PJRT_Executable_GetOutputLayouts, &args)
+    number = count(args.num_outputs, args.layouts, "the layouts of the results")
+    return tuple([_read_layout(executable.scope, args.layouts[index]) for index in range(number)])
+
+
+cdef tuple parameter_layouts(Handle executable):
+    """Return the layouts that an executable expects of its parameters; they stay the plugin's."""
+    cdef PJRT_Layouts_PJRT_Executable_GetParameterLayouts_Args args
+    cdef size_t index
+    start(&args, PJRT_Layouts_PJRT_Executable_GetParameterLayouts_Args_STRUCT_SIZE)
+    args.executable = <PJRT_Executable *>executable.use()
+    executable.call(SLOT_PJRT_Layouts_PJRT_Executable_GetParameterLayouts, &args)
+    number = count(args.num_parameters, args.layouts, "the layouts of the parameters")
+    return tuple([_read_layout(executable.scope, args.layouts[index]) for index in range(number)])

@@ -1,24 +1,22 @@
 """Plugins: vendors' libraries, and the table of functions that each returns."""
 
-cimport cython
-from libc.stdint cimport int64_t
-
-from pjrt.capi._api cimport Api, start
-from pjrt.capi._client cimport create_client
-from pjrt.capi._gen_abi cimport *
-from pjrt.capi._scope cimport Scope
-from pjrt.capi._topology cimport create_topology, deserialize_topology
-from pjrt.capi._values cimport read_named_values
-
 import os
 import threading
 from pathlib import Path
+
+cimport cython
+from libc.stdint cimport int64_t
+
+from pjrt.capi._api cimport Api, read_named_values, start
+from pjrt.capi._client cimport create_client, create_topology, deserialize_topology
+from pjrt.capi._gen_abi cimport *
+from pjrt.capi._scope cimport Scope
 
 from pjrt.api.errors import FailedPreconditionError, InvalidArgumentError, NotFoundError, PjrtError, UnimplementedError
 from pjrt.api.plugin import Plugin
 from pjrt.capi._capabilities import of_plugin
 from pjrt.capi._dlopen import check_library_file, open_plugin_library
-from pjrt.capi._documented import documented
+from pjrt.capi._scope import documented
 from pjrt.capi.layer.environment import with_layers
 from pjrt.system import is_noexec, library_symbol
 
@@ -117,7 +115,7 @@ cdef class PluginCore:
 
     def runtime_abi_version(self, serialized):
         """Return a runtime's ABI version, from what ``to_proto`` returned (``PJRT_RuntimeAbiVersion_FromProto``)."""
-        from pjrt.capi._abi_version import runtime_version_from_proto
+        from pjrt.capi._extensions import runtime_version_from_proto
 
         return runtime_version_from_proto(self.scope, serialized)
 
@@ -125,7 +123,7 @@ cdef class PluginCore:
         """Return an executable's ABI version, from what ``to_proto`` returned
         (``PJRT_ExecutableAbiVersion_FromProto``).
         """
-        from pjrt.capi._abi_version import executable_version_from_proto
+        from pjrt.capi._extensions import executable_version_from_proto
 
         return executable_version_from_proto(self.scope, serialized)
 
@@ -135,7 +133,7 @@ cdef class PluginCore:
         Args:
             serialized: the bytes of ``Executable.serialize``, or of the last phase of a ``PhaseCompiler``.
         """
-        from pjrt.capi._tpu_executable import tpu_executable
+        from pjrt.capi._extensions import tpu_executable
 
         return tpu_executable(self.scope, serialized)
 
@@ -146,7 +144,7 @@ cdef class PluginCore:
         Args:
             serialized: environments to start from; settings that are missing there have the compiler's default.
         """
-        from pjrt.capi._tpu_executable import compilation_environments
+        from pjrt.capi._extensions import compilation_environments
 
         return compilation_environments(self.scope, serialized)
 
@@ -158,17 +156,17 @@ cdef class PluginCore:
             environments: a serialized ``xla.CompilationEnvironmentsProto``; settings that are missing there have the
                 compiler's default.
         """
-        from pjrt.capi._tpu_executable import compiler_setting
+        from pjrt.capi._extensions import compiler_setting
 
         return compiler_setting(self.scope, name, environments)
 
     def profiler(self, options=b""):
-        from pjrt.capi._profiler import new_profiler
+        from pjrt.capi._extensions import new_profiler
 
         return new_profiler(self.scope, options)
 
     def compile_triton(self, module, arch_name, *, num_warps, num_ctas, num_stages):
-        from pjrt.capi._triton import compile_triton
+        from pjrt.capi._extensions import compile_triton
 
         return compile_triton(self.scope, module, arch_name, num_warps, num_ctas, num_stages)
 

@@ -1,8 +1,9 @@
+cimport cython
+from cpython.buffer cimport Py_buffer
 from cpython.ref cimport PyObject
 
 from pjrt.capi._api cimport Api
-from pjrt.capi._gen_abi cimport PJRT_Device, PJRT_Memory
-
+from pjrt.capi._gen_abi cimport PJRT_Api, PJRT_Device, PJRT_Error, PJRT_Event, PJRT_Memory
 
 cdef extern from "pjrt_support/lanes.h" nogil:
     ctypedef struct pjrt_link:
@@ -87,3 +88,85 @@ cdef class ClosableHandle(Handle):
 
 
 cdef Scope free_scope(Scope scope)
+
+
+cdef class Pin:
+    cdef Scope scope
+
+    @staticmethod
+    cdef Pin of(Scope scope)
+
+
+cdef class HostMemory:
+    """Memory of a Python object, held until the object is dropped."""
+    cdef Py_buffer view
+    cdef bint held
+
+    @staticmethod
+    cdef HostMemory of(object source, bint writable, str what)
+    cdef void *at(self, ssize_t offset, ssize_t size) except NULL
+
+
+cdef class Question:
+    cdef size_t slot
+    cdef size_t size
+    cdef int kind
+    cdef size_t handle_at
+    cdef size_t answer_at
+    cdef size_t length_at
+    cdef size_t owner_at
+    cdef size_t deleter_at
+    cdef str what
+    cdef object cls
+    cdef str name
+    cdef bint binary
+    cdef str doc
+
+    @cython.final
+    cdef int check(self, object instance) except -1
+    @cython.final
+    cdef object ask(self, Native native)
+    @cython.final
+    cdef object _read(self, Native native, const char *args)
+
+
+cdef class Getter(Question):
+    pass
+
+
+cdef class Constant(Question):
+    pass
+
+
+cdef extern from "pjrt_support/wait.h" nogil:
+    ctypedef struct pjrt_wait:
+        const PJRT_Api *api
+        PJRT_Error *error
+        pjrt_wait *failed_before
+    pjrt_wait *pjrt_wait_new(const PJRT_Api *api)
+    void pjrt_wait_acquire(pjrt_wait *wait)
+    void pjrt_wait_release(pjrt_wait *wait)
+    void *pjrt_wait_finish(pjrt_wait *wait, PJRT_Error *error)
+    bint pjrt_wait_is_done(pjrt_wait *wait)
+    bint pjrt_wait_watch(pjrt_wait *wait, void *watcher)
+    bint pjrt_wait_block(pjrt_wait *wait, double seconds)
+
+
+cdef class Event:
+    cdef Scope scope
+    cdef Api api
+    cdef PJRT_Event *native
+    cdef pjrt_pointer wait  # a pjrt_wait, set once, and again only after a failure
+    cdef pjrt_wait *failed
+    cdef pjrt_counter watchers
+
+    @staticmethod
+    cdef Event of(Scope scope, PJRT_Event *native)
+    cdef int register(self, object watcher) except -1
+    cdef pjrt_wait *_waiting(self) except NULL
+    cdef int _start_waiting(self, pjrt_wait *wait) except -1
+    cdef void _stop_waiting(self, pjrt_wait *wait) noexcept
+
+
+cdef object lazy_future(Scope scope, PJRT_Event *event, object value)
+cdef object eager_future(Scope scope, PJRT_Event *event, object value, object keep)

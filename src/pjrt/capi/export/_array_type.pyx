@@ -6,7 +6,7 @@ What no array has is an error of the framework, and not of the device: it has th
 from libc.stdint cimport int64_t
 
 from pjrt.capi._gen_abi cimport *
-from pjrt.capi._values cimport read_int64s, read_layout
+from pjrt.capi._api cimport read_int64s, read_layout
 
 from pjrt.api.element_type import ElementType
 from pjrt.api.errors import InvalidArgumentError

@@ -1,5 +1,5 @@
 from pjrt.capi._gen_abi cimport *
-from pjrt.capi._values cimport Block, NativeLayout
+from pjrt.capi._api cimport Block, NativeLayout
 from pjrt.capi.export._client cimport ClientRecord
 from pjrt.capi.export._gen_handles cimport BufferHandle
 from pjrt.capi.export._handle_data cimport HandleData

@@ -7,9 +7,9 @@ execution on a value path has no buffer in Python until something other than an 
 cimport cython
 from libc.stdint cimport int64_t, uintptr_t
 
-from pjrt.capi._gate cimport gate_enter, gate_leave
+from pjrt.capi._api cimport gate_enter, gate_leave
 from pjrt.capi._gen_abi cimport *
-from pjrt.capi._values cimport Block, NativeLayout, int64_block, native_layout
+from pjrt.capi._api cimport Block, NativeLayout, int64_block, native_layout
 from pjrt.capi.export._array_type cimport stated_element_type, stated_layout, stated_shape
 from pjrt.capi.export._client cimport ClientRecord
 from pjrt.capi.export._device cimport device_of, memory_space_of

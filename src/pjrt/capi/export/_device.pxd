@@ -1,5 +1,5 @@
 from pjrt.capi._gen_abi cimport *
-from pjrt.capi._values cimport Block
+from pjrt.capi._api cimport Block
 from pjrt.capi.export._gen_handles cimport DeviceDescriptionHandle, DeviceHandle, MemoryHandle
 from pjrt.capi.export._handle_data cimport HandleData
 

@@ -5,7 +5,7 @@ from libc.stdint cimport int64_t
 from libc.string cimport memcpy
 
 from pjrt.capi._gen_abi cimport *
-from pjrt.capi._values cimport NamedValues
+from pjrt.capi._api cimport NamedValues
 from pjrt.capi.export._gen_handles cimport ExecutableHandle
 from pjrt.capi.export._handle_data cimport HandleData
 from pjrt.capi.export._owned_bytes cimport give_bytes

@@ -5,7 +5,7 @@ Each method copies a value and sets the two fields, start and length, by which t
 
 from libc.stdint cimport uintptr_t
 
-from pjrt.capi._values cimport Block, NamedValues, int64_block
+from pjrt.capi._api cimport Block, NamedValues, int64_block
 
 
 cdef class HandleData:

@@ -5,7 +5,7 @@ from cpython.list cimport PyList_GET_ITEM
 from libc.stdint cimport uintptr_t
 
 from pjrt.capi._gen_abi cimport *
-from pjrt.capi._values cimport Block
+from pjrt.capi._api cimport Block
 from pjrt.capi.export._buffer cimport BufferRecord, BufferTemplate, buffer_record
 from pjrt.capi.export._client cimport ClientRecord, client_record
 from pjrt.capi.export._device cimport device_of

@@ -8,9 +8,9 @@ the framework gets an error, because Python cannot be called any more.
 
 from cpython.ref cimport Py_DECREF, Py_INCREF
 
-from pjrt.capi._gate cimport gate_enter, gate_leave
+from pjrt.capi._api cimport gate_enter, gate_leave
 from pjrt.capi._gen_abi cimport *
-from pjrt.capi._values cimport read_named_values
+from pjrt.capi._api cimport read_named_values
 
 import logging
 import threading

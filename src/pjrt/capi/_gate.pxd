@@ -1,2 +1,0 @@
-cdef bint gate_enter() noexcept nogil
-cdef void gate_leave() noexcept nogil

@@ -1,2 +1,0 @@
-cdef void *ticket_for(object thing) except NULL
-cdef object redeem(void *ticket)
