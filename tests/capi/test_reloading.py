@@ -17,7 +17,7 @@ from waiting import wait_until
 
 import pjrt
 from pjrt import capi
-from pjrt.capi import _dlopen
+from pjrt.capi import library_files
 
 
 @pytest.fixture
@@ -70,7 +70,7 @@ def test_nobody_else_opens_the_copy_that_is_loaded(tmp_path: Path) -> None:
     before = os.umask(0)
     try:
         with ThreadPoolExecutor(1) as pool:
-            copying = pool.submit(_dlopen._copy_beside, str(pipe))
+            copying = pool.submit(library_files._copy_beside, str(pipe))
             with pipe.open("r+b", buffering=0) as source:  # waits for no reader
                 wait_until(lambda: copying.done() or len(list(tmp_path.iterdir())) == 2)
                 modes = [path.stat().st_mode for path in tmp_path.iterdir() if path != pipe]

@@ -34,9 +34,8 @@ from pjrt.api.key_value_store import ProcessInfo
 from pjrt.api.shape_spec import ShapeSpec, expect_shape
 from pjrt.api.topology import TopologyDescription
 from pjrt.capi._api import close_at_exit
-from pjrt.capi._capabilities import of_devices
-from pjrt.capi._out_of_memory import explained
 from pjrt.capi._program import doubted, prepared
+from pjrt.capi._reports import device_capabilities, explained_out_of_memory
 from pjrt.capi._scope import documented, read_constants
 
 @cython.no_gc_clear
@@ -344,7 +343,7 @@ cdef class ClientCore(ClientScope):
 
     cdef object explain(self, error):
         # From the __dict__: where reading the devices failed, reading them again would fail again, and be explained.
-        return explained(error, self.__dict__.get("addressable_devices", ()), self.options)
+        return explained_out_of_memory(error, self.__dict__.get("addressable_devices", ()), self.options)
 
 
 cdef tuple _row(int *ids, int replica, int num_partitions):
@@ -371,7 +370,7 @@ class PluginClient(ClientCore, Client):
         except UnimplementedError:
             topology = None
         kinds = tuple(dict.fromkeys(space.kind for space in self.memory_spaces))
-        return of_devices((<ClientCore>self).api, self.attributes, topology, kinds)
+        return device_capabilities((<ClientCore>self).api, self.attributes, topology, kinds)
 
     def supports(self, program, options=None, *, effort=None):
         from pjrt.api.capability import try_compiling
@@ -547,7 +546,7 @@ class PluginTopology(TopologyCore, TopologyDescription):
     @property
     def capabilities(self):
         cdef TopologyCore core = <TopologyCore>self
-        return of_devices(core.scope.api, core.attributes_of_plugin, self, None)
+        return device_capabilities(core.scope.api, core.attributes_of_plugin, self, None)
 
     def supports(self, program, options=None, *, effort=None):
         from pjrt.api.capability import try_compiling

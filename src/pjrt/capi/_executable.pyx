@@ -35,6 +35,7 @@ from pjrt.api.loaded_executable import LoadedExecutable
 from pjrt.api.program import Program
 from pjrt.api.buffer import CopyToDeviceStream
 from pjrt.capi._parameters import parameters_of
+from pjrt.capi._program import parameters_of
 from pjrt.capi._scope import documented
 
 cdef size_t _LARGEST_PROGRAM = <size_t>1 << 36

@@ -25,7 +25,9 @@ from pjrt.api.program import Program
 from pjrt.api.executable import TpuExecutable
 from pjrt.api.topology import TpuTopology
 from pjrt.capi._ffi_handler import address_of
-from pjrt.capi._program import doubted, prepared
+from pjrt.capi._program import doubted
+from pjrt.capi._program import prepared
+from pjrt.capi._program import address_of
 from pjrt.capi._scope import documented
 
 # The AbiVersion extension: whether a serialized executable fits a runtime.

@@ -14,10 +14,10 @@ from pjrt.capi._scope cimport Scope
 
 from pjrt.api.errors import FailedPreconditionError, InvalidArgumentError, NotFoundError, PjrtError, UnimplementedError
 from pjrt.api.plugin import Plugin
-from pjrt.capi._capabilities import of_plugin
-from pjrt.capi._dlopen import check_library_file, open_plugin_library
+from pjrt.capi._reports import plugin_capabilities
 from pjrt.capi._scope import documented
 from pjrt.capi.layer.environment import with_layers
+from pjrt.capi.library_files import check_library_file, open_plugin_library
 from pjrt.system import is_noexec, library_symbol
 
 cdef extern from "Python.h":
@@ -177,7 +177,7 @@ class LoadedPlugin(PluginCore, Plugin):
 
     @property
     def capabilities(self):
-        return of_plugin((<PluginCore>self).api, self.attributes)
+        return plugin_capabilities((<PluginCore>self).api, self.attributes)
 
 
 def _located(error, path, what, advice):

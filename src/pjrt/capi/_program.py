@@ -1,4 +1,4 @@
-"""Programs in a version that the plugin can read.
+"""Programs on the way to a plugin and back: in a version that it can read, with handlers, and their parameters.
 
 A program newer than the plugin's StableHLO is written at the plugin's version, which its attributes state. That needs
 jaxlib. Without it, and for a program of another dialect, of which no portable artifact can be made, the program is sent
@@ -7,10 +7,18 @@ as it is, and the plugin judges.
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
 from pjrt.api.device import Attributes
-from pjrt.api.errors import FailedPreconditionError, PjrtError
+from pjrt.api.errors import FailedPreconditionError, InvalidArgumentError, PjrtError, UnimplementedError
+from pjrt.api.executable import Executable
 from pjrt.api.program import AnyProgram, Program, ProgramFormat
 from pjrt.api.shape_spec import Shapes
+
+if TYPE_CHECKING:
+    from pjrt.stablehlo.hlo_parameters import HloParameter
 
 _VERSION = "stablehlo_current_version"
 
@@ -59,3 +67,71 @@ def doubted(error: PjrtError, program: Program | None, doubt: PjrtError | None) 
             f"The program was sent as it is, because it could not be written at the plugin's StableHLO version: {doubt}"
         )
     return error
+
+
+# The C API has no function for the parameters of an executable: they are those of its optimized program.
+
+
+def parameters_of(executable: Executable) -> Sequence[HloParameter]:
+    """Return the names, types and shapes of the parameters; a name is empty where it is unknown.
+
+    Raises:
+        UnimplementedError: the plugin does not report the optimized program, or reports it in its own format.
+    """
+    from pjrt import stablehlo
+    from pjrt.stablehlo.entry import shape_spec
+    from pjrt.stablehlo.hlo_parameters import HloParameter, hlo_parameters
+
+    program = executable.optimized_program()
+    if program.format in (ProgramFormat.HLO, ProgramFormat.HLO_WITH_CONFIG):
+        return hlo_parameters(program)
+    if program.format != ProgramFormat.MLIR:
+        raise UnimplementedError(
+            f"the parameters of {executable.name!r} are unknown: the plugin reports the optimized program as "
+            f"'{program.format}', expected hlo or mlir; give the arguments by position, as numpy arrays"
+        )
+    signature = stablehlo.signature(program, trusted=True)
+    specs = [shape_spec(argument.type) for argument in signature.arguments]
+    if None in specs:
+        raise UnimplementedError(
+            f"the parameters of {executable.name!r} are not all arrays of static shape; give the arguments by position"
+        )
+    return [
+        HloParameter(argument.name, spec)
+        for argument, spec in zip(signature.arguments, specs, strict=True)
+        if spec is not None
+    ]
+
+
+# FFI handlers as the addresses that plugins take: of compiled handlers, and of Python functions.
+
+_GPUS = ("cuda", "rocm")
+"""The platforms where a Python function gets addresses on the device, and a stream."""
+
+
+def address_of(handler: Callable[..., Any] | int, traits: int, platform: str) -> int:
+    """Return the address of a handler: of a Python function the same one each time, so that it can be registered again.
+
+    Raises:
+        InvalidArgumentError: the handler is neither an address nor a function.
+        UnimplementedError: the handler is a function, and programs of the platform run in other memory than the host's
+            and that of a GPU.
+    """
+    if isinstance(handler, int) and handler > 0:
+        return handler
+    if not callable(handler):
+        raise InvalidArgumentError(f"expected the address of an FFI handler or a Python function, found {handler!r}")
+    if platform == "tpu":
+        raise UnimplementedError(
+            "a Python function cannot be a handler on 'tpu', whose buffers are not in the host's memory; "
+            "give the address of a compiled handler"
+        )
+    from pjrt.devices.xla.ffi_handler import handler_of
+
+    return handler_of(handler, traits, on_device=platform in _GPUS)
+
+
+def function_at(address: int) -> Callable[..., Any] | None:
+    """Return the Python function of a handler, or ``None`` for a handler that is no Python function of this process."""
+    module = sys.modules.get("pjrt.devices.xla.ffi_handler")  # until it is imported no function is a handler
+    return None if module is None else module.function_at(address)

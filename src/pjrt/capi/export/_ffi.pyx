@@ -12,7 +12,7 @@ from pjrt.capi.export._trampolines cimport define_plugin_trampoline, plugin_tram
 import threading
 
 from pjrt.api.errors import AlreadyExistsError
-from pjrt.capi._ffi_handler import function_at
+from pjrt.capi._program import function_at
 
 cdef enum:
     _REGISTER_TYPE = 5

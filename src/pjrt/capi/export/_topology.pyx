@@ -15,7 +15,7 @@ from pjrt.capi.export._program cimport read_options, read_program
 from pjrt.capi.export._trampolines cimport keep, put, trampoline
 
 from pjrt.api.program import from_caller
-from pjrt.capi._capabilities import stated
+from pjrt.capi._reports import stated_capabilities
 
 
 cdef class TopologyRecord:
@@ -28,7 +28,7 @@ cdef class TopologyRecord:
         record.data = data
         record.descriptions = [DeviceDescriptionRecord.of(each) for each in topology.device_descriptions]
         addresses = [<uintptr_t>&(<DeviceDescriptionRecord>each).handle for each in record.descriptions]
-        attributes = {**topology.attributes, **stated(topology if client is None else client)}
+        attributes = {**topology.attributes, **stated_capabilities(topology if client is None else client)}
         handle.record = <void *>record
         data.add_string(platform_name or topology.platform_name, &handle.platform_name, &handle.platform_name_size)
         data.add_string(topology.platform_version, &handle.platform_version, &handle.platform_version_size)

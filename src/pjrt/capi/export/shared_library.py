@@ -10,7 +10,7 @@ import sys
 import sysconfig
 from pathlib import Path
 
-from pjrt.capi.library_settings import library_of, read_settings, write_with_settings
+from pjrt.capi.library_files import library_of, read_settings, write_with_settings
 from pjrt.system import python_library
 
 _MARK = b"PJRT-EXPORT-SETTINGS\n"

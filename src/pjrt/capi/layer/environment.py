@@ -63,7 +63,7 @@ def library_with_layers(library: Path) -> Path:
     if not os.environ.get("PJRT_LAYERS"):
         return library
     from pjrt.capi.layer.layer_library import write_layer_library
-    from pjrt.capi.library_settings import check_loadable
+    from pjrt.capi.library_files import check_loadable
 
     folder = tempfile.mkdtemp(prefix="pjrt-layers-")
     atexit.register(shutil.rmtree, folder, ignore_errors=True)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from pjrt.api.errors import InvalidArgumentError, NotFoundError
 from pjrt.capi.layer.stack import LayerOptions, check_layers, library_path, option_text
-from pjrt.capi.library_settings import write_with_settings
+from pjrt.capi.library_files import write_with_settings
 
 _MARK = b"PJRT-LAYER-SETTINGS\n"
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from pjrt.api.errors import InvalidArgumentError, UnimplementedError
-from pjrt.capi.library_settings import library_of
+from pjrt.capi.library_files import library_of
 
 LayerOptions: TypeAlias = Mapping[str, object] | Sequence[Mapping[str, object]] | str
 """The options of a layer: by key; in several groups, such as the rules of ``inject``; or as text."""

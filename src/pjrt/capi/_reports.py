@@ -1,18 +1,20 @@
-"""Capabilities of a plugin's devices, from its attributes, functions and extensions, and from facts of the devices.
+"""What a plugin reports: the capabilities of its devices, and what its allocators say when memory is out.
 
-Where a function is not in the table, its feature is missing. A function in the table may still be unimplemented; an
-exported device of this package declares that in the attribute ``pjrt.capabilities``, which counts before the rest.
+Capabilities are read from attributes, functions and extensions, and from facts of the devices. Where a function is not
+in the table, its feature is missing. A function in the table may still be unimplemented; an exported device of this
+package declares that in the attribute ``pjrt.capabilities``, which counts before the rest.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import json
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from pjrt.api.capability import ATTRIBUTE, Capabilities, Feature
-from pjrt.api.device import Attributes, DeviceDescription, NamedValue
-from pjrt.api.errors import PjrtError
+from pjrt.api.device import Attributes, Device, DeviceDescription, NamedValue
+from pjrt.api.errors import PjrtError, ResourceExhaustedError
 
 _FUNCTIONS = {
     Feature.ALIAS_BUFFERS: ("PJRT_Client_CreateAliasBuffer", "PJRT_Client_FulfillAliasBuffer"),
@@ -37,7 +39,7 @@ _NO_VARIANTS = frozenset({"xla_version", ATTRIBUTE})
 _LONGEST_VARIANT = 100
 
 
-def of_plugin(api: Any, attributes: Attributes) -> Capabilities:
+def plugin_capabilities(api: Any, attributes: Attributes) -> Capabilities:
     """Return the capabilities that a plugin reports without a device.
 
     Args:
@@ -52,7 +54,9 @@ def of_plugin(api: Any, attributes: Attributes) -> Capabilities:
     return missing.completed(Capabilities.from_attributes(attributes)).completed(inferred)
 
 
-def of_devices(api: Any, attributes: Attributes, topology: Any, memory_kinds: Sequence[str] | None) -> Capabilities:
+def device_capabilities(
+    api: Any, attributes: Attributes, topology: Any, memory_kinds: Sequence[str] | None
+) -> Capabilities:
     """Return the capabilities that a plugin reports for devices.
 
     Args:
@@ -62,7 +66,9 @@ def of_devices(api: Any, attributes: Attributes, topology: Any, memory_kinds: Se
         memory_kinds: the kinds of the devices' memory, if they are known.
     """
     if topology is None:
-        return Capabilities(memory_kinds=tuple(memory_kinds or ()) or None).completed(of_plugin(api, attributes))
+        return Capabilities(memory_kinds=tuple(memory_kinds or ()) or None).completed(
+            plugin_capabilities(api, attributes)
+        )
     try:
         own_attributes = topology.attributes
     except PjrtError:
@@ -73,10 +79,10 @@ def of_devices(api: Any, attributes: Attributes, topology: Any, memory_kinds: Se
         memory_kinds=tuple(memory_kinds or _memory_kinds(descriptions)) or None,
         variants={**_facts(own_attributes), **_variants(descriptions)},
     )
-    return facts.completed(of_plugin(api, {**attributes, **own_attributes}))
+    return facts.completed(plugin_capabilities(api, {**attributes, **own_attributes}))
 
 
-def stated(of: Any) -> dict[str, NamedValue]:
+def stated_capabilities(of: Any) -> dict[str, NamedValue]:
     """Return the attribute by which an exported topology declares its capabilities; nothing where reading them fails.
 
     Args:
@@ -120,3 +126,42 @@ def _facts(attributes: Attributes) -> dict[str, NamedValue]:
         and isinstance(value, (str, int, float, bool))
         and not (isinstance(value, str) and (len(value) > _LONGEST_VARIANT or "\n" in value))
     }
+
+
+def explained_out_of_memory(
+    error: PjrtError, devices: Iterable[Device], options: Mapping[str, Any]
+) -> ResourceExhaustedError:
+    """Return an out-of-memory error with the state of the allocators and the client's options.
+
+    Programs find both as payloads; people read them in a note of the exception.
+    """
+    stats = _allocator_stats(devices)
+    payloads = dict(error.payloads)
+    payloads["pjrt.client_options"] = json.dumps(options, default=str).encode()
+    payloads["pjrt.allocator_stats"] = json.dumps(stats).encode()
+    explanation = ResourceExhaustedError(error.message, payloads=payloads)
+    lines = [f"{device}: {_in_use(values)}" for device, values in stats.items()]
+    explanation.add_note("\n".join([*lines, f"options of the client: {options or 'none given'}"]))
+    return explanation
+
+
+def _allocator_stats(devices: Iterable[Device]) -> dict[str, dict[str, int]]:
+    all_stats = {}
+    for device in devices:
+        try:
+            stats = device.memory_stats()
+        except PjrtError:
+            continue
+        all_stats[str(device)] = {name: value for name, value in stats._asdict().items() if value is not None}
+    return all_stats
+
+
+def _in_use(stats: Mapping[str, int]) -> str:
+    """Return the figures of an allocator that the plugin reports, in one line."""
+    limit = stats.get("bytes_limit")
+    of = "" if limit is None else f" of {limit:,}"
+    line = f"{stats['bytes_in_use']:,}{of} bytes in use"
+    for name in ("peak_bytes_in_use", "largest_free_block_bytes", "num_allocs"):
+        if stats.get(name) is not None:
+            line += f", {name} {stats[name]:,}"
+    return line
