@@ -1,5 +1,5 @@
-from pjrt.capi._gen_abi cimport PJRT_Buffer, PJRT_Client
-from pjrt.capi._scope cimport ClientScope, Handle, pjrt_counter, pjrt_pointer
+from pjrt.capi._gen_abi cimport PJRT_Buffer
+from pjrt.capi._scope cimport ClientScope, Handle, pjrt_counter
 
 cdef class BufferCore(Handle):
     cdef pjrt_counter references
@@ -10,20 +10,7 @@ cdef class BufferCore(Handle):
     cdef object _memory_space
 
 
-cdef class ExternalReferenceCore:
-    cdef BufferCore buffer
-    cdef size_t address
-    cdef pjrt_pointer held  # not null until the count was given back
-
-
 cdef object new_buffer(ClientScope scope, PJRT_Buffer *native)
-
-
-cdef object read_array(Handle buffer, object out, object layout)
-cdef object copy_raw(Handle buffer, object out, object offset, object size)
-cdef object copy_raw_later(Handle buffer, object out, object offset, object size)
-
-
 cdef object from_host(ClientScope scope, object array, object device, object memory_space, object layout, object semantics, object on_done)
 cdef object uninitialized(ClientScope scope, object spec, object memory_space)
 cdef object of_error(ClientScope scope, object error, object spec, object memory_space)

@@ -15,7 +15,7 @@ from pjrt.capi._device cimport DeviceCore, MemorySpaceCore, buffer_layout, nativ
 from pjrt.capi._gen_abi cimport *
 from pjrt.capi._scope cimport (
     ClientScope, Event, Getter, Handle, HostMemory, Pin, eager_future, lazy_future, pjrt_counter_add,
-    pjrt_counter_read, pjrt_pointer_take
+    pjrt_counter_read, pjrt_pointer, pjrt_pointer_take
 )
 
 import numpy as np
@@ -294,6 +294,10 @@ class PluginBuffer(BufferCore, Buffer):
 @cython.no_gc_clear
 cdef class ExternalReferenceCore:
     """A count on a buffer; given back with the object at the latest."""
+
+    cdef BufferCore buffer
+    cdef size_t address
+    cdef pjrt_pointer held  # not null until the count was given back
 
     @property
     def pointer(self):

@@ -1,6 +1,6 @@
 from pjrt.capi._api cimport Api
-from pjrt.capi._gen_abi cimport PJRT_Client_Create_Args, PJRT_TopologyDescription
-from pjrt.capi._scope cimport ClientScope, Handle, Native, Scope
+from pjrt.capi._gen_abi cimport PJRT_TopologyDescription
+from pjrt.capi._scope cimport Handle, Native, Scope
 
 cdef object create_client(Api api, object attributes, object store, object options)
 
@@ -12,10 +12,6 @@ cdef class TopologyCore(Native):
     cdef tuple _descriptions
 
 
-cdef object client_topology(Scope scope, PJRT_TopologyDescription *native, object attributes)
 cdef object create_topology(Scope scope, object name, object options, object attributes)
 cdef object deserialize_topology(Scope scope, object serialized, object attributes)
 cdef object own_topology(Scope scope, PJRT_TopologyDescription *native, object attributes)
-
-
-cdef int offer_store(PJRT_Client_Create_Args *args, object store) except -1

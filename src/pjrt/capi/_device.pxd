@@ -2,11 +2,6 @@ from pjrt.capi._api cimport NamedValues
 from pjrt.capi._gen_abi cimport PJRT_Device, PJRT_DeviceDescription, PJRT_Memory
 from pjrt.capi._scope cimport Borrowed, ClientScope, Handle, Native, Scope
 
-cdef class DescriptionCore(Borrowed):
-    cdef str _text
-    cdef tuple _memories
-
-
 cdef class DeviceCore(Borrowed):
     cdef readonly object description
     cdef readonly int id

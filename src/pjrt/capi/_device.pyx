@@ -30,6 +30,9 @@ cdef Getter _MEMORY_TEXT = Getter("PJRT_Memory_ToString")  # MemorySpace.__str__
 cdef class DescriptionCore(Borrowed):
     """A ``PJRT_DeviceDescription`` of a client or a topology."""
 
+    cdef str _text
+    cdef tuple _memories
+
     @property
     def memory_space_descriptions(self):
         if self._memories is None:

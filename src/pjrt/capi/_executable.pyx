@@ -13,7 +13,7 @@ from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy, memset
 
 from pjrt.capi._api cimport (
-    Api, Block, blob, count, deleter_t, element_type, function_t, gate_enter, gate_leave, int64_block, read_int64s,
+    Block, blob, count, deleter_t, element_type, function_t, gate_enter, gate_leave, int64_block, read_int64s,
     read_shape, start, text, whole
 )
 from pjrt.capi._buffer cimport BufferCore, new_buffer
@@ -251,6 +251,8 @@ cdef object _blobs(const char *const *array, const size_t *sizes, size_t number,
 
 # Loaded executables, and their execution.
 
+cdef class ExecuteCall
+
 cdef enum:
     FEW = 32  # pointers that fit the stack; more are allocated
 
@@ -262,6 +264,10 @@ cdef Getter _LOADED_FINGERPRINT = Getter("PJRT_LoadedExecutable_Fingerprint", bi
 @cython.no_gc_clear
 cdef class LoadedExecutableCore(Handle):
     """A ``PJRT_LoadedExecutable``; what does not depend on the devices, its ``executable`` answers."""
+
+    cdef object executable_
+    cdef size_t outputs
+    cdef tuple _devices
 
     @property
     def client(self):
@@ -585,6 +591,11 @@ cdef class ExecuteCall:
 
     ``outlives`` is set where the plugin uses something in them until the execution is complete, not only in the call.
     """
+
+    cdef PJRT_ExecuteOptions options
+    cdef list keep
+    cdef Handle held
+    cdef bint outlives
 
     def __dealloc__(self):
         if self.held is not None:

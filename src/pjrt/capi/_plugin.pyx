@@ -5,7 +5,6 @@ import threading
 from pathlib import Path
 
 cimport cython
-from libc.stdint cimport int64_t
 
 from pjrt.capi._api cimport Api, read_named_values, start
 from pjrt.capi._client cimport create_client, create_topology, deserialize_topology

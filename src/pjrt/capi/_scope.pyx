@@ -20,7 +20,7 @@ from libc.stdint cimport int64_t
 from libc.string cimport memset
 
 from pjrt.capi._api cimport (
-    Api, blob, count, deleter_t, element_type, function_t, gate_enter, gate_leave, read_named_values, read_shape,
+    blob, count, deleter_t, element_type, function_t, gate_enter, gate_leave, read_named_values, read_shape,
     start, take_blob, text
 )
 from pjrt.capi._gen_abi cimport *
