@@ -23,9 +23,9 @@ from pjrt.capi._gen_abi cimport *
 from pjrt.api.checks import expect, expect_int
 from pjrt.api.element_type import ElementType
 from pjrt.api.errors import FailedPreconditionError, InternalError, InvalidArgumentError, PjrtError, UnimplementedError
-from pjrt.api.waits import time_left
 from pjrt.api.shape_spec import StridedLayout, TiledLayout, expect_layout
-from pjrt.capi._gen_functions import EXTENSION_FUNCTIONS, EXTENSIONS, FUNCTIONS
+from pjrt.api.waits import time_left
+from pjrt.capi._gen_functions import EXTENSIONS, EXTENSION_FUNCTIONS, FUNCTIONS
 
 cdef extern from "pjrt_support/inspection.h" nogil:
     ctypedef struct pjrt_memory_range:

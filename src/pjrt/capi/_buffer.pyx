@@ -20,18 +20,16 @@ from pjrt.capi._scope cimport (
 
 import numpy as np
 
-from pjrt.api.buffer import AliasFulfillment
-from pjrt.api.buffer import Buffer, ExternalReference
+from pjrt.api.buffer import AliasFulfillment, Buffer, ExternalReference
 from pjrt.api.checks import expect, expect_array, expect_callable, expect_int, expect_out, unexpected
 from pjrt.api.element_type import ElementType
 from pjrt.api.errors import (
     FailedPreconditionError, InternalError, InvalidArgumentError, PjrtError, ResourceExhaustedError, UnimplementedError
 )
-from pjrt.api.future import Future
 from pjrt.api.buffer import HostBufferSemantics
-from pjrt.api.shape_spec import StridedLayout, TiledLayout, expect_layout
 from pjrt.api.executable import choose_place, default_device
-from pjrt.api.shape_spec import expect_shape, expect_spec
+from pjrt.api.future import Future
+from pjrt.api.shape_spec import StridedLayout, TiledLayout, expect_layout, expect_shape, expect_spec
 from pjrt.capi._scope import documented
 
 # Asked once, and kept in fields: a __dict__ would make every new buffer slower. A field is set once, so that a thread can

@@ -20,17 +20,17 @@ from pjrt.capi._scope cimport (
     pjrt_lanes_close, pjrt_pointer_take
 )
 
-from pjrt.api.program import from_caller
-from pjrt.api.errors import from_author
+from pjrt.api.buffer import HostBufferSemantics
 from pjrt.api.capability import Feature
 from pjrt.api.checks import expect, expect_all, expect_bytes, expect_sequence
 from pjrt.api.client import Client
 from pjrt.api.compile_options import CompileOptions, DeviceAssignment
 from pjrt.api.element_type import ElementType
-from pjrt.api.errors import InternalError, InvalidArgumentError, NotFoundError, PjrtError, UnimplementedError
-from pjrt.api.buffer import HostBufferSemantics
-from pjrt.api.key_value_store import KeyValueStore
-from pjrt.api.key_value_store import ProcessInfo
+from pjrt.api.errors import (
+    InternalError, InvalidArgumentError, NotFoundError, PjrtError, UnimplementedError, from_author
+)
+from pjrt.api.key_value_store import KeyValueStore, ProcessInfo
+from pjrt.api.program import from_caller
 from pjrt.api.shape_spec import ShapeSpec, expect_shape
 from pjrt.api.topology import TopologyDescription
 from pjrt.capi._api import close_at_exit

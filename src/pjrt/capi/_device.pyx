@@ -14,12 +14,12 @@ from pjrt.capi._gen_abi cimport *
 from pjrt.capi._scope cimport Borrowed, ClientScope, ClosableHandle, Constant, Getter, Handle, Native, Pin, Scope
 
 from pjrt.api.checks import expect
-from pjrt.api.device import AllocatorStats, AsyncTrackingEvent, Device, DeviceDescription
+from pjrt.api.device import (
+    AllocatorStats, AsyncTrackingEvent, Device, DeviceDescription, MemorySpace, MemorySpaceDescription
+)
 from pjrt.api.element_type import ElementType
 from pjrt.api.errors import InternalError, InvalidArgumentError, PjrtError, UnimplementedError
-from pjrt.api.shape_spec import TiledLayout
-from pjrt.api.device import MemorySpace, MemorySpaceDescription
-from pjrt.api.shape_spec import expect_shape
+from pjrt.api.shape_spec import TiledLayout, expect_shape
 from pjrt.capi._scope import documented, read_constants
 
 cdef size_t _NO_DEFAULT = <size_t>-1

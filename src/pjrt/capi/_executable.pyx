@@ -25,16 +25,15 @@ from pjrt.capi._scope cimport (
 
 import numpy as np
 
-from pjrt.api.errors import from_author
+from pjrt.api.buffer import CopyToDeviceStream
 from pjrt.api.checks import expect, expect_int, expect_sequence, unexpected
 from pjrt.api.compile_options import CompileOptions, DeviceAssignment
-from pjrt.api.errors import FailedPreconditionError, InternalError, InvalidArgumentError, PjrtError, UnimplementedError
+from pjrt.api.errors import (
+    FailedPreconditionError, InternalError, InvalidArgumentError, PjrtError, UnimplementedError, from_author
+)
 from pjrt.api.executable import CompiledMemoryStats, Executable
-from pjrt.api.loaded_executable import ExecuteContext, ExecuteOptions
-from pjrt.api.loaded_executable import LoadedExecutable
+from pjrt.api.loaded_executable import ExecuteContext, ExecuteOptions, LoadedExecutable
 from pjrt.api.program import Program
-from pjrt.api.buffer import CopyToDeviceStream
-from pjrt.capi._parameters import parameters_of
 from pjrt.capi._program import parameters_of
 from pjrt.capi._scope import documented
 

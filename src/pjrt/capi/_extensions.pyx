@@ -14,20 +14,14 @@ from pjrt.capi._executable cimport ExecutableCore
 from pjrt.capi._gen_abi cimport *
 from pjrt.capi._scope cimport ClientScope, Getter, Handle, Native, Scope, free_scope
 
-from pjrt.api.executable import ExecutableAbiVersion, RuntimeAbiVersion
 from pjrt.api.checks import expect, expect_all, expect_bytes, expect_int, expect_sequence
 from pjrt.api.compile_options import CompileOptions
 from pjrt.api.errors import FailedPreconditionError, InternalError, InvalidArgumentError, PjrtError, UnimplementedError
-from pjrt.api.topology import MultiSliceConfig
-from pjrt.api.topology import PartialProgram, PhaseCompiler, check_phases
+from pjrt.api.executable import ExecutableAbiVersion, RuntimeAbiVersion, TpuExecutable
 from pjrt.api.plugin import Profiler
 from pjrt.api.program import Program
-from pjrt.api.executable import TpuExecutable
-from pjrt.api.topology import TpuTopology
-from pjrt.capi._ffi_handler import address_of
-from pjrt.capi._program import doubted
-from pjrt.capi._program import prepared
-from pjrt.capi._program import address_of
+from pjrt.api.topology import MultiSliceConfig, PartialProgram, PhaseCompiler, TpuTopology, check_phases
+from pjrt.capi._program import address_of, doubted, prepared
 from pjrt.capi._scope import documented
 
 # The AbiVersion extension: whether a serialized executable fits a runtime.

@@ -79,8 +79,8 @@ def parameters_of(executable: Executable) -> Sequence[HloParameter]:
         UnimplementedError: the plugin does not report the optimized program, or reports it in its own format.
     """
     from pjrt import stablehlo
-    from pjrt.stablehlo.entry import shape_spec
     from pjrt.stablehlo.hlo_parameters import HloParameter, hlo_parameters
+    from pjrt.stablehlo.signatures import shape_spec
 
     program = executable.optimized_program()
     if program.format in (ProgramFormat.HLO, ProgramFormat.HLO_WITH_CONFIG):

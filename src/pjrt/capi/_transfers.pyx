@@ -23,18 +23,16 @@ from pjrt.capi._scope cimport (
 
 import numpy as np
 
-from pjrt.api.checks import expect, expect_array
 from pjrt.api.buffer import CrossHostReceive
+from pjrt.api.checks import expect, expect_array
 from pjrt.api.element_type import ElementType
 from pjrt.api.errors import (
     FailedPreconditionError, InternalError, InvalidArgumentError, OutOfRangeError, PjrtError, UnimplementedError
 )
-from pjrt.api.future import Future, Promise
-from pjrt.api.shape_spec import TiledLayout
+from pjrt.api.buffer import AsyncHostToDeviceTransferManager, RawBuffer
 from pjrt.api.executable import default_device
-from pjrt.api.buffer import RawBuffer
-from pjrt.api.shape_spec import ShapeSpec
-from pjrt.api.buffer import AsyncHostToDeviceTransferManager
+from pjrt.api.future import Future, Promise
+from pjrt.api.shape_spec import ShapeSpec, TiledLayout
 from pjrt.capi._scope import documented
 
 # Asynchronous host-to-device transfers: buffers that are filled piece by piece.

@@ -10,8 +10,8 @@ from pjrt.capi.export._host_memory cimport host_memory
 from pjrt.capi.export._trampolines cimport drop, notice_trampoline, put, python_error, quiet_trampoline, trampoline
 
 from pjrt.api.client import Client
-from pjrt.api.key_value_store import ProcessInfo, ProcessState
 from pjrt.api.compile_options import DeviceAssignment
+from pjrt.api.key_value_store import ProcessInfo, ProcessState
 from pjrt.api.errors import (
     FailedPreconditionError, InternalError, InvalidArgumentError, NotFoundError, UnimplementedError
 )

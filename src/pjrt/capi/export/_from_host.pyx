@@ -12,9 +12,9 @@ from pjrt.capi.export._event cimport event_of, loan_event_of
 from pjrt.capi.export._host_memory cimport host_array
 from pjrt.capi.export._trampolines cimport drop, has_field, keep, put, python_error, trampoline, with_payloads
 
+from pjrt.api.buffer import HostBufferSemantics
 from pjrt.api.errors import InvalidArgumentError
 from pjrt.api.future import Promise
-from pjrt.api.buffer import HostBufferSemantics
 from pjrt.api.shape_spec import ShapeSpec
 
 cdef list _SEMANTICS = [HostBufferSemantics(number) for number in range(4)]

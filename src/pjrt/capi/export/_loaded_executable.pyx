@@ -19,8 +19,8 @@ from pjrt.capi.export._program cimport read_options, read_program
 from pjrt.capi.export._trampolines cimport has_field, keep, put, quiet_trampoline, trampoline
 
 from pjrt.api.errors import InternalError, InvalidArgumentError
-from pjrt.api.program import from_caller
 from pjrt.api.loaded_executable import FailedRunError
+from pjrt.api.program import from_caller
 
 
 cdef class LoadedExecutableRecord:

@@ -15,8 +15,7 @@ from pjrt.capi._api cimport read_named_values
 import logging
 import threading
 
-from pjrt.api.errors import from_author
-from pjrt.api.errors import InternalError, PjrtError, ResourceExhaustedError
+from pjrt.api.errors import InternalError, PjrtError, ResourceExhaustedError, from_author
 
 _log = logging.getLogger("pjrt")
 
