@@ -12,10 +12,10 @@ FIRST_CLIENT = "import pjrt; client = pjrt.client('cpu')"
 FIRST_COMPILATION = f"""{FIRST_CLIENT}
 client.compile("func.func @main(%x: tensor<f32>) -> tensor<f32> {{ return %x : tensor<f32> }}")"""
 
-MOST_MODULES = 96
+MOST_MODULES = 56
 """The modules of pjrt that a client of the cpu device may need; each costs about 0.2 ms."""
 
-MOST_MODULES_TO_COMPILE = 125
+MOST_MODULES_TO_COMPILE = 72
 
 OTHER_DIALECTS = {f"jaxlib.mlir.dialects.{name}" for name in ("chlo", "mhlo", "mpmd", "sdy")}
 """A class for each operation of dialects that a plain program does not name."""
@@ -58,7 +58,7 @@ FOR_SOME_COMMANDS = {
 }
 """Modules that a plain ``pjrt run`` of a portable artifact does not import."""
 
-MOST_MODULES_TO_RUN = 185
+MOST_MODULES_TO_RUN = 112
 
 
 def modules_after(code: str) -> set[str]:
