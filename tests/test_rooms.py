@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import graphlib
 import importlib
 import inspect
 import pkgutil
@@ -78,6 +79,35 @@ def test_imports_go_downwards(path: Path) -> None:
             continue
         assert FLOORS.get(parts[1], -1) < FLOORS[room], f"{path}: {room} (floor {FLOORS[room]}) imports {name}"
         assert not any(p.startswith("_") for p in parts[2:]), f"{path}: imports the private name {name} of another room"
+
+
+def imported_at_run_time(path: Path) -> set[str]:
+    """Every module that a module imports when the program runs, wherever the statement stands."""
+    names: set[str] = set()
+    pending: list[ast.AST] = [ast.parse(path.read_text())]
+    while pending:
+        node = pending.pop()
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+            pending += node.orelse
+            continue
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            names |= {str(node.module), *(f"{node.module}.{alias.name}" for alias in node.names)}
+        pending += ast.iter_child_nodes(node)
+    return names
+
+
+def test_no_module_imports_itself_in_a_circle() -> None:
+    """Neither at the top nor inside a function. A package's own file only names what others import of it."""
+    files = {
+        ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts): path
+        for path in PACKAGE.rglob("*.py")
+        if path.name != "__init__.py"
+    }
+    graph = {name: imported_at_run_time(path) & (files.keys() - {name}) for name, path in files.items()}
+    assert sum(map(len, graph.values())) > len(graph)  # the graph was read
+    graphlib.TopologicalSorter(graph).prepare()  # raises a CycleError that names the circle
 
 
 def test_every_module_has_a_room() -> None:

@@ -15,7 +15,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from pjrt.api.device import Attributes, NamedValue
 from pjrt.api.element_type import ElementType
@@ -498,11 +498,9 @@ def check_memory(executable: Executable, limit: int | None) -> None:
 
 
 def _memory_limit(place: Client | TopologyDescription) -> int | None:
-    from pjrt.api.client import Client
-
-    if not isinstance(place, Client):
+    if not hasattr(place, "addressable_devices"):  # to import either class would be a circle
         return place.device_descriptions[0].memory_limit_in_bytes
-    for device in place.addressable_devices:
+    for device in cast("Client", place).addressable_devices:
         try:
             limit = device.memory_stats().bytes_limit
         except UnimplementedError:
