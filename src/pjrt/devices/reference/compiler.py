@@ -27,7 +27,6 @@ from pjrt.devices.reference.spmd import GatheredProgram, all_partitions, partici
 from pjrt.host import Compiled, RunContext
 from pjrt.stablehlo.analysis.outline import Outline
 from pjrt.stablehlo.parser import parse_module
-from pjrt.stablehlo.shardings.partitioner import with_notes
 from pjrt.stablehlo.signatures import donations, memory_kinds, shape_spec, with_asked_layouts
 from pjrt.stablehlo.types import FutureType, TensorType, TupleType, ValueType
 
@@ -231,8 +230,14 @@ def compile_program(
         output_memory_kinds=memory_kinds(evaluator.result_attributes),
         cost=lambda: costs(evaluator),
         memory=None if gathered is not None else lambda: memory_stats(evaluator, aliases),
-        optimized=None if notes is None else lambda: with_notes(program, *notes),
+        optimized=None if notes is None else lambda: _with_notes(program, notes),
     )
+
+
+def _with_notes(program: Program, notes: tuple[tuple[bytes, ...], tuple[bytes, ...]]) -> Program:
+    from pjrt.stablehlo.shardings.partitioner import with_notes  # programs of one partition need none of it
+
+    return with_notes(program, *notes)
 
 
 def _partitioned(program: Program, options: CompileOptions) -> Partitioned | None:
