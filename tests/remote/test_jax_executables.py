@@ -127,7 +127,7 @@ print((x + 1).sum())
         "'CustomSPMDPartitioning'",
         "'InspectSharding'",
     ]
-    assert "JAX's custom_partitioning; run it on a device of the process of that function" in refused[0]
+    assert "JAX's custom_partitioning; run it with JAX in the process of that function" in refused[0]
     assert result == "36.0"
 
 
