@@ -47,6 +47,17 @@ def test_what_differed_is_named(tool: ModuleType, tmp_path: Path) -> None:
     assert "each test ended as" in tool.describe([runs[0], runs[0]])
 
 
+def test_reports_of_several_pythons(tool: ModuleType, tmp_path: Path) -> None:
+    (tmp_path / "quick.xml").write_text(REPORT.format(first="", end=""))
+    (tmp_path / "full.xml").write_text(REPORT.format(first="", end='<testcase classname="tests.b" name="test_long"/>'))
+    other = tmp_path / "python"
+    other.symlink_to(sys.executable)
+    reports = [str(tmp_path / "quick.xml"), str(tmp_path / "full.xml"), f"{other}={tmp_path / 'quick.xml'}"]
+    own, others = tool.read_reports(reports)
+    assert (len(own.outcomes), len(others.outcomes)) == (5, 4)
+    assert own.versions[0] == "{}.{}.{}".format(*sys.version_info)
+
+
 def test_the_newest_python_is_one_that_works(tool: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def install(folder: Path, minor: int, answer: str) -> None:
         folder.mkdir(parents=True, exist_ok=True)

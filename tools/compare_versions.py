@@ -3,6 +3,7 @@
     python tools/compare_versions.py                                  # this Python, and the newest on this machine
     python tools/compare_versions.py python3.12 "python3.11 jaxlib==0.9.* jax==0.9.*"
     python tools/compare_versions.py --report first.xml newest        # first.xml: pytest's report of this Python
+    python tools/compare_versions.py --report first.xml --report .venv13/bin/python=second.xml   # runs nothing
     python tools/compare_versions.py --record                         # and write the result into docs/platforms.md
 
 Each argument is a Python, by its command or as ``newest``, and what to install beside the extra ``test-full``. It
@@ -22,6 +23,7 @@ import sys
 import tempfile
 import xml.etree.ElementTree as ET
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -84,12 +86,18 @@ class Run:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("pythons", nargs="*", metavar="PYTHON", help="a Python, and requirements beside the tests'")
-    parser.add_argument("--report", type=Path, action="append", default=[], help="a report of this Python's tests")
+    parser.add_argument(
+        "--report",
+        action="append",
+        default=[],
+        metavar="[PYTHON=]FILE",
+        help="a report of tests, of this Python or another",
+    )
     parser.add_argument("--pre", action="store_true", help="install pre-releases of jax and jaxlib")
     parser.add_argument("--record", action="store_true", help="write the result into docs/platforms.md")
     arguments = parser.parse_args()
-    runs = [Run(_versions(sys.executable)).read(*arguments.report)] if arguments.report else []
-    pythons = arguments.pythons or (["newest"] if runs else [sys.executable, "newest"])
+    runs = read_reports(arguments.report)
+    pythons = arguments.pythons or {0: [sys.executable, "newest"], 1: ["newest"]}.get(len(runs), [])
     for spec in pythons:
         python, *requirements = shlex.split(spec)
         if python == "newest":
@@ -105,6 +113,15 @@ def main() -> int:
         before, _, rest = PAGE.read_text().partition(BEGIN)
         PAGE.write_text(before + BEGIN + "\n" + table + "\n" + END + rest.partition(END)[2])
     return int(any("failed" in run.outcomes.values() for run in runs))
+
+
+def read_reports(reports: Sequence[str]) -> list[Run]:
+    """Return a run for each Python that reports are of; the first is this one's, if it has one."""
+    files: dict[str, list[Path]] = {}
+    for report in reports:
+        python, _, file = report.rpartition("=")
+        files.setdefault(python or sys.executable, []).append(Path(file))
+    return [Run(_versions(python)).read(*of_python) for python, of_python in files.items()]
 
 
 def newest_python() -> str | None:
