@@ -86,6 +86,6 @@ setup(
             },
         ),
     ],
-    # One module a noun makes many small compilations: side by side.
+    # The compilations run side by side.
     options={"build_ext": {"parallel": os.cpu_count()}},
 )

@@ -1,4 +1,4 @@
-/* Values of a recording: the arguments and results of a call, read with the schema. `pjrt.layers.recorded_value` reads
+/* Values of a recording: the arguments and results of a call, read with the schema. `pjrt.layers.recording` reads
  * the same bytes, and lists the meaning of their first one. */
 #ifndef PJRT_LAYER_RECORD_VALUE_H_
 #define PJRT_LAYER_RECORD_VALUE_H_
