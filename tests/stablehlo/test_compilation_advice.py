@@ -81,3 +81,25 @@ def test_constants_whose_values_were_left_out(name: str, is_bytecode: bool) -> N
     with pjrt.client(name) as client, pytest.raises(pjrt.InvalidArgumentError, match="were left out when"):
         client.compile(code)
     assert pjrt.stablehlo.inspect(code).constants_left_out == 1
+
+
+@pytest.mark.parametrize("operation", ["dot", "dot_general", "add"])
+def test_quantized_types_on_a_compiler_that_has_none(operation: str) -> None:
+    matrix, result = "tensor<2x2x!quant.uniform<i8:f32, 5.000000e-01>>", "tensor<2x2x!quant.uniform<i32:f32, 0.25>>"
+    if operation == "add":
+        result = matrix
+    numbers = ", contracting_dims = [1] x [0]" if operation == "dot_general" else ""
+    types = matrix if operation == "add" else f"({matrix}, {matrix}) -> {result}"
+    program = f"""func.func @main(%x: {matrix}) -> {result} {{
+      %0 = stablehlo.{operation} %x, %x{numbers} : {types} loc("model.py":7:3)
+      return %0 : {result}
+    }}"""
+    with (
+        pjrt.client("cpu") as client,
+        pytest.raises(
+            pjrt.UnimplementedError, match=r"no quantized types, .* tensor<2x2x!quant.* \(model.py:7:3\); run it"
+        ),
+    ):
+        client.compile(program)
+    with pjrt.client("reference") as client:
+        client.compile(program)

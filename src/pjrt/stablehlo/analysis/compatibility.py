@@ -29,7 +29,13 @@ from pjrt.api.capability import (
 )
 from pjrt.api.compile_options import CompileOptions
 from pjrt.api.element_type import ElementType
-from pjrt.api.errors import FailedPreconditionError, InvalidArgumentError, PjrtError, ResourceExhaustedError
+from pjrt.api.errors import (
+    FailedPreconditionError,
+    InvalidArgumentError,
+    PjrtError,
+    ResourceExhaustedError,
+    UnimplementedError,
+)
 from pjrt.api.program import AnyProgram, Program, ProgramFormat, SourceLocation
 from pjrt.stablehlo import conversion
 from pjrt.stablehlo.analysis.outline import COLLECTIVES, CallGraph, faults
@@ -436,8 +442,8 @@ _SHARDINGS = "expected shardings over the devices of the program"
 def with_advice(error: PjrtError, program: Program, options: CompileOptions | None = None) -> PjrtError:
     """Return the error of a compilation, or a clearer one if the reason is in the arguments of the program.
 
-    Reasons are constants without values, arguments of dynamic shapes, and shardings over another number of devices than
-    the program is for.
+    Reasons are constants without values, arguments of dynamic shapes, shardings over another number of devices than
+    the program is for, and quantized types where the device has XLA's compiler, which has none.
 
     Args:
         error: the error.
@@ -454,9 +460,30 @@ def with_advice(error: PjrtError, program: Program, options: CompileOptions | No
         arguments = signature_of(parsed, module).arguments
         count = with_partitioning(program, options, module).partitioning.num_partitions
         advice = _on_constants(module) or _on_shapes(arguments) or _on_shardings(arguments, parsed, count)
+        quantized = advice is None and any(words in error.message for words in _WITHOUT_TYPE) and _quantized(module)
     except PjrtError:
         return error
+    if quantized:
+        return UnimplementedError(f"{quantized}: {shortened(error.message)}")
     return error if advice is None else InvalidArgumentError(f"{advice}: {shortened(error.message)}")
+
+
+_WITHOUT_TYPE = ("primitive_type_invalid", "ends its process")
+"""What becomes of quantized types in XLA, by the words of its errors and of the trial in another process."""
+
+
+def _quantized(module: MlirModule) -> str | None:
+    with module as mlir:
+        for operation in walk(mlir.operation):
+            for value in (*operation.operands, *operation.results):
+                if "!quant." in str(value.type):
+                    place = Location(str(operation.location))
+                    return (
+                        f"the device's compiler has no quantized types, and this program has values of {value.type} "
+                        f"({place}); run it on 'reference', or write the arithmetic on integers out, as the pass "
+                        "stablehlo-legalize-quant-to-math does"
+                    )
+    return None
 
 
 def _on_constants(module: MlirModule) -> str | None:
