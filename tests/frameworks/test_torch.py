@@ -39,8 +39,8 @@ def test_a_client_and_an_exported_plugin(given: str) -> None:
     output = run(f"""
 import sys, types
 import jax, pjrt
-from pjrt.stablehlo import torchax
-torchax.load = lambda purpose: types.SimpleNamespace(enable_globally=lambda: None)
+from pjrt.stablehlo.files import torch_export
+torch_export.load_torchax = lambda purpose: types.SimpleNamespace(enable_globally=lambda: None)
 sys.modules["torch"] = types.SimpleNamespace(device=lambda name: name)
 client = pjrt.StableHloClient("mychip", fallback="reference")
 given = {given}
