@@ -14,6 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import pjrt
+from pjrt.api.program import from_caller
 from pjrt.devices.xla import compilation, trial_compilation
 from pjrt.stablehlo import read, safe_parse, to_module
 from pjrt.stablehlo.analysis.outline import MANY, Outline
@@ -86,10 +87,14 @@ def test_custom_calls_that_end_the_compiler_are_an_error(client: pjrt.Client, te
 
 @pytest.mark.full
 def test_a_sharding_that_nobody_can_inspect_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With JAX in this process the address may be that of a function of it; without it the program is refused."""
+    """From JAX in this process the address may be that of a function of it; any other program is refused."""
     monkeypatch.setitem(sys.modules, "jax", ModuleType("jax"))
     attributes = 'mhlo.sharding = "{devices=[2]<=[2]}", backend_config = "0123456789abcdef"'
-    with pjrt.client("cpu", num_devices=2) as two, pytest.raises(pjrt.UnimplementedError, match="ends its process"):
+    with (
+        pjrt.client("cpu", num_devices=2) as two,
+        from_caller(framework=True),
+        pytest.raises(pjrt.UnimplementedError, match="ends its process"),
+    ):
         two.compile(
             CUSTOM_CALL % ("InspectSharding", attributes),
             pjrt.CompileOptions(num_partitions=2, use_spmd_partitioning=True),
