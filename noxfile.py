@@ -97,7 +97,7 @@ def coverage(session: nox.Session) -> None:
     """Measure which lines of Python the tests reach, in the processes that they start, too."""
     session.install("-e", ".[test]", "coverage>=7.10")
     options = ("--parallel-mode", "--source=src/pjrt", "--concurrency=thread,multiprocessing")
-    session.run("coverage", "run", *options, "-m", "pytest", "-p", "no:xdist", "-n0", *session.posargs)
+    session.run("coverage", "run", *options, "-m", "pytest", *session.posargs)
     session.run("coverage", "combine", "--quiet")
     session.run("coverage", "report", "--skip-covered", "--sort=cover")
 

@@ -1,4 +1,4 @@
-"""What a plugin reports: the capabilities of its devices, and what its allocators say when memory is out.
+"""Reports of plugins: the capabilities of their devices, and the words of their allocators when memory is out.
 
 Capabilities are read from attributes, functions and extensions, and from facts of the devices. Where a function is not
 in the table, its feature is missing. A function in the table may still be unimplemented; an exported device of this

@@ -1,4 +1,4 @@
-"""What ``pjrt inspect`` shows: arguments and results, how they are cut, and saved executables."""
+"""The output of ``pjrt inspect``: arguments and results, their parts on each device, and saved executables."""
 
 from __future__ import annotations
 

@@ -460,19 +460,21 @@ def with_advice(error: PjrtError, program: Program, options: CompileOptions | No
         arguments = signature_of(parsed, module).arguments
         count = with_partitioning(program, options, module).partitioning.num_partitions
         advice = _on_constants(module) or _on_shapes(arguments) or _on_shardings(arguments, parsed, count)
-        quantized = advice is None and any(words in error.message for words in _WITHOUT_TYPE) and _quantized(module)
+        if advice is not None:
+            return InvalidArgumentError(f"{advice}: {shortened(error.message)}")
+        refused = _on_quantized_types(error, module)
     except PjrtError:
         return error
-    if quantized:
-        return UnimplementedError(f"{quantized}: {shortened(error.message)}")
-    return error if advice is None else InvalidArgumentError(f"{advice}: {shortened(error.message)}")
+    return error if refused is None else UnimplementedError(f"{refused}: {shortened(error.message)}")
 
 
 _WITHOUT_TYPE = ("primitive_type_invalid", "ends its process")
-"""What becomes of quantized types in XLA, by the words of its errors and of the trial in another process."""
+"""The words of errors of XLA's compiler, and of the trial in another process, over a type that XLA does not have."""
 
 
-def _quantized(module: MlirModule) -> str | None:
+def _on_quantized_types(error: PjrtError, module: MlirModule) -> str | None:
+    if not any(words in error.message for words in _WITHOUT_TYPE):
+        return None
     with module as mlir:
         for operation in walk(mlir.operation):
             for value in (*operation.operands, *operation.results):

@@ -1,4 +1,4 @@
-"""What the compilation of an op sees: its types, attributes and regions, and quantized types as real numbers."""
+"""The types, attributes and regions of an op as its compilation reads them, and quantized types as real numbers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How buffers are made: of each shape and element type, without a value, and arguments of which none can be made."""
+"""Creation of buffers: of each shape and element type, without a value, and with arguments that are refused."""
 
 from __future__ import annotations
 
