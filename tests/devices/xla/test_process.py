@@ -473,3 +473,10 @@ def test_nothing_is_said_on_standard_error(first: str) -> None:
     code = f"import pjrt, pjrt.stablehlo; ADD = {ADD!r}; {first}pjrt.client('cpu').close()"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=200, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+@pytest.mark.parametrize("function", ["enable", "disable"])
+def test_the_first_client_leaves_the_garbage_collector_as_it_was(function: str) -> None:
+    script = f"import gc; gc.{function}(); import pjrt; pjrt.client('cpu'); print(gc.isenabled())"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=120)
+    assert done.stdout == f"{function == 'enable'}\n"
