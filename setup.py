@@ -16,7 +16,7 @@ from setuptools import Extension, setup
 SOURCES = Path("src/pjrt")
 CAPI = SOURCES / "capi"
 POSIX = SOURCES / "distributed"  # jobs of many processes: not on Windows
-HEADERS = CAPI / "include"
+HEADERS = SOURCES / "abi"
 DEPENDS = [str(header) for header in sorted(HEADERS.rglob("*.h"))]
 # Microsoft's compiler hides what is not exported anyway, and has C11's atomics only where they are asked for.
 FLAGS = (
@@ -54,12 +54,12 @@ library = Extension(
 
 # Not a module: the layers of the C ABI, a shared library without Python. Its trampolines are in assembler, for Linux on
 # the two processors that plugins are made for.
-LAYER = CAPI / "layer" / "library"
-layer = Extension(
-    "pjrt.capi.layer._library",
-    [str(source) for source in sorted(LAYER.rglob("*.c"))],
-    include_dirs=[str(HEADERS), str(LAYER)],
-    depends=[*DEPENDS, *(str(header) for header in sorted(LAYER.rglob("*.h")))],
+LAYERS = SOURCES / "layers" / "library"
+layers = Extension(
+    "pjrt.layers._library",
+    [str(source) for source in (*sorted(LAYERS.rglob("*.c")), HEADERS / "generated" / "schema_tables.c")],
+    include_dirs=[str(HEADERS), str(LAYERS)],
+    depends=[*DEPENDS, *(str(header) for header in sorted(LAYERS.rglob("*.h")))],
     define_macros=[("_GNU_SOURCE", None)],
     extra_compile_args=FLAGS,
     extra_link_args=["-ldl", "-lpthread"],
@@ -68,7 +68,7 @@ layer = Extension(
 setup(
     ext_modules=[
         library,
-        *([layer] if sys.platform.startswith("linux") and platform.machine() in ("x86_64", "aarch64") else []),
+        *([layers] if sys.platform.startswith("linux") and platform.machine() in ("x86_64", "aarch64") else []),
         *cythonize(
             extensions,
             include_path=["src"],

@@ -36,7 +36,7 @@ def test_every_row_is_read() -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_every_name_exists(name: str) -> None:
     if name.startswith("PJRT_"):
-        headers = (path.read_text() for path in (PACKAGE / "capi" / "include").rglob("*.h"))
+        headers = (path.read_text() for path in (PACKAGE / "abi").rglob("*.h"))
         assert any(re.search(rf"\b{name}\b", text) for text in headers)
     elif "/" in name:
         assert (PACKAGE / name).exists()

@@ -17,6 +17,7 @@ PACKAGE = Path(pjrt.__file__).parent
 
 FLOORS = {
     "system": 0,
+    "abi": 0,
     "api": 1,
     "host_memory": 2,
     "stablehlo": 2,

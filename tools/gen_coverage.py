@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 
-from gen_abi import CAPI, extensions, table
+from gen_abi import CAPI, INCLUDE, extensions, table
 from generated_files import main
 
 PAGE = CAPI.parents[2] / "docs" / "coverage.md"
@@ -125,7 +125,7 @@ def page() -> str:
         f"| `{function}` | {f'0.{since}' if since else ''} | {_listed(names[function])} |\n"
         for function, since in table()
     )
-    stated = {path.stem.replace("_", "") for path in (CAPI / "include" / "pjrt_abi" / "extensions").glob("*.h")}
+    stated = {path.stem.replace("_", "") for path in (INCLUDE / "pjrt_abi" / "extensions").glob("*.h")}
     exported = "".join(path.read_text() for path in sorted((CAPI / "export").glob("*.pyx")))
     kinds = "".join(
         f"| {number} | {name} | {about} | {_used(name, name.lower().replace('_', '') in stated)} | "
@@ -147,7 +147,7 @@ functions. *Since* is the version of the C API that added the function. With an 
 
 `plugin.extensions` lists the extensions of a plugin with a description of each, and so does `pjrt plugins NAME`. The
 column *Python* has the names that use an extension. *Layout stated* means that this package does not use the
-extension, but states its layout in `include/pjrt_abi/extensions` for code in C. *Known by name* means that it knows
+extension, but states its layout in `abi/pjrt_abi/extensions` for code in C. *Known by name* means that it knows
 only the name. The last column shows which extensions an exported device has; frameworks work without the others.
 
 | Type | Name | Description | Python | Exported |

@@ -13,7 +13,7 @@ from pathlib import Path
 from generated_files import main
 
 CAPI = Path(__file__).resolve().parents[1] / "src" / "pjrt" / "capi"
-DECLARATIONS = CAPI / "_gen_abi.pxd"
+DECLARATIONS = CAPI.parent / "abi" / "generated" / "declarations.pxd"
 
 HANDLES: dict[str, str] = {
     "Client": "PlatformName PlatformVersion ProcessIndex Devices AddressableDevices AddressableMemories",
@@ -56,11 +56,11 @@ def generate() -> dict[Path, str]:
     others = "".join(f"cdef {_signature(name)}\n" for name in getters if name not in of_table)
     fill = "cdef int fill_getters(PJRT_Api *table) except -1"
     assignments = "".join(f"    table.PJRT_{name} = PJRT_{name}\n" for name in of_table)
-    imports = "from libc.stdint cimport int64_t\n\nfrom pjrt.capi._gen_abi cimport *\n"
+    imports = "from libc.stdint cimport int64_t\n\nfrom pjrt.abi.generated.declarations cimport *\n"
     return {
         CAPI / "export" / "_gen_handles.pxd": f"{header}{imports}{structs}\n\n{others}{fill}\n",
         CAPI / "export" / "_gen_handles.pyx": (
-            f"{header}from pjrt.capi._gen_abi cimport *\n"
+            f"{header}from pjrt.abi.generated.declarations cimport *\n"
             "from pjrt.capi.export._trampolines cimport drop, pjrt_check_size\n"
             + "".join(getter.function(name) for name, getter in getters.items())
             + f"\n\n{fill}:\n{assignments}"

@@ -14,7 +14,7 @@ from tiny import build
 from tiny.control import Control
 
 import pjrt
-from pjrt.api.api_version import API_VERSION
+from pjrt.abi.generated.version import API_VERSION
 
 OURS = ".".join(map(str, API_VERSION))
 

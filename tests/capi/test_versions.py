@@ -13,8 +13,8 @@ import pytest
 from tiny.control import Control
 
 import pjrt
-from pjrt.api.api_version import API_VERSION
-from pjrt.capi._gen_functions import FUNCTIONS
+from pjrt.abi.generated.functions import FUNCTIONS
+from pjrt.abi.generated.version import API_VERSION
 
 OURS = ".".join(map(str, API_VERSION))
 X = np.arange(4, dtype=np.float32)

@@ -20,7 +20,7 @@ from bare import NAME, BareClient
 import pjrt
 from pjrt.api.loaded_executable import ExecuteOptions, RecvCallback
 
-FACTS = json.loads((Path(__file__).parents[1] / "capi" / "data" / "pjrt_c_abi.json").read_text())
+FACTS = json.loads((Path(__file__).parents[1] / "abi" / "data" / "pjrt_c_abi.json").read_text())
 FUNCTIONS: list[str] = FACTS["api"]
 HEADER = 40
 """The bytes of a PJRT_Api before its functions: struct_size, extension_start and the version."""

@@ -14,7 +14,7 @@ import pytest
 
 import pjrt
 
-INCLUDE = Path(pjrt.__file__).parent / "capi" / "include"
+INCLUDE = Path(pjrt.__file__).parent / "abi"
 DEVICE = """
 import pjrt
 

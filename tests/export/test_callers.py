@@ -15,7 +15,7 @@ import pytest
 import pjrt
 
 HERE = Path(__file__).parent
-INCLUDE = Path(pjrt.__file__).parent / "capi" / "include"
+INCLUDE = Path(pjrt.__file__).parent / "abi"
 SOURCES = sorted((HERE / "callers").glob("*.c"))
 CASES = [case for source in SOURCES for case in re.findall(r"^void (\w+)\(void\) \{", source.read_text(), re.MULTILINE)]
 

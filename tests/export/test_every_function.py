@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 HERE = Path(__file__).parent
-FUNCTIONS: list[str] = json.loads((HERE.parent / "capi" / "data" / "pjrt_c_abi.json").read_text())["api"]
+FUNCTIONS: list[str] = json.loads((HERE.parent / "abi" / "data" / "pjrt_c_abi.json").read_text())["api"]
 
 REFUSED = re.compile(r"UNIMPLEMENTED: the device 'bare' does not offer ([A-Z]\w+\.\w+|the topology 'x')")
 

@@ -136,7 +136,7 @@ def test_the_program_in_c(tmp_path: Path) -> None:
     (tmp_path / "host.c").write_text(code)
     compiler = shutil.which("cc") or shutil.which("gcc")
     assert compiler is not None, "the tests need a C compiler"
-    include = Path(pjrt.__file__).parent / "capi" / "include"
+    include = Path(pjrt.__file__).parent / "abi"
     build = [compiler, "-Wall", "-Wextra", "-Werror", f"-I{include}", "host.c", "-o", "host", "-ldl"]
     subprocess.run(build, cwd=tmp_path, check=True, timeout=120)
     export = [sys.executable, "-m", "pjrt", "export", "reference", "-o", "libreference.so"]

@@ -14,9 +14,9 @@ from tiny.life import SPEC, Life, X
 from tiny.program import TinyProgram
 
 import pjrt
+from pjrt.abi.schema import FUNCTIONS
 from pjrt.api.client import Client
 from pjrt.capi import LoadedPlugin
-from pjrt.capi.layer.schema import FUNCTIONS
 from pjrt.layers import findings, inject, injections, wrap
 
 faulthandler.dump_traceback_later(270, exit=True)

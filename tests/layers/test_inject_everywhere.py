@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import pjrt
-from pjrt.capi.layer.schema import FUNCTIONS
+from pjrt.abi.schema import FUNCTIONS
 
 X = np.arange(4, dtype=np.float32)
 TESTS = Path(__file__).resolve().parents[1]

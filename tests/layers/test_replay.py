@@ -14,8 +14,7 @@ from tiny.life import Life
 from wrong_plugin import WrongPlugin
 
 import pjrt
-from pjrt.capi.layer.schema import STRUCTS
-from pjrt.capi.layer.stack import library_path
+from pjrt.abi.schema import STRUCTS
 from pjrt.capi.raw.struct import Struct
 from pjrt.host_memory.array import aligned_empty
 from pjrt.host_memory.tolerance import Tolerance
@@ -30,6 +29,7 @@ from pjrt.layers.replay.replay_arguments import (
     StructBuilder,
 )
 from pjrt.layers.replay.replay_process import ReplayResult, Settings, replay
+from pjrt.layers.stack import library_path
 
 LIMIT = 120.0
 ZERO_COPY = pjrt.HostBufferSemantics.IMMUTABLE_ZERO_COPY

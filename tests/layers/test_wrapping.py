@@ -15,7 +15,7 @@ from tiny.control import Control
 
 import pjrt
 from pjrt import capi, layers
-from pjrt.capi.layer import stack
+from pjrt.layers import stack
 
 
 def make_client(**options: object) -> pjrt.Client:
@@ -130,7 +130,7 @@ WHAT_HAS_LAYERS = """
 import sys
 import pjrt
 from pjrt import capi
-from pjrt.capi.layer import stack
+from pjrt.layers import stack
 
 def make_client(**options):
     return pjrt.client("reference", **options)
@@ -174,7 +174,7 @@ def test_an_environment_with_a_wrong_name(tiny_copy: Callable[..., Control]) -> 
 FRAMEWORKS = """
 import sys
 import pjrt
-from pjrt.capi.layer import stack
+from pjrt.layers import stack
 from pjrt.frameworks.torch_xla import TorchXlaDevice
 
 device = sys.argv[1]

@@ -9,7 +9,7 @@ import threading
 from dataclasses import dataclass
 from typing import Any
 
-from pjrt.capi.layer.schema import FUNCTIONS, STRUCTS
+from pjrt.abi.schema import FUNCTIONS, STRUCTS
 from pjrt.capi.raw.table import Slot, Table
 from pjrt.layers.replay.replay_process import PluginOpener
 

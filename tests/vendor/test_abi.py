@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from pjrt.api.api_version import API_VERSION
-from pjrt.capi._gen_functions import EXTENSIONS, FUNCTIONS
+from pjrt.abi.generated.functions import EXTENSIONS, FUNCTIONS
+from pjrt.abi.generated.version import API_VERSION
 
 Ask = Callable[..., dict[str, Any]]
 
 pytestmark = pytest.mark.vendor
 
-NEWER = json.loads((Path(__file__).parents[1] / "capi" / "data" / "pjrt_c_abi_0_117.json").read_text())
+NEWER = json.loads((Path(__file__).parents[1] / "abi" / "data" / "pjrt_c_abi_0_117.json").read_text())
 
 STAMPS = """
 import ctypes, os, re

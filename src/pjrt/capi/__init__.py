@@ -1,7 +1,7 @@
 """The C ABI of PJRT, both ways: vendors' plugins as clients here, clients as plugins in ``export``.
 
-The layout of the ABI is stated once, in ``include/pjrt_abi``; the Cython declarations (``_gen_abi.pxd``) are generated
-from it, and everything that touches a struct is compiled against it. The extension modules are layered, lowest first:
+The layout of the ABI is stated once, in ``pjrt.abi``; the Cython declarations there (``generated/declarations.pxd``)
+follow from it, and all that touches a struct is compiled against it. The extension modules are layered, lowest first:
 ``_api`` (the table, calls, errors, values, callbacks), ``_scope`` (ownership, plain getters, events), then the nouns
 ``_device``, ``_buffer``, ``_executable``, ``_client`` and ``_plugin``. ``_transfers`` and ``_extensions``, which few
 programs need, are loaded when they are used.

@@ -1,6 +1,6 @@
 from libc.stdint cimport int64_t
 
-from pjrt.capi._gen_abi cimport PJRT_Api, PJRT_Buffer_MemoryLayout, PJRT_Error, PJRT_NamedValue
+from pjrt.abi.generated.declarations cimport PJRT_Api, PJRT_Buffer_MemoryLayout, PJRT_Error, PJRT_NamedValue
 
 ctypedef PJRT_Error *(*function_t)(void *args) noexcept nogil
 ctypedef void (*deleter_t)(void *owner) noexcept nogil

@@ -18,14 +18,14 @@ from cpython.unicode cimport PyUnicode_DecodeUTF8
 from libc.stdlib cimport free, malloc
 from libc.string cimport memset
 
-from pjrt.capi._gen_abi cimport *
+from pjrt.abi.generated.declarations cimport *
 
 from pjrt.api.checks import expect, expect_int
 from pjrt.api.element_type import ElementType
 from pjrt.api.errors import FailedPreconditionError, InternalError, InvalidArgumentError, PjrtError, UnimplementedError
 from pjrt.api.shape_spec import StridedLayout, TiledLayout, expect_layout
 from pjrt.api.waits import time_left
-from pjrt.capi._gen_functions import EXTENSIONS, EXTENSION_FUNCTIONS, FUNCTIONS
+from pjrt.abi.generated.functions import EXTENSIONS, EXTENSION_FUNCTIONS, FUNCTIONS
 
 cdef extern from "pjrt_support/inspection.h" nogil:
     ctypedef struct pjrt_memory_range:

@@ -1,4 +1,4 @@
-from pjrt.capi._gen_abi cimport PJRT_Buffer
+from pjrt.abi.generated.declarations cimport PJRT_Buffer
 from pjrt.capi._scope cimport ClientScope, Handle, pjrt_counter
 
 cdef class BufferCore(Handle):

@@ -12,7 +12,7 @@ from pjrt.capi._api cimport (
     ticket_for, whole
 )
 from pjrt.capi._device cimport DeviceCore, MemorySpaceCore, buffer_layout, native_device, native_memory, payload_values
-from pjrt.capi._gen_abi cimport *
+from pjrt.abi.generated.declarations cimport *
 from pjrt.capi._scope cimport (
     ClientScope, Event, Getter, Handle, HostMemory, Pin, eager_future, lazy_future, pjrt_counter_add,
     pjrt_counter_read, pjrt_pointer, pjrt_pointer_take

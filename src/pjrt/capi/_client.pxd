@@ -1,5 +1,5 @@
 from pjrt.capi._api cimport Api
-from pjrt.capi._gen_abi cimport PJRT_TopologyDescription
+from pjrt.abi.generated.declarations cimport PJRT_TopologyDescription
 from pjrt.capi._scope cimport Handle, Native, Scope
 
 cdef object create_client(Api api, object attributes, object store, object options)

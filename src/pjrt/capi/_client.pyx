@@ -14,7 +14,7 @@ from pjrt.capi._api cimport (
 from pjrt.capi._buffer cimport alias, from_host, of_error, uninitialized, view_of_device
 from pjrt.capi._device cimport client_layout, new_description, new_device, new_memory_space, topology_layout
 from pjrt.capi._executable cimport ExecutableCore, new_context, new_executable, new_loaded_executable
-from pjrt.capi._gen_abi cimport *
+from pjrt.abi.generated.declarations cimport *
 from pjrt.capi._scope cimport (
     ClientScope, Constant, Getter, Handle, HostMemory, Native, Pin, Scope, free_scope, pjrt_lanes_busy,
     pjrt_lanes_close, pjrt_pointer_take

@@ -1,5 +1,5 @@
 from pjrt.capi._api cimport NamedValues
-from pjrt.capi._gen_abi cimport PJRT_Device, PJRT_DeviceDescription, PJRT_Memory
+from pjrt.abi.generated.declarations cimport PJRT_Device, PJRT_DeviceDescription, PJRT_Memory
 from pjrt.capi._scope cimport Borrowed, ClientScope, Handle, Native, Scope
 
 cdef class DeviceCore(Borrowed):

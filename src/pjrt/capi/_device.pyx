@@ -10,7 +10,7 @@ from libc.stdint cimport int64_t
 from pjrt.capi._api cimport (
     Block, NamedValues, count, deleter_t, int64_block, read_named_values, start, take_blob, text, whole
 )
-from pjrt.capi._gen_abi cimport *
+from pjrt.abi.generated.declarations cimport *
 from pjrt.capi._scope cimport Borrowed, ClientScope, ClosableHandle, Constant, Getter, Handle, Native, Pin, Scope
 
 from pjrt.api.checks import expect

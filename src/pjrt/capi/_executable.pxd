@@ -1,4 +1,4 @@
-from pjrt.capi._gen_abi cimport PJRT_Executable, PJRT_LoadedExecutable
+from pjrt.abi.generated.declarations cimport PJRT_Executable, PJRT_LoadedExecutable
 from pjrt.capi._scope cimport ClientScope, Handle, Scope
 
 

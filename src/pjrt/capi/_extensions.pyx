@@ -11,7 +11,7 @@ from libc.stdlib cimport free
 from pjrt.capi._api cimport Block, blob, count, deleter_t, function_t, read_named_values, start, take_blob, text, whole
 from pjrt.capi._client cimport TopologyCore, own_topology
 from pjrt.capi._executable cimport ExecutableCore
-from pjrt.capi._gen_abi cimport *
+from pjrt.abi.generated.declarations cimport *
 from pjrt.capi._scope cimport ClientScope, Getter, Handle, Native, Scope, free_scope
 
 from pjrt.api.checks import expect, expect_all, expect_bytes, expect_int, expect_sequence

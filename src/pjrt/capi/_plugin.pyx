@@ -8,14 +8,14 @@ cimport cython
 
 from pjrt.capi._api cimport Api, read_named_values, start
 from pjrt.capi._client cimport create_client, create_topology, deserialize_topology
-from pjrt.capi._gen_abi cimport *
+from pjrt.abi.generated.declarations cimport *
 from pjrt.capi._scope cimport Scope
 
 from pjrt.api.errors import FailedPreconditionError, InvalidArgumentError, NotFoundError, PjrtError, UnimplementedError
 from pjrt.api.plugin import Plugin
 from pjrt.capi._reports import plugin_capabilities
 from pjrt.capi._scope import documented
-from pjrt.capi.layer.environment import with_layers
+from pjrt.capi.environment import with_layers
 from pjrt.capi.library_files import check_library_file, open_plugin_library
 from pjrt.system import is_noexec, library_symbol
 

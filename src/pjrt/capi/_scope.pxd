@@ -3,7 +3,7 @@ from cpython.buffer cimport Py_buffer
 from cpython.ref cimport PyObject
 
 from pjrt.capi._api cimport Api
-from pjrt.capi._gen_abi cimport PJRT_Api, PJRT_Device, PJRT_Error, PJRT_Event, PJRT_Memory
+from pjrt.abi.generated.declarations cimport PJRT_Api, PJRT_Device, PJRT_Error, PJRT_Event, PJRT_Memory
 
 cdef extern from "pjrt_support/lanes.h" nogil:
     ctypedef struct pjrt_link:

@@ -23,7 +23,7 @@ from pjrt.capi._api cimport (
     blob, count, deleter_t, element_type, function_t, gate_enter, gate_leave, read_named_values, read_shape,
     start, take_blob, text
 )
-from pjrt.capi._gen_abi cimport *
+from pjrt.abi.generated.declarations cimport *
 
 from pjrt.api.errors import (
     FailedPreconditionError, InvalidArgumentError, OutOfRangeError, PjrtError, ResourceExhaustedError,
@@ -351,7 +351,7 @@ cdef class HostMemory:
 # Plain getters: functions of the C API that take one handle and fill in one answer.
 #
 # In the class of a noun, ``num_replicas = Getter("PJRT_Executable_NumReplicas")`` is a property. The function's slot, the
-# layout of its arguments and the kind of its answer are generated from the headers (``_gen_getters.pxi``), the docstring
+# layout of its arguments and the kind of its answer are generated from the headers (``getters.pxi``), the docstring
 # is that of the device API. ``Constant`` is a getter whose answer never changes. A method asks one by ``Getter.ask``. A
 # call that needs more than that is written by hand.
 
@@ -376,7 +376,7 @@ cdef enum:
 cdef enum:
     MOST_WORDS = 8  # of the arguments: struct size, extensions, handle, and at most four words of answer
 
-include "_gen_getters.pxi"
+include "pjrt/abi/generated/getters.pxi"
 
 
 cdef class Question:

@@ -16,7 +16,7 @@ from pjrt.capi._api cimport (
 )
 from pjrt.capi._buffer cimport BufferCore, new_buffer
 from pjrt.capi._device cimport native_device, native_memory
-from pjrt.capi._gen_abi cimport *
+from pjrt.abi.generated.declarations cimport *
 from pjrt.capi._scope cimport (
     ClientScope, ClosableHandle, Getter, Handle, HostMemory, Pin, Scope, eager_future, lazy_future
 )

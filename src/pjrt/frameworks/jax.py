@@ -14,8 +14,8 @@ from typing import Any
 from pjrt.api.client import Client
 from pjrt.api.errors import FailedPreconditionError, NotFoundError, UnimplementedError
 from pjrt.api.key_value_store import KeyValueStore
+from pjrt.capi.environment import capsule_with_layers
 from pjrt.capi.export import ExportedPlugin, check_no_options, export, exported_at
-from pjrt.capi.layer.environment import capsule_with_layers
 from pjrt.frameworks import _jax_changes, _jax_remote
 from pjrt.frameworks._served import JAX, Served
 from pjrt.plugins import builtin, registry

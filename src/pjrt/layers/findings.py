@@ -11,7 +11,7 @@ from typing import Any
 
 from pjrt.api.errors import DataLossError
 from pjrt.capi import LoadedPlugin
-from pjrt.capi.layer import validation
+from pjrt.layers import validation
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
 """Recordings: files with the calls of a framework to a plugin, and the data that went in and came out.
 
-``capi/layer/library/record/file.h`` describes the format. A file that was cut short, as by a process that died, is read
+``layers/library/record/file.h`` describes the format. A file that was cut short, as by a process that died, is read
 up to its last whole record.
 """
 
@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from pjrt.abi.schema import ENUMS, STRUCTS, Field
 from pjrt.api.errors import DataLossError, InvalidArgumentError, NotFoundError
-from pjrt.capi.layer.schema import ENUMS, STRUCTS, Field
 from pjrt.capi.raw.struct import Struct
 from pjrt.capi.raw.table import code_name
 from pjrt.layers.trace.trace_objects import Address, Elements, Fields, Memory, Name, Text, value_text
@@ -25,7 +25,7 @@ from pjrt.layers.trace.trace_objects import Address, Elements, Fields, Memory, N
 __all__ = ["Call", "Callback", "Recording", "lines_of", "write_recording"]
 
 # Values of a recording. Each describes itself, so that a file can be read whatever version of the C API its reader
-# knows. The layer that records (``capi/layer/library``) writes the same bytes in C.
+# knows. The layer that records (``layers/library``) writes the same bytes in C.
 
 NULL, FALSE, TRUE, NUMBER, NEGATIVE, REAL, TEXT, BLOB, LEFT_OUT, LIST, STRUCT, HANDLE, POINTER, FUNCTION = range(14)
 """The first byte of a value."""

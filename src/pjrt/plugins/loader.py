@@ -20,7 +20,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from pjrt.api.api_version import API_VERSION
+from pjrt.abi.generated.version import API_VERSION
 from pjrt.api.client import Client
 from pjrt.api.errors import FailedPreconditionError, InvalidArgumentError, PjrtError, UnimplementedError, unimplemented
 from pjrt.api.plugin import Plugin

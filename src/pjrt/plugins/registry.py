@@ -228,8 +228,8 @@ def _with_layers(plugin: Plugin) -> Plugin:
     if not os.environ.get("PJRT_LAYERS"):
         return plugin
     from pjrt.capi import LoadedPlugin, load_capsule  # here, because a built-in device does without the C API
+    from pjrt.capi.environment import are_suspended
     from pjrt.capi.export import export
-    from pjrt.capi.layer.environment import are_suspended
 
     if isinstance(plugin, LoadedPlugin) or are_suspended():
         return plugin

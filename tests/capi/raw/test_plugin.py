@@ -9,7 +9,7 @@ import pytest
 from tiny import TinyProgram
 from tiny.control import Control
 
-from pjrt.api.api_version import API_VERSION
+from pjrt.abi.generated.version import API_VERSION
 from pjrt.api.errors import InvalidArgumentError, NotFoundError, StatusCode, UnimplementedError
 from pjrt.capi import raw
 

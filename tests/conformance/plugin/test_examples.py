@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pjrt.capi.layer.schema import FUNCTIONS, STRUCTS
+from pjrt.abi.schema import FUNCTIONS, STRUCTS
 from pjrt.conformance.plugin.check import all_checks
 from pjrt.conformance.plugin.examples import EXAMPLES, is_repeatable
 

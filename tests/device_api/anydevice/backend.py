@@ -137,7 +137,7 @@ class LayeredTinyBackend(TinyBackend):
 
     @contextmanager
     def watched(self) -> Iterator[None]:
-        from pjrt.capi.layer import stack
+        from pjrt.layers import stack
 
         before = stack.callbacks_in_use()
         with super().watched():

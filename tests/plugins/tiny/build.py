@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-INCLUDE = HERE.parents[2] / "src" / "pjrt" / "capi" / "include"
+INCLUDE = HERE.parents[2] / "src" / "pjrt" / "abi"
 WARNINGS = ("-Wall", "-Wextra", "-Werror")
 FLAGS = ("-std=c11", "-D_GNU_SOURCE", "-O2", "-g1", "-pthread", "-fPIC", "-shared", "-fvisibility=hidden")
 

@@ -1,6 +1,6 @@
 from libc.stdint cimport int64_t
 
-from pjrt.capi._gen_abi cimport PJRT_Buffer_MemoryLayout
+from pjrt.abi.generated.declarations cimport PJRT_Buffer_MemoryLayout
 
 
 cdef object stated_element_type(int number)

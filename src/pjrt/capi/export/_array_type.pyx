@@ -5,7 +5,7 @@ What no array has is an error of the framework, and not of the device: it has th
 
 from libc.stdint cimport int64_t
 
-from pjrt.capi._gen_abi cimport *
+from pjrt.abi.generated.declarations cimport *
 from pjrt.capi._api cimport read_int64s, read_layout
 
 from pjrt.api.element_type import ElementType

@@ -1,4 +1,4 @@
-from pjrt.capi._gen_abi cimport *
+from pjrt.abi.generated.declarations cimport *
 from pjrt.capi._api cimport Block, NativeLayout
 from pjrt.capi.export._client cimport ClientRecord
 from pjrt.capi.export._gen_handles cimport BufferHandle

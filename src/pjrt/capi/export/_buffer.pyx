@@ -8,7 +8,7 @@ cimport cython
 from libc.stdint cimport int64_t, uintptr_t
 
 from pjrt.capi._api cimport gate_enter, gate_leave
-from pjrt.capi._gen_abi cimport *
+from pjrt.abi.generated.declarations cimport *
 from pjrt.capi._api cimport Block, NativeLayout, int64_block, native_layout
 from pjrt.capi.export._array_type cimport stated_element_type, stated_layout, stated_shape
 from pjrt.capi.export._client cimport ClientRecord

@@ -2,7 +2,7 @@
 
 from libc.stdint cimport uintptr_t
 
-from pjrt.capi._gen_abi cimport *
+from pjrt.abi.generated.declarations cimport *
 from pjrt.capi.export._device cimport DeviceRecord, MemoryRecord
 from pjrt.capi.export._gen_handles cimport ClientHandle
 from pjrt.capi.export._handle_data cimport HandleData

@@ -1,4 +1,4 @@
-from pjrt.capi._gen_abi cimport *
+from pjrt.abi.generated.declarations cimport *
 from pjrt.capi._api cimport Block
 from pjrt.capi.export._gen_handles cimport DeviceDescriptionHandle, DeviceHandle, MemoryHandle
 from pjrt.capi.export._handle_data cimport HandleData

@@ -5,7 +5,7 @@ All that can be asked of them without work is read once, when the client is made
 
 from libc.stdint cimport int64_t, uintptr_t
 
-from pjrt.capi._gen_abi cimport *
+from pjrt.abi.generated.declarations cimport *
 from pjrt.capi._api cimport Block, NamedValues
 from pjrt.capi.export._gen_handles cimport DeviceDescriptionHandle, DeviceHandle, MemoryDescriptionHandle, MemoryHandle
 from pjrt.capi.export._handle_data cimport HandleData

@@ -1,4 +1,4 @@
-from pjrt.capi._gen_abi cimport *
+from pjrt.abi.generated.declarations cimport *
 
 cdef PJRT_Event *event_of(object future) except NULL
 cdef PJRT_Event *done_event(PJRT_Error *error) except NULL

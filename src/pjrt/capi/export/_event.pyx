@@ -3,7 +3,7 @@
 cimport cython
 
 from pjrt.capi._api import close_at_exit
-from pjrt.capi._gen_abi cimport *
+from pjrt.abi.generated.declarations cimport *
 from pjrt.capi.export._trampolines cimport (
     native_error, pjrt_check_size, pjrt_error_new, pjrt_error_of_text, pjrt_error_release, pjrt_error_share
 )

@@ -1,6 +1,6 @@
 from libc.stdint cimport int64_t
 
-from pjrt.capi._gen_abi cimport *
+from pjrt.abi.generated.declarations cimport *
 from pjrt.capi._api cimport NamedValues
 from pjrt.capi.export._gen_handles cimport ExecutableHandle
 from pjrt.capi.export._handle_data cimport HandleData

@@ -4,7 +4,7 @@ cimport cython
 from libc.stdint cimport int64_t
 from libc.string cimport memcpy
 
-from pjrt.capi._gen_abi cimport *
+from pjrt.abi.generated.declarations cimport *
 from pjrt.capi._api cimport NamedValues
 from pjrt.capi.export._gen_handles cimport ExecutableHandle
 from pjrt.capi.export._handle_data cimport HandleData

@@ -1,4 +1,4 @@
-from pjrt.capi._gen_abi cimport *
+from pjrt.abi.generated.declarations cimport *
 from pjrt.capi.export._client cimport ClientRecord
 
 cdef object read_execute_options(PJRT_ExecuteOptions *options, size_t num_devices, ClientRecord client)

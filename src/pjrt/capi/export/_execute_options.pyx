@@ -6,7 +6,7 @@ An older caller's struct ends before ours does; fields behind its end are not re
 from libc.stdint cimport int64_t, uintptr_t
 from libc.stdlib cimport free
 
-from pjrt.capi._gen_abi cimport *
+from pjrt.abi.generated.declarations cimport *
 from pjrt.capi.export._client cimport ClientRecord
 from pjrt.capi.export._trampolines cimport (
     has_field, keep, pjrt_check_size, pjrt_error_new, pjrt_error_of_text, take_error

@@ -6,7 +6,7 @@ If a client does not support an extension, the extension's functions return ``UN
 from libc.stdint cimport int64_t, uintptr_t
 from libc.stdlib cimport malloc
 
-from pjrt.capi._gen_abi cimport *
+from pjrt.abi.generated.declarations cimport *
 from pjrt.capi.export._array_type cimport stated_element_type, stated_shape
 from pjrt.capi.export._buffer cimport buffer_record
 from pjrt.capi.export._client cimport client_record

@@ -5,7 +5,7 @@ A framework registers a handler with the plugin, not with a client: all clients 
 
 from libc.stdint cimport int64_t, uintptr_t
 
-from pjrt.capi._gen_abi cimport *
+from pjrt.abi.generated.declarations cimport *
 from pjrt.capi.export._execute_options cimport add_user_data
 from pjrt.capi.export._trampolines cimport define_plugin_trampoline, plugin_trampoline, put
 

@@ -1,3 +1,3 @@
-from pjrt.capi._gen_abi cimport PJRT_Api
+from pjrt.abi.generated.declarations cimport PJRT_Api
 
 cdef int fill_table(PJRT_Api *table) except -1

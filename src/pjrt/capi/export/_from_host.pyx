@@ -2,7 +2,7 @@
 
 from libc.stdint cimport int64_t, uintptr_t
 
-from pjrt.capi._gen_abi cimport *
+from pjrt.abi.generated.declarations cimport *
 from pjrt.capi._api cimport read_int64s
 from pjrt.capi.export._array_type cimport stated_element_type, stated_layout, stated_shape
 from pjrt.capi.export._buffer cimport buffer_record, give_buffer

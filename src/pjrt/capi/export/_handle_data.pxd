@@ -1,6 +1,6 @@
 from libc.stdint cimport int64_t
 
-from pjrt.capi._gen_abi cimport PJRT_NamedValue
+from pjrt.abi.generated.declarations cimport PJRT_NamedValue
 
 
 cdef class HandleData:

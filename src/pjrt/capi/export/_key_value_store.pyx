@@ -1,7 +1,7 @@
 """A framework's key-value store, as a ``KeyValueStore``."""
 
 from pjrt.capi._api cimport start
-from pjrt.capi._gen_abi cimport *
+from pjrt.abi.generated.declarations cimport *
 from pjrt.capi.export._trampolines cimport has_field, pjrt_error_new, take_error
 
 from pjrt.api.errors import UnimplementedError

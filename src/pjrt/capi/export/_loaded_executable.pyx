@@ -4,7 +4,7 @@ cimport cython
 from cpython.list cimport PyList_GET_ITEM
 from libc.stdint cimport uintptr_t
 
-from pjrt.capi._gen_abi cimport *
+from pjrt.abi.generated.declarations cimport *
 from pjrt.capi._api cimport Block
 from pjrt.capi.export._buffer cimport BufferRecord, BufferTemplate, buffer_record
 from pjrt.capi.export._client cimport ClientRecord, client_record

@@ -4,7 +4,7 @@ cimport cython
 from libc.stdint cimport uint8_t
 from libc.string cimport memcpy
 
-from pjrt.capi._gen_abi cimport *
+from pjrt.abi.generated.declarations cimport *
 from pjrt.capi.export._trampolines cimport (
     declare_size, define_plugin_trampoline, drop, keep, pjrt_check_size, pjrt_error_release, plugin_trampoline, put,
     trampoline

@@ -1,4 +1,4 @@
-from pjrt.capi._gen_abi cimport PJRT_Program
+from pjrt.abi.generated.declarations cimport PJRT_Program
 
 cdef int check_program_size(const PJRT_Program *program) except -1
 cdef object read_program(const PJRT_Program *program, object compiler)

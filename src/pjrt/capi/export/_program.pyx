@@ -1,6 +1,6 @@
 """Programs and compile options as a framework sends them."""
 
-from pjrt.capi._gen_abi cimport PJRT_Program, PJRT_Program_FIRST_STRUCT_SIZE
+from pjrt.abi.generated.declarations cimport PJRT_Program, PJRT_Program_FIRST_STRUCT_SIZE
 
 from pjrt.api.compile_options import CompileOptions
 from pjrt.api.errors import InvalidArgumentError

@@ -4,7 +4,7 @@ cimport cython
 from cpython.pycapsule cimport PyCapsule_New
 from libc.stdlib cimport calloc, free
 
-from pjrt.capi._gen_abi cimport *
+from pjrt.abi.generated.declarations cimport *
 from pjrt.capi._api cimport NamedValues, read_named_values
 from pjrt.capi.export cimport (
     _buffer, _client, _device, _event, _executable, _execute_options, _from_host, _loaded_executable, _to_host,

@@ -3,7 +3,7 @@
 from libc.stdint cimport int64_t
 
 from pjrt.capi._api cimport gate_enter, gate_leave
-from pjrt.capi._gen_abi cimport *
+from pjrt.abi.generated.declarations cimport *
 from pjrt.capi.export._array_type cimport dense_strides, stated_layout
 from pjrt.capi.export._buffer cimport buffer_record
 from pjrt.capi.export._event cimport event_of

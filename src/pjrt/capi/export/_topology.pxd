@@ -1,4 +1,4 @@
-from pjrt.capi._gen_abi cimport *
+from pjrt.abi.generated.declarations cimport *
 from pjrt.capi.export._gen_handles cimport TopologyDescriptionHandle
 from pjrt.capi.export._handle_data cimport HandleData
 

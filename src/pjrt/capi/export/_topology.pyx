@@ -3,7 +3,7 @@
 cimport cython
 from libc.stdint cimport uint64_t, uintptr_t
 
-from pjrt.capi._gen_abi cimport *
+from pjrt.abi.generated.declarations cimport *
 from pjrt.capi.export._array_type cimport stated_element_type, stated_layout, stated_shape
 from pjrt.capi.export._client cimport ClientRecord, client_record
 from pjrt.capi.export._device cimport DeviceDescriptionRecord, own_kind_id, shown_kind_id

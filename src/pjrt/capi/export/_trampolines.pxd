@@ -1,4 +1,4 @@
-from pjrt.capi._gen_abi cimport PJRT_Error, PJRT_Error_Code, PJRT_NamedValue
+from pjrt.abi.generated.declarations cimport PJRT_Error, PJRT_Error_Code, PJRT_NamedValue
 
 ctypedef int (*implementation_t)(void *args) except -1
 ctypedef int (*plugin_implementation_t)(object plugin, void *args) except -1

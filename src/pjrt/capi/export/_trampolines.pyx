@@ -9,7 +9,7 @@ the framework gets an error, because Python cannot be called any more.
 from cpython.ref cimport Py_DECREF, Py_INCREF
 
 from pjrt.capi._api cimport gate_enter, gate_leave
-from pjrt.capi._gen_abi cimport *
+from pjrt.abi.generated.declarations cimport *
 from pjrt.capi._api cimport read_named_values
 
 import logging
@@ -37,7 +37,7 @@ cdef extern from "pjrt_support/trampolines.h" nogil:
     const int PJRT_NUM_PLUGINS
     const int PJRT_NUM_PLUGIN_TRAMPOLINES
 
-cdef extern from "pjrt_support/_gen_argument_sizes.h" nogil:
+cdef extern from "generated/argument_sizes.h" nogil:
     ctypedef struct pjrt_argument_size:
         unsigned table
         unsigned offset

@@ -25,10 +25,10 @@ from pjrt.api.errors import (
 from pjrt.api.key_value_store import KeyValueStore, job_of_framework
 from pjrt.api.plugin import Profiler
 from pjrt.api.topology import TopologyDescription
+from pjrt.capi.environment import no_layers, with_layers
 from pjrt.capi.export._interrupt import watch_for_interrupts
 from pjrt.capi.export._table import Table, capsule_of
 from pjrt.capi.export.shared_library import write_library
-from pjrt.capi.layer.environment import no_layers, with_layers
 
 ClientFactory = Callable[..., Client]
 """A function that makes a client from create options, given by keyword.

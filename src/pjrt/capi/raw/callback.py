@@ -7,7 +7,7 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-from pjrt.capi.layer.schema import CALLBACKS, STRUCTS, Field
+from pjrt.abi.schema import CALLBACKS, STRUCTS, Field
 
 _P = ctypes.c_void_p
 _INTEGERS = {1: ctypes.c_int8, 2: ctypes.c_int16, 4: ctypes.c_int32, 8: ctypes.c_int64}

@@ -6,8 +6,8 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+from pjrt.abi.schema import STRUCTS
 from pjrt.api.errors import StatusCode
-from pjrt.capi.layer.schema import STRUCTS
 from pjrt.capi.raw.callback import address_of, callback, callback_error
 from pjrt.capi.raw.memory import Memory
 from pjrt.capi.raw.numbers import load, load_number, store

@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
+from pjrt.abi.schema import FUNCTIONS, STRUCTS, Field, Function
 from pjrt.api.errors import InvalidArgumentError, StatusCode, UnimplementedError
 from pjrt.capi import open_table
-from pjrt.capi.layer.schema import FUNCTIONS, STRUCTS, Field, Function
 from pjrt.capi.raw.memory import Memory
 from pjrt.capi.raw.struct import Struct
 from pjrt.capi.raw.struct_reader import StructReader

@@ -6,7 +6,7 @@ import ctypes
 from collections.abc import Iterable
 from typing import Any
 
-from pjrt.capi.layer.schema import FUNCTIONS, STRUCTS, Field
+from pjrt.abi.schema import FUNCTIONS, STRUCTS, Field
 from pjrt.capi.raw.numbers import FLOATS, NUMBERS, load, load_number
 from pjrt.capi.raw.struct import Struct
 

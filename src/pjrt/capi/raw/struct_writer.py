@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from pjrt.abi.schema import ENUMS, STRUCTS, Field
+from pjrt.abi.schema import Struct as StructSpec
 from pjrt.api.errors import InvalidArgumentError
-from pjrt.capi.layer.schema import ENUMS, STRUCTS, Field
-from pjrt.capi.layer.schema import Struct as StructSpec
 from pjrt.capi.raw.callback import address_of, callback
 from pjrt.capi.raw.memory import Memory
 from pjrt.capi.raw.numbers import FLOATS, NUMBERS, store, store_number

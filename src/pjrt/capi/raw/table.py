@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from pjrt.abi.schema import ENUMS, FUNCTIONS, STRUCTS, Function
 from pjrt.api.errors import StatusCode
-from pjrt.capi.layer.schema import ENUMS, FUNCTIONS, STRUCTS, Function
 from pjrt.capi.raw.numbers import load, load_number, store
 
 Slot = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)

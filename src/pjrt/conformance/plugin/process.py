@@ -22,9 +22,9 @@ from pathlib import Path
 from typing import Any
 
 from pjrt import system
+from pjrt.abi.schema import FUNCTIONS
 from pjrt.api.errors import PjrtError
 from pjrt.capi import raw
-from pjrt.capi.layer.schema import FUNCTIONS
 from pjrt.capi.raw import Struct
 from pjrt.conformance.plugin import transcript
 from pjrt.conformance.plugin.check import Failed, Outcome, Unsupported, Verdict, all_checks

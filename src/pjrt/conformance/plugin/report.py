@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pjrt.abi.schema import FUNCTIONS
 from pjrt.api.errors import DataLossError, InvalidArgumentError, NotFoundError
-from pjrt.capi.layer.schema import FUNCTIONS
 from pjrt.conformance.plugin.check import Outcome, Tier, Verdict
 from pjrt.models.output_path import writing
 from pjrt.models.report.page import page

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from pjrt.capi.layer.schema import CALLBACKS, ENUMS, FUNCTIONS, STRUCTS, Field
+from pjrt.abi.schema import CALLBACKS, ENUMS, FUNCTIONS, STRUCTS, Field
 from pjrt.capi.raw import Struct, code_name
 from pjrt.capi.raw.struct_writer import completed
 from pjrt.capi.raw.table import extension_offset

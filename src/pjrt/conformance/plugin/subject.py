@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
+from pjrt.abi.schema import ENUMS, FUNCTIONS, STRUCTS
 from pjrt.api.compile_options import CompileOptions
 from pjrt.api.element_type import ElementType
 from pjrt.api.errors import StatusCode
 from pjrt.capi import raw
-from pjrt.capi.layer.schema import ENUMS, FUNCTIONS, STRUCTS
 from pjrt.capi.raw.struct_reader import StructReader
 from pjrt.conformance.plugin.check import Failed, Unsupported
 from pjrt.conformance.plugin.samples import Samples

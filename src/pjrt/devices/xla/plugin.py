@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from pjrt import stablehlo
-from pjrt.api.api_version import API_VERSION
+from pjrt.abi.generated.version import API_VERSION
 from pjrt.api.checks import check_num_devices, check_option_names, topology_options
 from pjrt.api.errors import FailedPreconditionError, InvalidArgumentError, unimplemented
 from pjrt.api.key_value_store import job_of_caller

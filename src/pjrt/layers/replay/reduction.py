@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from pjrt.abi.schema import STRUCTS
 from pjrt.api.errors import FailedPreconditionError
-from pjrt.capi.layer.schema import STRUCTS
 from pjrt.layers.recording import Call, Recording, functions_in, handles_in, write_recording
 from pjrt.layers.replay.replay_arguments import Settings
 from pjrt.layers.replay.replay_process import ReplayResult, replay

@@ -11,9 +11,9 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from pjrt.abi.schema import CALLBACKS, STRUCTS, Field
 from pjrt.api.element_type import ElementType
 from pjrt.api.errors import UnimplementedError
-from pjrt.capi.layer.schema import CALLBACKS, STRUCTS, Field
 from pjrt.capi.raw import KeyValueStore, call_function, read_struct
 from pjrt.capi.raw.callback import address_of, callback
 from pjrt.capi.raw.memory import Memory

@@ -18,10 +18,10 @@ from typing import Any
 
 import numpy as np
 
+from pjrt.abi.schema import CALLBACKS, FUNCTIONS, STRUCTS
 from pjrt.api.buffer import HostBufferSemantics
 from pjrt.api.element_type import ElementType
 from pjrt.api.errors import PjrtError, StatusCode
-from pjrt.capi.layer.schema import CALLBACKS, FUNCTIONS, STRUCTS
 from pjrt.capi.raw.memory import Memory
 from pjrt.capi.raw.struct import Struct
 from pjrt.capi.raw.table import Error, Table, code_name

@@ -1,6 +1,6 @@
 """The file of a trace: its schema and its records, read and written.
 
-``capi/layer/library/trace/file.h`` states the format. A file may be cut short, or be written to while it is read: what
+``layers/library/trace/file.h`` states the format. A file may be cut short, or be written to while it is read: what
 is whole is read, and ``Trace.problems`` reports the rest.
 """
 
@@ -18,7 +18,7 @@ from functools import cached_property
 from pjrt.api.errors import InvalidArgumentError, NotFoundError, StatusCode
 
 _NULLABLE, _CREATES, _FILLS, _INLINE = 1 << 0, 1 << 1, 1 << 7, 1 << 10
-"""Some of the marks of a field; ``capi/layer/library/schema.h`` states all."""
+"""Some of the marks of a field; ``abi/pjrt_support/schema.h`` states all."""
 
 
 class Direction(enum.IntEnum):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
-from pjrt.api.api_version import API_VERSION
+from pjrt.abi.generated.version import API_VERSION
 from pjrt.api.checks import check_option_names
 from pjrt.api.device import Attributes
 from pjrt.api.errors import InvalidArgumentError, UnavailableError

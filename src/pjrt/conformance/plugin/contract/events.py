@@ -7,9 +7,9 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+from pjrt.abi.schema import CALLBACKS, FUNCTIONS, STRUCTS
 from pjrt.api.errors import StatusCode
 from pjrt.capi import raw
-from pjrt.capi.layer.schema import CALLBACKS, FUNCTIONS, STRUCTS
 from pjrt.capi.raw import Error
 from pjrt.capi.raw.struct_writer import StructWriter
 from pjrt.conformance.plugin.check import check

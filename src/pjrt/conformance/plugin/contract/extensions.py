@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
+from pjrt.abi.schema import FUNCTIONS, STRUCTS
 from pjrt.api.errors import InternalError, StatusCode
 from pjrt.capi import raw
-from pjrt.capi.layer.schema import FUNCTIONS, STRUCTS
 from pjrt.capi.raw.numbers import load
 from pjrt.capi.raw.struct_writer import StructWriter
 from pjrt.conformance.plugin.check import Unsupported, check

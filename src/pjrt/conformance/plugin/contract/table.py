@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from pjrt.abi.schema import ENUMS, FUNCTIONS, STRUCTS, Field
 from pjrt.api.errors import StatusCode
 from pjrt.capi import raw
-from pjrt.capi.layer.schema import ENUMS, FUNCTIONS, STRUCTS, Field
 from pjrt.capi.raw.numbers import load, load_number
 from pjrt.conformance.plugin.check import Failed, Unsupported, check
 from pjrt.conformance.plugin.examples import EXAMPLES, arguments_of, is_repeatable

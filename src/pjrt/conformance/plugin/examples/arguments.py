@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from pjrt.abi.schema import FUNCTIONS, STRUCTS, Function
 from pjrt.capi import raw
-from pjrt.capi.layer.schema import FUNCTIONS, STRUCTS, Function
 from pjrt.conformance.plugin.check import Unsupported
 from pjrt.conformance.plugin.examples import handles
 from pjrt.conformance.plugin.examples.handles import HANDLES, buffer, topology

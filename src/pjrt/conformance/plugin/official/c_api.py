@@ -6,9 +6,9 @@ import base64
 
 import numpy as np
 
-from pjrt.api.api_version import API_VERSION
+from pjrt.abi.generated.version import API_VERSION
+from pjrt.abi.schema import FUNCTIONS
 from pjrt.capi import raw
-from pjrt.capi.layer.schema import FUNCTIONS
 from pjrt.conformance.plugin.check import Unsupported, check
 from pjrt.conformance.plugin.subject import Subject, compile_options
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
+from pjrt.abi.schema import FUNCTIONS, STRUCTS
 from pjrt.api.element_type import ElementType
 from pjrt.api.errors import StatusCode
 from pjrt.capi import raw
-from pjrt.capi.layer.schema import FUNCTIONS, STRUCTS
 from pjrt.conformance.plugin.check import Unsupported, check
 from pjrt.conformance.plugin.subject import Subject
 

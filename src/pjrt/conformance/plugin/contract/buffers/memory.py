@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from pjrt.capi.layer.schema import FUNCTIONS, STRUCTS
+from pjrt.abi.schema import FUNCTIONS, STRUCTS
 from pjrt.conformance.plugin.check import Unsupported, check
 from pjrt.conformance.plugin.contract.buffers.calls import (
     MISUSE,

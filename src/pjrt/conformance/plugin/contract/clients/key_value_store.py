@@ -10,9 +10,9 @@ import time
 from pathlib import Path
 from typing import Any
 
+from pjrt.abi.schema import CALLBACKS, STRUCTS
 from pjrt.api.errors import StatusCode
 from pjrt.capi import raw
-from pjrt.capi.layer.schema import CALLBACKS, STRUCTS
 from pjrt.capi.raw.struct_reader import StructReader
 from pjrt.conformance.plugin.check import Failed, Unsupported, check
 from pjrt.conformance.plugin.contract.programs.compilation import expect_sum

@@ -320,7 +320,7 @@ def _canonical_shape(subject: Subject) -> None:
 
 
 def _pointer(result: raw.Result, field: str) -> bytes:
-    from pjrt.capi.layer.schema import FUNCTIONS, STRUCTS
+    from pjrt.abi.schema import FUNCTIONS, STRUCTS
 
     offset = STRUCTS[FUNCTIONS[result.function].args].fields[field].offset
     return result.struct_bytes[offset : offset + 8]

@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
+from pjrt.abi.schema import FUNCTIONS, STRUCTS
 from pjrt.api.errors import StatusCode
 from pjrt.capi import raw
-from pjrt.capi.layer.schema import FUNCTIONS, STRUCTS
 from pjrt.capi.raw.callback import callback
 from pjrt.capi.raw.numbers import UNSIGNED
 from pjrt.capi.raw.struct_writer import StructWriter

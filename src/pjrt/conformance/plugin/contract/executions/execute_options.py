@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from pjrt.abi.schema import STRUCTS
 from pjrt.api.errors import StatusCode
-from pjrt.capi.layer.schema import STRUCTS
 from pjrt.capi.raw import Struct
 from pjrt.conformance.plugin.check import Unsupported, check
 from pjrt.conformance.plugin.contract.executions.launch import Launch, PendingBuffer, error_buffer

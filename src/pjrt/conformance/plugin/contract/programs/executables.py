@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
+from pjrt.abi.schema import FUNCTIONS
 from pjrt.api.compile_options import DeviceAssignment
 from pjrt.api.element_type import ElementType
 from pjrt.api.errors import StatusCode
-from pjrt.capi.layer.schema import FUNCTIONS
 from pjrt.capi.raw import Result, Struct
 from pjrt.capi.raw.struct_reader import StructReader
 from pjrt.conformance.plugin.check import Unsupported, check

@@ -8,7 +8,7 @@ import threading
 
 import numpy as np
 
-from pjrt.capi.layer.schema import FUNCTIONS
+from pjrt.abi.schema import FUNCTIONS
 from pjrt.conformance.plugin.check import check
 from pjrt.conformance.plugin.contract.buffers.calls import (
     IMMUTABLE_ZERO_COPY,

@@ -10,7 +10,7 @@
 #include <stdatomic.h>
 
 #include "pjrt_abi.h"
-#include "schema.h"
+#include "pjrt_support/schema.h"
 
 enum { PJRT_MAX_STACKS = 64, PJRT_MAX_LAYERS = 8 };
 

@@ -15,7 +15,7 @@
 
 static void *enter_callback(int kind, void **user_data, void *args);
 
-#include "_gen_callbacks.h"
+#include "generated/callbacks.h"
 
 /* Replacing callbacks in structs. */
 

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from pjrt.capi._gen_functions import EXTENSION_FUNCTIONS, FUNCTIONS
-from pjrt.capi.layer import schema
+from pjrt.abi import schema
+from pjrt.abi.generated.functions import EXTENSION_FUNCTIONS, FUNCTIONS
 
-FACTS = json.loads((Path(__file__).parents[1] / "data" / "pjrt_c_abi.json").read_text())
+FACTS = json.loads((Path(__file__).parent / "data" / "pjrt_c_abi.json").read_text())
 KINDS = {
     *("STRUCT_SIZE", "EXTENSIONS", "COUNT", "SIGNED", "UNSIGNED", "BOOL", "FLOAT", "ENUM", "HANDLE", "TEXT", "BYTES"),
     *("POINTER", "STRUCT", "STRUCT_VALUE", "CALLBACK", "USER_DATA", "ARRAY", "LISTS"),
@@ -28,7 +28,7 @@ def test_every_function_is_in_it_in_order() -> None:
 
 
 def test_every_field_of_the_measured_structs_is_in_it() -> None:
-    """The offsets and sizes are compared in C: `_gen_schema.c` does not compile with other ones."""
+    """The offsets and sizes are compared in C: `schema_tables.c` does not compile with other ones."""
     for function in schema.FUNCTIONS.values():
         if function.args in FACTS["structs"]:
             measured = [name for name, _ in FACTS["structs"][function.args] if name != "<union>"]

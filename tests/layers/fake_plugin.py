@@ -6,8 +6,9 @@ import ctypes
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 
-from pjrt.capi._gen_functions import FUNCTIONS
-from pjrt.capi.layer import schema, stack
+from pjrt.abi import schema
+from pjrt.abi.generated.functions import FUNCTIONS
+from pjrt.layers import stack
 
 HEAD = 40
 SLOT = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)

@@ -14,8 +14,9 @@ from fake_plugin import ALL_FUNCTIONS, HEAD, OFFSETS, FakePlugin, call, chain_of
 from tiny.control import Control
 
 import pjrt
-from pjrt import capi, layers
-from pjrt.capi.layer import schema, stack
+from pjrt import layers
+from pjrt.abi import schema
+from pjrt.layers import stack
 
 LAYOUTS = 4
 PROFILER = 1
@@ -205,4 +206,4 @@ def test_a_process_has_layers_before_64_tables() -> None:
 def test_the_schema_and_the_library_are_of_one_version() -> None:
     """The trampolines are numbered as the functions of the schema."""
     assert list(schema.FUNCTIONS)[:ALL_FUNCTIONS] == list(OFFSETS)
-    assert capi.layer.stack.layer_names()[0] == "pass"
+    assert stack.layer_names()[0] == "pass"

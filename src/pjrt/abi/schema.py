@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
-from pjrt.capi.layer import _gen_schema
+from pjrt.abi.generated import schema as _gen_schema
 
 ENUMS: Mapping[str, tuple[tuple[str, int], ...]] = MappingProxyType(_gen_schema.ENUMS)
 """Each enum: its names without the common prefix, and their values."""

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from pjrt.api.errors import InvalidArgumentError, NotFoundError
-from pjrt.capi.layer.stack import LayerOptions, check_layers, library_path, option_text
 from pjrt.capi.library_files import write_with_settings
+from pjrt.layers.stack import LayerOptions, check_layers, library_path, option_text
 
 _MARK = b"PJRT-LAYER-SETTINGS\n"
 

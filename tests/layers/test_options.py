@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from tiny import build
 
 import pjrt
-from pjrt.capi.layer.stack import option_text
+from pjrt.layers.stack import option_text
 
-LIBRARY = Path(__file__).resolve().parents[3] / "src" / "pjrt" / "capi" / "layer" / "library"
+LIBRARY = Path(__file__).resolve().parents[2] / "src" / "pjrt" / "layers" / "library"
 KEYS = st.text("abcdefgh_", min_size=1, max_size=8)
 VALUES = st.text(st.characters(codec="utf-8", exclude_characters="\0\n\t"), max_size=20)
 

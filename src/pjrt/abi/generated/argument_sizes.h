@@ -2,7 +2,7 @@
 #ifndef PJRT_SUPPORT_GEN_ARGUMENT_SIZES_H_
 #define PJRT_SUPPORT_GEN_ARGUMENT_SIZES_H_
 
-#include "struct_size.h"
+#include "pjrt_support/struct_size.h"
 
 static const pjrt_argument_size pjrt_argument_sizes[] = {
     {0, offsetof(PJRT_Api, PJRT_Error_Destroy), PJRT_Error_Destroy_Args_FIRST_STRUCT_SIZE, "PJRT_Error_Destroy_Args"},

@@ -28,7 +28,7 @@ def with_layers(table: int, name: str) -> int:
     """
     if not table or not os.environ.get("PJRT_LAYERS"):
         return table
-    from pjrt.capi.layer.stack import wrap_by_environment  # here: it opens a library that most processes do not need
+    from pjrt.layers.stack import wrap_by_environment  # here: it opens a library that most processes do not need
 
     return wrap_by_environment(table, name)
 
@@ -62,8 +62,8 @@ def library_with_layers(library: Path) -> Path:
     """
     if not os.environ.get("PJRT_LAYERS"):
         return library
-    from pjrt.capi.layer.layer_library import write_layer_library
     from pjrt.capi.library_files import check_loadable
+    from pjrt.layers.layer_library import write_layer_library
 
     folder = tempfile.mkdtemp(prefix="pjrt-layers-")
     atexit.register(shutil.rmtree, folder, ignore_errors=True)

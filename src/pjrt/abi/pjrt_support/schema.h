@@ -1,6 +1,6 @@
 /* The schema of the ABI: for each function and each callback, the fields of its arguments.
  *
- * The tables are generated from the ABI headers (_gen_schema.c, _gen_schema.h); this header states what they are made
+ * The tables are generated from the ABI headers (generated/schema_tables.c and schema_indices.h); this header states what they are made
  * of. A layer that knows nothing of a function can still read all its arguments with them. */
 #ifndef PJRT_LAYER_SCHEMA_H_
 #define PJRT_LAYER_SCHEMA_H_
@@ -112,7 +112,7 @@ typedef struct pjrt_handle_kind {
   int16_t destroyed_by; /* the function that destroys it; -1: it has an owner, or a deleter comes with it */
 } pjrt_handle_kind;
 
-#include "_gen_schema.h" /* PJRT_FUNCTION_*, PJRT_CALLBACK_*, PJRT_HANDLE_*, and the number of each */
+#include "generated/schema_indices.h" /* PJRT_FUNCTION_*, PJRT_CALLBACK_*, PJRT_HANDLE_*, and the number of each */
 
 extern const pjrt_function pjrt_functions[PJRT_NUM_FUNCTIONS];
 extern const pjrt_function pjrt_callbacks[PJRT_NUM_CALLBACKS];

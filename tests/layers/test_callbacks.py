@@ -8,7 +8,8 @@ from collections.abc import Iterator
 import pytest
 from fake_plugin import SLOT, Arguments, FakePlugin, call, chain_of, read, write
 
-from pjrt.capi.layer import schema, stack
+from pjrt.abi import schema
+from pjrt.layers import stack
 
 CALLBACK = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p)
 DELETER = ctypes.CFUNCTYPE(None, ctypes.c_void_p)

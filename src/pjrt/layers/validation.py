@@ -6,7 +6,7 @@ import ctypes
 import functools
 
 from pjrt.api.errors import InvalidArgumentError
-from pjrt.capi.layer.stack import library_path
+from pjrt.layers.stack import library_path
 
 SEVERITIES = ("error", "fault", "leak", "advice")
 """The severities of rules, in the order of the C enum."""

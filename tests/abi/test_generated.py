@@ -12,7 +12,7 @@ import pytest
 
 import pjrt
 from pjrt import capi
-from pjrt.capi._gen_functions import EXTENSION_FUNCTIONS, EXTENSIONS
+from pjrt.abi.generated.functions import EXTENSION_FUNCTIONS, EXTENSIONS
 
 ROOT = Path(__file__).resolve().parents[2]
 CAPI = ROOT / "src" / "pjrt" / "capi"

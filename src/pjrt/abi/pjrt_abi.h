@@ -28,6 +28,6 @@
 
 #include "pjrt_abi/extensions.h"
 #include "pjrt_abi/table.h"
-#include "pjrt_abi/_gen_sizes.h"
+#include "generated/sizes.h"
 
 #endif  /* PJRT_ABI_H_ */

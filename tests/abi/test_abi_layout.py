@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from pjrt.capi._gen_functions import FUNCTIONS
+from pjrt.abi.generated.functions import FUNCTIONS
 
 DATA = Path(__file__).parent / "data"
 FACTS: dict[str, Any] = json.loads((DATA / "pjrt_c_abi.json").read_text())
@@ -20,7 +20,7 @@ NEWER: dict[str, Any] = json.loads((DATA / "pjrt_c_abi_0_117.json").read_text())
 
 STRUCTS: dict[str, Any] = FACTS["structs"] | NEWER["structs"]
 
-INCLUDE = Path(__file__).resolve().parents[2] / "src" / "pjrt" / "capi" / "include"
+INCLUDE = Path(__file__).resolve().parents[2] / "src" / "pjrt" / "abi"
 
 SIZES = {"size_t": 8, "int": 4, "int32_t": 4, "uint32_t": 4, "int64_t": 8, "uint64_t": 8, "float": 4, "bool": 1}
 SIZES |= {"intptr_t": 8, "uintptr_t": 8}
@@ -107,7 +107,7 @@ def extension_headers() -> str:
 
 def measured_statements() -> list[tuple[str, str, int]]:
     """The sizes that a plugin of 0.117 asks of its arguments are those of the headers that state them."""
-    stated = extension_headers() + "\n".join(path.read_text() for path in (INCLUDE / "pjrt_abi").glob("*.h"))
+    stated = (INCLUDE / "generated" / "sizes.h").read_text()
     return [
         (f"stamp of {name}, as a plugin asks", f"{name}_Args_STRUCT_SIZE", size)
         for name, size in NEWER["stamps"].items()
