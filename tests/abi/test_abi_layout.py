@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from pjrt.abi.generated.functions import FUNCTIONS
+from pjrt.abi.schema import TABLE
 
 DATA = Path(__file__).parent / "data"
 FACTS: dict[str, Any] = json.loads((DATA / "pjrt_c_abi.json").read_text())
@@ -148,7 +148,7 @@ def test_the_struct_sizes_of_the_facts_are_stamped_without_trailing_padding(answ
 
 
 def test_since_when_a_function_exists_is_as_found() -> None:
-    assert {name: since for name, since in FUNCTIONS if since} == NEWER["since"]
+    assert {each.name: each.minor for each in TABLE if each.minor} == NEWER["since"]
 
 
 @pytest.mark.parametrize("name", FACTS["functions"])

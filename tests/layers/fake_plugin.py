@@ -7,13 +7,12 @@ import itertools
 from collections.abc import Callable, Mapping, Sequence
 
 from pjrt.abi import schema
-from pjrt.abi.generated.functions import FUNCTIONS
 from pjrt.layers import stack
 
 HEAD = 40
 SLOT = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)
-OFFSETS = {name: HEAD + 8 * index for index, (name, _) in enumerate(FUNCTIONS)}
-ALL_FUNCTIONS = len(FUNCTIONS)
+OFFSETS = {each.name: HEAD + 8 * each.index for each in schema.TABLE}
+ALL_FUNCTIONS = len(schema.TABLE)
 _numbers = itertools.count()
 
 

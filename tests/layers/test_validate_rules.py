@@ -34,7 +34,7 @@ def test_the_page_has_every_rule() -> None:
     rows = "".join(
         f"| `{rule.name}` | {rule.severity} | {rule.description} | {rule.requirement} |\n" for rule in RULES.values()
     )
-    assert rows in page, "run python tools/gen_rules.py"
+    assert rows in page, "run python tools/generate.py"
 
 
 def check_findings(name: str, done: BrokenRule) -> None:

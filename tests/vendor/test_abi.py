@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from pjrt.abi.generated.functions import EXTENSIONS, FUNCTIONS
 from pjrt.abi.generated.version import API_VERSION
+from pjrt.abi.schema import EXTENSIONS, TABLE
 
 Ask = Callable[..., dict[str, Any]]
 
@@ -91,7 +91,7 @@ def test_the_newest_plugin_takes_the_structs_that_are_stated(ask: Ask, libtpu: P
     found = ask(
         STAMPS,
         library=str(libtpu),
-        names=[name for name, _ in FUNCTIONS],
+        names=[each.name for each in TABLE],
         extensions=[name for name, _ in EXTENSIONS],
         dangerous=NOT_CHECKED,
     )

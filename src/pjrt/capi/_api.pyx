@@ -25,7 +25,7 @@ from pjrt.api.element_type import ElementType
 from pjrt.api.errors import FailedPreconditionError, InternalError, InvalidArgumentError, PjrtError, UnimplementedError
 from pjrt.api.shape_spec import StridedLayout, TiledLayout, expect_layout
 from pjrt.api.waits import time_left
-from pjrt.abi.generated.functions import EXTENSIONS, EXTENSION_FUNCTIONS, FUNCTIONS
+from pjrt.abi.schema import EXTENSIONS, FUNCTIONS, TABLE
 
 cdef extern from "pjrt_support/inspection.h" nogil:
     ctypedef struct pjrt_memory_range:
@@ -118,7 +118,7 @@ cdef class Api:
 
         The minor version decides, not only the table's size: between 0.105 and 0.113 the last slots had other meanings.
         """
-        cdef size_t number = sum(1 for _, since in FUNCTIONS if since is None or since <= self.minor_version)
+        cdef size_t number = sum(1 for each in TABLE if each.minor <= self.minor_version)
         return _HEAD + number * sizeof(void *)
 
     def _walk_extensions(self):
@@ -152,9 +152,9 @@ cdef class Api:
         """The names of the functions that the plugin's table has, in the table's order."""
         cdef size_t slot = _HEAD
         names = []
-        for name, _ in FUNCTIONS:
+        for each in TABLE:
             if slot + sizeof(void *) <= self.readable and (<function_t *>(<const char *>self.table + slot))[0] != NULL:
-                names.append(name)
+                names.append(each.name)
             slot += sizeof(void *)
         return tuple(names)
 
@@ -207,18 +207,17 @@ cdef class Api:
         if slot >= _FIRST_SLOT_OF_EXTENSIONS:
             kind = EXTENSIONS[slot // _FIRST_SLOT_OF_EXTENSIONS - 1][0]
             position = (slot % _FIRST_SLOT_OF_EXTENSIONS - sizeof(PJRT_Extension_Base)) // sizeof(void *)
-            raise UnimplementedError(
-                f"{self.path}: the plugin leaves {EXTENSION_FUNCTIONS[kind][position]} out of its {kind} extension"
-            )
-        name, since = FUNCTIONS[(slot - _HEAD) // sizeof(void *)]
+            names = [each.name for each in FUNCTIONS.values() if each.extension == kind]
+            raise UnimplementedError(f"{self.path}: the plugin leaves {names[position]} out of its {kind} extension")
+        missing = TABLE[(slot - _HEAD) // sizeof(void *)]
         version = f"{self.major_version}.{self.minor_version}"
         if slot + sizeof(void *) <= self.readable:
             raise UnimplementedError(
-                f"{self.path}: the plugin (PJRT C API {version}) leaves {name} out; ask its vendor, or do without"
+                f"{self.path}: the plugin (PJRT C API {version}) leaves {missing.name} out; ask its vendor, or do without"
             )
-        exists = "is not among its functions" if since is None else f"exists since PJRT C API 0.{since}"
+        exists = f"exists since PJRT C API 0.{missing.minor}" if missing.minor else "is not among its functions"
         raise UnimplementedError(
-            f"{self.path}: the plugin speaks PJRT C API {version}, and {name} {exists}; use a newer plugin"
+            f"{self.path}: the plugin speaks PJRT C API {version}, and {missing.name} {exists}; use a newer plugin"
         )
 
     cdef int call(self, size_t slot, void *args) except -1:

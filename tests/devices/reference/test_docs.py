@@ -28,4 +28,4 @@ def test_the_table_has_every_op() -> None:
     importlib.import_module("pjrt.devices.reference.ops")
     table = (DOCS / "reference_ops.md").read_text()
     missing = [rule.name for rule in rules() if f"| `{rule.name}` |" not in table]
-    assert not missing, "run python tools/gen_op_table.py"
+    assert not missing, "run python tools/generate.py operations"

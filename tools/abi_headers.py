@@ -1,32 +1,43 @@
-"""The schema of the ABI headers: for each struct its fields with kind, place and marks.
+"""What the ABI headers state, and its schema: for each struct its fields with kind, place and marks.
 
 The kinds follow from C types and names by rule. What the rules cannot know is a mark in the comment behind the field.
-``include/pjrt_abi.h`` lists the marks.
+``abi/pjrt_abi.h`` lists the marks. This reads no more C than the headers use: one field a line, no nested parentheses
+except in function pointers.
 """
 
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass, field
 from functools import cache
+from pathlib import Path
 
-import gen_abi
-from abi_fields import (
-    FUNCTION_POINTER,
-    Field,
-    Function,
-    HeaderError,
-    Struct,
-    read_fields,
-    read_parameter,
-    scalar_kind,
-    split_parameters,
+PACKAGE = Path(__file__).resolve().parents[1] / "src" / "pjrt"
+CAPI = PACKAGE / "capi"
+INCLUDE = PACKAGE / "abi"
+GENERATED = INCLUDE / "generated"
+ORDER = ("base", "event", "layout", "device", "client", "buffer", "transfer", "executable", "topology", "table")
+
+_COMMENT = re.compile(r"[ \t]*/\*.*?\*/", re.S)
+_LATER = re.compile(r"(\w+);  /\* [^*/]*\blater\b[^*/]*\*/")
+ITEM = re.compile(
+    r"typedef enum \{(?P<enum>[^}]*)\} (?P<enum_name>\w+);"
+    r"|(?P<tag>typedef )?struct (?P<struct>\w+) \{(?P<body>(?:[^{}]|\{[^{}]*\})*)\}(?: \w+)?;"
+    r"|typedef (?P<callback>[^;{}]*\(\*\w+\)\([^;{}]*\));"
+    r"|typedef struct (?P<opaque>\w+) (?P=opaque);"
+    r"|typedef (?P<old>\w+) (?P<new>\w+);",
+    re.S,
 )
-
+_EXTENSION = re.compile(r"PJRT_Extension_Type_(\w+) = \d+,  /\* (.*) \*/")
+_MEMBER = re.compile(r"\(\*(\w+)\)\( ?(\w+)_Args \*args\)")
+_FUNCTION = re.compile(r"\(\*(\w+)\)\(\1_Args \*args\);(?:  /\* (\d+) \*/)?")
+FUNCTION_POINTER = re.compile(r"(?P<result>.*?)\(\*(?P<name>\w+)\)\((?P<parameters>.*)\)$")
+_SIGNED = {"int", "int32_t", "int64_t", "intptr_t"}
+_UNSIGNED = {"size_t", "uint8_t", "uint32_t", "uint64_t", "uintptr_t"}
 _SIZES = {"size_t": 8, "int": 4, "int32_t": 4, "uint32_t": 4, "int64_t": 8, "uint64_t": 8, "float": 4, "bool": 1}
 _SIZES |= {"intptr_t": 8, "uintptr_t": 8, "char": 1, "uint8_t": 1, "void": 1}
 _MARKED = re.compile(r";[ \t]*/\* (.*?) \*/")
 _MARKED_PARAMETER = re.compile(r"[ \t]*/\* ([a-z ]+) \*/(?=[,)])")
-_COMMENT = re.compile(r"/\*.*?\*/", re.S)
 _BINARY = re.compile(r"serialized|bytes|^code$|compile_options|^value$|config|environments|^data$|metadata|^options$")
 
 MARKS = {
@@ -45,7 +56,215 @@ MARKS = {
 """The marks that are bits of ``pjrt_mark``, by the word in the headers."""
 
 _OTHER_MARKS = {"out", "in out", "one", "address", "text", "bytes", "values"}
+
 _NAMED_MARKS = {"count", "inner", "owner", "data", "lives"}
+
+
+def headers() -> list[Path]:
+    """Return the headers, each after those that it includes."""
+    folder = INCLUDE / "pjrt_abi"
+    named = [folder / f"{name}.h" for name in ORDER]
+    return [*named[:-1], *sorted((folder / "extensions").glob("*.h")), named[-1]]
+
+
+def items() -> list[re.Match[str]]:
+    """Return the declarations of all headers, in order."""
+    return [item for header in headers() for item in ITEM.finditer(_COMMENT.sub("", header.read_text()))]
+
+
+def table() -> list[tuple[str, int | None]]:
+    """Return the functions of ``PJRT_Api`` in order, each with the minor version that added it (None: the first)."""
+    text = (INCLUDE / "pjrt_abi" / "table.h").read_text()
+    return [(name, int(since) if since else None) for name, since in _FUNCTION.findall(text)]
+
+
+def extensions() -> list[tuple[str, str]]:
+    """Return the kinds of extensions in the order of their numbers: the name, and a description."""
+    return [(name, about) for name, about in _EXTENSION.findall(base_header())]
+
+
+def extension_functions() -> dict[str, list[tuple[str, str]]]:
+    """Return for each extension the functions of its struct, in order: the field, and the function's name."""
+    found = {}
+    for item in items():
+        if match := re.fullmatch(r"PJRT_(\w+)_Extension", item["struct"] or ""):
+            members = [_MEMBER.search(field) for field in fields_of(item["body"])[1:]]
+            found[match[1]] = [(member[1], member[2]) for member in members if member]
+    return {kind: members for kind, members in found.items() if members}
+
+
+def sized_structs() -> list[tuple[str, str, str]]:
+    """Return the structs that begin with their size, and those of extensions.
+
+    Each comes with its last field, and with that of its first version, which ends before what later versions added.
+    """
+    later = _later_fields()
+    structs = [(item["struct"], fields_of(item["body"])) for item in items() if item["struct"]]
+    sized = []
+    for struct, fields in structs:
+        if fields[0] in ("size_t struct_size", "PJRT_Extension_Base base"):
+            first = fields
+            if struct in later:
+                first = fields[: next(i for i, field in enumerate(fields) if re.search(rf"\b{later[struct]}\b", field))]
+            sized.append((struct, name_of(fields[-1]), name_of(first[-1])))
+    return sized
+
+
+def _later_fields() -> dict[str, str]:
+    """Return the first field that a later version added, of each struct that has one."""
+    later = {}
+    for header in headers():
+        for item in ITEM.finditer(header.read_text()):
+            if item["struct"] and (match := _LATER.search(item["body"])):
+                later[item["struct"]] = match[1]
+    return later
+
+
+def base_header() -> str:
+    return (INCLUDE / "pjrt_abi" / "base.h").read_text()
+
+
+def fields_of(body: str) -> list[str]:
+    return [field for field in (" ".join(f.split()) for f in body.split(";")) if field]
+
+
+def name_of(field: str) -> str:
+    """Return the name of a field, also of one that is a function pointer."""
+    match = re.search(r"\(\*(\w+)\)", field) or re.search(r"(\w+)$", field)
+    assert match, field
+    return match[1]
+
+
+class HeaderError(Exception):
+    """A header has a field that neither the rules nor its marks explain."""
+
+
+@dataclass
+class Field:
+    """A field of a struct, or a parameter of a callback."""
+
+    name: str
+    ctype: str
+    marks: list[str] = field(default_factory=list)
+    offset: int = 0
+    size: int = 0
+    kind: str = ""
+    direction: str = "IN"
+    element: str = ""
+    element_size: int = 0
+    type: str = ""
+    count: str = ""
+    inner_count: str = ""
+    owner: str = ""
+    variant: int = -1
+    bits: list[str] = field(default_factory=list)
+
+    def named(self, word: str) -> str:
+        """Return the name behind a mark such as ``count``; empty if the field has no such mark."""
+        return next((mark.split()[1] for mark in self.marks if mark.split()[0] == word), "")
+
+
+@dataclass
+class Struct:
+    """A struct of the headers, or the parameters of a callback."""
+
+    name: str
+    fields: list[Field]
+    size: int = 0
+    alignment: int = 1
+    parameters: bool = False
+
+    def field(self, name: str) -> Field:
+        """Return the field of a name."""
+        return next(each for each in self.fields if each.name == name)
+
+    def index(self, name: str) -> int:
+        """Return the index of the field of a name; -1 for an empty name."""
+        return next(i for i, each in enumerate(self.fields) if each.name == name) if name else -1
+
+
+@dataclass
+class Function:
+    """A function of the table or of an extension, or a callback."""
+
+    name: str
+    args: str
+    slot: str = ""
+    extension: str = ""
+    minor: int = 0
+    result: str = "ERROR"
+    parameters: tuple[tuple[str, str], ...] = ()
+    c_result: str = ""
+    is_typedef: bool = False
+
+
+def split_parameters(text: str) -> list[str]:
+    """Split parameters at commas that are not inside of parentheses."""
+    out, depth, start = [], 0, 0
+    for i, char in enumerate(text):
+        depth += (char == "(") - (char == ")")
+        if char == "," and not depth:
+            out.append(text[start:i])
+            start = i + 1
+    out.append(text[start:])
+    return [each.strip() for each in out if each.strip() not in ("", "void")]
+
+
+def read_parameter(text: str, index: int) -> tuple[str, str, list[str]]:
+    """Return the type, the name and the marks of a parameter."""
+    text, *marks = text.rstrip("\N{SECTION SIGN}").split("\N{SECTION SIGN}")
+    match = re.fullmatch(r"(.*?[ *])(\w+)", text)
+    if match is None or text.endswith("*"):
+        return text, f"argument{index}", marks
+    return match[1].strip(), match[2], marks
+
+
+def read_fields(body: str) -> list[Field]:
+    """Return the fields in the body of a struct; members of a union know their place in it."""
+    fields: list[Field] = []
+    variant = -1
+    for raw in body.split(";"):
+        marks: list[str] = []
+        chunk = raw
+        if match := re.match(r"\N{SECTION SIGN}(.*?)\N{SECTION SIGN}", chunk):
+            marks = [mark.strip() for mark in match[1].split(",")]
+            chunk = chunk[match.end() :]
+        if fields and marks:
+            fields[-1].marks = marks
+        chunk = " ".join(chunk.split())
+        if "union {" in chunk:
+            variant, chunk = 0, chunk.replace("union {", "").strip()
+        if chunk.startswith("}"):
+            variant, chunk = -1, chunk[1:].strip()
+        if not chunk:
+            continue
+        fields.append(_read_field(chunk, variant))
+        variant += variant >= 0
+    return fields
+
+
+def _read_field(text: str, variant: int) -> Field:
+    if match := FUNCTION_POINTER.match(text):
+        return Field(match["name"], text, variant=variant)
+    if match := re.fullmatch(r"(.*?)(\w+)(\[\d+\])", text):
+        return Field(match[2], f"{match[1].strip()}{match[3]}", variant=variant)
+    match = re.fullmatch(r"(.*?[ *])(\w+)", text)
+    if match is None:
+        raise HeaderError(f"not a field: {text}")
+    return Field(match[2], match[1].strip(), variant=variant)
+
+
+def scalar_kind(base: str) -> str:
+    """Return the kind of a number of a C type."""
+    if base in ("bool",):
+        return "BOOL"
+    if base == "float":
+        return "FLOAT"
+    if base in _SIGNED:
+        return "SIGNED"
+    if base in _UNSIGNED:
+        return "UNSIGNED"
+    raise HeaderError(f"the type {base} is unknown")
 
 
 class Schema:
@@ -70,10 +289,10 @@ class Schema:
         self._lifetimes()
 
     def _read(self) -> None:
-        for header in gen_abi.headers():
+        for header in headers():
             text = _MARKED.sub(";\N{SECTION SIGN}\\1\N{SECTION SIGN}", header.read_text())
             text = _COMMENT.sub("", _MARKED_PARAMETER.sub("\N{SECTION SIGN}\\1\N{SECTION SIGN}", text))
-            for item in gen_abi.ITEM.finditer(text):
+            for item in ITEM.finditer(text):
                 self._item(item)
         self.handles = [
             name for name in self.handles if name not in self.structs or name in ("PJRT_Error", "PJRT_Memory")
@@ -115,11 +334,11 @@ class Schema:
         return name
 
     def _functions(self) -> None:
-        table = {each.name: each for each in self.structs["PJRT_Api"].fields}
-        for name, minor in gen_abi.table():
-            self.functions.append(self._function(name, table[name], "", minor or 0))
+        slots = {each.name: each for each in self.structs["PJRT_Api"].fields}
+        for name, minor in table():
+            self.functions.append(self._function(name, slots[name], "", minor or 0))
         numbers = dict(self.enums["PJRT_Extension_Type"])
-        for kind in sorted(gen_abi.extension_functions(), key=lambda k: numbers[f"PJRT_Extension_Type_{k}"]):
+        for kind in sorted(extension_functions(), key=lambda k: numbers[f"PJRT_Extension_Type_{k}"]):
             for each in self.structs[f"PJRT_{kind}_Extension"].fields:
                 if "(*" in each.ctype:
                     self.functions.append(self._function("", each, kind, 0))
