@@ -13,8 +13,8 @@ from pathlib import Path
 
 from tiny import build
 
+from pjrt.capi.environment import library_path
 from pjrt.layers import Finding, read_findings
-from pjrt.layers.stack import library_path
 
 PROGRAMS = Path(__file__).parent / "programs"
 FLAGS = ("-std=c11", "-D_GNU_SOURCE", "-O1", "-g1", "-Wall", "-Wextra", "-Werror", "-Wno-cast-function-type")

@@ -15,7 +15,7 @@ from tiny.control import Control
 
 import pjrt
 from pjrt import layers
-from pjrt.layers.stack import library_path
+from pjrt.capi.environment import library_path
 from pjrt.layers.trace import read_trace
 
 PROGRAMS = Path(__file__).parent / "loading"

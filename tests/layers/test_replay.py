@@ -15,6 +15,7 @@ from wrong_plugin import WrongPlugin
 
 import pjrt
 from pjrt.abi.schema import STRUCTS
+from pjrt.capi.environment import library_path
 from pjrt.capi.raw.struct import Struct
 from pjrt.host_memory.array import aligned_empty
 from pjrt.host_memory.tolerance import Tolerance
@@ -29,7 +30,6 @@ from pjrt.layers.replay.replay_arguments import (
     StructBuilder,
 )
 from pjrt.layers.replay.replay_process import ReplayResult, Settings, replay
-from pjrt.layers.stack import library_path
 
 LIMIT = 120.0
 ZERO_COPY = pjrt.HostBufferSemantics.IMMUTABLE_ZERO_COPY

@@ -15,6 +15,7 @@ from tiny.control import Control
 
 import pjrt
 from pjrt import capi, layers
+from pjrt.capi import environment
 from pjrt.layers import stack
 
 
@@ -206,4 +207,4 @@ def test_every_layer_is_on_the_page() -> None:
 def test_a_system_without_layers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("platform.machine", lambda: "riscv64")
     with pytest.raises(pjrt.UnimplementedError, match="layers need Linux on x86-64 or AArch64, found Linux on riscv64"):
-        stack.library_path()
+        environment.library_path()

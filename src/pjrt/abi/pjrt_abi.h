@@ -9,7 +9,7 @@
  *  - a field marked "out" is written by the function; pointers in it live as long as the handle of the call, unless a
  *    comment says otherwise.
  *
- * Marks of fields, in the comment behind the field and separated by commas. tools/abi_schema.py derives what a layer
+ * Marks of fields, in the comment behind the field and separated by commas. tools/abi_headers.py derives what a layer
  * must know from types and names; a mark states what the names do not.
  *  - out, in out: the function sets the field; it reads and corrects the field;
  *  - null: the caller may leave the pointer null, apart from arrays and bytes whose count is 0;

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import functools
 import json
 import os
 from collections.abc import Mapping
@@ -9,9 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pjrt.api.errors import DataLossError
+from pjrt.api.errors import DataLossError, InvalidArgumentError
 from pjrt.capi import LoadedPlugin
-from pjrt.layers import validation
+from pjrt.capi.environment import layers_library
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +105,12 @@ class Finding:
 
 def rules() -> tuple[Rule, ...]:
     """Return the rules that the layer ``validate`` checks."""
-    return tuple(Rule(*row) for row in validation.rule_rows())
+    found: list[Rule] = []
+    while row := _functions().pjrt_validate_rule(len(found)):
+        rule = row.contents
+        texts = (rule.description.decode(), rule.requirement.decode())
+        found.append(Rule(rule.name.decode(), _SEVERITIES[rule.severity], bool(rule.forwarded), *texts))
+    return tuple(found)
 
 
 def findings(plugin: LoadedPlugin) -> list[Finding]:
@@ -112,7 +119,7 @@ def findings(plugin: LoadedPlugin) -> list[Finding]:
     Raises:
         InvalidArgumentError: the plugin has no layer ``validate``.
     """
-    return [_finding(json.loads(text)) for text in validation.finding_texts(plugin.address)]
+    return [_finding(json.loads(text)) for text in _texts(plugin.address)]
 
 
 def read_findings(path: str | os.PathLike[str]) -> list[Finding]:
@@ -166,3 +173,45 @@ def _handle(fields: Mapping[str, Any]) -> FoundHandle:
 def _site(fields: Mapping[str, Any], which: str) -> CallSite | None:
     function = fields.get(f"{which}_by")
     return CallSite(function, fields[f"{which}_thread"], tuple(fields[f"{which}_stack"])) if function else None
+
+
+# What the library of layers says.
+
+_SEVERITIES = ("error", "fault", "leak", "advice")
+"""The severities of rules, in the order of the C enum."""
+
+
+class _CRule(ctypes.Structure):
+    """The C struct ``pjrt_rule``."""
+
+    _fields_ = [
+        ("name", ctypes.c_char_p),
+        ("severity", ctypes.c_int),
+        ("forwarded", ctypes.c_bool),
+        ("description", ctypes.c_char_p),
+        ("requirement", ctypes.c_char_p),
+    ]
+
+
+@functools.cache
+def _functions() -> ctypes.CDLL:
+    functions = layers_library()
+    functions.pjrt_validate_rule.restype = ctypes.POINTER(_CRule)
+    functions.pjrt_validate_rule.argtypes = (ctypes.c_int,)
+    functions.pjrt_validate_count.restype = ctypes.c_int64
+    functions.pjrt_validate_count.argtypes = (ctypes.c_void_p,)
+    functions.pjrt_validate_finding.restype = ctypes.c_char_p
+    functions.pjrt_validate_finding.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
+    return functions
+
+
+def _texts(address: int) -> list[str]:
+    """Return the findings that the layer of a wrapped table kept, as JSON objects, the oldest first."""
+    if _functions().pjrt_validate_count(address) < 0:
+        raise InvalidArgumentError(
+            'the plugin has no layer "validate"; wrap it with pjrt.layers.wrap(plugin, ["validate"])'
+        )
+    texts: list[str] = []
+    while (text := _functions().pjrt_validate_finding(address, len(texts))) is not None:
+        texts.append(text.decode(errors="replace"))
+    return texts

@@ -17,10 +17,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from pjrt.api.errors import FailedPreconditionError, InvalidArgumentError, NotFoundError, UnimplementedError
+from pjrt.capi.environment import library_path
 from pjrt.capi.export import load_exported, write_library
 from pjrt.capi.library_files import check_loadable
-from pjrt.layers.layer_library import write_layer_library
-from pjrt.layers.stack import LayerOptions, check_layers, library_path, option_text
+from pjrt.layers.stack import LayerOptions, check_layers, option_text, write_layer_library
 from pjrt.plugins import env_vars, factories, probe, registry
 from pjrt.plugins.declaration import Declaration, is_path
 from pjrt.system import with_preloaded

@@ -4,41 +4,25 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import platform
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TypeAlias
 
-from pjrt.api.errors import InvalidArgumentError, UnimplementedError
-from pjrt.capi.library_files import library_of
+from pjrt.api.errors import InvalidArgumentError
+from pjrt.capi.environment import PROBLEM_SIZE, checked, layers_library, write_with_layers
 
 LayerOptions: TypeAlias = Mapping[str, object] | Sequence[Mapping[str, object]] | str
 """The options of a layer: by key; in several groups, such as the rules of ``inject``; or as text."""
 
-_PROBLEM_SIZE = 1024
-_SYSTEMS = {("Linux", "x86_64"), ("Linux", "aarch64")}
-
-
-def library_path() -> Path:
-    """Return the path of the shared library of layers.
-
-    Raises:
-        UnimplementedError: this system has none.
-        InternalError: the file is missing.
-    """
-    if (system := (platform.system(), platform.machine())) not in _SYSTEMS:
-        raise UnimplementedError(f"layers need Linux on x86-64 or AArch64, found {' on '.join(system)}")
-    return library_of(Path(__file__).parent)
-
 
 @functools.cache
 def _library() -> ctypes.CDLL:
-    library = ctypes.CDLL(str(library_path()))
+    library = layers_library()
     table, text, size, number = ctypes.c_void_p, ctypes.c_char_p, ctypes.c_size_t, ctypes.c_int
     count = ctypes.POINTER(ctypes.c_uint64)
     for name, result, arguments in (
         ("pjrt_layer_wrap", table, (table, text, text, text, ctypes.c_char_p, size)),
-        ("pjrt_layer_wrap_by_environment", table, (table, text, ctypes.c_char_p, size)),
         ("pjrt_layer_name", text, (size,)),
         ("pjrt_layer_at", text, (table, number)),
         ("pjrt_layer_enable", number, (table, number, number)),
@@ -116,27 +100,34 @@ def wrap_table(address: int, name: str, layers: Sequence[str], options: Mapping[
     """
     check_layers(layers)
     lines = "".join(f"{layer}={option_text(values)}\n" for layer, values in options.items())
-    problem = ctypes.create_string_buffer(_PROBLEM_SIZE)
+    problem = ctypes.create_string_buffer(PROBLEM_SIZE)
     wrapped = _library().pjrt_layer_wrap(
-        address, name.encode(), ",".join(layers).encode(), lines.encode(), problem, _PROBLEM_SIZE
+        address, name.encode(), ",".join(layers).encode(), lines.encode(), problem, PROBLEM_SIZE
     )
-    return _checked(wrapped, problem)
+    return checked(wrapped, problem)
 
 
-def wrap_by_environment(address: int, name: str) -> int:
-    """Return the address of a table with the layers of ``PJRT_LAYERS`` before it, once: a wrapped one stays.
+def write_layer_library(
+    path: str | os.PathLike[str],
+    target: str | os.PathLike[str],
+    layers: Sequence[str],
+    options: Mapping[str, LayerOptions],
+) -> Path:
+    """Write a library whose ``GetPjrtApi`` loads a plugin's library and puts layers before its table.
+
+    Args:
+        path: the file to write.
+        target: the plugin's library, which is loaded from this place.
+        layers: the names of layers; the first is nearest to the framework.
+        options: the options of layers, by name. Others have those of the environment, such as ``PJRT_TRACE``.
 
     Raises:
-        InvalidArgumentError: a layer or an option is unknown, or the table is none.
+        NotFoundError: there is no such plugin, or no folder for the file.
+        InvalidArgumentError: a layer is unknown, or the file cannot be written.
     """
-    problem = ctypes.create_string_buffer(_PROBLEM_SIZE)
-    return _checked(_library().pjrt_layer_wrap_by_environment(address, name.encode(), problem, _PROBLEM_SIZE), problem)
-
-
-def _checked(wrapped: int | None, problem: ctypes.Array[ctypes.c_char]) -> int:
-    if wrapped is None:
-        raise InvalidArgumentError(problem.value.decode(errors="replace"))
-    return wrapped
+    check_layers(layers)
+    texts = "\t".join(f"{layer}={option_text(values)}" for layer, values in options.items())
+    return write_with_layers(path, target, ",".join(layers), texts)
 
 
 def layers_of(address: int) -> tuple[str, ...]:
@@ -191,9 +182,9 @@ def replace_rules(address: int, rules: LayerOptions) -> None:
     Raises:
         InvalidArgumentError: the table has no such layer, or a rule is wrong.
     """
-    problem = ctypes.create_string_buffer(_PROBLEM_SIZE)
+    problem = ctypes.create_string_buffer(PROBLEM_SIZE)
     position, text = _position(address, "inject"), option_text(rules).encode()
-    if not _library().pjrt_layer_inject_rules(address, position, text, problem, _PROBLEM_SIZE):
+    if not _library().pjrt_layer_inject_rules(address, position, text, problem, PROBLEM_SIZE):
         raise InvalidArgumentError(problem.value.decode(errors="replace"))
 
 

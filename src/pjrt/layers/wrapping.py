@@ -14,8 +14,7 @@ from pjrt.capi import LoadedPlugin, check_library_file, open_table, plugin_at
 from pjrt.capi.export import ExportedPlugin, export, load_exported
 from pjrt.capi.export import write_library as write_exported
 from pjrt.layers import stack
-from pjrt.layers.layer_library import write_layer_library
-from pjrt.layers.stack import LayerOptions, check_layers
+from pjrt.layers.stack import LayerOptions, check_layers, write_layer_library
 from pjrt.plugins import factories, registry
 from pjrt.plugins.env_vars import set_environment
 
