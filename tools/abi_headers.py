@@ -80,7 +80,7 @@ def table() -> list[tuple[str, int | None]]:
 
 def extensions() -> list[tuple[str, str]]:
     """Return the kinds of extensions in the order of their numbers: the name, and a description."""
-    return [(name, about) for name, about in _EXTENSION.findall(base_header())]
+    return [(name, about) for name, about in _EXTENSION.findall(_base_header())]
 
 
 def extension_functions() -> dict[str, list[tuple[str, str]]]:
@@ -120,7 +120,13 @@ def _later_fields() -> dict[str, str]:
     return later
 
 
-def base_header() -> str:
+def version() -> tuple[int, int]:
+    """Return the major and minor version of the C API that the headers state."""
+    major, minor = re.findall(r"^#define PJRT_API_M(?:AJ|IN)OR (\d+)$", _base_header(), re.M)
+    return int(major), int(minor)
+
+
+def _base_header() -> str:
     return (INCLUDE / "pjrt_abi" / "base.h").read_text()
 
 

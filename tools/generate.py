@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import abi_files
-from abi_headers import CAPI, INCLUDE, extensions, table
+from abi_headers import CAPI, INCLUDE, extensions, table, version
 
 DOCS = CAPI.parents[2] / "docs"
 RULES_HEAD = "| rule | severity | what happened | what the header requires |\n|---|---|---|---|\n"
@@ -185,9 +185,9 @@ def page() -> str:
 
 # Coverage of the C API
 
-The table shows the Python name that calls each function of `PJRT_Api` in a loaded plugin: {covered} of {len(names)}
-functions. *Since* is the version of the C API that added the function. With an older plugin the Python name raises
-`UnimplementedError`, which names this version.
+This package implements version {".".join(map(str, version()))} of the C API. The table shows the Python name that calls
+each function of `PJRT_Api` in a loaded plugin: {covered} of {len(names)} functions. *Since* is the version that added
+the function. With an older plugin the Python name raises `UnimplementedError`, which names this version.
 
 | Function | Since | Python |
 |---|---|---|

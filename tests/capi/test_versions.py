@@ -30,7 +30,7 @@ def functions_at(minor: int) -> int:
     return sum(1 for each in TABLE if each.minor <= minor)
 
 
-@pytest.mark.parametrize("minor", [29, 36, 48, 57, 75, 90, 105, 106, 112, 114, 117])
+@pytest.mark.parametrize("minor", [29, 36, 48, 57, 75, 90, 105, 106, 112, 114, API_VERSION[1]])
 def test_an_older_plugin_does_what_it_has(tiny_copy: Callable[..., Control], adder: pjrt.Program, minor: int) -> None:
     control = tiny_copy(minor=minor, functions=functions_at(minor), garbage_tail=1)
     plugin = pjrt.load_plugin(control.path)

@@ -82,7 +82,7 @@ class Refusing(pjrt.TopologyDescription):
 
 
 class RefusingPlugin(pjrt.Plugin):
-    name, api_version, attributes = "refusing", (0, 117), {}
+    name, api_version, attributes = "refusing", (0, 99), {}
 
     def client(self, **options):
         raise pjrt.UnavailableError("there is none")

@@ -7,6 +7,7 @@ import itertools
 from collections.abc import Callable, Mapping, Sequence
 
 from pjrt.abi import schema
+from pjrt.abi.generated.version import API_VERSION
 from pjrt.layers import stack
 
 HEAD = 40
@@ -38,7 +39,7 @@ class FakePlugin:
         self.table = (ctypes.c_uint64 * (5 + num_functions))()
         self.kept.append(self.table)
         self.table[0], self.table[2] = self.size, 24
-        self.table[4] = 116 << 32
+        self.table[4] = API_VERSION[1] << 32
         self.name = f"fake{next(_numbers)}"
         for name in list(OFFSETS)[:num_functions] if functions is None else ():
             self.set(name, lambda _: None)
