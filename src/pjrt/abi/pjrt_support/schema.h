@@ -8,6 +8,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 
 /* How a field is read. Arrays and bytes have the number of their elements in another field: see pjrt_field.count. */
 typedef enum {
@@ -127,6 +128,40 @@ static inline bool pjrt_has_field(const pjrt_struct *type, const pjrt_field *fie
 
 static inline const void *pjrt_field_at(const pjrt_field *field, const void *args) {
   return (const char *)args + field->offset;
+}
+
+/* The pointer at an address that need not be aligned. */
+static inline void *pjrt_pointer_at(const void *at) {
+  void *pointer;
+  memcpy(&pointer, at, sizeof pointer);
+  return pointer;
+}
+
+/* The integer at an address, of any size that a field has. */
+static inline int64_t pjrt_integer_at(const void *at, size_t size, bool is_signed) {
+  int8_t s8;
+  int16_t s16;
+  int32_t s32;
+  int64_t s64;
+  switch (size) {
+    case 1:
+      memcpy(&s8, at, 1);
+      return is_signed ? s8 : (uint8_t)s8;
+    case 2:
+      memcpy(&s16, at, 2);
+      return is_signed ? s16 : (uint16_t)s16;
+    case 4:
+      memcpy(&s32, at, 4);
+      return is_signed ? s32 : (int64_t)(uint32_t)s32;
+    default:
+      memcpy(&s64, at, 8);
+      return s64;
+  }
+}
+
+/* The handle, or another pointer, in a field. */
+static inline void *pjrt_pointer_in(const pjrt_field *field, const void *args) {
+  return pjrt_pointer_at(pjrt_field_at(field, args));
 }
 
 #endif /* PJRT_LAYER_SCHEMA_H_ */

@@ -116,8 +116,7 @@ static void destroy_results(inject *inject, const pjrt_frame *frame, const void 
     if (!pjrt_has_field(type, field, args)) continue;
     const int function = pjrt_handles[field->type].destroyed_by;
     /* All functions that destroy have the handle as their first field behind the head. */
-    PJRT_Event_Destroy_Args destroy = {PJRT_Event_Destroy_Args_STRUCT_SIZE, NULL,
-                                       *(PJRT_Event *const *)pjrt_field_at(field, args)};
+    PJRT_Event_Destroy_Args destroy = {PJRT_Event_Destroy_Args_STRUCT_SIZE, NULL, pjrt_pointer_in(field, args)};
     if (function >= 0 && destroy.event != NULL) inject_succeeds(inject, function, &destroy);
   }
 }

@@ -55,7 +55,7 @@ void *inject_client_of(inject *inject, const pjrt_frame *frame, const void *args
   *number = -1;
   if (frame->index == PJRT_FUNCTION_Client_Create) *number = inject->num_clients; /* which it is going to have */
   if (field < 0) return NULL;
-  void *handle = *(void *const *)pjrt_field_at(&frame->function->args->fields[field], args), *client = NULL;
+  void *handle = pjrt_pointer_in(&frame->function->args->fields[field], args), *client = NULL;
   pjrt_mutex_lock(&inject->mutex);
   const inject_object *object = handle != NULL ? inject_find(inject, handle) : NULL;
   if (object != NULL) client = object->client;
@@ -80,7 +80,7 @@ const inject_rule *inject_inherited(inject *inject, const pjrt_frame *frame, con
         rule = rule_of(inject, INJECT_ARG(LoadedExecutable_Execute, argument_lists)[device][i]);
   } else if (frame->function->handle >= 0) {
     const pjrt_field *field = &frame->function->args->fields[frame->function->handle];
-    rule = rule_of(inject, *(void *const *)pjrt_field_at(field, args));
+    rule = rule_of(inject, pjrt_pointer_in(field, args));
   }
   pjrt_mutex_unlock(&inject->mutex);
   return rule;
@@ -125,8 +125,7 @@ static size_t count_of(const pjrt_struct *type, const pjrt_field *field, const v
   if (field->count < 0) return 0;
   const pjrt_field *count = &type->fields[field->count];
   if (count->direction == PJRT_OUT && !pjrt_has_field(type, count, args)) return 0;
-  return count->size == sizeof(size_t) ? *(const size_t *)pjrt_field_at(count, args)
-                                       : (size_t)*(const int *)pjrt_field_at(count, args);
+  return (size_t)pjrt_integer_at(pjrt_field_at(count, args), count->size, true);
 }
 
 void inject_note_results(inject *inject, const pjrt_frame *frame, void *args, void *client, const inject_rule *rule) {
@@ -140,7 +139,7 @@ void inject_note_results(inject *inject, const pjrt_frame *frame, void *args, vo
     if (!returned || !pjrt_has_field(type, field, args)) continue;
     const note note = {inject, field, client, rule};
     if (field->kind == PJRT_KIND_HANDLE) {
-      note_handle(&note, *(void *const *)pjrt_field_at(field, args));
+      note_handle(&note, pjrt_pointer_in(field, args));
     } else if (field->kind == PJRT_KIND_ARRAY && field->element == PJRT_KIND_HANDLE) {
       void *const *handles = *(void *const *const *)pjrt_field_at(field, args);
       for (size_t i = 0; handles != NULL && i < count_of(type, field, args); i++) note_handle(&note, handles[i]);
@@ -153,7 +152,7 @@ void inject_note_results(inject *inject, const pjrt_frame *frame, void *args, vo
   if (rule != NULL && rule->fate == INJECT_FLIPPED && size > 0) {
     for (const pjrt_field *field = type->fields; field < type->fields + type->num_fields; field++) {
       if (field->kind != PJRT_KIND_HANDLE || field->type != PJRT_HANDLE_Event || field->direction != PJRT_OUT) continue;
-      inject_object *event = inject_find(inject, *(void *const *)pjrt_field_at(field, args));
+      inject_object *event = inject_find(inject, pjrt_pointer_in(field, args));
       if (event == NULL) continue;
       event->flipped = memory + rule->bit / 8 % size;
       event->mask = (unsigned char)(1u << rule->bit % 8);
@@ -167,7 +166,7 @@ void inject_forget_destroyed(inject *inject, const pjrt_frame *frame, const void
   for (const pjrt_field *field = type->fields; field < type->fields + type->num_fields; field++) {
     if (field->kind != PJRT_KIND_HANDLE || !(field->marks & (PJRT_MARK_DESTROYS | PJRT_MARK_CONSUMES))) continue;
     if (field->type == PJRT_HANDLE_Client || !pjrt_has_field(type, field, args)) continue;
-    const void *handle = *(void *const *)pjrt_field_at(field, args);
+    const void *handle = pjrt_pointer_in(field, args);
     if (handle == NULL) continue;
     if (field->type == PJRT_HANDLE_Event) inject_end_event(inject, handle);
     pjrt_mutex_lock(&inject->mutex);

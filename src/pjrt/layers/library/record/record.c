@@ -108,12 +108,6 @@ static void end_record(recorder *r, record_kind kind) {
 }
 
 /* ---- memory that is filled later ----------------------------------------------------------------------------------*/
-static const void *read_pointer(const pjrt_field *field, const void *args) {
-  const void *pointer;
-  memcpy(&pointer, pjrt_field_at(field, args), sizeof pointer);
-  return pointer;
-}
-
 /* The field with the memory that a call fills until the event of the same call is ready; null where there is none. */
 static const pjrt_field *filled_later(const pjrt_function *function, const void *args, const pjrt_field **event) {
   const pjrt_struct *type = function->args;
@@ -253,7 +247,8 @@ static void end_call(recorder *r, const pjrt_frame *frame, const void *args, uin
     writer->filled_later = memory != NULL;
     value_put_struct(writer, function->args, args, PHASE_RESULT);
     writer->filled_later = false;
-    const void *data = memory != NULL ? read_pointer(memory, args) : NULL, *ready = data ? read_pointer(event, args) : NULL;
+    const void *data = memory != NULL ? pjrt_pointer_in(memory, args) : NULL,
+               *ready = data ? pjrt_pointer_in(event, args) : NULL;
     if (ready != NULL) remember_read(r, ready, data, value_count(function->args, memory->count, args), call);
   }
   end_record(r, RECORD_RETURN);
@@ -332,7 +327,7 @@ static void put_callback_error(recorder *r, const pjrt_struct *type, const void 
   for (int i = 0; i < type->num_fields; i++) {
     const pjrt_field *field = &type->fields[i];
     if (field->kind != PJRT_KIND_HANDLE || field->type != PJRT_HANDLE_Error || field->direction == PJRT_OUT) continue;
-    const PJRT_Error *error = read_pointer(field, args);
+    const PJRT_Error *error = pjrt_pointer_in(field, args);
     if (error == NULL) continue;
     put_error(r, PJRT_HANDLE_Error, error, false);
     return;

@@ -67,43 +67,12 @@ void value_put_handle(value_writer *writer, int kind, const void *handle, bool i
   bytes_varint(&writer->bytes, number);
 }
 
-static int64_t integer(const void *at, size_t size, bool is_signed) {
-  int8_t s8;
-  int16_t s16;
-  int32_t s32;
-  int64_t s64;
-  switch (size) {
-    case 1:
-      memcpy(&s8, at, 1);
-      return is_signed ? s8 : (uint8_t)s8;
-    case 2:
-      memcpy(&s16, at, 2);
-      return is_signed ? s16 : (uint16_t)s16;
-    case 4:
-      memcpy(&s32, at, 4);
-      return is_signed ? s32 : (int64_t)(uint32_t)s32;
-    default:
-      memcpy(&s64, at, 8);
-      return s64;
-  }
-}
-
-int64_t value_integer(const pjrt_field *field, const void *base) {
-  return integer(pjrt_field_at(field, base), field->size, field->kind != PJRT_KIND_UNSIGNED);
-}
-
 size_t value_count(const pjrt_struct *type, int16_t count, const void *base) {
   if (count < 0 || !pjrt_has_field(type, &type->fields[count], base)) return 0;
   const pjrt_field *field = &type->fields[count];
   if (field->kind == PJRT_KIND_ARRAY || field->kind == PJRT_KIND_POINTER) return 0;
-  const int64_t number = value_integer(field, base);
+  const int64_t number = pjrt_integer_at(pjrt_field_at(field, base), field->size, field->kind != PJRT_KIND_UNSIGNED);
   return number < 0 ? 0 : (size_t)number;
-}
-
-static const void *pointer_at(const void *at) {
-  const void *pointer;
-  memcpy(&pointer, at, sizeof pointer);
-  return pointer;
 }
 
 /* What a function of the plugin is known by when the framework calls it: its user data, which is a token of the stack
@@ -113,7 +82,7 @@ static const void *identity(const pjrt_struct *type, const void *base, int handl
     const pjrt_field *field = &type->fields[i];
     if (!pjrt_has_field(type, field, base)) continue;
     if (field->kind == PJRT_KIND_USER_DATA || (field->kind == PJRT_KIND_HANDLE && field->type == handle))
-      return pointer_at(pjrt_field_at(field, base));
+      return pjrt_pointer_in(field, base);
   }
   return NULL;
 }
@@ -134,7 +103,7 @@ uint64_t value_function_of_plugin(value_writer *writer, const pjrt_frame *frame,
 }
 
 static void put_callback(value_writer *writer, const pjrt_struct *type, const pjrt_field *field, const void *base) {
-  const void *target = pointer_at(pjrt_field_at(field, base));
+  const void *target = pjrt_pointer_in(field, base);
   if (target == NULL) {
     put_tag(writer, VALUE_NULL);
     return;
@@ -147,7 +116,7 @@ static void put_callback(value_writer *writer, const pjrt_struct *type, const pj
       const pjrt_field *each = &type->fields[i];
       if (each->kind == PJRT_KIND_USER_DATA && each->owner >= 0 && &type->fields[each->owner] == field &&
           pjrt_has_field(type, each, base))
-        key.second = pointer_at(pjrt_field_at(each, base));
+        key.second = pjrt_pointer_in(each, base);
     }
   }
   put_tag(writer, VALUE_FUNCTION);
@@ -175,14 +144,14 @@ static void put_element(value_writer *writer, pjrt_kind kind, const pjrt_field *
       return;
     }
     case PJRT_KIND_HANDLE:
-      value_put_handle(writer, field->type, pointer_at(at),
+      value_put_handle(writer, field->type, pjrt_pointer_at(at),
                        writer->is_callback
                            ? field->marks & PJRT_MARK_CONSUMES
                            : phase != PHASE_CALL && field->direction != PJRT_IN && field->marks & PJRT_MARK_CREATES);
       return;
     case PJRT_KIND_TEXT:
     case PJRT_KIND_BYTES: {
-      const char *text = pointer_at(at);
+      const char *text = pjrt_pointer_at(at);
       if (writer->shallow) {
         put_pointer(writer, text);
         return;
@@ -193,7 +162,7 @@ static void put_element(value_writer *writer, pjrt_kind kind, const pjrt_field *
       return;
     }
     case PJRT_KIND_STRUCT: {
-      const void *base = pointer_at(at);
+      const void *base = pjrt_pointer_at(at);
       if (base == NULL) put_tag(writer, VALUE_NULL);
       else value_put_struct(writer, &pjrt_structs[field->type], base, PHASE_ALL);
       return;
@@ -205,13 +174,13 @@ static void put_element(value_writer *writer, pjrt_kind kind, const pjrt_field *
     case PJRT_KIND_USER_DATA:
     case PJRT_KIND_EXTENSIONS:
     case PJRT_KIND_CALLBACK: /* of an array: without user data of its own */
-      put_pointer(writer, pointer_at(at));
+      put_pointer(writer, pjrt_pointer_at(at));
       return;
     case PJRT_KIND_UNSIGNED:
-      put_tagged(writer, VALUE_NUMBER, (uint64_t)integer(at, size, false));
+      put_tagged(writer, VALUE_NUMBER, (uint64_t)pjrt_integer_at(at, size, false));
       return;
     default:
-      value_put_number(writer, integer(at, size, true));
+      value_put_number(writer, pjrt_integer_at(at, size, true));
   }
 }
 
@@ -221,8 +190,8 @@ static size_t inner_size(const pjrt_struct *type, const pjrt_field *field, const
   const pjrt_field *sizes = &type->fields[field->inner_count];
   if (!pjrt_has_field(type, sizes, base)) return SIZE_MAX;
   if (sizes->kind != PJRT_KIND_ARRAY) return value_count(type, field->inner_count, base);
-  const char *at = pointer_at(pjrt_field_at(sizes, base));
-  return at == NULL ? 0 : (size_t)integer(at + i * sizes->element_size, sizes->element_size, true);
+  const char *at = pjrt_pointer_in(sizes, base);
+  return at == NULL ? 0 : (size_t)pjrt_integer_at(at + i * sizes->element_size, sizes->element_size, true);
 }
 
 /* The number of elements of an array or of lists; SIZE_MAX where the struct does not state it. */
@@ -239,8 +208,7 @@ static size_t array_size(const value_writer *writer, const pjrt_struct *type, co
 
 static void put_array(value_writer *writer, const pjrt_struct *type, const pjrt_field *field, const void *base,
                       value_phase phase) {
-  const char *at = field->marks & PJRT_MARK_INLINE ? pjrt_field_at(field, base)
-                                                   : pointer_at(pjrt_field_at(field, base));
+  const char *at = field->marks & PJRT_MARK_INLINE ? pjrt_field_at(field, base) : pjrt_pointer_in(field, base);
   const size_t count = array_size(writer, type, field, base);
   if (at == NULL || count == SIZE_MAX) {
     put_pointer(writer, at);
@@ -253,7 +221,7 @@ static void put_array(value_writer *writer, const pjrt_struct *type, const pjrt_
                   inner_size(type, field, base, i), phase);
       continue;
     }
-    const char *list = pointer_at(at + i * sizeof(void *));
+    const char *list = pjrt_pointer_at(at + i * sizeof(void *));
     size_t length = inner_size(type, field, base, i);
     if (length == SIZE_MAX) length = writer->num_outputs == SIZE_MAX ? 0 : writer->num_outputs;
     if (list == NULL) {
@@ -275,7 +243,7 @@ static void put_field(value_writer *writer, const pjrt_struct *type, const pjrt_
       writer->shallow = false;
       return;
     }
-    put_pointer(writer, pointer_at(pjrt_field_at(field, base)));
+    put_pointer(writer, pjrt_pointer_in(field, base));
     return;
   }
   if (field->kind == PJRT_KIND_ARRAY || field->kind == PJRT_KIND_LISTS) {
@@ -287,14 +255,14 @@ static void put_field(value_writer *writer, const pjrt_struct *type, const pjrt_
     return;
   }
   if (field->kind == PJRT_KIND_BYTES && field->count < 0) {
-    put_pointer(writer, pointer_at(pjrt_field_at(field, base)));
+    put_pointer(writer, pjrt_pointer_in(field, base));
     return;
   }
   const size_t count = field->count < 0 ? SIZE_MAX : value_count(type, field->count, base);
   put_element(writer, field->kind, field, pjrt_field_at(field, base), field->size, count, phase);
   if (field->kind == PJRT_KIND_HANDLE && phase == PHASE_CALL && !writer->is_callback &&
       field->marks & PJRT_MARK_DESTROYS) {
-    const void *handle = pointer_at(pjrt_field_at(field, base));
+    const void *handle = pjrt_pointer_in(field, base);
     if (handle != NULL) {
       writer->removed = (record_key){handle, NULL, field->type};
       writer->removed_number = numbers_remove(&writer->handles, writer->removed);

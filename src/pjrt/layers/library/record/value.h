@@ -44,8 +44,6 @@ void value_put_struct(value_writer *writer, const pjrt_struct *type, const void 
 /* The number of a function that the plugin gave, and that the framework calls now. */
 uint64_t value_function_of_plugin(value_writer *writer, const pjrt_frame *frame, const void *args);
 
-/* The value of an integer field, whatever its size. */
-int64_t value_integer(const pjrt_field *field, const void *base);
 /* The number of elements, or of bytes, of a field; 0 where it is unknown or the caller's struct lacks it. */
 size_t value_count(const pjrt_struct *type, int16_t count, const void *base);
 

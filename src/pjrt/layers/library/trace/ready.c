@@ -75,7 +75,7 @@ void trace_listen(struct trace *trace, const pjrt_function *function, uint16_t i
   for (uint16_t i = 0; i < type->num_fields; i++) {
     const pjrt_field *field = &type->fields[i];
     if (field->kind != PJRT_KIND_HANDLE || field->direction == PJRT_IN || !pjrt_has_field(type, field, args)) continue;
-    void *handle = *(void *const *)pjrt_field_at(field, args);
+    void *handle = pjrt_pointer_in(field, args);
     if (field->type == PJRT_HANDLE_Event) {
       listen(trace, index, handle, NULL);
     } else if (field->type == PJRT_HANDLE_Buffer && trace->options.ready == TRACE_READY_BUFFERS) {

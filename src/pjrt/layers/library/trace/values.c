@@ -34,17 +34,8 @@ void trace_error_text(struct trace *trace, struct trace_writer *writer, const PJ
   if (text != NULL) trace_write_data(trace, writer, path, text, size, 1, trace->options.text);
 }
 
-static size_t number_at(const pjrt_field *field, const void *args) {
-  const void *at = pjrt_field_at(field, args);
-  if (field->size == 8) return (size_t) * (const uint64_t *)at;
-  if (field->size == 4) return *(const uint32_t *)at;
-  return 0;
-}
-
-static void *pointer_at(const pjrt_field *field, const void *args) {
-  void *pointer;
-  memcpy(&pointer, pjrt_field_at(field, args), sizeof pointer);
-  return pointer;
+static size_t count_at(const pjrt_field *field, const void *args) {
+  return (size_t)pjrt_integer_at(pjrt_field_at(field, args), field->size, false);
 }
 
 /* A value that is there after the call: the function sets it, or fills the caller's memory. */
@@ -83,8 +74,8 @@ size_t trace_limit(const struct trace *trace, int element, size_t element_size) 
 
 static void write_elements(struct trace *trace, struct trace_writer *writer, const pjrt_struct *type,
                            const pjrt_field *field, const void *args, uint16_t path[TRACE_PATH], int depth) {
-  const char *elements = pointer_at(field, args);
-  const size_t count = field->count < 0 ? 1 : number_at(&type->fields[field->count], args);
+  const char *elements = pjrt_pointer_in(field, args);
+  const size_t count = field->count < 0 ? 1 : count_at(&type->fields[field->count], args);
   if (count > 1u << 28) return; /* not a count: the caller's mistake, which is none of ours */
   if (field->element == PJRT_KIND_BYTES || field->element_size == 0) return;
   const size_t limit = trace_limit(trace, field->element, field->element_size);
@@ -93,13 +84,13 @@ static void write_elements(struct trace *trace, struct trace_writer *writer, con
     if (depth + 1 >= TRACE_PATH) return;
     const pjrt_field *inner = field->inner_count < 0 ? NULL : &type->fields[field->inner_count];
     if (inner == NULL && field->element != PJRT_KIND_TEXT) return;
-    const size_t *sizes = inner != NULL && inner->kind == PJRT_KIND_ARRAY ? pointer_at(inner, args) : NULL;
+    const size_t *sizes = inner != NULL && inner->kind == PJRT_KIND_ARRAY ? pjrt_pointer_in(inner, args) : NULL;
     /* Frameworks leave the pointer to lists without elements as it happens to be. */
-    if (inner != NULL && sizes == NULL && number_at(inner, args) == 0) return;
+    if (inner != NULL && sizes == NULL && count_at(inner, args) == 0) return;
     for (size_t i = 0; i < count && i < MAX_LISTS; i++) {
       const void *list = ((void *const *)elements)[i];
       if (list == NULL) continue;
-      size_t size = sizes != NULL ? sizes[i] : inner != NULL ? number_at(inner, args) : strlen(list);
+      size_t size = sizes != NULL ? sizes[i] : inner != NULL ? count_at(inner, args) : strlen(list);
       if (size > 1u << 28) continue;
       path[depth + 1] = (uint16_t)i;
       trace_write_data(trace, writer, path, list, size, field->element == PJRT_KIND_TEXT ? 1 : field->element_size, limit);
@@ -141,10 +132,10 @@ static void write_struct(struct trace *trace, struct trace_writer *writer, const
       write_struct(trace, writer, &pjrt_structs[field->type], pjrt_field_at(field, args), path, depth + 2, EVERYTHING);
       continue;
     }
-    const void *pointer = pointer_at(field, args);
+    const void *pointer = pjrt_pointer_in(field, args);
     if (pointer == NULL) continue;
     if (field->kind == PJRT_KIND_TEXT) {
-      const size_t length = field->count < 0 ? strlen(pointer) : number_at(&type->fields[field->count], args);
+      const size_t length = field->count < 0 ? strlen(pointer) : count_at(&type->fields[field->count], args);
       trace_write_data(trace, writer, path, pointer, length, 1, trace->options.text);
     } else if (field->kind == PJRT_KIND_STRUCT) {
       if (field->type < 0) continue;

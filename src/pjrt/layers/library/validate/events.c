@@ -142,7 +142,7 @@ static void note_parameters(pjrt_check *check) {
   const pjrt_struct *type = check->frame->function->args;
   for (const pjrt_field *field = type->fields; field < type->fields + type->num_fields; field++) {
     if (field->kind == PJRT_KIND_HANDLE && field->direction == PJRT_IN && (field->marks & PJRT_MARK_CONSUMES))
-      pjrt_note_handle(check, field, field->name, *(void *const *)pjrt_field_at(field, check->args));
+      pjrt_note_handle(check, field, field->name, pjrt_pointer_in(field, check->args));
   }
 }
 

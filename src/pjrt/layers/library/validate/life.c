@@ -232,7 +232,7 @@ static const void *topology_of(const pjrt_check *check) {
   if (check->callback || function->handle < 0) return NULL;
   const pjrt_field *field = &function->args->fields[function->handle];
   if (field->type != PJRT_HANDLE_TopologyDescription) return NULL;
-  return *(void *const *)pjrt_field_at(field, check->args);
+  return pjrt_pointer_in(field, check->args);
 }
 
 /* Errors may be destroyed by their own function table, and objects with a deleter by it: no layer sees that. */

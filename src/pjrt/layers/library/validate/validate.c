@@ -110,7 +110,7 @@ static void end_handles(pjrt_check *check, bool before) {
     if (!pjrt_has_field(type, field, check->args)) continue;
     const bool destroys = pjrt_destroys(check, field);
     if (!destroys && (field->marks & PJRT_MARK_DESTROYS)) continue;
-    void *handle = *(void *const *)pjrt_field_at(field, check->args);
+    void *handle = pjrt_pointer_in(field, check->args);
     pjrt_end_handle(check, handle, field->type,
                     destroys                            ? PJRT_HANDLE_DESTROYED
                     : field->marks & PJRT_MARK_CONSUMES ? PJRT_HANDLE_CONSUMED
@@ -182,7 +182,7 @@ static void *callback(void *state, pjrt_frame *frame, void *args) {
   const pjrt_struct *type = frame->function->args;
   for (const pjrt_field *field = type->fields; field < type->fields + type->num_fields; field++) {
     if (field->kind == PJRT_KIND_HANDLE)
-      pjrt_end_handle(&check, *(void *const *)pjrt_field_at(field, args), field->type, PJRT_HANDLE_DESTROYED);
+      pjrt_end_handle(&check, pjrt_pointer_in(field, args), field->type, PJRT_HANDLE_DESTROYED);
   }
   return pjrt_next_callback(frame, args);
 }
