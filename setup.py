@@ -65,9 +65,22 @@ layers = Extension(
     extra_link_args=["-ldl", "-lpthread"],
 )
 
+# Not a module: the runtime in C, which is copied for each device with a driver. The driver's header is public.
+NATIVE = SOURCES / "native"
+native = Extension(
+    "pjrt.native._library",
+    [str(source) for source in sorted((NATIVE / "library").glob("*.c"))],
+    include_dirs=[str(HEADERS), str(NATIVE / "include"), str(NATIVE / "library")],
+    depends=[*DEPENDS, *(str(header) for header in sorted(NATIVE.rglob("*.h")))],
+    define_macros=[("_GNU_SOURCE", None)],
+    extra_compile_args=[*FLAGS, "-std=c11"],
+    extra_link_args=["-ldl", "-lpthread"],
+)
+
 setup(
     ext_modules=[
         library,
+        *([native] if sys.platform.startswith("linux") else []),
         *([layers] if sys.platform.startswith("linux") and platform.machine() in ("x86_64", "aarch64") else []),
         *cythonize(
             extensions,

@@ -33,6 +33,7 @@ FLOORS = {
     "frameworks": 7,
     "layers": 7,
     "models": 7,
+    "native": 6,
     "remote": 6,
     "cli": 9,
 }

@@ -18,6 +18,7 @@ Examples:
   pjrt export reference -o libreference.so
   pjrt export mydevice:make_client -o libmydevice.so
   pjrt export ./mydevice.py:make_client -o libmydevice.so --name mydevice
+  pjrt export ./compiler.py:compile --driver libmychip.so -o mychip.so
 """
 
 
@@ -27,13 +28,28 @@ Examples:
     "--output", "-o", required=True, metavar="PATH", shell_complete=complete_file, help="The library to write."
 )
 @click.option("--name", metavar="NAME", help="The plugin's name; the default is that of the device's module or file.")
-def export(spec: str, output: str, name: str | None) -> None:
+@click.option(
+    "--driver",
+    metavar="PATH",
+    shell_complete=complete_file,
+    help="A driver in C, or 'host' for code that runs in the memory of the host; SPEC is the function that compiles.",
+)
+def export(spec: str, output: str, name: str | None, driver: str | None) -> None:
     """Write a device as a PJRT plugin library; needs no compiler.
 
     SPEC is the name of a plugin ('pjrt plugins' lists them), or MODULE:ATTRIBUTE or FILE.py:ATTRIBUTE of a function
     that makes clients, or of the result of pjrt.export. A module may be in the current folder. The library runs the
     device in the Python of the process that loads it, and starts this Python where there is none.
+
+    With --driver the library runs in C, without Python in the process that loads it: SPEC is a function
+    compile(program, options) that returns pjrt.native.Code, and runs in a process of its own.
     """
+    if driver is not None:
+        from pjrt import native
+
+        written = native.write_library(output, spec, driver=driver, name=name or "")
+        print_facts([("written", written), ("driver", driver), ("compiler", spec)])
+        return
     from pjrt.capi.export import load_exported, write_library
 
     is_name = ":" not in spec and not is_path(spec)

@@ -11,6 +11,7 @@ import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from pjrt import native
 from pjrt.api.client import Client
 from pjrt.api.errors import FailedPreconditionError, NotFoundError, UnimplementedError
 from pjrt.api.key_value_store import KeyValueStore
@@ -113,6 +114,9 @@ def register(
         exported_plugin = exported_at(table)
         if exported_plugin is not None:
             _prepare(bridge, exported_plugin, platform)
+        elif native.is_library(path):
+            _jax_changes.add_cpu_rules(platform)
+            _on_client(bridge, platform, lambda client: _jax_changes.add_cpu_rules(client.platform))
     if experimental is None:
         is_builtin = served.declaration.origin == builtin.ORIGIN
         experimental = bool(settings["experimental"]) if "experimental" in settings else False if is_builtin else None
@@ -241,21 +245,35 @@ def _prepare(bridge: Any, exported: ExportedPlugin, platform: str) -> None:
     _jax_changes.add_platform(platform)
     _jax_changes.add_cpu_rules(platform)
     _jax_changes.give_ffi_handlers(exported, platform)
-    registration = bridge._backend_factories[platform]
-    make = registration.factory
 
-    def make_and_add_rules() -> Any:
+    def check() -> None:
         if exported.client is not None and exported.client.is_closed:
             _log.warning("the device %r is unavailable to JAX: its client was closed", platform)
-        client = make()
+
+    def add_rules(client: Any) -> None:
         if client.platform != platform:  # its own name, by which JAX lowers
             _jax_changes.add_cpu_rules(client.platform)
             _jax_changes.give_ffi_handlers(exported, client.platform)
         if client.platform == _XLA_CPU:
             _stand_in_for_cpu(bridge, platform)
+
+    _on_client(bridge, platform, add_rules, check)
+
+
+def _on_client(
+    bridge: Any, platform: str, function: Callable[[Any], None], before: Callable[[], None] = lambda: None
+) -> None:
+    """Have JAX call a function with each client of a platform that it makes, and another one before."""
+    registration = bridge._backend_factories[platform]
+    make = registration.factory
+
+    def make_and_call() -> Any:
+        before()
+        client = make()
+        function(client)
         return client
 
-    registration.factory = make_and_add_rules
+    registration.factory = make_and_call
 
 
 def _set_experimental(bridge: Any, platform: str, experimental: bool | None) -> None:

@@ -1,0 +1,642 @@
+/* A simulated accelerator, as an example of a driver: pjrt_driver.h explains each function.
+ *
+ * The chip has memory of its own behind handles, in words of four bytes. Arrays lie there in tiles of 8 x 128 words, with
+ * padding. Each of its two devices has a queue on a thread of its own, and fences. Its programs are instructions that
+ * `compiler.py` writes.
+ *
+ *     cc -O2 -shared -fPIC -I "$(python -c 'import pjrt.native; print(pjrt.native.get_include())')" chip.c -o libchip.so \
+ *        -lm -lpthread */
+#include <math.h>
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "pjrt_driver.h"
+
+enum { NUM_DEVICES = 2, TILE_ROWS = 8, TILE_COLUMNS = 128, MAX_RANK = 6, INVALID_ARGUMENT = 3, DEADLINE_EXCEEDED = 4,
+       EXHAUSTED = 8, UNIMPLEMENTED = 12 };
+enum { PRED = 1, S32 = 4, F32 = 11 }; /* numbers of PJRT_Buffer_Type */
+
+/* ---- arrays in tiles --------------------------------------------------------------------------------------------------*/
+typedef struct array {
+  int32_t type, rank;
+  int32_t dims[MAX_RANK];
+} array;
+
+static int64_t rows_of(const array *a) {
+  int64_t rows = 1;
+  for (int i = 0; i < a->rank - 1; ++i) rows *= a->dims[i];
+  return rows;
+}
+static int64_t columns_of(const array *a) { return a->rank ? a->dims[a->rank - 1] : 1; }
+static int64_t elements_of(const array *a) { return rows_of(a) * columns_of(a); }
+static int64_t round_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
+
+static int64_t words_of(const array *a) {
+  if (a->rank == 0) return 1;
+  return round_up(rows_of(a), TILE_ROWS) * round_up(columns_of(a), TILE_COLUMNS);
+}
+
+/* Where the element with a number, counted in rows, lies in the tiles. */
+static int64_t word_at(const array *a, int64_t number) {
+  if (a->rank == 0) return 0;
+  int64_t columns = columns_of(a), row = number / columns, column = number % columns;
+  int64_t tile = row / TILE_ROWS * (round_up(columns, TILE_COLUMNS) / TILE_COLUMNS) + column / TILE_COLUMNS;
+  return tile * TILE_ROWS * TILE_COLUMNS + row % TILE_ROWS * TILE_COLUMNS + column % TILE_COLUMNS;
+}
+
+static bool read_shape(const pjrt_driver_shape *shape, array *out) {
+  if ((shape->type != PRED && shape->type != S32 && shape->type != F32) || shape->rank > MAX_RANK) return false;
+  out->type = shape->type;
+  out->rank = (int32_t)shape->rank;
+  for (size_t i = 0; i < shape->rank; ++i) out->dims[i] = (int32_t)shape->dims[i];
+  return true;
+}
+
+/* ---- the queue of a device --------------------------------------------------------------------------------------------*/
+typedef struct job {
+  int (*run)(struct job *job, char *message);
+  void (*finish)(struct job *job);
+  struct job *next;
+} job;
+
+typedef struct ending {
+  pjrt_fence fence;
+  pjrt_driver_done function;
+  void *arg;
+  struct ending *next;
+} ending;
+
+typedef struct failure {
+  pjrt_fence fence;
+  int code;
+  char message[PJRT_DRIVER_MESSAGE_SIZE];
+  struct failure *next;
+} failure;
+
+typedef struct device {
+  pthread_t thread;
+  pthread_mutex_t mutex;
+  pthread_cond_t changed;
+  job *first, **last;
+  pjrt_fence given, done;
+  bool is_stopped;
+  ending *endings;
+  failure *failures;
+  int64_t in_use;
+} device;
+
+struct pjrt_driver {
+  device devices[NUM_DEVICES];
+  int64_t limit; /* bytes of each device */
+};
+
+typedef union word {
+  float f;
+  int32_t i;
+} word;
+
+typedef struct memory {
+  word *words;
+  size_t size;
+} memory;
+
+static memory *memory_of(uint64_t handle) { return (memory *)(uintptr_t)(handle ^ 0x5a5a); } /* no address to others */
+
+static int code_of(const device *d, pjrt_fence fence, char *message) {
+  for (const failure *each = d->failures; each; each = each->next) {
+    if (each->fence != fence) continue;
+    snprintf(message, PJRT_DRIVER_MESSAGE_SIZE, "%s", each->message);
+    return each->code;
+  }
+  return 0;
+}
+
+static void end_job(device *d, int code, const char *message) {
+  pthread_mutex_lock(&d->mutex);
+  pjrt_fence fence = ++d->done;
+  if (code) {
+    failure *each = calloc(1, sizeof *each);
+    each->fence = fence;
+    each->code = code;
+    snprintf(each->message, sizeof each->message, "%s", message);
+    each->next = d->failures;
+    d->failures = each;
+  }
+  ending *due = NULL, **place = &d->endings;
+  while (*place) {
+    ending *each = *place;
+    if (each->fence > fence) {
+      place = &each->next;
+      continue;
+    }
+    *place = each->next;
+    each->next = due;
+    due = each;
+  }
+  pthread_cond_broadcast(&d->changed);
+  pthread_mutex_unlock(&d->mutex);
+  while (due) {
+    ending *each = due;
+    due = each->next;
+    each->function(each->arg, code, message);
+    free(each);
+  }
+}
+
+static void *run_queue(void *arg) {
+  device *d = arg;
+  pthread_mutex_lock(&d->mutex);
+  for (;;) {
+    while (d->first == NULL && !d->is_stopped) pthread_cond_wait(&d->changed, &d->mutex);
+    job *each = d->first;
+    if (each == NULL) break;
+    d->first = each->next;
+    if (d->first == NULL) d->last = &d->first;
+    pthread_mutex_unlock(&d->mutex);
+    char message[PJRT_DRIVER_MESSAGE_SIZE] = "";
+    int code = each->run(each, message);
+    if (each->finish) each->finish(each);
+    free(each);
+    end_job(d, code, message);
+    pthread_mutex_lock(&d->mutex);
+  }
+  pthread_mutex_unlock(&d->mutex);
+  return NULL;
+}
+
+static pjrt_fence enqueue(device *d, job *each) {
+  pthread_mutex_lock(&d->mutex);
+  each->next = NULL;
+  *d->last = each;
+  d->last = &each->next;
+  pjrt_fence fence = ++d->given;
+  pthread_cond_broadcast(&d->changed);
+  pthread_mutex_unlock(&d->mutex);
+  return fence;
+}
+
+static int chip_wait(pjrt_driver *driver, size_t number, pjrt_fence fence, int64_t nanoseconds, char *message) {
+  device *d = &driver->devices[number];
+  struct timespec until;
+  clock_gettime(CLOCK_REALTIME, &until);
+  int64_t end = until.tv_nsec + (nanoseconds < 0 ? 0 : nanoseconds);
+  until.tv_sec += end / 1000000000;
+  until.tv_nsec = end % 1000000000;
+  bool is_late = false;
+  pthread_mutex_lock(&d->mutex);
+  while (d->done < fence && !is_late) {
+    if (nanoseconds < 0) pthread_cond_wait(&d->changed, &d->mutex);
+    else is_late = pthread_cond_timedwait(&d->changed, &d->mutex, &until) != 0;
+  }
+  int code = d->done < fence ? DEADLINE_EXCEEDED : code_of(d, fence, message);
+  pthread_mutex_unlock(&d->mutex);
+  return code;
+}
+
+static int chip_on_done(pjrt_driver *driver, size_t number, pjrt_fence fence, pjrt_driver_done function, void *arg,
+                        char *message) {
+  (void)message;
+  device *d = &driver->devices[number];
+  char text[PJRT_DRIVER_MESSAGE_SIZE] = "";
+  pthread_mutex_lock(&d->mutex);
+  bool is_done = d->done >= fence;
+  int code = is_done ? code_of(d, fence, text) : 0;
+  if (!is_done) {
+    ending *each = malloc(sizeof *each);
+    *each = (ending){fence, function, arg, d->endings};
+    d->endings = each;
+  }
+  pthread_mutex_unlock(&d->mutex);
+  if (is_done) function(arg, code, text);
+  return 0;
+}
+
+/* ---- life and memory ----------------------------------------------------------------------------------------------------*/
+static int chip_open(const pjrt_driver_option *options, size_t num_options, pjrt_driver **out, size_t *num_devices,
+                     char *message) {
+  int64_t limit = 1 << 30;
+  for (size_t i = 0; i < num_options; ++i) {
+    if (strcmp(options[i].name, "memory") == 0 && options[i].text == NULL && options[i].number > 0) {
+      limit = options[i].number;
+      continue;
+    }
+    snprintf(message, PJRT_DRIVER_MESSAGE_SIZE, "expected the option memory, a number of bytes, found the option %s",
+             options[i].name);
+    return INVALID_ARGUMENT;
+  }
+  pjrt_driver *driver = calloc(1, sizeof *driver);
+  driver->limit = limit;
+  for (int i = 0; i < NUM_DEVICES; ++i) {
+    device *d = &driver->devices[i];
+    pthread_mutex_init(&d->mutex, NULL);
+    pthread_cond_init(&d->changed, NULL);
+    d->last = &d->first;
+    pthread_create(&d->thread, NULL, run_queue, d);
+  }
+  *out = driver;
+  *num_devices = NUM_DEVICES;
+  return 0;
+}
+
+static void chip_close(pjrt_driver *driver) {
+  for (int i = 0; i < NUM_DEVICES; ++i) {
+    device *d = &driver->devices[i];
+    pthread_mutex_lock(&d->mutex);
+    d->is_stopped = true;
+    pthread_cond_broadcast(&d->changed);
+    pthread_mutex_unlock(&d->mutex);
+    pthread_join(d->thread, NULL);
+    while (d->failures) {
+      failure *next = d->failures->next;
+      free(d->failures);
+      d->failures = next;
+    }
+    pthread_cond_destroy(&d->changed);
+    pthread_mutex_destroy(&d->mutex);
+  }
+  free(driver);
+}
+
+static void chip_describe(pjrt_driver *driver, size_t number, pjrt_driver_device *out) {
+  (void)number;
+  static const char *const kinds[] = {"device"};
+  out->kind = "Simulated chip, 8x128 tiles";
+  out->num_memory_kinds = 1;
+  out->memory_kinds = kinds;
+  out->memory_limits = &driver->limit;
+}
+
+static size_t chip_size_of(pjrt_driver *driver, size_t number, size_t kind, const pjrt_driver_shape *shape) {
+  (void)driver, (void)number, (void)kind;
+  array a;
+  return read_shape(shape, &a) ? (size_t)words_of(&a) * sizeof(word) : 0;
+}
+
+static int chip_allocate(pjrt_driver *driver, size_t number, size_t kind, size_t size, uint64_t *out, char *message) {
+  (void)kind;
+  memory *each = calloc(1, sizeof *each);
+  each->words = calloc(size ? size : 1, 1);
+  each->size = size;
+  if (each->words == NULL) {
+    free(each);
+    snprintf(message, PJRT_DRIVER_MESSAGE_SIZE, "the simulated chip finds no %zu bytes", size);
+    return EXHAUSTED;
+  }
+  __atomic_fetch_add(&driver->devices[number].in_use, (int64_t)size, __ATOMIC_RELAXED);
+  *out = (uint64_t)(uintptr_t)each ^ 0x5a5a;
+  return 0;
+}
+
+static void chip_free(pjrt_driver *driver, size_t number, uint64_t handle) {
+  memory *each = memory_of(handle);
+  __atomic_fetch_sub(&driver->devices[number].in_use, (int64_t)each->size, __ATOMIC_RELAXED);
+  free(each->words);
+  free(each);
+}
+
+static void chip_stats(pjrt_driver *driver, size_t number, size_t kind, pjrt_driver_stats *out) {
+  (void)kind;
+  out->bytes_in_use = __atomic_load_n(&driver->devices[number].in_use, __ATOMIC_RELAXED);
+}
+
+/* ---- copies -----------------------------------------------------------------------------------------------------------*/
+typedef struct copy_job {
+  job base;
+  memory *from, *to; /* one is null, which is the host, or none */
+  bool is_raw;
+  array shape;
+  size_t offset, size;
+  char *host;
+} copy_job;
+
+static int run_copy(job *base, char *message) {
+  (void)message;
+  copy_job *each = (copy_job *)base;
+  memory *chip = each->to ? each->to : each->from;
+  if (each->from && each->to) {
+    memcpy(each->to->words, each->from->words, each->size);
+  } else if (each->is_raw) {
+    char *at = (char *)chip->words + each->offset;
+    memcpy(each->to ? at : each->host, each->to ? each->host : at, each->size);
+  } else {
+    int64_t count = elements_of(&each->shape);
+    for (int64_t i = 0; i < count; ++i) {
+      word *on_chip = &chip->words[word_at(&each->shape, i)];
+      if (each->shape.type == PRED && each->to) on_chip->i = each->host[i] != 0;
+      else if (each->shape.type == PRED) each->host[i] = on_chip->i != 0;
+      else if (each->to) memcpy(on_chip, each->host + i * 4, 4);
+      else memcpy(each->host + i * 4, on_chip, 4);
+    }
+  }
+  return 0;
+}
+
+static int copy_host(pjrt_driver *driver, size_t number, memory *from, memory *to, const pjrt_driver_shape *shape,
+                     size_t offset, void *host, size_t size, pjrt_fence *fence, char *message) {
+  copy_job *each = calloc(1, sizeof *each);
+  *each = (copy_job){.base.run = run_copy, .from = from, .to = to, .offset = offset, .size = size, .host = host,
+                     .is_raw = shape == NULL};
+  if (shape && !read_shape(shape, &each->shape)) {
+    free(each);
+    snprintf(message, PJRT_DRIVER_MESSAGE_SIZE, "the chip has arrays of pred, s32 and f32 with up to %d dimensions",
+             MAX_RANK);
+    return UNIMPLEMENTED;
+  }
+  *fence = enqueue(&driver->devices[number], &each->base);
+  return 0;
+}
+
+static int chip_copy_in(pjrt_driver *driver, size_t number, uint64_t to, const pjrt_driver_shape *shape, size_t offset,
+                        const void *host, size_t size, pjrt_fence *fence, char *message) {
+  return copy_host(driver, number, NULL, memory_of(to), shape, offset, (void *)host, size, fence, message);
+}
+
+static int chip_copy_out(pjrt_driver *driver, size_t number, uint64_t from, const pjrt_driver_shape *shape,
+                         size_t offset, void *host, size_t size, pjrt_fence *fence, char *message) {
+  return copy_host(driver, number, memory_of(from), NULL, shape, offset, host, size, fence, message);
+}
+
+static int chip_copy(pjrt_driver *driver, size_t number, uint64_t from, size_t to_number, uint64_t to, size_t size,
+                     pjrt_fence *fence, char *message) {
+  (void)to_number, (void)message;
+  copy_job *each = calloc(1, sizeof *each);
+  *each = (copy_job){.base.run = run_copy, .from = memory_of(from), .to = memory_of(to), .size = size};
+  *fence = enqueue(&driver->devices[number], &each->base);
+  return 0;
+}
+
+/* ---- programs: what compiler.py writes --------------------------------------------------------------------------------------*/
+enum op { CONSTANT, IOTA, MOVE, ADD, SUBTRACT, MULTIPLY, DIVIDE, MAXIMUM, MINIMUM, POWER, EQ, NE, LT, LE, GT, GE, NEGATE,
+          EXP, LOG, TANH, SQRT, RSQRT, ABS, SIGN, NOT, SELECT, CONVERT, MATMUL, SUM, MAX_OF, FAIL, NUM_OPS };
+
+typedef struct instruction {
+  int32_t op, result, operands[3];
+  int32_t start, strides[MAX_RANK]; /* MOVE: the number of the element, of the result's indices; IOTA: the dimension */
+  int32_t sizes[4];                 /* MATMUL: batch, m, k, n; SUM and MAX_OF: outer, reduced, inner */
+  word value;                       /* CONSTANT; FAIL: the status code */
+} instruction;
+
+typedef struct header {
+  char mark[8];
+  int32_t num_registers, num_inputs, num_outputs, num_instructions;
+} header;
+
+/* A register is an input, an output, or a part of the scratch memory. */
+typedef struct reg {
+  array shape;
+  int32_t place, number; /* place: 0 an input, 1 an output, 2 scratch: the number of its first word */
+} reg;
+
+typedef struct program {
+  header head;
+  reg *registers;
+  instruction *instructions;
+} program;
+
+static int chip_load(pjrt_driver *driver, size_t number, const void *code, size_t size, uint64_t *out, char *message) {
+  (void)driver, (void)number;
+  header head;
+  bool is_one = size >= sizeof head;
+  if (is_one) memcpy(&head, code, sizeof head);
+  is_one = is_one && memcmp(head.mark, "CHIPCODE", 8) == 0 && head.num_registers >= 0 && head.num_instructions >= 0 &&
+           size == sizeof head + (size_t)head.num_registers * sizeof(reg) +
+                       (size_t)head.num_instructions * sizeof(instruction);
+  if (!is_one) {
+    snprintf(message, PJRT_DRIVER_MESSAGE_SIZE, "these %zu bytes are no program of the chip", size);
+    return INVALID_ARGUMENT;
+  }
+  program *each = calloc(1, sizeof *each);
+  each->head = head;
+  const char *at = (const char *)code + sizeof head;
+  size_t registers = (size_t)head.num_registers * sizeof(reg), rest = (size_t)head.num_instructions * sizeof(instruction);
+  each->registers = malloc(registers + 1);
+  memcpy(each->registers, at, registers);
+  each->instructions = malloc(rest + 1);
+  memcpy(each->instructions, at + registers, rest);
+  for (int32_t i = 0; i < head.num_instructions; ++i) {
+    if (each->instructions[i].op >= 0 && each->instructions[i].op < NUM_OPS) continue;
+    snprintf(message, PJRT_DRIVER_MESSAGE_SIZE, "the chip has no instruction %d", each->instructions[i].op);
+    return INVALID_ARGUMENT;
+  }
+  *out = (uint64_t)(uintptr_t)each;
+  return 0;
+}
+
+static void chip_unload(pjrt_driver *driver, size_t number, uint64_t executable) {
+  (void)driver, (void)number;
+  program *each = (program *)(uintptr_t)executable;
+  free(each->registers);
+  free(each->instructions);
+  free(each);
+}
+
+typedef struct launch_job {
+  job base;
+  pjrt_driver *driver;
+  program *program;
+  uint64_t *memories; /* inputs, outputs, scratch */
+  size_t num_after;
+  size_t *after_devices;
+  pjrt_fence *after;
+} launch_job;
+
+static word *words(const launch_job *launch, const reg *r) {
+  const header *head = &launch->program->head;
+  if (r->place == 0) return memory_of(launch->memories[r->number])->words;
+  if (r->place == 1) return memory_of(launch->memories[head->num_inputs + r->number])->words;
+  return memory_of(launch->memories[head->num_inputs + head->num_outputs])->words + r->number;
+}
+
+static word binary(enum op op, bool is_float, word a, word b) {
+  word out = {0};
+  if (is_float) {
+    switch (op) {
+      case ADD: out.f = a.f + b.f; break;
+      case SUBTRACT: out.f = a.f - b.f; break;
+      case MULTIPLY: out.f = a.f * b.f; break;
+      case DIVIDE: out.f = a.f / b.f; break;
+      case MAXIMUM: out.f = a.f != a.f ? a.f : a.f < b.f || b.f != b.f ? b.f : a.f; break;
+      case MINIMUM: out.f = a.f != a.f ? a.f : b.f < a.f || b.f != b.f ? b.f : a.f; break;
+      case POWER: out.f = powf(a.f, b.f); break;
+      case EQ: out.i = a.f == b.f; break;
+      case NE: out.i = a.f != b.f; break;
+      case LT: out.i = a.f < b.f; break;
+      case LE: out.i = a.f <= b.f; break;
+      case GT: out.i = a.f > b.f; break;
+      default: out.i = a.f >= b.f; break;
+    }
+    return out;
+  }
+  switch (op) {
+    case ADD: out.i = (int32_t)((uint32_t)a.i + (uint32_t)b.i); break;
+    case SUBTRACT: out.i = (int32_t)((uint32_t)a.i - (uint32_t)b.i); break;
+    case MULTIPLY: out.i = (int32_t)((uint32_t)a.i * (uint32_t)b.i); break;
+    case DIVIDE: out.i = b.i == 0 ? -1 : b.i == -1 ? (int32_t)(0u - (uint32_t)a.i) : a.i / b.i; break;
+    case MAXIMUM: out.i = a.i < b.i ? b.i : a.i; break;
+    case MINIMUM: out.i = b.i < a.i ? b.i : a.i; break;
+    case EQ: out.i = a.i == b.i; break;
+    case NE: out.i = a.i != b.i; break;
+    case LT: out.i = a.i < b.i; break;
+    case LE: out.i = a.i <= b.i; break;
+    case GT: out.i = a.i > b.i; break;
+    default: out.i = a.i >= b.i; break;
+  }
+  return out;
+}
+
+static word unary(enum op op, bool is_float, word a) {
+  word out = a;
+  switch (op) {
+    case NEGATE: if (is_float) out.f = -a.f; else out.i = (int32_t)(0u - (uint32_t)a.i); break;
+    case EXP: out.f = expf(a.f); break;
+    case LOG: out.f = logf(a.f); break;
+    case TANH: out.f = tanhf(a.f); break;
+    case SQRT: out.f = sqrtf(a.f); break;
+    case RSQRT: out.f = 1 / sqrtf(a.f); break;
+    case ABS: if (is_float) out.f = fabsf(a.f); else out.i = a.i < 0 ? (int32_t)(0u - (uint32_t)a.i) : a.i; break;
+    case SIGN: if (is_float) out.f = (float)((a.f > 0) - (a.f < 0)); else out.i = (a.i > 0) - (a.i < 0); break;
+    default: out.i = !a.i; break;
+  }
+  return out;
+}
+
+static int run_instruction(const launch_job *launch, const instruction *each, char *message) {
+  const reg *registers = launch->program->registers, *to = &registers[each->result];
+  if (each->op == FAIL) {
+    snprintf(message, PJRT_DRIVER_MESSAGE_SIZE, "the chip was told to fail");
+    return each->value.i;
+  }
+  const reg *from[3] = {0};
+  const word *in[3] = {0};
+  for (int i = 0; i < 3; ++i) {
+    if (each->operands[i] < 0) continue;
+    from[i] = &registers[each->operands[i]];
+    in[i] = words(launch, from[i]);
+  }
+  word *out = words(launch, to);
+  const array *shape = &to->shape;
+  int64_t count = elements_of(shape);
+  bool is_float = from[0] ? from[0]->shape.type == F32 : shape->type == F32;
+#define AT(i, number) in[i][word_at(&from[i]->shape, number)]
+#define OUT(number) out[word_at(shape, number)]
+  switch (each->op) {
+    case CONSTANT:
+      for (int64_t i = 0; i < count; ++i) OUT(i) = each->value;
+      return 0;
+    case IOTA:
+    case MOVE:
+      for (int64_t i = 0; i < count; ++i) {
+        int64_t rest = i, source = each->start;
+        for (int d = shape->rank; d-- > 0; rest /= shape->dims[d]) source += rest % shape->dims[d] * each->strides[d];
+        if (each->op == MOVE) OUT(i) = AT(0, source);
+        else if (shape->type == F32) OUT(i).f = (float)source;
+        else OUT(i).i = (int32_t)source;
+      }
+      return 0;
+    case SELECT:
+      for (int64_t i = 0; i < count; ++i) OUT(i) = AT(0, from[0]->shape.rank ? i : 0).i ? AT(1, i) : AT(2, i);
+      return 0;
+    case CONVERT:
+      for (int64_t i = 0; i < count; ++i) {
+        word w = AT(0, i);
+        if (shape->type == PRED) OUT(i).i = is_float ? w.f != 0 : w.i != 0;
+        else if (shape->type == F32) OUT(i).f = is_float ? w.f : (float)w.i;
+        else OUT(i).i = is_float ? (int32_t)w.f : w.i;
+      }
+      return 0;
+    case MATMUL: {
+      const int64_t m = each->sizes[1], k = each->sizes[2], n = each->sizes[3];
+      for (int64_t i = 0; i < count; ++i) {
+        int64_t batch = i / (m * n), row = i / n % m, column = i % n;
+        float sum = 0;
+        for (int64_t j = 0; j < k; ++j) sum += AT(0, (batch * m + row) * k + j).f * AT(1, (batch * k + j) * n + column).f;
+        OUT(i).f = sum;
+      }
+      return 0;
+    }
+    case SUM:
+    case MAX_OF: {
+      const int64_t reduced = each->sizes[1], inner = each->sizes[2];
+      for (int64_t i = 0; i < count; ++i) {
+        word total = AT(1, 0);
+        for (int64_t j = 0; j < reduced; ++j)
+          total = binary(each->op == SUM ? ADD : MAXIMUM, is_float, total, AT(0, (i / inner * reduced + j) * inner + i % inner));
+        OUT(i) = total;
+      }
+      return 0;
+    }
+    default:
+      for (int64_t i = 0; i < count; ++i)
+        OUT(i) = each->op >= NEGATE ? unary((enum op)each->op, is_float, AT(0, i))
+                                    : binary((enum op)each->op, is_float, AT(0, i), AT(1, i));
+      return 0;
+  }
+}
+
+static int run_launch(job *base, char *message) {
+  launch_job *each = (launch_job *)base;
+  for (size_t i = 0; i < each->num_after; ++i) { /* whether that work failed, the runtime sees itself */
+    char ignored[PJRT_DRIVER_MESSAGE_SIZE];
+    chip_wait(each->driver, each->after_devices[i], each->after[i], -1, ignored);
+  }
+  int code = 0;
+  for (int32_t i = 0; i < each->program->head.num_instructions && !code; ++i)
+    code = run_instruction(each, &each->program->instructions[i], message);
+  return code;
+}
+
+static void free_launch(job *base) {
+  launch_job *each = (launch_job *)base;
+  free(each->memories);
+  free(each->after_devices);
+  free(each->after);
+}
+
+static int chip_launch(pjrt_driver *driver, const pjrt_driver_launch *launch, pjrt_fence *fence, char *message) {
+  (void)message;
+  launch_job *each = calloc(1, sizeof *each);
+  each->base.run = run_launch;
+  each->base.finish = free_launch;
+  each->driver = driver;
+  each->program = (program *)(uintptr_t)launch->executable;
+  size_t in = launch->num_inputs, out = launch->num_outputs;
+  each->memories = calloc(in + out + 1, sizeof *each->memories);
+  memcpy(each->memories, launch->inputs, in * sizeof *each->memories);
+  memcpy(each->memories + in, launch->outputs, out * sizeof *each->memories);
+  each->memories[in + out] = launch->scratch;
+  each->num_after = launch->num_after;
+  each->after_devices = calloc(launch->num_after + 1, sizeof *each->after_devices);
+  each->after = calloc(launch->num_after + 1, sizeof *each->after);
+  memcpy(each->after_devices, launch->after_devices, launch->num_after * sizeof *each->after_devices);
+  memcpy(each->after, launch->after, launch->num_after * sizeof *each->after);
+  *fence = enqueue(&driver->devices[launch->device], &each->base);
+  return 0;
+}
+
+const pjrt_driver_table *pjrt_driver_entry(void) {
+  static const pjrt_driver_table table = {
+      .struct_size = sizeof(pjrt_driver_table),
+      .platform_name = "chip",
+      .platform_version = "simulated chip 1",
+      .open = chip_open,
+      .close = chip_close,
+      .describe = chip_describe,
+      .allocate = chip_allocate,
+      .free = chip_free,
+      .copy_in = chip_copy_in,
+      .copy_out = chip_copy_out,
+      .load = chip_load,
+      .unload = chip_unload,
+      .launch = chip_launch,
+      .wait = chip_wait,
+      .on_done = chip_on_done,
+      .size_of = chip_size_of,
+      .copy = chip_copy,
+      .stats = chip_stats,
+  };
+  return &table;
+}

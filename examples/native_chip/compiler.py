@@ -1,0 +1,200 @@
+"""The compiler of the simulated chip: StableHLO to the instructions that `chip.c` runs.
+
+python -c "from pjrt.native import write_library as w; w('chip.so', 'compiler.py:compile', driver='libchip.so')"
+"""
+
+import math
+import struct
+
+import numpy as np
+
+import pjrt
+from pjrt.native import Code
+from pjrt.stablehlo import lowering
+
+OPS = [
+    "CONSTANT",
+    "IOTA",
+    "MOVE",
+    "ADD",
+    "SUBTRACT",
+    "MULTIPLY",
+    "DIVIDE",
+    "MAXIMUM",
+    "MINIMUM",
+    "POWER",
+    "EQ",
+    "NE",
+    "LT",
+    "LE",
+    "GT",
+    "GE",
+    "NEGATE",
+    "EXP",
+    "LOG",
+    "TANH",
+    "SQRT",
+    "RSQRT",
+    "ABS",
+    "SIGN",
+    "NOT",
+    "SELECT",
+    "CONVERT",
+    "MATMUL",
+    "SUM",
+    "MAX_OF",
+    "FAIL",
+]
+ELEMENTWISE = {
+    "add": "ADD", "subtract": "SUBTRACT", "multiply": "MULTIPLY", "divide": "DIVIDE", "maximum": "MAXIMUM",
+    "minimum": "MINIMUM", "power": "POWER", "negate": "NEGATE", "exponential": "EXP", "log": "LOG", "tanh": "TANH",
+    "sqrt": "SQRT", "rsqrt": "RSQRT", "abs": "ABS", "sign": "SIGN", "select": "SELECT", "convert": "CONVERT",
+}  # fmt: skip
+TYPES = ("PRED", "S32", "F32")
+MAX_RANK, TILE = 6, (8, 128)
+INPUT, OUTPUT, SCRATCH = range(3)
+
+
+def compile(program, options):
+    """Return the instructions of a program."""
+    entry = program.entry
+    compiler = Compiler()
+    places = {id(value): compiler.register(value.type, INPUT, n) for n, value in enumerate(entry.arguments)}
+    results = compiler.block(program, entry.body, places)
+    for number, (place, value) in enumerate(zip(results, entry.body.outputs, strict=True)):
+        compiler.move(compiler.register(value.type, OUTPUT, number), place, 0, strides_of(value.type.shape))
+    counts = len(compiler.registers), len(entry.arguments), len(results), len(compiler.code)
+    head = struct.pack("8s4i", b"CHIPCODE", *counts)
+    code = head + b"".join(compiler.registers) + b"".join(compiler.code)
+    return Code(code=code, scratch=compiler.scratch * 4, cost={"flops": compiler.work})
+
+
+def strides_of(shape):
+    return [math.prod(shape[n + 1 :]) for n in range(len(shape))]
+
+
+def words_of(shape):
+    """Return the words of an array in tiles, with their padding."""
+    if not shape:
+        return 1
+    rows, columns = math.prod(shape[:-1]), shape[-1]
+    return -(-rows // TILE[0]) * TILE[0] * -(-columns // TILE[1]) * TILE[1]
+
+
+class Compiler:
+    """The registers and instructions of a program. A value is the number of its register."""
+
+    def __init__(self):
+        self.registers, self.shapes, self.code, self.scratch, self.work = [], [], [], 0, 0
+
+    def register(self, type_, place=SCRATCH, number=0, shape=None):
+        shape = tuple(type_.shape if shape is None else shape)
+        if type_.element.name not in TYPES or len(shape) > MAX_RANK:
+            raise pjrt.UnimplementedError(f"the chip has no arrays of {type_}")
+        if place == SCRATCH:
+            number, self.scratch = self.scratch, self.scratch + words_of(shape)
+        dims = [*shape, *[0] * (MAX_RANK - len(shape))]
+        self.registers.append(struct.pack("10i", type_.element.value, len(shape), *dims, place, number))
+        self.shapes.append(shape)
+        return len(self.registers) - 1
+
+    def emit(self, op, result, operands=(), start=0, strides=(), sizes=(), value=b"\0\0\0\0"):
+        numbers = [*operands, *[-1] * (3 - len(operands)), start, *strides, *[0] * (MAX_RANK - len(strides))]
+        numbers += [*sizes, *[0] * (4 - len(sizes))]
+        self.code.append(struct.pack("16i", OPS.index(op), result, *numbers) + value)
+        self.work += math.prod(self.shapes[result])
+        return result
+
+    def move(self, result, operand, start, strides):
+        """Fill a register: an element is that of the operand with the number `start` + indices · `strides`."""
+        return self.emit("MOVE", result, [operand], start, strides)
+
+    def block(self, program, block, places):
+        """Write the operations of a block, and return the registers of its results."""
+        for operation in block.operations:
+            inputs = [places[id(value)] for value in operation.operands]
+            if operation.name in ("func.return", "stablehlo.return"):
+                return inputs
+            if operation.name == "func.call":
+                called = program.functions[str(operation.attribute("callee")).lstrip("@")]
+                outputs = self.block(program, called.body, dict(zip(map(id, called.arguments), inputs, strict=True)))
+            else:
+                outputs = [self.operation(operation, inputs)]
+            places.update(zip(map(id, operation.results), outputs, strict=True))
+        return []
+
+    def operation(self, operation, inputs):
+        name, attribute = operation.name.removeprefix("stablehlo."), operation.attribute
+        if name not in HANDLED:
+            raise pjrt.UnimplementedError(f"the chip has no {operation.name} [{operation.location}]")
+        type_ = operation.results[0].type
+        result, shape = self.register(type_), type_.shape
+        if name in ELEMENTWISE:
+            return self.emit(ELEMENTWISE[name], result, inputs)
+        if name == "not" and type_.element.name == "PRED":
+            return self.emit("NOT", result, inputs)
+        if name == "compare":
+            return self.emit(str(attribute("comparison_direction")), result, inputs)
+        if name == "custom_call" and str(attribute("call_target_name")) == "chip.fail":
+            return self.emit("FAIL", result, value=struct.pack("i", int(attribute("backend_config", "13") or 13)))
+        if name == "constant":
+            return self.constant(operation, result)
+        if name == "iota":
+            return self.emit("IOTA", result, strides=[int(d == attribute("iota_dimension")) for d in range(len(shape))])
+        if name == "dot_general" and type_.element.name == "F32":
+            return self.product(operation, inputs, result)
+        if name == "reduce" and lowering.reducer(operation) in ("add", "maximum"):
+            return self.reduction(operation, inputs, result)
+        old = operation.operands[0].type.shape if inputs else ()
+        steps = strides_of(old)
+        if name == "reshape":
+            return self.move(result, inputs[0], 0, strides_of(shape))
+        if name == "broadcast_in_dim":
+            places = dict(zip(attribute("broadcast_dimensions"), range(len(old)), strict=True))
+            of = [steps[places[d]] if d in places and old[places[d]] != 1 else 0 for d in range(len(shape))]
+            return self.move(result, inputs[0], 0, of)
+        if name == "transpose":
+            return self.move(result, inputs[0], 0, [steps[d] for d in attribute("permutation")])
+        if name == "slice":
+            start = sum(s * step for s, step in zip(attribute("start_indices"), steps, strict=True))
+            return self.move(
+                result, inputs[0], start, [s * by for s, by in zip(steps, attribute("strides"), strict=True)]
+            )
+        raise pjrt.UnimplementedError(f"the chip has no such {operation.name} [{operation.location}]")
+
+    def constant(self, operation, result):
+        array = np.asarray(operation.attribute("value"))
+        values = array.reshape(-1).astype(np.int32 if array.dtype.kind in "bi" else np.float32)
+        if array.size and not (values == values[0]).all():
+            raise pjrt.UnimplementedError(f"the chip has constants of one value only [{operation.location}]")
+        return self.emit("CONSTANT", result, value=values[:1].tobytes() or b"\0\0\0\0")
+
+    def product(self, operation, inputs, result):
+        p = lowering.matrix_product(operation)
+        sides = zip(
+            inputs, operation.operands, (p.lhs_permutation, p.rhs_permutation), (p.lhs_shape, p.rhs_shape), strict=True
+        )
+        stacks = []
+        for value, operand, permutation, stack in sides:
+            steps, shape = strides_of(operand.type.shape), operand.type.shape
+            dense = self.register(operand.type, shape=[shape[d] for d in permutation])
+            self.move(dense, value, 0, [steps[d] for d in permutation])
+            stacks.append(self.move(self.register(operand.type, shape=stack), dense, 0, strides_of(stack)))
+        self.work += 2 * p.batch * p.m * p.k * p.n
+        return self.emit("MATMUL", result, stacks, sizes=(p.batch, p.m, p.k, p.n))
+
+    def reduction(self, operation, inputs, result):
+        """Move what is reduced to the last dimensions, and reduce rows."""
+        operand = operation.operands[0].type
+        reduced = list(operation.attribute("dimensions"))
+        kept = [d for d in range(len(operand.shape)) if d not in reduced]
+        steps = strides_of(operand.shape)
+        rows = self.register(operand, shape=[operand.shape[d] for d in (*kept, *reduced)])
+        self.move(rows, inputs[0], 0, [steps[d] for d in (*kept, *reduced)])
+        count = math.prod(operand.shape[d] for d in reduced)
+        op = "SUM" if lowering.reducer(operation) == "add" else "MAX_OF"
+        return self.emit(op, result, [rows, inputs[1]], sizes=(math.prod(self.shapes[result]), count, 1))
+
+
+HANDLED = {*ELEMENTWISE, "not", "compare", "custom_call", "constant", "iota", "dot_general", "reduce", "reshape",
+           "broadcast_in_dim", "transpose", "slice"}  # fmt: skip

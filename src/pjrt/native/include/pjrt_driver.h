@@ -1,0 +1,148 @@
+/* The driver of a device: what the runtime of pjrt asks of a chip.
+ *
+ * The runtime is a whole PJRT plugin. It decides what is the same for every device: the order of work, donation, errors
+ * of results, the accounting of memory, transfers in pieces. A driver only allocates, copies and launches. Its author
+ * writes one table of functions, and one symbol that returns it:
+ *
+ *     const pjrt_driver_table *pjrt_driver_entry(void);
+ *
+ * Rules for all functions:
+ *  - They may be called from any thread, and from several threads at a time.
+ *  - A function that can fail returns 0, or the number of an absl status code (3 is INVALID_ARGUMENT, 8 is
+ *    RESOURCE_EXHAUSTED, 12 is UNIMPLEMENTED, 13 is INTERNAL). It then writes a text that ends with zero to `message`,
+ *    which has room for PJRT_DRIVER_MESSAGE_SIZE bytes.
+ *  - Memory and executables are numbers of the driver's choice, which need not be addresses. 0 stands for none.
+ *  - A device has one queue: what it is told first, it finishes first. A *fence* is a number that stands for the end of
+ *    some work in that queue. 0 means that the work is done when the function returns.
+ *  - Pointers are valid during the call, unless a function says more.
+ *
+ * Ten functions are required. An entry that is null has the consequence that its comment names. */
+#ifndef PJRT_DRIVER_H_
+#define PJRT_DRIVER_H_
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define PJRT_DRIVER_MESSAGE_SIZE 1024
+
+typedef struct pjrt_driver pjrt_driver; /* the driver's own: what its function open made */
+typedef uint64_t pjrt_fence;
+
+/* An option that the program which makes a client gives by name. */
+typedef struct pjrt_driver_option {
+  const char *name;
+  const char *text;     /* null for a number */
+  int64_t number;       /* also for booleans: 0 or 1 */
+} pjrt_driver_option;
+
+/* An array: the element type is a number of PJRT_Buffer_Type (1 is a boolean, 11 is f32). */
+typedef struct pjrt_driver_shape {
+  int type;
+  size_t rank;
+  const int64_t *dims;
+} pjrt_driver_shape;
+
+/* What a device says about itself. All pointers stay valid until the driver is closed. */
+typedef struct pjrt_driver_device {
+  size_t struct_size;             /* set by the runtime: write only fields that lie within */
+  const char *kind;               /* the model, such as "MyChip v2" */
+  size_t num_memory_kinds;        /* at least 1: the first kind is the default */
+  const char *const *memory_kinds; /* such as "device", "pinned_host" */
+  const int64_t *memory_limits;   /* the bytes of each kind; 0 for no limit; null for no limits */
+} pjrt_driver_device;
+
+/* One start of a program on one device. */
+typedef struct pjrt_driver_launch {
+  size_t struct_size;
+  size_t device;
+  uint64_t executable;
+  size_t num_inputs;
+  const uint64_t *inputs;  /* the memory of each argument */
+  size_t num_outputs;
+  const uint64_t *outputs; /* the memory of each result; for a donated argument perhaps the memory of an input */
+  uint64_t scratch;        /* memory of the size that the compiler asked for; 0 where it asked for none */
+  size_t num_after;        /* the work of other devices that must be done before */
+  const size_t *after_devices;
+  const pjrt_fence *after;
+  int replica, partition;
+  int64_t run;             /* how often the executable was started before on this client */
+  int must_not_block;      /* not 0: the caller's thread must not wait, nor compute for long */
+} pjrt_driver_launch;
+
+typedef struct pjrt_driver_stats {
+  size_t struct_size;
+  int64_t bytes_in_use;   /* of the driver's own allocator; -1 where it does not know */
+  int64_t largest_free;   /* -1 where it does not know */
+} pjrt_driver_stats;
+
+/* Work is done: code and message are those of the work, 0 and "" if it went well. */
+typedef void (*pjrt_driver_done)(void *arg, int code, const char *message);
+
+typedef struct pjrt_driver_table {
+  size_t struct_size;           /* sizeof(pjrt_driver_table) where the driver was compiled */
+  const char *platform_name;    /* such as "mychip" */
+  const char *platform_version; /* any text */
+
+  /* ---- required ---------------------------------------------------------------------------------------------------*/
+  /* Open the devices. A driver may be opened several times. Refuse options that you do not know. */
+  int (*open)(const pjrt_driver_option *options, size_t num_options, pjrt_driver **driver, size_t *num_devices,
+              char *message);
+  /* Close them. All work is done, all memory is freed and all executables are unloaded. */
+  void (*close)(pjrt_driver *driver);
+  void (*describe)(pjrt_driver *driver, size_t device, pjrt_driver_device *description);
+
+  int (*allocate)(pjrt_driver *driver, size_t device, size_t kind, size_t bytes, uint64_t *memory, char *message);
+  /* Nothing uses the memory any more. */
+  void (*free)(pjrt_driver *driver, size_t device, uint64_t memory);
+
+  /* Copy between the host and the memory. With a shape the host has a dense, row-major array of that shape, which fills
+   * the memory. Without one (null) it has bytes, which begin at the offset of the memory. The host's memory stays valid
+   * until the fence is done. */
+  int (*copy_in)(pjrt_driver *driver, size_t device, uint64_t memory, const pjrt_driver_shape *shape, size_t offset,
+                 const void *host, size_t bytes, pjrt_fence *fence, char *message);
+  int (*copy_out)(pjrt_driver *driver, size_t device, uint64_t memory, const pjrt_driver_shape *shape, size_t offset,
+                  void *host, size_t bytes, pjrt_fence *fence, char *message);
+
+  /* Load what the compiler in Python returned as code. */
+  int (*load)(pjrt_driver *driver, size_t device, const void *code, size_t size, uint64_t *executable, char *message);
+  void (*unload)(pjrt_driver *driver, size_t device, uint64_t executable);
+  int (*launch)(pjrt_driver *driver, const pjrt_driver_launch *launch, pjrt_fence *fence, char *message);
+
+  /* ---- fences: required of a driver that returns fences other than 0 ------------------------------------------------*/
+  /* Wait for a fence, at most so many nanoseconds (-1: for ever). Returns the code of the work, or 4
+   * (DEADLINE_EXCEEDED). */
+  int (*wait)(pjrt_driver *driver, size_t device, pjrt_fence fence, int64_t nanoseconds, char *message);
+  /* Call the function once, when the fence is done, on any thread, perhaps at once. Null: the runtime has a thread for
+   * each device that waits. */
+  int (*on_done)(pjrt_driver *driver, size_t device, pjrt_fence fence, pjrt_driver_done function, void *arg,
+                 char *message);
+
+  /* ---- optional ---------------------------------------------------------------------------------------------------*/
+  /* How many bytes an array takes, with tiles and padding. Null: those of its elements, in rows. */
+  size_t (*size_of)(pjrt_driver *driver, size_t device, size_t kind, const pjrt_driver_shape *shape);
+  /* Copy from device to device, in the queue of the source. Null: through the host. */
+  int (*copy)(pjrt_driver *driver, size_t device, uint64_t memory, size_t to_device, uint64_t to_memory, size_t bytes,
+              pjrt_fence *fence, char *message);
+  /* The address at which this process can read and write the memory, or null. Null entry: it cannot. */
+  void *(*host_view)(pjrt_driver *driver, size_t device, uint64_t memory);
+  /* The address of the memory for the device. Null: memory has no addresses. */
+  uint64_t (*pointer)(pjrt_driver *driver, size_t device, uint64_t memory);
+  /* Use memory of the host in place; `free` gives it back. Null: arrays of the host are copied. */
+  int (*import)(pjrt_driver *driver, size_t device, size_t kind, void *host, size_t bytes, uint64_t *memory,
+                char *message);
+  /* Facts of the driver's own allocator. Null: the runtime's own counts only. */
+  void (*stats)(pjrt_driver *driver, size_t device, size_t kind, pjrt_driver_stats *stats);
+} pjrt_driver_table;
+
+/* The one symbol of a driver's shared library. */
+const pjrt_driver_table *pjrt_driver_entry(void);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* PJRT_DRIVER_H_ */

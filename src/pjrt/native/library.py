@@ -1,0 +1,78 @@
+"""The libraries of devices that run in C, written without a compiler: copies of one that comes with this package."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+from pjrt.api.errors import InvalidArgumentError, NotFoundError
+from pjrt.capi.library_files import library_of, read_settings, write_with_settings
+
+_MARK = b"PJRT-NATIVE-SETTINGS\n"
+
+
+def get_include() -> str:
+    """Return the folder of ``pjrt_driver.h``, for the compiler that builds a driver: ``cc -I$(...)``."""
+    return str(Path(__file__).parent / "include")
+
+
+def write_library(
+    path: str | os.PathLike[str],
+    compiler: str = "",
+    *,
+    driver: str | os.PathLike[str] = "host",
+    name: str = "",
+    python: str = "",
+) -> Path:
+    """Write the shared library of a device: a PJRT plugin in C, for programs that load a plugin by its path.
+
+    Args:
+        path: the file to write.
+        compiler: ``package.module:attribute`` or ``/path/of/file.py:attribute`` of a function
+            ``compile(program, options)`` that returns ``pjrt.native.Code``. Without one the library only runs
+            executables that were serialized.
+        driver: the driver's shared library, which has ``pjrt_driver_entry``; or ``host``, for code in shared objects
+            that runs in the memory of the host.
+        name: the platform's name of the driver ``host``; other drivers name their own.
+        python: the Python that runs the compiler, by default this one. ``PJRT_WORKER_PYTHON`` names another later.
+
+    Raises:
+        NotFoundError: the folder or the driver does not exist.
+        InvalidArgumentError: the spec is of neither form, or the file cannot be written.
+    """
+    place, colon, attribute = compiler.rpartition(":")
+    if compiler and not (colon and place and attribute):
+        raise InvalidArgumentError(
+            f"expected MODULE:ATTRIBUTE or FILE.py:ATTRIBUTE, such as mychip:compile, found {compiler!r}"
+        )
+    if place.endswith(".py"):
+        if not Path(place).is_file():
+            raise NotFoundError(f"there is no file {place!r}")
+        compiler = f"{Path(place).resolve()}:{attribute}"
+    if driver != "host":
+        if not Path(driver).is_file():
+            raise NotFoundError(f"there is no driver {os.fspath(driver)!r}")
+        if name:
+            raise InvalidArgumentError(f"the driver names its platform itself, found the name {name!r}")
+        driver = Path(driver).resolve()
+    settings = {
+        "driver": str(driver),
+        "compiler": compiler,
+        "python": python or sys.executable,
+        "path": "" if place.endswith(".py") or not place else os.getcwd(),
+        "platform": name,
+        "stablehlo": _versions() if compiler else "",
+    }
+    return write_with_settings(path, library_of(Path(__file__).parent), _MARK, settings)
+
+
+def is_library(path: str | os.PathLike[str]) -> bool:
+    """Return whether a file is such a library."""
+    return bool(read_settings(path, _MARK))
+
+
+def _versions() -> str:
+    from pjrt import stablehlo
+
+    return f"{stablehlo.current_version()} {stablehlo.minimum_version()}"

@@ -1,0 +1,515 @@
+/* Storage, and the buffers that hold it: how they begin and end, who reads them, and what they answer. */
+#include "runtime.h"
+
+/* ---- storage --------------------------------------------------------------------------------------------------------*/
+static storage *storage_make(memory_space *space, uint64_t memory, size_t size) {
+  storage *each = new_zeroed(1, sizeof *each);
+  atomic_init(&each->refs, 1);
+  each->space = space;
+  each->memory = memory;
+  each->size = size;
+  client_ref(space->device->client);
+  return each;
+}
+
+storage *storage_borrow(memory_space *space, uint64_t memory, size_t size) { return storage_make(space, memory, size); }
+
+static PJRT_Error *reserve(memory_space *space, size_t size) {
+  PJRT_Error *error = NULL;
+  pthread_mutex_lock(&space->mutex);
+  if (space->limit && (int64_t)size > space->limit - space->in_use) {
+    error = error_make(PJRT_Error_Code_RESOURCE_EXHAUSTED,
+                       "out of memory %s: %zu bytes are wanted, buffers hold %lld of %lld", space->to_string, size,
+                       (long long)space->in_use, (long long)space->limit);
+  } else {
+    space->in_use += (int64_t)size;
+    space->allocations += 1;
+    if (space->in_use > space->peak) space->peak = space->in_use;
+    if ((int64_t)size > space->largest) space->largest = (int64_t)size;
+  }
+  pthread_mutex_unlock(&space->mutex);
+  return error;
+}
+
+static void unreserve(memory_space *space, size_t size) {
+  pthread_mutex_lock(&space->mutex);
+  space->in_use -= (int64_t)size;
+  pthread_mutex_unlock(&space->mutex);
+}
+
+static PJRT_Error *try_allocate(memory_space *space, size_t size, uint64_t *memory) {
+  PJRT_Error *error = reserve(space, size);
+  if (error) return error;
+  PJRT_Client *client = space->device->client;
+  char message[PJRT_DRIVER_MESSAGE_SIZE] = "";
+  int code = client->table->allocate(client->driver, space->device->number, space->kind_number, size, memory, message);
+  if (code) unreserve(space, size);
+  return error_of_driver("allocate", code, message);
+}
+
+PJRT_Error *storage_allocate_bytes(memory_space *space, size_t size, storage **out) {
+  uint64_t memory = 0;
+  PJRT_Error *error = try_allocate(space, size, &memory);
+  /* What is in flight may free what is missing. */
+  while (error && pjrt_error_code(error) == PJRT_Error_Code_RESOURCE_EXHAUSTED && device_wait_for_one(space->device)) {
+    pjrt_error_release(error);
+    error = try_allocate(space, size, &memory);
+  }
+  if (error) return error;
+  *out = storage_make(space, memory, size);
+  (*out)->is_owned = true;
+  return NULL;
+}
+
+PJRT_Error *storage_allocate(memory_space *space, const shape *of, storage **out) {
+  PJRT_Client *client = space->device->client;
+  size_t size = shape_size(of);
+  if (DRIVER_HAS(client->table, size_of)) {
+    pjrt_driver_shape given = driver_shape(of);
+    size = client->table->size_of(client->driver, space->device->number, space->kind_number, &given);
+  }
+  return storage_allocate_bytes(space, size, out);
+}
+
+storage *storage_ref(storage *each) {
+  atomic_fetch_add_explicit(&each->refs, 1, memory_order_relaxed);
+  return each;
+}
+
+void storage_unref(storage *each) {
+  if (each == NULL || atomic_fetch_sub(&each->refs, 1) != 1) return;
+  PJRT_Client *client = each->space->device->client;
+  if (each->is_owned || each->freed) client->table->free(client->driver, each->space->device->number, each->memory);
+  if (each->is_owned) unreserve(each->space, each->size);
+  storage_unref(each->target);
+  if (each->on_free) each->on_free(each->on_free_data, each->on_free_arg);
+  if (each->freed) {
+    completion_set(each->freed, NULL);
+    completion_unref(each->freed);
+  }
+  free(each);
+  client_unref(client);
+}
+
+uint64_t storage_memory(const storage *each) { return each->target ? storage_memory(each->target) : each->memory; }
+
+void *storage_host_view(const storage *each) {
+  PJRT_Client *client = each->space->device->client;
+  if (!DRIVER_HAS(client->table, host_view)) return NULL;
+  return client->table->host_view(client->driver, each->space->device->number, storage_memory(each));
+}
+
+/* ---- buffers --------------------------------------------------------------------------------------------------------*/
+PJRT_Error *device_shape(shape *out, PJRT_Buffer_Type type, const int64_t *dims, size_t rank,
+                         const PJRT_Buffer_MemoryLayout *layout) {
+  PJRT_Error *error = shape_init(out, type, dims, rank, layout);
+  if (error) return error;
+  for (size_t i = 0; i < rank; ++i) {
+    if (out->minor_to_major[i] == (int64_t)(rank - 1 - i) || out->dims[out->minor_to_major[i]] <= 1) continue;
+    char *text = layout_text(out);
+    error = error_make(PJRT_Error_Code_UNIMPLEMENTED,
+                       "the device takes arrays in rows, the last dimension the most minor; found the layout %s", text);
+    free(text);
+    return error;
+  }
+  return NULL;
+}
+
+PJRT_Buffer *buffer_make(memory_space *space, const shape *of, storage *owned, completion *owned_defined) {
+  PJRT_Buffer *buffer = malloc(sizeof *buffer);
+  if (buffer == NULL) buffer = new_zeroed(1, sizeof *buffer);
+  buffer->space = space;
+  client_ref(space->device->client);
+  buffer->shape.type = of->type;
+  buffer->shape.rank = of->rank;
+  memcpy(buffer->shape.dims, of->dims, of->rank * sizeof *of->dims);
+  for (size_t i = 0; i < of->rank; ++i) buffer->shape.minor_to_major[i] = (int64_t)(of->rank - 1 - i);
+  buffer->defined = owned_defined;
+  buffer->storage = owned;
+  buffer->gone = NULL;
+  buffer->external_references = 0;
+  pthread_mutex_init(&buffer->mutex, NULL);
+  return buffer;
+}
+
+static PJRT_Error *gone(const PJRT_Buffer *buffer) {
+  return error_make(INVALID, "the buffer was %s, and holds nothing any more", buffer->gone);
+}
+
+PJRT_Error *buffer_use(PJRT_Buffer *buffer, storage **out) {
+  PJRT_Error *error = NULL;
+  pthread_mutex_lock(&buffer->mutex);
+  if (buffer->gone) {
+    error = gone(buffer);
+  } else {
+    *out = storage_ref(buffer->storage);
+    atomic_fetch_add(&buffer->storage->readers, 1);
+  }
+  pthread_mutex_unlock(&buffer->mutex);
+  return error;
+}
+
+void storage_read(storage *owned) {
+  atomic_fetch_sub(&owned->readers, 1);
+  storage_unref(owned);
+}
+
+PJRT_Error *buffer_donate(PJRT_Buffer *buffer, storage **out) {
+  PJRT_Error *error = NULL;
+  pthread_mutex_lock(&buffer->mutex);
+  if (buffer->gone) {
+    error = gone(buffer);
+  } else if (buffer->external_references) {
+    error = error_make(INVALID, "the buffer cannot be donated: it has %lld external references",
+                       (long long)buffer->external_references);
+  } else {
+    *out = buffer->storage;
+    buffer->storage = NULL;
+    buffer->gone = "donated";
+  }
+  pthread_mutex_unlock(&buffer->mutex);
+  return error;
+}
+
+static void give_up_storage(PJRT_Buffer *buffer) {
+  pthread_mutex_lock(&buffer->mutex);
+  if (!buffer->gone) buffer->gone = "deleted";
+  storage *held = buffer->external_references ? NULL : buffer->storage; /* stays while it is lent out */
+  if (held) buffer->storage = NULL;
+  pthread_mutex_unlock(&buffer->mutex);
+  storage_unref(held);
+}
+
+void buffer_destroy(PJRT_Buffer *buffer) {
+  buffer->external_references = 0;
+  give_up_storage(buffer);
+  completion_unref(buffer->defined);
+  pthread_mutex_destroy(&buffer->mutex);
+  PJRT_Client *client = buffer->space->device->client;
+  free(buffer);
+  client_unref(client);
+}
+
+PJRT_Error *native_Buffer_Destroy(PJRT_Buffer_Destroy_Args *args) {
+  if (args->buffer) buffer_destroy(args->buffer);
+  return NULL;
+}
+
+PJRT_Error *native_Buffer_Delete(PJRT_Buffer_Delete_Args *args) {
+  give_up_storage(args->buffer);
+  return NULL;
+}
+
+PJRT_Error *native_Buffer_IsDeleted(PJRT_Buffer_IsDeleted_Args *args) {
+  pthread_mutex_lock(&args->buffer->mutex);
+  args->is_deleted = args->buffer->gone != NULL;
+  pthread_mutex_unlock(&args->buffer->mutex);
+  return NULL;
+}
+
+/* ---- external references and addresses ----------------------------------------------------------------------------------*/
+PJRT_Error *native_Buffer_IncreaseExternalReferenceCount(PJRT_Buffer_IncreaseExternalReferenceCount_Args *args) {
+  PJRT_Error *error = NULL;
+  pthread_mutex_lock(&args->buffer->mutex);
+  if (args->buffer->gone) {
+    error = gone(args->buffer);
+  } else {
+    ++args->buffer->external_references;
+    atomic_store(&args->buffer->storage->is_shared, true);
+  }
+  pthread_mutex_unlock(&args->buffer->mutex);
+  return error;
+}
+
+PJRT_Error *native_Buffer_DecreaseExternalReferenceCount(PJRT_Buffer_DecreaseExternalReferenceCount_Args *args) {
+  PJRT_Buffer *buffer = args->buffer;
+  PJRT_Error *error = NULL;
+  storage *last = NULL;
+  pthread_mutex_lock(&buffer->mutex);
+  if (buffer->external_references == 0) {
+    error = error_make(INVALID, "the buffer has no external reference to give back");
+  } else if (--buffer->external_references == 0 && buffer->gone) {
+    last = buffer->storage;
+    buffer->storage = NULL;
+  }
+  pthread_mutex_unlock(&buffer->mutex);
+  storage_unref(last);
+  return error;
+}
+
+/* The address for the device; the caller sees to it that the buffer is ready, and stays. */
+static PJRT_Error *address_of(PJRT_Buffer *buffer, uint64_t *out) {
+  PJRT_Client *client = buffer->space->device->client;
+  if (!DRIVER_HAS(client->table, pointer))
+    return error_make(PJRT_Error_Code_UNIMPLEMENTED, "the memory of %s has no addresses", client->table->platform_name);
+  PJRT_Error *error = NULL;
+  pthread_mutex_lock(&buffer->mutex);
+  if (buffer->storage == NULL)
+    error = gone(buffer);
+  else
+    *out = client->table->pointer(client->driver, buffer->space->device->number, storage_memory(buffer->storage));
+  pthread_mutex_unlock(&buffer->mutex);
+  return error;
+}
+
+PJRT_Error *native_Buffer_UnsafePointer(PJRT_Buffer_UnsafePointer_Args *args) {
+  uint64_t address = 0;
+  PJRT_Error *error = address_of(args->buffer, &address);
+  args->buffer_pointer = (uintptr_t)address;
+  return error;
+}
+
+PJRT_Error *native_Buffer_OpaqueDeviceMemoryDataPointer(PJRT_Buffer_OpaqueDeviceMemoryDataPointer_Args *args) {
+  uint64_t address = 0;
+  PJRT_Error *error = address_of(args->buffer, &address);
+  args->device_memory_ptr = (void *)(uintptr_t)address;
+  return error;
+}
+
+PJRT_Error *native_Buffer_ReadyEvent(PJRT_Buffer_ReadyEvent_Args *args) {
+  pthread_mutex_lock(&args->buffer->mutex);
+  completion *of = args->buffer->gone ? completion_with(gone(args->buffer)) : completion_ref(args->buffer->defined);
+  pthread_mutex_unlock(&args->buffer->mutex);
+  args->event = event_make(of);
+  completion_unref(of);
+  return NULL;
+}
+
+/* ---- what a buffer answers ------------------------------------------------------------------------------------------------*/
+PJRT_Error *native_Buffer_ElementType(PJRT_Buffer_ElementType_Args *args) {
+  args->type = args->buffer->shape.type;
+  return NULL;
+}
+
+PJRT_Error *native_Buffer_Dimensions(PJRT_Buffer_Dimensions_Args *args) {
+  args->dims = args->buffer->shape.dims;
+  args->num_dims = args->buffer->shape.rank;
+  return NULL;
+}
+
+PJRT_Error *native_Buffer_UnpaddedDimensions(PJRT_Buffer_UnpaddedDimensions_Args *args) {
+  args->unpadded_dims = args->buffer->shape.dims;
+  args->num_dims = args->buffer->shape.rank;
+  return NULL;
+}
+
+PJRT_Error *native_Buffer_DynamicDimensionIndices(PJRT_Buffer_DynamicDimensionIndices_Args *args) {
+  args->dynamic_dim_indices = NULL;
+  args->num_dynamic_dims = 0;
+  return NULL;
+}
+
+PJRT_Error *native_Buffer_GetMemoryLayout(PJRT_Buffer_GetMemoryLayout_Args *args) {
+  args->layout = (PJRT_Buffer_MemoryLayout){
+      .struct_size = PJRT_Buffer_MemoryLayout_STRUCT_SIZE,
+      .type = PJRT_Buffer_MemoryLayout_Type_Tiled,
+      .tiled = {.struct_size = PJRT_Buffer_MemoryLayout_Tiled_STRUCT_SIZE,
+                .minor_to_major = args->buffer->shape.minor_to_major,
+                .minor_to_major_size = args->buffer->shape.rank},
+  };
+  return NULL;
+}
+
+PJRT_Error *native_Buffer_OnDeviceSizeInBytes(PJRT_Buffer_OnDeviceSizeInBytes_Args *args) {
+  pthread_mutex_lock(&args->buffer->mutex);
+  args->on_device_size_in_bytes = args->buffer->storage ? args->buffer->storage->size : shape_size(&args->buffer->shape);
+  pthread_mutex_unlock(&args->buffer->mutex);
+  return NULL;
+}
+
+PJRT_Error *native_Buffer_Device(PJRT_Buffer_Device_Args *args) {
+  args->device = args->buffer->space->device;
+  return NULL;
+}
+
+PJRT_Error *native_Buffer_Memory(PJRT_Buffer_Memory_Args *args) {
+  args->memory = &args->buffer->space->base;
+  return NULL;
+}
+
+PJRT_Error *native_Buffer_IsOnCpu(PJRT_Buffer_IsOnCpu_Args *args) {
+  args->is_on_cpu = DRIVER_HAS(args->buffer->space->device->client->table, host_view);
+  return NULL;
+}
+
+/* ---- buffers that are not filled from the host ------------------------------------------------------------------------------*/
+PJRT_Error *native_Client_CreateUninitializedBuffer(PJRT_Client_CreateUninitializedBuffer_Args *args) {
+  memory_space *space;
+  shape of;
+  storage *held;
+  PJRT_Error *error = space_choose(args->memory, args->device, &space);
+  if (!error)
+    error = device_shape(&of, args->shape_element_type, args->shape_dims, args->shape_num_dims, args->shape_layout);
+  if (!error) error = storage_allocate(space, &of, &held);
+  if (!error) args->buffer = buffer_make(space, &of, held, &completion_done);
+  return error;
+}
+
+PJRT_Error *native_Client_CreateErrorBuffer(PJRT_Client_CreateErrorBuffer_Args *args) {
+  memory_space *space;
+  shape of;
+  PJRT_Error *error = space_choose(args->memory, NULL, &space);
+  if (!error)
+    error = device_shape(&of, args->shape_element_type, args->shape_dims, args->shape_num_dims, args->shape_layout);
+  if (!error && args->error_code == PJRT_Error_Code_OK)
+    error = error_make(INVALID, "a buffer with an error needs an error, found the code OK");
+  if (error) return error;
+  PJRT_Error *held = error_from_parts(args->error_code, args->error_message, args->error_message_size);
+  if (HAS(args, PJRT_Client_CreateErrorBuffer_Args, num_payload)) {
+    for (size_t i = 0; i < args->num_payload; ++i) {
+      const PJRT_NamedValue *each = &args->payload[i];
+      if (each->type == PJRT_NamedValue_kString)
+        pjrt_error_add_payload(held, each->name, each->name_size, each->string_value, each->value_size);
+    }
+  }
+  args->buffer = buffer_make(space, &of, storage_make(space, 0, 0), completion_with(held));
+  return NULL;
+}
+
+PJRT_Error *native_Client_CreateViewOfDeviceBuffer(PJRT_Client_CreateViewOfDeviceBuffer_Args *args) {
+  memory_space *space;
+  shape of;
+  PJRT_Memory *wanted = HAS(args, PJRT_Client_CreateViewOfDeviceBuffer_Args, memory) ? args->memory : NULL;
+  PJRT_Error *error = space_choose(wanted, args->device, &space);
+  if (!error) error = device_shape(&of, args->element_type, args->dims, args->num_dims, args->layout);
+  if (!error && args->device_buffer_ptr == NULL && shape_size(&of))
+    error = error_make(INVALID, "expected the address of %zu bytes, found null", shape_size(&of));
+  if (error) return error;
+  PJRT_Client *client = space->device->client;
+  if (!DRIVER_HAS(client->table, import))
+    return error_make(PJRT_Error_Code_UNIMPLEMENTED, "%s cannot use memory that it did not allocate: its driver has no "
+                      "function import", client->table->platform_name);
+  uint64_t memory = 0;
+  char message[PJRT_DRIVER_MESSAGE_SIZE] = "";
+  error = error_of_driver("import", client->table->import(client->driver, space->device->number, space->kind_number,
+                                                          args->device_buffer_ptr, shape_size(&of), &memory, message),
+                          message);
+  if (error) return error;
+  storage *held = storage_make(space, memory, shape_size(&of));
+  held->freed = completion_make();
+  held->on_free = args->on_delete_callback;
+  held->on_free_data = args->device_buffer_ptr;
+  held->on_free_arg = args->on_delete_callback_arg;
+  atomic_store(&held->is_shared, true);
+  args->buffer = buffer_make(space, &of, held, &completion_done);
+  return NULL;
+}
+
+/* The same bytes seen as another shape of the same size. They move to the new buffer: the old one is used up. */
+PJRT_Error *native_Buffer_Bitcast(PJRT_Buffer_Bitcast_Args *args) {
+  shape of;
+  PJRT_Error *error = device_shape(&of, args->element_type, args->dims, args->num_dims, args->device_layout);
+  if (!error && DRIVER_HAS(args->buffer->space->device->client->table, size_of))
+    error = error_make(PJRT_Error_Code_UNIMPLEMENTED, "an array in this device's own layout cannot be seen as another");
+  if (!error && shape_size(&of) != shape_size(&args->buffer->shape))
+    error = error_make(INVALID, "expected a shape of %zu bytes, as the buffer has, found one of %zu",
+                       shape_size(&args->buffer->shape), shape_size(&of));
+  storage *held = NULL;
+  if (!error) error = buffer_donate(args->buffer, &held);
+  if (error) return error;
+  args->out_buffer = buffer_make(args->buffer->space, &of, held, completion_ref(args->buffer->defined));
+  return NULL;
+}
+
+/* ---- aliases: buffers that become others ------------------------------------------------------------------------------------*/
+struct PJRT_FulfillAliasBufferCallback {
+  open_end *end;
+  storage *storage; /* of the alias, without a target yet */
+  shape shape;
+};
+
+PJRT_Error *native_Client_CreateAliasBuffer(PJRT_Client_CreateAliasBuffer_Args *args) {
+  memory_space *space;
+  shape of;
+  PJRT_Error *error = space_choose(args->memory, NULL, &space);
+  if (!error)
+    error = device_shape(&of, args->shape_element_type, args->shape_dims, args->shape_num_dims, args->shape_layout);
+  if (error) return error;
+  completion *defined = completion_make();
+  storage *held = storage_make(space, 0, 0);
+  atomic_store(&held->is_shared, true);
+  PJRT_FulfillAliasBufferCallback *callback = new_zeroed(1, sizeof *callback);
+  callback->end = open_end_make(args->client, defined);
+  callback->storage = storage_ref(held);
+  callback->shape = of;
+  args->alias_buffer = buffer_make(space, &of, held, defined);
+  args->fulfill_alias_buffer_cb = callback;
+  return NULL;
+}
+
+static void follow(PJRT_Error *borrowed, void *arg) {
+  completion_set(arg, pjrt_error_share(borrowed));
+  completion_unref(arg);
+}
+
+/* With an OK code the alias becomes the buffer, else it fails. The handle is spent either way: a call that is refused
+ * fails the alias too. */
+PJRT_Error *native_Client_FulfillAliasBuffer(PJRT_Client_FulfillAliasBuffer_Args *args) {
+  PJRT_FulfillAliasBufferCallback *callback = args->fulfill_alias_buffer_cb;
+  if (callback == NULL) return error_make(INVALID, "expected the handle of an alias, found null");
+  PJRT_Error *given = error_from_parts(args->status_code, args->error_message, args->error_message_size);
+  PJRT_Error *refusal = NULL;
+  storage *target = NULL;
+  if (!given && args->buffer == NULL) refusal = error_make(INVALID, "an alias needs a buffer or an error, found neither");
+  else if (!given && !shape_same(&args->buffer->shape, &callback->shape))
+    refusal = error_make(INVALID, "the buffer and its alias differ in type or shape");
+  else if (!given) refusal = buffer_use(args->buffer, &target);
+  completion *defined = open_end_take(callback->end);
+  if (given || refusal) {
+    completion_set(defined, given ? given : pjrt_error_share(refusal));
+    completion_unref(defined);
+  } else {
+    atomic_store(&target->is_shared, true);
+    atomic_fetch_sub(&target->readers, 1);
+    callback->storage->target = target;
+    completion_then(args->buffer->defined, follow, defined);
+  }
+  storage_unref(callback->storage);
+  free(callback);
+  return refusal;
+}
+
+/* ---- a donation that becomes ready when the caller says so --------------------------------------------------------------------*/
+typedef struct dependency {
+  atomic_size_t left;
+  completion *source, *caller, *done;
+} dependency;
+
+static void one_less(PJRT_Error *borrowed, void *arg) {
+  (void)borrowed;
+  dependency *each = arg;
+  if (atomic_fetch_sub(&each->left, 1) != 1) return;
+  PJRT_Error *error = completion_error(each->caller);
+  if (error == NULL) error = completion_error(each->source);
+  completion_set(each->done, pjrt_error_share(error));
+  completion_unref(each->done);
+  completion_unref(each->caller);
+  completion_unref(each->source);
+  free(each);
+}
+
+static void dependency_ready(PJRT_Buffer_DonateWithControlDependency_Callback_Args *args) {
+  completion *caller = open_end_take(args->callback_data);
+  completion_set(caller, error_from_parts(args->error_code, args->error_message, args->error_message_size));
+  completion_unref(caller);
+}
+
+PJRT_Error *native_Buffer_DonateWithControlDependency(PJRT_Buffer_DonateWithControlDependency_Args *args) {
+  storage *held;
+  PJRT_Error *error = buffer_donate(args->buffer, &held);
+  if (error) return error;
+  dependency *each = new_zeroed(1, sizeof *each);
+  each->source = completion_ref(args->buffer->defined);
+  completion *caller = each->caller = completion_make();
+  each->done = completion_make();
+  atomic_init(&each->left, 2);
+  args->callback_data = open_end_make(args->buffer->space->device->client, caller);
+  args->dependency_ready_callback = dependency_ready;
+  args->out_buffer = buffer_make(args->buffer->space, &args->buffer->shape, held, completion_ref(each->done));
+  completion *source = completion_ref(each->source), *kept = completion_ref(caller);
+  completion_then(source, one_less, each);
+  completion_then(kept, one_less, each);
+  completion_unref(source);
+  completion_unref(kept);
+  return NULL;
+}

@@ -1,0 +1,373 @@
+/* Clients: one open driver, its devices, and what only the client knows. */
+#include "runtime.h"
+
+struct open_end {
+  PJRT_Client *client;
+  completion *of;
+  open_end *next;
+};
+
+struct dma_region {
+  void *data;
+  size_t size;
+  dma_region *next;
+};
+
+struct user_data {
+  const void *key;
+  void *data;
+  void (*destructor)(void *);
+  user_data *next;
+};
+
+/* ---- data that the caller hangs on a memory -----------------------------------------------------------------------------*/
+static pthread_mutex_t user_data_mutex = PTHREAD_MUTEX_INITIALIZER;
+
+static void *get_user_data(PJRT_Memory *memory, const void *key) {
+  void *data = NULL;
+  pthread_mutex_lock(&user_data_mutex);
+  for (user_data *each = ((memory_space *)memory)->user_data; each; each = each->next) {
+    if (each->key == key) data = each->data;
+  }
+  pthread_mutex_unlock(&user_data_mutex);
+  return data;
+}
+
+static void set_user_data(PJRT_Memory *memory, const void *key, void *data, void (*destructor)(void *)) {
+  memory_space *space = (memory_space *)memory;
+  pthread_mutex_lock(&user_data_mutex);
+  user_data *each = space->user_data;
+  while (each && each->key != key) each = each->next;
+  user_data old = {0};
+  if (each) {
+    old = *each;
+  } else {
+    each = new_zeroed(1, sizeof *each);
+    each->next = space->user_data;
+    space->user_data = each;
+  }
+  each->key = key;
+  each->data = data;
+  each->destructor = destructor;
+  pthread_mutex_unlock(&user_data_mutex);
+  if (old.destructor) old.destructor(old.data);
+}
+
+static const PJRT_Memory_FunctionTable memory_table = {
+    .struct_size = PJRT_Memory_FunctionTable_STRUCT_SIZE,
+    .instance_struct_size = sizeof(PJRT_Memory),
+    .get_user_data = get_user_data,
+    .set_user_data = set_user_data,
+};
+
+/* ---- making ---------------------------------------------------------------------------------------------------------*/
+static void make_space(PJRT_Device *device, size_t kind, const pjrt_driver_device *facts, int id) {
+  memory_space *space = &device->spaces[kind];
+  space->base.vtable = &memory_table;
+  space->device = device;
+  space->id = id;
+  space->kind_number = kind;
+  space->kind = copy_of(facts->memory_kinds[kind], strlen(facts->memory_kinds[kind]));
+  space->limit = facts->memory_limits ? facts->memory_limits[kind] : 0;
+  space->to_string = printed("%s(id=%d)", space->kind, id);
+  space->debug_string = printed("%s(id=%d, device=%zu)", space->kind, id, device->number);
+  pthread_mutex_init(&space->mutex, NULL);
+  device->space_handles[kind] = &space->base;
+}
+
+static PJRT_Error *check_description(const pjrt_driver_device *facts, size_t number) {
+  if (facts->kind == NULL || facts->num_memory_kinds == 0 || facts->memory_kinds == NULL)
+    return error_make(PJRT_Error_Code_INTERNAL,
+                      "the driver's function describe left out the kind or the kinds of memory of device %zu", number);
+  for (size_t i = 0; i < facts->num_memory_kinds; ++i) {
+    if (facts->memory_kinds[i] == NULL)
+      return error_make(PJRT_Error_Code_INTERNAL,
+                        "the driver's function describe gave no name for kind of memory %zu of device %zu", i, number);
+  }
+  return NULL;
+}
+
+static PJRT_Error *make_devices(PJRT_Client *client) {
+  const char *kinds[MAX_DEVICES];
+  pjrt_driver_device facts[MAX_DEVICES];
+  for (size_t i = 0; i < client->num_devices; ++i) {
+    facts[i] = (pjrt_driver_device){.struct_size = sizeof facts[i]};
+    client->table->describe(client->driver, i, &facts[i]);
+    PJRT_Error *error = check_description(&facts[i], i);
+    if (error) return error;
+    kinds[i] = facts[i].kind;
+    client->num_spaces += facts[i].num_memory_kinds;
+  }
+  client->topology =
+      topology_make(client->table->platform_name, client->table->platform_version, client->num_devices, kinds);
+  client->devices = new_zeroed(client->num_devices, sizeof *client->devices);
+  client->device_handles = new_zeroed(client->num_devices, sizeof *client->device_handles);
+  client->space_handles = new_zeroed(client->num_spaces, sizeof *client->space_handles);
+  int id = 0;
+  for (size_t i = 0; i < client->num_devices; ++i) {
+    PJRT_Device *device = client->device_handles[i] = &client->devices[i];
+    device->client = client;
+    device->number = i;
+    device->description = &client->topology->descriptions[i];
+    device->num_spaces = facts[i].num_memory_kinds;
+    device->spaces = new_zeroed(device->num_spaces, sizeof *device->spaces);
+    device->space_handles = new_zeroed(device->num_spaces, sizeof *device->space_handles);
+    pthread_mutex_init(&device->mutex, NULL);
+    pthread_cond_init(&device->changed, NULL);
+    pthread_mutex_init(&device->watch_mutex, NULL);
+    for (size_t kind = 0; kind < device->num_spaces; ++kind, ++id) {
+      make_space(device, kind, &facts[i], id);
+      client->space_handles[id] = device->space_handles[kind];
+    }
+  }
+  return NULL;
+}
+
+static PJRT_Error *open_driver(PJRT_Client *client, const PJRT_NamedValue *options, size_t num_options) {
+  pjrt_driver_option *given = new_zeroed(num_options, sizeof *given);
+  PJRT_Error *error = NULL;
+  for (size_t i = 0; i < num_options && !error; ++i) {
+    const PJRT_NamedValue *option = &options[i];
+    given[i].name = copy_of(option->name, option->name_size);
+    if (option->type == PJRT_NamedValue_kString) given[i].text = copy_of(option->string_value, option->value_size);
+    else if (option->type == PJRT_NamedValue_kInt64) given[i].number = option->int64_value;
+    else if (option->type == PJRT_NamedValue_kBool) given[i].number = option->bool_value;
+    else error = error_make(INVALID, "option %s: expected a text, a number or a boolean, found a value of type %d",
+                            given[i].name, (int)option->type);
+  }
+  char message[PJRT_DRIVER_MESSAGE_SIZE] = "";
+  if (!error)
+    error = error_of_driver(
+        "open", client->table->open(given, num_options, &client->driver, &client->num_devices, message), message);
+  if (!error && (client->num_devices == 0 || client->num_devices > MAX_DEVICES)) {
+    error = error_make(PJRT_Error_Code_INTERNAL, "the driver's function open gave %zu devices, expected 1 to %d",
+                       client->num_devices, MAX_DEVICES);
+    client->num_devices = 0;
+    client->table->close(client->driver);
+    client->driver = NULL;
+  }
+  for (size_t i = 0; i < num_options; ++i) {
+    free((char *)given[i].name);
+    free((char *)given[i].text);
+  }
+  free(given);
+  return error;
+}
+
+PJRT_Error *native_Client_Create(PJRT_Client_Create_Args *args) {
+  const pjrt_driver_table *table;
+  PJRT_Error *error = driver_find(&table);
+  if (error) return error;
+  PJRT_Client *client = new_zeroed(1, sizeof *client);
+  atomic_init(&client->refs, 1);
+  pthread_mutex_init(&client->mutex, NULL);
+  client->table = table;
+  error = open_driver(client, args->create_options, args->num_options);
+  if (!error) error = make_devices(client);
+  if (error) {
+    client_unref(client);
+    return error;
+  }
+  client->compiler = compiler_make();
+  args->client = client;
+  return NULL;
+}
+
+/* ---- the end --------------------------------------------------------------------------------------------------------*/
+PJRT_Client *client_ref(PJRT_Client *client) {
+  atomic_fetch_add_explicit(&client->refs, 1, memory_order_relaxed);
+  return client;
+}
+
+static void free_device(PJRT_Device *device) {
+  device_stop(device);
+  for (size_t kind = 0; kind < device->num_spaces; ++kind) {
+    memory_space *space = &device->spaces[kind];
+    while (space->user_data) {
+      user_data *each = space->user_data;
+      space->user_data = each->next;
+      if (each->destructor) each->destructor(each->data);
+      free(each);
+    }
+    pthread_mutex_destroy(&space->mutex);
+    free(space->kind);
+    free(space->to_string);
+    free(space->debug_string);
+  }
+  pthread_cond_destroy(&device->changed);
+  pthread_mutex_destroy(&device->mutex);
+  pthread_mutex_destroy(&device->watch_mutex);
+  free(device->spaces);
+  free(device->space_handles);
+}
+
+void client_unref(PJRT_Client *client) {
+  if (atomic_fetch_sub(&client->refs, 1) != 1) return;
+  for (size_t i = 0; client->devices && i < client->num_devices; ++i) free_device(&client->devices[i]);
+  if (client->driver) client->table->close(client->driver);
+  compiler_free(client->compiler);
+  while (client->dma_regions) {
+    dma_region *next = client->dma_regions->next;
+    free(client->dma_regions);
+    client->dma_regions = next;
+  }
+  topology_free(client->topology);
+  free(client->devices);
+  free(client->device_handles);
+  free(client->space_handles);
+  pthread_mutex_destroy(&client->mutex);
+  free(client);
+}
+
+open_end *open_end_make(PJRT_Client *client, completion *of) {
+  open_end *each = new_zeroed(1, sizeof *each);
+  each->client = client_ref(client);
+  each->of = completion_ref(of);
+  pthread_mutex_lock(&client->mutex);
+  each->next = client->open_ends;
+  client->open_ends = each;
+  pthread_mutex_unlock(&client->mutex);
+  return each;
+}
+
+completion *open_end_take(open_end *owned) {
+  PJRT_Client *client = owned->client;
+  pthread_mutex_lock(&client->mutex);
+  open_end **each = &client->open_ends;
+  while (*each && *each != owned) each = &(*each)->next;
+  if (*each) *each = owned->next;
+  pthread_mutex_unlock(&client->mutex);
+  completion *of = owned->of;
+  free(owned);
+  client_unref(client);
+  return of;
+}
+
+/* What only the caller could have ended, ends now. The entries stay until the caller gives them back. */
+static void end_open_ends(PJRT_Client *client) {
+  for (;;) {
+    pthread_mutex_lock(&client->mutex);
+    open_end *each = client->open_ends;
+    completion *of = each ? completion_ref(each->of) : NULL;
+    if (each) client->open_ends = each->next;
+    pthread_mutex_unlock(&client->mutex);
+    if (of == NULL) return;
+    completion_set(of, pjrt_error_of_text(PJRT_Error_Code_CANCELLED, "the client was destroyed"));
+    completion_unref(of);
+  }
+}
+
+PJRT_Error *native_Client_Destroy(PJRT_Client_Destroy_Args *args) {
+  PJRT_Client *client = args->client;
+  if (client == NULL) return NULL;
+  end_open_ends(client);
+  for (size_t i = 0; i < client->num_devices; ++i) device_wait_for_all(&client->devices[i]);
+  client_unref(client);
+  return NULL;
+}
+
+/* ---- what a client answers --------------------------------------------------------------------------------------------*/
+PJRT_Error *native_Client_PlatformName(PJRT_Client_PlatformName_Args *args) {
+  args->platform_name = args->client->table->platform_name;
+  args->platform_name_size = strlen(args->platform_name);
+  return NULL;
+}
+
+PJRT_Error *native_Client_ProcessIndex(PJRT_Client_ProcessIndex_Args *args) {
+  args->process_index = 0;
+  return NULL;
+}
+
+PJRT_Error *native_Client_PlatformVersion(PJRT_Client_PlatformVersion_Args *args) {
+  args->platform_version = args->client->table->platform_version;
+  args->platform_version_size = strlen(args->platform_version);
+  return NULL;
+}
+
+PJRT_Error *native_Client_TopologyDescription(PJRT_Client_TopologyDescription_Args *args) {
+  args->topology = args->client->topology;
+  return NULL;
+}
+
+PJRT_Error *native_Client_Devices(PJRT_Client_Devices_Args *args) {
+  args->devices = args->client->device_handles;
+  args->num_devices = args->client->num_devices;
+  return NULL;
+}
+
+PJRT_Error *native_Client_AddressableDevices(PJRT_Client_AddressableDevices_Args *args) {
+  args->addressable_devices = args->client->device_handles;
+  args->num_addressable_devices = args->client->num_devices;
+  return NULL;
+}
+
+PJRT_Error *native_Client_LookupDevice(PJRT_Client_LookupDevice_Args *args) {
+  if (args->id < 0 || (size_t)args->id >= args->client->num_devices)
+    return error_make(INVALID, "expected the id of a device, 0 to %zu, found %d", args->client->num_devices - 1,
+                      args->id);
+  args->device = args->client->device_handles[args->id];
+  return NULL;
+}
+
+PJRT_Error *native_Client_LookupAddressableDevice(PJRT_Client_LookupAddressableDevice_Args *args) {
+  if (args->local_hardware_id < 0 || (size_t)args->local_hardware_id >= args->client->num_devices)
+    return error_make(INVALID, "expected the local id of a device, 0 to %zu, found %d", args->client->num_devices - 1,
+                      args->local_hardware_id);
+  args->addressable_device = args->client->device_handles[args->local_hardware_id];
+  return NULL;
+}
+
+PJRT_Error *native_Client_AddressableMemories(PJRT_Client_AddressableMemories_Args *args) {
+  args->addressable_memories = args->client->space_handles;
+  args->num_addressable_memories = args->client->num_spaces;
+  return NULL;
+}
+
+/* Other processes are nothing to a device of this one. */
+PJRT_Error *native_Client_UpdateGlobalProcessInfo(PJRT_Client_UpdateGlobalProcessInfo_Args *args) {
+  (void)args;
+  return NULL;
+}
+
+PJRT_Error *native_Client_DefaultDeviceAssignment(PJRT_Client_DefaultDeviceAssignment_Args *args) {
+  int64_t wanted = (int64_t)args->num_replicas * args->num_partitions;
+  if (args->num_replicas > 0 && args->num_partitions > 0 && (int64_t)args->default_assignment_size < wanted)
+    return error_make(PJRT_Error_Code_FAILED_PRECONDITION, "expected room for the ids of %lld devices, found room for %zu",
+                      (long long)wanted, args->default_assignment_size);
+  if (args->num_replicas < 1 || args->num_partitions < 1 || wanted > (int64_t)args->client->num_devices)
+    return error_make(INVALID, "expected replicas x partitions from 1 to %zu, the number of devices, found %d x %d",
+                      args->client->num_devices, args->num_replicas, args->num_partitions);
+  for (int64_t i = 0; i < wanted; ++i) args->default_assignment[i] = (int)i;
+  return NULL;
+}
+
+/* ---- memory of the host that is registered for transfers; drivers copy from any ---------------------------------------------*/
+PJRT_Error *native_Client_DmaMap(PJRT_Client_DmaMap_Args *args) {
+  if (args->data == NULL || args->size == 0)
+    return error_make(INVALID, "expected the address of at least one byte, found %zu bytes at %p", args->size,
+                      args->data);
+  PJRT_Error *error = NULL;
+  pthread_mutex_lock(&args->client->mutex);
+  for (dma_region *each = args->client->dma_regions; each && !error; each = each->next) {
+    if ((char *)args->data < (char *)each->data + each->size && (char *)each->data < (char *)args->data + args->size)
+      error = error_make(PJRT_Error_Code_ALREADY_EXISTS, "the memory overlaps with memory that is mapped");
+  }
+  if (error == NULL) {
+    dma_region *region = new_zeroed(1, sizeof *region);
+    *region = (dma_region){args->data, args->size, args->client->dma_regions};
+    args->client->dma_regions = region;
+  }
+  pthread_mutex_unlock(&args->client->mutex);
+  return error;
+}
+
+PJRT_Error *native_Client_DmaUnmap(PJRT_Client_DmaUnmap_Args *args) {
+  pthread_mutex_lock(&args->client->mutex);
+  dma_region **each = &args->client->dma_regions;
+  while (*each && (*each)->data != args->data) each = &(*each)->next;
+  dma_region *found = *each;
+  if (found) *each = found->next;
+  pthread_mutex_unlock(&args->client->mutex);
+  free(found);
+  return found ? NULL : error_make(PJRT_Error_Code_NOT_FOUND, "no memory is mapped at %p", args->data);
+}

@@ -1,0 +1,346 @@
+/* Devices, their memories, and the fences of their queues. */
+#include "runtime.h"
+
+/* ---- fences -----------------------------------------------------------------------------------------------------------
+ * What a driver gives back is an entry of ours that lives as long as the device and is used again late, so that a call
+ * that comes twice is noticed. */
+enum { WATCHES_KEPT = 256 };
+
+struct watch {
+  PJRT_Device *device;
+  atomic_bool is_used;
+  continuation then;
+  void *arg;
+  watch *next_free, *next_of_all;
+};
+
+static watch *watch_make(PJRT_Device *device, continuation then, void *arg) {
+  pthread_mutex_lock(&device->watch_mutex);
+  watch *each = device->num_free > WATCHES_KEPT ? device->first_free : NULL;
+  if (each) {
+    device->first_free = each->next_free;
+    --device->num_free;
+  } else {
+    each = new_zeroed(1, sizeof *each);
+    each->device = device;
+    each->next_of_all = device->watches;
+    device->watches = each;
+  }
+  pthread_mutex_unlock(&device->watch_mutex);
+  each->next_free = NULL;
+  each->then = then;
+  each->arg = arg;
+  atomic_store(&each->is_used, true);
+  return each;
+}
+
+/* Whether this was the first call for the entry; it is free from then on. */
+static bool watch_take(watch *each, continuation *then, void **arg) {
+  if (!atomic_exchange(&each->is_used, false)) return false;
+  PJRT_Device *device = each->device;
+  *then = each->then;
+  *arg = each->arg;
+  pthread_mutex_lock(&device->watch_mutex);
+  if (device->num_free++) device->last_free->next_free = each;
+  else device->first_free = each;
+  device->last_free = each;
+  pthread_mutex_unlock(&device->watch_mutex);
+  return true;
+}
+
+static void end_watch(watch *each, PJRT_Error *owned) {
+  continuation then;
+  void *arg;
+  PJRT_Device *device = each->device;
+  if (watch_take(each, &then, &arg)) {
+    then(owned, arg);
+    pthread_mutex_lock(&device->mutex);
+    --device->in_flight;
+    pthread_cond_broadcast(&device->changed);
+    pthread_mutex_unlock(&device->mutex);
+  } else {
+    fputs("pjrt: the driver called the function of on_done twice for one fence; the second call is ignored\n", stderr);
+  }
+  pjrt_error_release(owned);
+}
+
+static void driver_is_done(void *arg, int code, const char *message) {
+  end_watch(arg, error_of_driver("launch or copy", code, message ? message : ""));
+}
+
+/* The thread of a device that waits for its fences in their order, for a driver without on_done. */
+typedef struct wait_item {
+  pjrt_fence fence;
+  watch *watch;
+  struct wait_item *next;
+} wait_item;
+
+struct waiter {
+  pthread_t thread;
+  pthread_mutex_t mutex;
+  pthread_cond_t changed;
+  wait_item *first, **last;
+  bool is_stopped;
+  PJRT_Device *device;
+};
+
+static void *wait_for_fences(void *arg) {
+  struct waiter *waiter = arg;
+  PJRT_Client *client = waiter->device->client;
+  pthread_mutex_lock(&waiter->mutex);
+  for (;;) {
+    while (waiter->first == NULL && !waiter->is_stopped) pthread_cond_wait(&waiter->changed, &waiter->mutex);
+    wait_item *item = waiter->first;
+    if (item == NULL) break;
+    waiter->first = item->next;
+    if (waiter->first == NULL) waiter->last = &waiter->first;
+    pthread_mutex_unlock(&waiter->mutex);
+    char message[PJRT_DRIVER_MESSAGE_SIZE] = "";
+    int code = client->table->wait(client->driver, waiter->device->number, item->fence, -1, message);
+    end_watch(item->watch, error_of_driver("wait", code, message));
+    free(item);
+    pthread_mutex_lock(&waiter->mutex);
+  }
+  pthread_mutex_unlock(&waiter->mutex);
+  return NULL;
+}
+
+static struct waiter *waiter_of(PJRT_Device *device) {
+  pthread_mutex_lock(&device->mutex);
+  if (device->waiter == NULL) {
+    struct waiter *waiter = new_zeroed(1, sizeof *waiter);
+    pthread_mutex_init(&waiter->mutex, NULL);
+    pthread_cond_init(&waiter->changed, NULL);
+    waiter->last = &waiter->first;
+    waiter->device = device;
+    if (pthread_create(&waiter->thread, NULL, wait_for_fences, waiter) != 0) {
+      pthread_cond_destroy(&waiter->changed);
+      pthread_mutex_destroy(&waiter->mutex);
+      free(waiter);
+    } else {
+      device->waiter = waiter;
+    }
+  }
+  struct waiter *waiter = device->waiter;
+  pthread_mutex_unlock(&device->mutex);
+  return waiter;
+}
+
+void device_follow(PJRT_Device *device, pjrt_fence fence, continuation then, void *arg) {
+  PJRT_Client *client = device->client;
+  if (fence == 0) {
+    then(NULL, arg);
+    return;
+  }
+  pthread_mutex_lock(&device->mutex);
+  ++device->in_flight;
+  pthread_mutex_unlock(&device->mutex);
+  watch *each = watch_make(device, then, arg);
+  if (DRIVER_HAS(client->table, on_done)) {
+    char message[PJRT_DRIVER_MESSAGE_SIZE] = "";
+    int code = client->table->on_done(client->driver, device->number, fence, driver_is_done, each, message);
+    if (code) end_watch(each, error_of_driver("on_done", code, message));
+    return;
+  }
+  if (!DRIVER_HAS(client->table, wait)) {
+    end_watch(each, error_make(PJRT_Error_Code_INTERNAL,
+                              "the driver returned the fence %llu, and it has neither wait nor on_done; return 0 where "
+                              "the work is done", (unsigned long long)fence));
+    return;
+  }
+  struct waiter *waiter = waiter_of(device);
+  if (waiter == NULL) {
+    end_watch(each, error_make(PJRT_Error_Code_RESOURCE_EXHAUSTED, "the system has no thread left to wait for a device"));
+    return;
+  }
+  wait_item *item = new_zeroed(1, sizeof *item);
+  item->fence = fence;
+  item->watch = each;
+  pthread_mutex_lock(&waiter->mutex);
+  *waiter->last = item;
+  waiter->last = &item->next;
+  pthread_cond_signal(&waiter->changed);
+  pthread_mutex_unlock(&waiter->mutex);
+}
+
+static void stop_waiter(struct waiter *waiter) {
+  pthread_mutex_lock(&waiter->mutex);
+  waiter->is_stopped = true;
+  pthread_cond_signal(&waiter->changed);
+  pthread_mutex_unlock(&waiter->mutex);
+  pthread_join(waiter->thread, NULL);
+  pthread_cond_destroy(&waiter->changed);
+  pthread_mutex_destroy(&waiter->mutex);
+  free(waiter);
+}
+
+void device_stop(PJRT_Device *device) {
+  if (device->waiter) stop_waiter(device->waiter);
+  while (device->watches) {
+    watch *each = device->watches;
+    device->watches = each->next_of_all;
+    free(each);
+  }
+}
+
+bool device_wait_for_one(PJRT_Device *device) {
+  pthread_mutex_lock(&device->mutex);
+  size_t before = device->in_flight;
+  while (before && device->in_flight >= before) pthread_cond_wait(&device->changed, &device->mutex);
+  pthread_mutex_unlock(&device->mutex);
+  return before != 0;
+}
+
+void device_wait_for_all(PJRT_Device *device) {
+  pthread_mutex_lock(&device->mutex);
+  while (device->in_flight) pthread_cond_wait(&device->changed, &device->mutex);
+  pthread_mutex_unlock(&device->mutex);
+}
+
+/* ---- memories ---------------------------------------------------------------------------------------------------------*/
+PJRT_Error *space_choose(PJRT_Memory *memory, PJRT_Device *device, memory_space **out) {
+  if (memory == NULL && device == NULL)
+    return error_make(INVALID, "expected a memory or a device, found neither");
+  *out = memory ? (memory_space *)memory : &device->spaces[0];
+  return NULL;
+}
+
+PJRT_Error *native_Memory_Id(PJRT_Memory_Id_Args *args) {
+  args->id = ((memory_space *)args->memory)->id;
+  return NULL;
+}
+
+PJRT_Error *native_Memory_Kind(PJRT_Memory_Kind_Args *args) {
+  args->kind = ((memory_space *)args->memory)->kind;
+  args->kind_size = strlen(args->kind);
+  return NULL;
+}
+
+PJRT_Error *native_Memory_Kind_Id(PJRT_Memory_Kind_Id_Args *args) {
+  args->kind_id = (int)((memory_space *)args->memory)->kind_number;
+  return NULL;
+}
+
+PJRT_Error *native_Memory_DebugString(PJRT_Memory_DebugString_Args *args) {
+  args->debug_string = ((memory_space *)args->memory)->debug_string;
+  args->debug_string_size = strlen(args->debug_string);
+  return NULL;
+}
+
+PJRT_Error *native_Memory_ToString(PJRT_Memory_ToString_Args *args) {
+  args->to_string = ((memory_space *)args->memory)->to_string;
+  args->to_string_size = strlen(args->to_string);
+  return NULL;
+}
+
+PJRT_Error *native_Memory_AddressableByDevices(PJRT_Memory_AddressableByDevices_Args *args) {
+  PJRT_Device *device = ((memory_space *)args->memory)->device;
+  args->devices = &device->client->device_handles[device->number];
+  args->num_devices = 1;
+  return NULL;
+}
+
+/* ---- devices ----------------------------------------------------------------------------------------------------------*/
+PJRT_Error *native_Device_GetDescription(PJRT_Device_GetDescription_Args *args) {
+  args->device_description = args->device->description;
+  return NULL;
+}
+
+PJRT_Error *native_Device_IsAddressable(PJRT_Device_IsAddressable_Args *args) {
+  args->is_addressable = true;
+  return NULL;
+}
+
+PJRT_Error *native_Device_LocalHardwareId(PJRT_Device_LocalHardwareId_Args *args) {
+  args->local_hardware_id = (int)args->device->number;
+  return NULL;
+}
+
+PJRT_Error *native_Device_AddressableMemories(PJRT_Device_AddressableMemories_Args *args) {
+  args->memories = args->device->space_handles;
+  args->num_memories = args->device->num_spaces;
+  return NULL;
+}
+
+PJRT_Error *native_Device_DefaultMemory(PJRT_Device_DefaultMemory_Args *args) {
+  args->memory = args->device->space_handles[0];
+  return NULL;
+}
+
+PJRT_Error *native_Device_MemoryStats(PJRT_Device_MemoryStats_Args *args) {
+  const size_t head = offsetof(PJRT_Device_MemoryStats_Args, bytes_in_use);
+  memset((char *)args + head, 0, args->struct_size - head);
+  memory_space *space = &args->device->spaces[0];
+  pthread_mutex_lock(&space->mutex);
+  args->bytes_in_use = space->in_use;
+  args->peak_bytes_in_use = space->peak;
+  args->num_allocs = space->allocations;
+  args->largest_alloc_size = space->largest;
+  args->bytes_limit = space->limit;
+  pthread_mutex_unlock(&space->mutex);
+  args->peak_bytes_in_use_is_set = args->num_allocs_is_set = args->largest_alloc_size_is_set = true;
+  args->bytes_limit_is_set = space->limit != 0;
+  PJRT_Client *client = args->device->client;
+  if (!DRIVER_HAS(client->table, stats)) return NULL;
+  pjrt_driver_stats stats = {.struct_size = sizeof stats, .bytes_in_use = -1, .largest_free = -1};
+  client->table->stats(client->driver, args->device->number, 0, &stats);
+  if (stats.bytes_in_use >= 0 && HAS(args, PJRT_Device_MemoryStats_Args, pool_bytes_is_set)) {
+    args->pool_bytes = stats.bytes_in_use;
+    args->pool_bytes_is_set = true;
+  }
+  if (stats.largest_free >= 0 && HAS(args, PJRT_Device_MemoryStats_Args, largest_free_block_bytes_is_set)) {
+    args->largest_free_block_bytes = stats.largest_free;
+    args->largest_free_block_bytes_is_set = true;
+  }
+  return NULL;
+}
+
+PJRT_Error *native_Device_ClearMemoryStats(PJRT_Device_ClearMemoryStats_Args *args) {
+  for (size_t kind = 0; kind < args->device->num_spaces; ++kind) {
+    memory_space *space = &args->device->spaces[kind];
+    pthread_mutex_lock(&space->mutex);
+    space->peak = space->in_use;
+    space->allocations = space->largest = 0;
+    pthread_mutex_unlock(&space->mutex);
+  }
+  return NULL;
+}
+
+struct PJRT_Device_Attributes {
+  named_values list;
+};
+
+static void free_attributes(PJRT_Device_Attributes *attributes) {
+  named_values_free(&attributes->list);
+  free(attributes);
+}
+
+PJRT_Error *native_Device_GetAttributes(PJRT_Device_GetAttributes_Args *args) {
+  PJRT_Device_Attributes *attributes = new_zeroed(1, sizeof *attributes);
+  for (size_t i = 0; i < args->device->description->attributes.count; ++i) {
+    const PJRT_NamedValue *each = &args->device->description->attributes.values[i];
+    named_value_add(&attributes->list, each->name, each->name_size, each);
+  }
+  args->attributes = attributes->list.values;
+  args->num_attributes = attributes->list.count;
+  args->device_attributes = attributes;
+  args->attributes_deleter = free_attributes;
+  return NULL;
+}
+
+struct PJRT_AsyncTrackingEvent {
+  char *description;
+};
+
+PJRT_Error *native_Device_CreateAsyncTrackingEvent(PJRT_Device_CreateAsyncTrackingEvent_Args *args) {
+  args->event = new_zeroed(1, sizeof *args->event);
+  args->event->description = copy_of(args->description, args->description_size);
+  return NULL;
+}
+
+PJRT_Error *native_AsyncTrackingEvent_Destroy(PJRT_AsyncTrackingEvent_Destroy_Args *args) {
+  if (args->event == NULL) return NULL;
+  free(args->event->description);
+  free(args->event);
+  return NULL;
+}

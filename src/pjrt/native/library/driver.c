@@ -1,0 +1,96 @@
+/* Which driver the library has: one of an author, loaded by its path, or the host's; and the library's settings. */
+#include <dlfcn.h>
+
+#include "runtime.h"
+
+#define SETTINGS_SIZE 16384
+
+/* "key=value" lines behind the mark, by which the copy of this library is made in Python: `driver`, the path of a shared
+ * library, or "host"; `compiler`, `python` and `path` of the process that compiles; `platform`, the name of a host. */
+static volatile char settings[SETTINGS_SIZE] = "PJRT-NATIVE-SETTINGS\n";
+
+static struct {
+  pthread_once_t once;
+  char text[SETTINGS_SIZE];
+  const pjrt_driver_table *table;
+  char reason[PJRT_DRIVER_MESSAGE_SIZE];
+} found = {.once = PTHREAD_ONCE_INIT};
+
+/* Reads the settings into words that end with zero: key, "=", value. */
+static void read_settings(void) {
+  for (size_t i = 0; i < SETTINGS_SIZE - 1; ++i) found.text[i] = settings[i] == '\n' ? 0 : settings[i];
+}
+
+static const char *find_setting(const char *key) {
+  size_t size = strlen(key);
+  for (const char *line = found.text; *line; line += strlen(line) + 1) {
+    if (strncmp(line, key, size) == 0 && line[size] == '=' && line[size + 1]) return line + size + 1;
+  }
+  return NULL;
+}
+
+static const char *missing_function(const pjrt_driver_table *table) {
+#define REQUIRED(function) if (!DRIVER_HAS(table, function)) return #function
+  REQUIRED(platform_name);
+  REQUIRED(platform_version);
+  REQUIRED(open);
+  REQUIRED(close);
+  REQUIRED(describe);
+  REQUIRED(allocate);
+  REQUIRED(free);
+  REQUIRED(copy_in);
+  REQUIRED(copy_out);
+  REQUIRED(load);
+  REQUIRED(unload);
+  REQUIRED(launch);
+  return NULL;
+}
+
+static const pjrt_driver_table *load_driver(const char *path) {
+  void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+  if (library == NULL) {
+    snprintf(found.reason, sizeof found.reason, "the driver cannot be loaded: %s", dlerror());
+    return NULL;
+  }
+  void *symbol = dlsym(library, "pjrt_driver_entry");
+  if (symbol == NULL) {
+    snprintf(found.reason, sizeof found.reason, "%s: expected a driver, which has the function pjrt_driver_entry", path);
+    return NULL;
+  }
+  const pjrt_driver_table *(*entry)(void);
+  memcpy(&entry, &symbol, sizeof entry);
+  const pjrt_driver_table *table = entry();
+  if (table == NULL) snprintf(found.reason, sizeof found.reason, "%s: pjrt_driver_entry returned null", path);
+  return table;
+}
+
+static const pjrt_driver_table *named_host(void) {
+  static pjrt_driver_table table;
+  const char *name = find_setting("platform");
+  table = host_driver;
+  if (name) table.platform_name = name;
+  return &table;
+}
+
+static void find(void) {
+  read_settings();
+  const char *path = find_setting("driver");
+  const pjrt_driver_table *table = path && strcmp(path, "host") != 0 ? load_driver(path) : named_host();
+  const char *missing = table ? missing_function(table) : NULL;
+  if (missing)
+    snprintf(found.reason, sizeof found.reason, "%s: the driver's table has no %s, which every driver needs",
+             path ? path : "host", missing);
+  else
+    found.table = table;
+}
+
+const char *setting(const char *key) {
+  pthread_once(&found.once, find);
+  return find_setting(key);
+}
+
+PJRT_Error *driver_find(const pjrt_driver_table **out) {
+  pthread_once(&found.once, find);
+  *out = found.table;
+  return found.table ? NULL : pjrt_error_of_text(PJRT_Error_Code_FAILED_PRECONDITION, found.reason);
+}

@@ -1,0 +1,208 @@
+/* Completions, and the events that are handles on them. */
+#include "runtime.h"
+
+typedef struct callback {
+  continuation function;
+  void *arg;
+  struct callback *next;
+} callback;
+
+struct completion {
+  atomic_int refs;
+  atomic_bool is_set;
+  pthread_mutex_t mutex;
+  pthread_cond_t changed;
+  PJRT_Error *error;
+  callback *first, **last;
+  bool is_submitted;
+  size_t device;
+  pjrt_fence fence;
+};
+
+struct PJRT_Event {
+  completion *of;
+  bool is_settable; /* made by Event_Create, not set yet */
+};
+
+completion completion_done = {
+    .is_set = true, .mutex = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER};
+
+completion *completion_make(void) {
+  completion *each = new_zeroed(1, sizeof *each);
+  atomic_init(&each->refs, 1);
+  pthread_mutex_init(&each->mutex, NULL);
+  pthread_cond_init(&each->changed, NULL);
+  each->last = &each->first;
+  return each;
+}
+
+completion *completion_with(PJRT_Error *owned) {
+  if (owned == NULL) return &completion_done;
+  completion *each = completion_make();
+  each->error = owned;
+  atomic_store(&each->is_set, true);
+  return each;
+}
+
+completion *completion_ref(completion *each) {
+  if (each != NULL && each != &completion_done) atomic_fetch_add_explicit(&each->refs, 1, memory_order_relaxed);
+  return each;
+}
+
+void completion_unref(completion *each) {
+  if (each == NULL || each == &completion_done || atomic_fetch_sub(&each->refs, 1) != 1) return;
+  /* Nothing is left that could set it: what waits gets an error, instead of waiting for ever. */
+  while (each->first) {
+    callback *next = each->first;
+    each->first = next->next;
+    PJRT_Error *error = pjrt_error_of_text(PJRT_Error_Code_CANCELLED, "the work was given up before it was done");
+    next->function(error, next->arg);
+    pjrt_error_release(error);
+    free(next);
+  }
+  pjrt_error_release(each->error);
+  pthread_cond_destroy(&each->changed);
+  pthread_mutex_destroy(&each->mutex);
+  free(each);
+}
+
+bool completion_set(completion *each, PJRT_Error *owned) {
+  pthread_mutex_lock(&each->mutex);
+  if (atomic_load(&each->is_set)) {
+    pthread_mutex_unlock(&each->mutex);
+    pjrt_error_release(owned);
+    return false;
+  }
+  each->error = owned;
+  atomic_store(&each->is_set, true);
+  callback *callbacks = each->first;
+  each->first = NULL;
+  each->last = &each->first;
+  completion_ref(each); /* a callback may drop the reference of our caller */
+  pthread_cond_broadcast(&each->changed);
+  pthread_mutex_unlock(&each->mutex);
+  while (callbacks) {
+    callback *next = callbacks->next;
+    callbacks->function(each->error, callbacks->arg);
+    free(callbacks);
+    callbacks = next;
+  }
+  completion_unref(each);
+  return true;
+}
+
+bool completion_is_set(completion *each) { return atomic_load_explicit(&each->is_set, memory_order_acquire); }
+
+PJRT_Error *completion_error(completion *each) { return each->error; }
+
+PJRT_Error *completion_wait(completion *each) {
+  if (completion_is_set(each)) return each->error;
+  pthread_mutex_lock(&each->mutex);
+  while (!atomic_load(&each->is_set)) pthread_cond_wait(&each->changed, &each->mutex);
+  pthread_mutex_unlock(&each->mutex);
+  return each->error;
+}
+
+void completion_then(completion *each, continuation function, void *arg) {
+  if (!completion_is_set(each)) {
+    callback *entry = new_zeroed(1, sizeof *entry);
+    entry->function = function;
+    entry->arg = arg;
+    pthread_mutex_lock(&each->mutex);
+    if (!atomic_load(&each->is_set)) {
+      *each->last = entry;
+      each->last = &entry->next;
+      pthread_mutex_unlock(&each->mutex);
+      return;
+    }
+    pthread_mutex_unlock(&each->mutex);
+    free(entry);
+  }
+  function(each->error, arg);
+}
+
+void completion_submit(completion *each, size_t device, pjrt_fence fence) {
+  pthread_mutex_lock(&each->mutex);
+  each->is_submitted = true;
+  each->device = device;
+  each->fence = fence;
+  pthread_mutex_unlock(&each->mutex);
+}
+
+bool completion_fence(completion *each, size_t *device, pjrt_fence *fence) {
+  pthread_mutex_lock(&each->mutex);
+  bool is_submitted = each->is_submitted;
+  *device = each->device;
+  *fence = each->fence;
+  pthread_mutex_unlock(&each->mutex);
+  return is_submitted;
+}
+
+/* ---- the handle -----------------------------------------------------------------------------------------------------*/
+PJRT_Event *event_make(completion *of) {
+  PJRT_Event *event = new_zeroed(1, sizeof *event);
+  event->of = completion_ref(of);
+  return event;
+}
+
+PJRT_Error *native_Event_Destroy(PJRT_Event_Destroy_Args *args) {
+  PJRT_Event *event = args->event;
+  if (event == NULL) return NULL;
+  if (event->is_settable)
+    completion_set(event->of, pjrt_error_of_text(PJRT_Error_Code_CANCELLED, "the event was destroyed before it was set"));
+  completion_unref(event->of);
+  free(event);
+  return NULL;
+}
+
+PJRT_Error *native_Event_IsReady(PJRT_Event_IsReady_Args *args) {
+  args->is_ready = completion_is_set(args->event->of);
+  return NULL;
+}
+
+PJRT_Error *native_Event_Error(PJRT_Event_Error_Args *args) {
+  if (!completion_is_set(args->event->of))
+    return error_make(PJRT_Error_Code_FAILED_PRECONDITION,
+                      "PJRT_Event_Error needs an event that is ready; wait for it with PJRT_Event_Await first");
+  return pjrt_error_share(completion_error(args->event->of));
+}
+
+PJRT_Error *native_Event_Await(PJRT_Event_Await_Args *args) {
+  return pjrt_error_share(completion_wait(args->event->of));
+}
+
+typedef struct on_ready {
+  PJRT_Event_OnReadyCallback function;
+  void *user_arg;
+} on_ready;
+
+static void call_on_ready(PJRT_Error *borrowed, void *arg) {
+  on_ready each = *(on_ready *)arg;
+  free(arg);
+  each.function(pjrt_error_share(borrowed), each.user_arg);
+}
+
+PJRT_Error *native_Event_OnReady(PJRT_Event_OnReady_Args *args) {
+  if (args->callback == NULL) return error_make(INVALID, "PJRT_Event_OnReady: expected a callback, found null");
+  on_ready *each = new_zeroed(1, sizeof *each);
+  each->function = args->callback;
+  each->user_arg = args->user_arg;
+  completion_then(args->event->of, call_on_ready, each);
+  return NULL;
+}
+
+PJRT_Error *native_Event_Create(PJRT_Event_Create_Args *args) {
+  args->event = new_zeroed(1, sizeof *args->event);
+  args->event->of = completion_make();
+  args->event->is_settable = true;
+  return NULL;
+}
+
+PJRT_Error *native_Event_Set(PJRT_Event_Set_Args *args) {
+  if (!args->event->is_settable)
+    return error_make(PJRT_Error_Code_FAILED_PRECONDITION,
+                      "PJRT_Event_Set needs an event that PJRT_Event_Create made and that was not set before");
+  args->event->is_settable = false;
+  completion_set(args->event->of, error_from_parts(args->error_code, args->error_message, args->error_message_size));
+  return NULL;
+}

@@ -1,0 +1,450 @@
+/* Starting programs: what is asked is checked, arguments are taken, and the driver launches.
+ *
+ * A launch goes to the driver from the caller's thread where its arguments are there, or are promised by a queue. Else
+ * the thread that completes the last of them submits it. What a program reads was filled before in the same queue, or
+ * the driver is told to wait for the fence of another. */
+#include "runtime.h"
+
+struct PJRT_ExecuteContext {
+  char unused;
+};
+
+PJRT_Error *native_ExecuteContext_Create(PJRT_ExecuteContext_Create_Args *args) {
+  args->context = new_zeroed(1, sizeof *args->context);
+  return NULL;
+}
+
+PJRT_Error *native_ExecuteContext_Destroy(PJRT_ExecuteContext_Destroy_Args *args) {
+  free(args->context);
+  return NULL;
+}
+
+/* ---- a launch -----------------------------------------------------------------------------------------------------------*/
+struct launch {
+  PJRT_LoadedExecutable *loaded; /* a reference */
+  PJRT_Device *device;
+  uint64_t executable;
+  int id, replica, partition;
+  int64_t run;
+  bool is_deferred;
+  atomic_size_t waiting; /* arguments that nothing promises yet, and one for the call that registers */
+  storage **arguments;   /* a reference each; null where it was donated */
+  completion **defined;
+  bool *is_read; /* whether the argument counts as read until the launch is in the queue */
+  storage **outputs;
+  storage *scratch;
+  uint64_t *inputs_memory, *outputs_memory;
+  completion *done;   /* null until something can wait for it */
+  PJRT_Error *poison; /* guarded by the device's mutex */
+  launch *next;
+};
+
+static size_t aligned(size_t size) { return (size + 15) & ~(size_t)15; }
+
+static launch *launch_make(PJRT_LoadedExecutable *loaded, PJRT_Device *device) {
+  const executable *core = loaded->core;
+  size_t in = core->num_parameters, out = core->num_outputs;
+  size_t sizes[] = {sizeof(launch), in * sizeof(storage *), in * sizeof(completion *), out * sizeof(storage *),
+                    in * sizeof(uint64_t), out * sizeof(uint64_t), in * sizeof(bool)};
+  size_t total = 0;
+  for (size_t i = 0; i < sizeof sizes / sizeof *sizes; ++i) total += aligned(sizes[i]);
+  char *memory = new_zeroed(1, total);
+  launch *each = (launch *)(void *)memory;
+  char *at = memory + aligned(sizes[0]);
+  each->arguments = (storage **)(void *)at, at += aligned(sizes[1]);
+  each->defined = (completion **)(void *)at, at += aligned(sizes[2]);
+  each->outputs = (storage **)(void *)at, at += aligned(sizes[3]);
+  each->inputs_memory = (uint64_t *)(void *)at, at += aligned(sizes[4]);
+  each->outputs_memory = (uint64_t *)(void *)at, at += aligned(sizes[5]);
+  each->is_read = (bool *)at;
+  atomic_fetch_add_explicit(&loaded->refs, 1, memory_order_relaxed);
+  each->loaded = loaded;
+  each->device = device;
+  return each;
+}
+
+static void end_reads(launch *each) {
+  for (size_t i = 0; i < each->loaded->core->num_parameters; ++i) {
+    if (!each->is_read[i]) continue;
+    each->is_read[i] = false;
+    atomic_fetch_sub(&each->arguments[i]->readers, 1);
+  }
+}
+
+static void launch_free(launch *each) {
+  const executable *core = each->loaded->core;
+  end_reads(each);
+  for (size_t i = 0; i < core->num_parameters; ++i) {
+    storage_unref(each->arguments[i]);
+    completion_unref(each->defined[i]);
+  }
+  for (size_t i = 0; i < core->num_outputs; ++i) storage_unref(each->outputs[i]);
+  storage_unref(each->scratch);
+  completion_unref(each->done);
+  pjrt_error_release(each->poison);
+  loaded_unref(each->loaded);
+  free(each);
+}
+
+/* The launch leaves the list of its device; gives the error with which it was poisoned. */
+static PJRT_Error *leave_list(launch *each) {
+  PJRT_Device *device = each->device;
+  pthread_mutex_lock(&device->mutex);
+  launch **place = &device->launches;
+  while (*place && *place != each) place = &(*place)->next;
+  if (*place) *place = each->next;
+  PJRT_Error *poison = pjrt_error_share(each->poison);
+  pthread_mutex_unlock(&device->mutex);
+  return poison;
+}
+
+/* All work of the launch is done, or was never begun. Its memory is given back before anybody hears of it, so that
+ * whoever waited finds room. */
+static void finish(launch *each, PJRT_Error *owned) {
+  PJRT_Error *poison = leave_list(each);
+  if (poison) {
+    pjrt_error_release(owned);
+    owned = poison;
+  }
+  completion *done = completion_ref(each->done);
+  launch_free(each);
+  completion_set(done, owned);
+  completion_unref(done);
+}
+
+static void arguments_are_set(PJRT_Error *borrowed, void *arg);
+
+/* The first error of an argument; null where there is none. Sets is_open where one is not known yet. */
+static PJRT_Error *argument_error(launch *each, bool *is_open) {
+  for (size_t i = 0; i < each->loaded->core->num_parameters; ++i) {
+    if (!completion_is_set(each->defined[i])) {
+      *is_open = true;
+      continue;
+    }
+    if (completion_error(each->defined[i])) return pjrt_error_share(completion_error(each->defined[i]));
+  }
+  return NULL;
+}
+
+/* The queue has run the launch. An argument's work was run before, but its end may be told later. */
+static void launch_ended(PJRT_Error *borrowed, void *arg) {
+  launch *each = arg;
+  bool is_open = false;
+  PJRT_Error *error = argument_error(each, &is_open);
+  if (!error && borrowed) error = pjrt_error_share(borrowed);
+  if (!error && is_open) {
+    atomic_store(&each->waiting, 1);
+    for (size_t i = 0; i < each->loaded->core->num_parameters; ++i) {
+      if (completion_is_set(each->defined[i])) continue;
+      atomic_fetch_add(&each->waiting, 1);
+      completion_then(each->defined[i], arguments_are_set, each);
+    }
+    arguments_are_set(NULL, each);
+    return;
+  }
+  finish(each, error);
+}
+
+static void arguments_are_set(PJRT_Error *borrowed, void *arg) {
+  (void)borrowed;
+  launch *each = arg;
+  if (atomic_fetch_sub(&each->waiting, 1) != 1) return;
+  bool is_open = false;
+  finish(each, argument_error(each, &is_open));
+}
+
+/* What the driver has to wait for: fences of other devices' queues. */
+static size_t other_fences(launch *each, size_t *devices, pjrt_fence *fences) {
+  size_t count = 0;
+  for (size_t i = 0; i < each->loaded->core->num_parameters && count < MAX_DEVICES; ++i) {
+    if (completion_is_set(each->defined[i])) continue;
+    size_t device;
+    pjrt_fence fence;
+    if (!completion_fence(each->defined[i], &device, &fence) || device == each->device->number) continue;
+    devices[count] = device;
+    fences[count++] = fence;
+  }
+  return count;
+}
+
+/* Gives the launch to the driver. Returns whether it is done already, with its error; else it ends by itself. */
+static bool submit(launch *each, PJRT_Error **error) {
+  PJRT_Client *client = each->loaded->client;
+  const executable *core = each->loaded->core;
+  bool is_open = false;
+  *error = argument_error(each, &is_open);
+  if (*error) return true;
+  size_t after_devices[MAX_DEVICES];
+  pjrt_fence after[MAX_DEVICES];
+  size_t num_after = is_open ? other_fences(each, after_devices, after) : 0;
+  for (size_t i = 0; i < core->num_parameters; ++i) each->inputs_memory[i] = storage_memory(each->arguments[i]);
+  for (size_t i = 0; i < core->num_outputs; ++i) each->outputs_memory[i] = storage_memory(each->outputs[i]);
+  pjrt_driver_launch given = {
+      .struct_size = sizeof given,
+      .device = each->device->number,
+      .executable = each->executable,
+      .num_inputs = core->num_parameters,
+      .inputs = each->inputs_memory,
+      .num_outputs = core->num_outputs,
+      .outputs = each->outputs_memory,
+      .scratch = each->scratch ? storage_memory(each->scratch) : 0,
+      .num_after = num_after,
+      .after_devices = after_devices,
+      .after = after,
+      .replica = each->replica,
+      .partition = each->partition,
+      .run = each->run,
+      .must_not_block = each->is_deferred,
+  };
+  char message[PJRT_DRIVER_MESSAGE_SIZE];
+  message[0] = 0;
+  pjrt_fence fence = 0;
+  int code = client->table->launch(client->driver, &given, &fence, message);
+  end_reads(each);
+  if (code) {
+    *error = error_of_driver("launch", code, message);
+    return true;
+  }
+  if (fence == 0 && !is_open) return true;
+  if (each->done == NULL) each->done = completion_make();
+  if (fence) completion_submit(each->done, each->device->number, fence);
+  return false;
+}
+
+static pjrt_fence fence_of(const launch *each) {
+  size_t device;
+  pjrt_fence fence = 0;
+  completion_fence(each->done, &device, &fence);
+  return fence;
+}
+
+/* The last argument that nothing promised is there, or failed. */
+static void submit_deferred(PJRT_Error *borrowed, void *arg) {
+  (void)borrowed;
+  launch *each = arg;
+  if (atomic_fetch_sub(&each->waiting, 1) != 1) return;
+  PJRT_Error *error = NULL;
+  if (submit(each, &error)) finish(each, error);
+  else device_follow(each->device, fence_of(each), launch_ended, each);
+}
+
+/* ---- what is asked for ------------------------------------------------------------------------------------------------------*/
+static bool is_donated(const PJRT_LoadedExecutable_Execute_Args *args, size_t parameter) {
+  if (!args->executable->core->donated[parameter]) return false;
+  const PJRT_ExecuteOptions *options = args->options;
+  if (options == NULL || !HAS(options, PJRT_ExecuteOptions, num_non_donatable_input_indices)) return true;
+  for (size_t i = 0; i < options->num_non_donatable_input_indices; ++i) {
+    if (options->non_donatable_input_indices[i] == (int64_t)parameter) return false;
+  }
+  return true;
+}
+
+static PJRT_Error *wrong_shape(size_t number, const shape *found, const shape *expected) {
+  char *was = shape_text(found), *want = shape_text(expected);
+  PJRT_Error *error = error_make(INVALID, "argument %zu: expected %s, found %s", number, want, was);
+  free(was);
+  free(want);
+  return error;
+}
+
+static PJRT_Error *check_argument(const PJRT_LoadedExecutable_Execute_Args *args, size_t list, size_t number,
+                                  const PJRT_Device *device) {
+  PJRT_Buffer *const *arguments = args->argument_lists[list];
+  const parameter *expected = &args->executable->core->parameters[number];
+  const PJRT_Buffer *buffer = arguments[number];
+  if (buffer == NULL) return error_make(INVALID, "argument %zu: expected a buffer, found null", number);
+  if (buffer->space->device != device)
+    return error_make(INVALID, "argument %zu: expected a buffer on %s, found one on %s", number,
+                      device->description->to_string, buffer->space->device->description->to_string);
+  if (buffer->space->kind_number != expected->kind)
+    return error_make(INVALID, "argument %zu: expected memory of kind %s, found %s", number,
+                      device->spaces[expected->kind].kind, buffer->space->kind);
+  if (!shape_same(&buffer->shape, &expected->shape)) return wrong_shape(number, &buffer->shape, &expected->shape);
+  if (!args->executable->core->donated[number] || !is_donated(args, number)) return NULL;
+  for (size_t j = 0; j < args->num_args; ++j) {
+    if (j != number && arguments[j] == buffer)
+      return error_make(INVALID, "argument %zu is donated, and is given again as argument %zu", number, j);
+  }
+  return NULL;
+}
+
+static PJRT_Error *check_request(const PJRT_LoadedExecutable_Execute_Args *args) {
+  const PJRT_LoadedExecutable *loaded = args->executable;
+  if (atomic_load(&loaded->is_deleted)) return error_make(INVALID, "the executable was deleted");
+  if (args->num_args != loaded->core->num_parameters)
+    return error_make(INVALID, "expected %zu arguments, found %zu", loaded->core->num_parameters, args->num_args);
+  if (args->execute_device) {
+    if (args->execute_device->client != loaded->client)
+      return error_make(INVALID, "expected a device of the client that loaded the executable, found one of another");
+    if (args->num_devices == 1) return NULL;
+    return error_make(INVALID, "with execute_device expected one list of arguments, found %zu", args->num_devices);
+  }
+  if (loaded->core->is_portable) return error_make(INVALID, "a portable executable needs execute_device");
+  if (args->num_devices == loaded->num_local) return NULL;
+  return error_make(INVALID, "the executable runs on %zu devices, expected as many lists of arguments, found %zu",
+                    loaded->num_local, args->num_devices);
+}
+
+/* The device of a list of arguments, and its place in the assignment. */
+static PJRT_Error *find_place(const PJRT_LoadedExecutable_Execute_Args *args, size_t list, launch **out) {
+  PJRT_LoadedExecutable *loaded = args->executable;
+  PJRT_Device *device = args->execute_device ? args->execute_device : loaded->devices[list];
+  size_t place = list;
+  if (args->execute_device && !loaded->core->is_portable) {
+    for (place = 0; place < loaded->num_local && loaded->devices[place] != device; ++place) {
+    }
+    if (place == loaded->num_local)
+      return error_make(INVALID, "the executable was not compiled for %s", device->description->to_string);
+  }
+  launch *each = *out = launch_make(loaded, device);
+  if (!loaded->core->is_portable) {
+    each->replica = loaded->ids[place].replica;
+    each->partition = loaded->ids[place].partition;
+  }
+  if (args->options) each->id = args->options->launch_id;
+  return loaded_on(loaded, device, &each->executable);
+}
+
+static PJRT_Error *take_outputs(launch *each) {
+  const executable *core = each->loaded->core;
+  PJRT_Error *error = NULL;
+  for (size_t i = 0; i < core->num_outputs && !error; ++i) {
+    const output *wanted = &core->outputs[i];
+    if (wanted->alias < 0)
+      error = storage_allocate(&each->device->spaces[wanted->kind], &wanted->shape, &each->outputs[i]);
+  }
+  if (!error && core->scratch) error = storage_allocate_bytes(&each->device->spaces[0], core->scratch, &each->scratch);
+  return error;
+}
+
+static bool can_write(const storage *each, const memory_space *space, const shape *of, const shape *was) {
+  return each->space == space && each->target == NULL && shape_same(of, was) && !atomic_load(&each->is_shared) &&
+         atomic_load(&each->readers) == 0;
+}
+
+/* A donated argument's memory becomes the output's where nobody else looks at it, or will. */
+static PJRT_Error *take_arguments(const PJRT_LoadedExecutable_Execute_Args *args, size_t list, launch *each) {
+  const executable *core = each->loaded->core;
+  for (size_t i = 0; i < core->num_parameters; ++i) {
+    PJRT_Buffer *buffer = args->argument_lists[list][i];
+    each->defined[i] = completion_ref(buffer->defined);
+    bool donates = core->donated[i] && is_donated(args, i);
+    PJRT_Error *error = donates ? buffer_donate(buffer, &each->arguments[i]) : buffer_use(buffer, &each->arguments[i]);
+    if (error) return error;
+    each->is_read[i] = !donates;
+  }
+  for (size_t i = 0; i < core->num_outputs; ++i) {
+    const output *wanted = &core->outputs[i];
+    if (wanted->alias < 0) continue;
+    memory_space *space = &each->device->spaces[wanted->kind];
+    storage *from = each->arguments[wanted->alias];
+    if (!each->is_read[wanted->alias] &&
+        can_write(from, space, &wanted->shape, &core->parameters[wanted->alias].shape)) {
+      each->outputs[i] = storage_ref(from);
+      continue;
+    }
+    PJRT_Error *error = storage_allocate(space, &wanted->shape, &each->outputs[i]);
+    if (error) return error;
+  }
+  return NULL;
+}
+
+/* ---- running ----------------------------------------------------------------------------------------------------------------*/
+static size_t num_open_arguments(launch *each) {
+  size_t count = 0;
+  for (size_t i = 0; i < each->loaded->core->num_parameters; ++i) {
+    size_t device;
+    pjrt_fence fence;
+    if (!completion_is_set(each->defined[i]) && !completion_fence(each->defined[i], &device, &fence)) ++count;
+  }
+  return count;
+}
+
+/* Submits the launch or lets it wait, and gives its results to the caller. */
+static void start(const PJRT_LoadedExecutable_Execute_Args *args, size_t list, launch *each) {
+  const executable *core = each->loaded->core;
+  PJRT_Device *device = each->device;
+  PJRT_Error *error = NULL;
+  bool is_done = false, waits = num_open_arguments(each) != 0;
+  storage *outputs_on_stack[16], **outputs = outputs_on_stack;
+  if (core->num_outputs > 16) outputs = new_zeroed(core->num_outputs, sizeof *outputs);
+  for (size_t i = 0; i < core->num_outputs; ++i) outputs[i] = storage_ref(each->outputs[i]);
+  if (waits) each->done = completion_make();
+  else is_done = submit(each, &error);
+  completion *done = is_done ? completion_with(error) : completion_ref(each->done);
+  for (size_t i = 0; i < core->num_outputs; ++i)
+    args->output_lists[list][i] = buffer_make(&device->spaces[core->outputs[i].kind], &core->outputs[i].shape,
+                                              outputs[i], completion_ref(done));
+  if (args->device_complete_events) args->device_complete_events[list] = event_make(done);
+  completion_unref(done);
+  if (outputs != outputs_on_stack) free(outputs);
+  if (is_done) {
+    launch_free(each);
+    return;
+  }
+  pthread_mutex_lock(&device->mutex);
+  each->next = device->launches;
+  device->launches = each;
+  pthread_mutex_unlock(&device->mutex);
+  if (!waits) {
+    device_follow(device, fence_of(each), launch_ended, each);
+    return;
+  }
+  each->is_deferred = true;
+  atomic_store(&each->waiting, 1);
+  for (size_t i = 0; i < core->num_parameters; ++i) {
+    size_t number;
+    pjrt_fence fence;
+    if (completion_is_set(each->defined[i]) || completion_fence(each->defined[i], &number, &fence)) continue;
+    atomic_fetch_add(&each->waiting, 1);
+    completion_then(each->defined[i], submit_deferred, each);
+  }
+  submit_deferred(NULL, each);
+}
+
+PJRT_Error *native_LoadedExecutable_Execute(PJRT_LoadedExecutable_Execute_Args *args) {
+  PJRT_Error *error = check_request(args);
+  if (error) return error;
+  size_t count = args->num_devices;
+  launch *on_stack[8], **launches = on_stack;
+  if (count > 8) launches = new_zeroed(count, sizeof *launches);
+  else memset(on_stack, 0, sizeof on_stack);
+  /* Everything is checked before anything is taken, so that a refused call leaves its arguments alone. */
+  for (size_t i = 0; i < count && !error; ++i) {
+    error = find_place(args, i, &launches[i]);
+    for (size_t j = 0; j < args->num_args && !error; ++j) error = check_argument(args, i, j, launches[i]->device);
+  }
+  for (size_t i = 0; i < count && !error; ++i) error = take_outputs(launches[i]);
+  for (size_t i = 0; i < count && !error; ++i) error = take_arguments(args, i, launches[i]);
+  int64_t run = error ? 0 : atomic_fetch_add(&args->executable->runs, 1);
+  for (size_t i = 0; i < count; ++i) {
+    if (launches[i] == NULL) continue;
+    if (error) {
+      launch_free(launches[i]);
+      continue;
+    }
+    launches[i]->run = run;
+    start(args, i, launches[i]);
+  }
+  if (launches != on_stack) free(launches);
+  return error;
+}
+
+PJRT_Error *native_Device_PoisonExecution(PJRT_Device_PoisonExecution_Args *args) {
+  PJRT_Device *device = args->device;
+  args->poisoned = false;
+  PJRT_Error *error = error_from_parts(args->error_code, args->error_message, args->error_message_size);
+  if (error == NULL) return error_make(INVALID, "expected the code of an error, found OK");
+  pthread_mutex_lock(&device->mutex);
+  launch *earliest = NULL; /* the list begins with the latest */
+  for (launch *each = device->launches; each; each = each->next) {
+    if (each->id == args->launch_id && !each->poison) earliest = each;
+  }
+  if (earliest) {
+    earliest->poison = pjrt_error_share(error);
+    args->poisoned = true;
+  }
+  pthread_mutex_unlock(&device->mutex);
+  pjrt_error_release(error);
+  return NULL;
+}

@@ -1,0 +1,325 @@
+/* The nouns of the runtime, and what each file offers to the others.
+ *
+ * Rules that hold in every file:
+ *  - An error is a PJRT_Error that is never changed once it is shared; null is OK. A function that returns one gives a
+ *    reference away; a parameter named "owned" takes one.
+ *  - A completion is the one way in which something ends. A PJRT_Event is a handle on one.
+ *  - A device's queue belongs to its driver. What reads or writes memory of a device goes through that queue, so work
+ *    that was submitted there is in order. Work that waits for something else is submitted later, by the thread that
+ *    completes what it waits for; memory that it will read is not written to until then (storage.readers).
+ *  - Small objects come from malloc, and the process ends where there is none, as it does under C++. Memory for arrays
+ *    comes from the driver, and its lack is an error. */
+#ifndef PJRT_NATIVE_RUNTIME_H_
+#define PJRT_NATIVE_RUNTIME_H_
+
+#include <pthread.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "pjrt_abi.h"
+#include "pjrt_abi/extensions.h"
+#include "pjrt_driver.h"
+#include "pjrt_support/error.h"
+
+#define MAX_RANK 32
+#define MAX_DEVICES 256 /* of one client, and of one program */
+#define HIDDEN __attribute__((visibility("hidden")))
+#define PRINTS(text, values) __attribute__((format(printf, text, values)))
+
+/* Whether the other side's struct is long enough to hold the field: older callers stamp less. */
+#define HAS(args, type, field) ((args)->struct_size >= offsetof(type, field) + sizeof(((type *)0)->field))
+
+/* ---- values.c: memory, text, errors, named values, protocol buffers -------------------------------------------------*/
+void *new_zeroed(size_t count, size_t size);
+void *copy_of(const void *data, size_t size); /* one zero byte is added behind */
+char *printed(const char *format, ...) PRINTS(1, 2);
+
+typedef struct bytes {
+  char *data;
+  size_t size, capacity;
+} bytes;
+void bytes_add(bytes *out, const void *data, size_t size);
+
+#define INVALID PJRT_Error_Code_INVALID_ARGUMENT
+PJRT_Error *error_make(PJRT_Error_Code code, const char *format, ...) PRINTS(2, 3);
+PJRT_Error *error_from_parts(PJRT_Error_Code code, const char *message, size_t size); /* null where the code is OK */
+/* The error of a driver's function, which gave the code and perhaps a text; null where the code is 0. */
+PJRT_Error *error_of_driver(const char *function, int code, const char *message);
+
+typedef struct named_values {
+  PJRT_NamedValue *values;
+  size_t count;
+} named_values;
+void named_value_add(named_values *list, const char *name, size_t name_size, const PJRT_NamedValue *value);
+void named_int64_add(named_values *list, const char *name, int64_t value);
+void named_float_add(named_values *list, const char *name, float value);
+void named_values_free(named_values *list);
+
+typedef struct proto_field {
+  int number, wire;
+  uint64_t value;
+  const char *data;
+  size_t size;
+} proto_field;
+bool proto_next(const char **cursor, const char *end, proto_field *field); /* false at the end, or where it is broken */
+void proto_varint(bytes *out, int number, uint64_t value);
+void proto_bytes(bytes *out, int number, const void *data, size_t size);
+/* Writes at most so many numbers, packed or single, and returns how many there are. */
+size_t proto_int64s(const proto_field *field, int64_t *out, size_t capacity);
+
+/* ---- event.c ------------------------------------------------------------------------------------------------------*/
+typedef struct completion completion;
+typedef void (*continuation)(PJRT_Error *borrowed, void *arg);
+extern completion completion_done; /* the one that is done without an error; references to it are not counted */
+completion *completion_make(void);
+completion *completion_with(PJRT_Error *owned); /* one that is done already */
+completion *completion_ref(completion *each);
+void completion_unref(completion *each);
+bool completion_set(completion *each, PJRT_Error *owned); /* false where it was set before */
+bool completion_is_set(completion *each);
+PJRT_Error *completion_error(completion *each); /* borrowed; of one that is set */
+PJRT_Error *completion_wait(completion *each);  /* borrowed */
+void completion_then(completion *each, continuation function, void *arg);
+/* Work that a driver has taken: what other devices can wait for. A completion that is neither set nor submitted is
+ * waited for on the host. */
+void completion_submit(completion *each, size_t device, pjrt_fence fence);
+bool completion_fence(completion *each, size_t *device, pjrt_fence *fence);
+
+PJRT_Event *event_make(completion *of); /* takes a reference of its own */
+
+/* ---- shape.c ------------------------------------------------------------------------------------------------------*/
+typedef struct shape {
+  PJRT_Buffer_Type type;
+  size_t rank;
+  int64_t dims[MAX_RANK];
+  int64_t minor_to_major[MAX_RANK];
+} shape;
+size_t element_bits(PJRT_Buffer_Type type); /* 0 for a token, and for unknown types */
+bool element_is_known(PJRT_Buffer_Type type);
+PJRT_Error *shape_init(shape *out, PJRT_Buffer_Type type, const int64_t *dims, size_t rank,
+                       const PJRT_Buffer_MemoryLayout *layout);
+int64_t shape_elements(const shape *of);
+size_t shape_size(const shape *of); /* of the dense array on the host, one byte for each element of less than a byte */
+bool shape_same(const shape *a, const shape *b); /* the same type and dimensions */
+void shape_strides(const shape *of, int64_t *byte_strides);
+void row_major_strides(const shape *of, int64_t *byte_strides);
+char *shape_text(const shape *of);  /* f32[2,3] */
+char *layout_text(const shape *of); /* {1,0} */
+void copy_strided(char *to, const int64_t *to_strides, const char *from, const int64_t *from_strides,
+                  const int64_t *dims, size_t rank, size_t element);
+bool strides_are_row_major(const shape *of, const int64_t *byte_strides);
+pjrt_driver_shape driver_shape(const shape *of);
+
+/* ---- driver.c: which driver the library has, and its settings ---------------------------------------------------------*/
+const char *setting(const char *key); /* null where it is not set */
+PJRT_Error *driver_find(const pjrt_driver_table **out);
+extern const pjrt_driver_table host_driver;
+
+/* A function that a driver may lack because its struct is shorter than ours, or because the entry is null. */
+#define DRIVER_HAS(table, function) (HAS(table, pjrt_driver_table, function) && (table)->function != NULL)
+
+/* ---- topology.c -----------------------------------------------------------------------------------------------------*/
+struct PJRT_DeviceDescription {
+  int id;
+  char *kind, *debug_string, *to_string;
+  named_values attributes;
+};
+struct PJRT_TopologyDescription {
+  char *platform_name, *platform_version;
+  size_t num_devices;
+  PJRT_DeviceDescription *descriptions;
+  PJRT_DeviceDescription **handles;
+  named_values attributes;
+};
+PJRT_TopologyDescription *topology_make(const char *platform_name, const char *platform_version, size_t num_devices,
+                                        const char *const *kinds);
+void topology_free(PJRT_TopologyDescription *each);
+uint64_t fingerprint_of(uint64_t start, const void *data, size_t size);
+
+/* ---- client.c, device.c ---------------------------------------------------------------------------------------------*/
+typedef struct user_data user_data;
+typedef struct memory_space {
+  PJRT_Memory base;
+  PJRT_Device *device;
+  int id;
+  size_t kind_number;
+  char *kind, *debug_string, *to_string;
+  user_data *user_data;
+  pthread_mutex_t mutex; /* guards what follows */
+  int64_t limit, in_use, peak, allocations, largest;
+} memory_space;
+
+typedef struct launch launch;
+typedef struct watch watch;
+struct PJRT_Device {
+  PJRT_Client *client;
+  size_t number;
+  PJRT_DeviceDescription *description;
+  size_t num_spaces;
+  memory_space *spaces;
+  PJRT_Memory **space_handles;
+  pthread_mutex_t mutex; /* guards what follows */
+  pthread_cond_t changed;
+  size_t in_flight; /* work in the driver's queue that has not ended */
+  launch *launches; /* those that wait or run, the latest first: what PoisonExecution looks for */
+  struct waiter *waiter; /* the thread that waits for fences, where the driver has no on_done */
+  pthread_mutex_t watch_mutex; /* guards what follows */
+  watch *watches, *first_free, *last_free;
+  size_t num_free;
+};
+
+typedef struct open_end open_end;
+typedef struct dma_region dma_region;
+struct PJRT_Client {
+  atomic_int refs; /* the handle, and every object made from the client */
+  const pjrt_driver_table *table;
+  pjrt_driver *driver;
+  PJRT_TopologyDescription *topology;
+  size_t num_devices;
+  struct PJRT_Device *devices;
+  PJRT_Device **device_handles;
+  PJRT_Memory **space_handles;
+  size_t num_spaces;
+  struct compiler *compiler;
+  pthread_mutex_t mutex; /* guards what follows */
+  open_end *open_ends;
+  dma_region *dma_regions;
+};
+PJRT_Client *client_ref(PJRT_Client *client);
+void client_unref(PJRT_Client *client);
+/* A completion that only the caller can set (an alias buffer, a control dependency). Destroying the client sets it. */
+open_end *open_end_make(PJRT_Client *client, completion *of);
+completion *open_end_take(open_end *owned); /* gives its reference away */
+
+/* The memory named by a pair of optional handles, as the ABI has it: the memory wins over the device's default. */
+PJRT_Error *space_choose(PJRT_Memory *memory, PJRT_Device *device, memory_space **out);
+/* Calls the function with the error of the work when the fence is done; at once where the fence is 0. */
+void device_follow(PJRT_Device *device, pjrt_fence fence, continuation then, void *arg);
+void device_stop(PJRT_Device *device);
+bool device_wait_for_one(PJRT_Device *device); /* waits until some work of the queue ends; false where there is none */
+void device_wait_for_all(PJRT_Device *device);
+
+/* ---- buffer.c -------------------------------------------------------------------------------------------------------*/
+typedef struct storage {
+  atomic_int refs;
+  memory_space *space; /* holds a reference to its client */
+  uint64_t memory;
+  size_t size;           /* what it counts for */
+  bool is_owned;         /* the driver's function free gives it back */
+  atomic_bool is_shared; /* others look at the bytes too: a donation must not write here */
+  atomic_int readers;    /* work that will read it and is not in the device's queue yet */
+  struct storage *target; /* an alias: the bytes are there, once it is defined */
+  void (*on_free)(void *data, void *arg);
+  void *on_free_data, *on_free_arg;
+  completion *freed; /* set when the last reference goes */
+} storage;
+PJRT_Error *storage_allocate(memory_space *space, const shape *of, storage **out);
+PJRT_Error *storage_allocate_bytes(memory_space *space, size_t size, storage **out);
+storage *storage_borrow(memory_space *space, uint64_t memory, size_t size);
+storage *storage_ref(storage *each);
+void storage_unref(storage *each);
+uint64_t storage_memory(const storage *each);
+void *storage_host_view(const storage *each); /* null where the host cannot see it */
+
+struct PJRT_Buffer {
+  memory_space *space; /* holds a reference to its client */
+  shape shape;
+  completion *defined;
+  pthread_mutex_t mutex; /* guards what follows */
+  storage *storage;      /* null once deleted or donated */
+  const char *gone;      /* why it is null: "deleted", "donated" */
+  int64_t external_references;
+};
+PJRT_Buffer *buffer_make(memory_space *space, const shape *of, storage *owned, completion *owned_defined);
+/* A reference to the bytes, counted as a reader until storage_read ends it. */
+PJRT_Error *buffer_use(PJRT_Buffer *buffer, storage **out);
+void storage_read(storage *owned); /* the reader's work is in the queue, or will never be */
+PJRT_Error *buffer_donate(PJRT_Buffer *buffer, storage **out);
+void buffer_destroy(PJRT_Buffer *buffer);
+
+/* An array in the memory of a device is dense and row-major to the runtime; what a driver makes of it is its own. */
+PJRT_Error *device_shape(shape *out, PJRT_Buffer_Type type, const int64_t *dims, size_t rank,
+                         const PJRT_Buffer_MemoryLayout *layout);
+
+/* ---- executable.c ---------------------------------------------------------------------------------------------------*/
+typedef struct parameter {
+  shape shape;
+  size_t kind;
+} parameter;
+typedef struct output {
+  shape shape;
+  size_t kind;
+  int64_t alias; /* the parameter whose memory it may take over; -1 for none */
+} output;
+typedef struct executable {
+  atomic_int refs;
+  char *serialized; /* the whole: what follows points into it, or is made of it */
+  size_t serialized_size;
+  char *name, *format;
+  const char *code, *program, *options;
+  size_t code_size, program_size, options_size;
+  size_t num_parameters, num_outputs;
+  parameter *parameters;
+  output *outputs;
+  bool *donated; /* by parameter */
+  size_t scratch;
+  int64_t num_replicas, num_partitions;
+  bool is_portable, has_assignment;
+  int64_t assignment[MAX_DEVICES]; /* replica-major */
+  int64_t device_ordinal;
+  char fingerprint[17];
+  named_values costs;
+  PJRT_Buffer_Type *output_types;
+  int64_t *output_dims;
+  size_t *output_ranks, *output_kind_sizes, *parameter_kind_sizes;
+  const char **output_kinds, **parameter_kinds;
+  PJRT_Layouts_MemoryLayout **parameter_layouts, **output_layouts;
+} executable;
+struct PJRT_Executable {
+  executable *core;
+};
+struct PJRT_LoadedExecutable {
+  atomic_int refs; /* the handle, and every launch */
+  executable *core;
+  PJRT_Client *client;
+  atomic_bool is_deleted;
+  atomic_llong runs;
+  size_t num_local;
+  PJRT_Device *devices[MAX_DEVICES];
+  PJRT_LogicalDeviceIds ids[MAX_DEVICES];
+  int64_t assignment[MAX_DEVICES];
+  pthread_mutex_t mutex; /* guards what follows */
+  uint64_t loaded[MAX_DEVICES]; /* by the device's number; 0 until it is loaded */
+};
+/* Reads what the compiler wrote; copies it. The kinds of memory are those of the client's devices. */
+PJRT_Error *executable_read(const char *data, size_t size, const char *const *kinds, size_t num_kinds,
+                            executable **out);
+executable *executable_ref(executable *each);
+void executable_unref(executable *each);
+PJRT_Executable *executable_handle(executable *owned);
+PJRT_Error *executable_load(PJRT_Client *client, executable *owned, PJRT_LoadedExecutable **out);
+void loaded_unref(PJRT_LoadedExecutable *loaded);
+PJRT_Error *loaded_on(PJRT_LoadedExecutable *loaded, PJRT_Device *device, uint64_t *out);
+void layouts_free(PJRT_Layouts_MemoryLayout **layouts, size_t count);
+
+/* ---- compiler.c: the process that compiles ------------------------------------------------------------------------------*/
+typedef struct compiler compiler;
+compiler *compiler_make(void);
+void compiler_free(compiler *each);
+/* Sends the program to the process, which is started where none runs. The answer is to be freed. */
+PJRT_Error *compiler_compile(compiler *each, const PJRT_Program *program, const char *options, size_t options_size,
+                             const PJRT_TopologyDescription *topology, char **out, size_t *out_size);
+
+/* ---- api.c --------------------------------------------------------------------------------------------------------------*/
+extern PJRT_Layouts_Extension layouts_extension;
+
+#include "functions.h"
+#define DECLARE(name) HIDDEN PJRT_Error *native_##name(PJRT_##name##_Args *args);
+FUNCTIONS(DECLARE)
+
+#endif /* PJRT_NATIVE_RUNTIME_H_ */

@@ -1,0 +1,130 @@
+/* A driver that keeps its contract, but for the one rule that $LIE names. A program copies its first argument to its
+ * first result. Work is done when a function returns, or on a thread where $LIE begins with "fence". */
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "pjrt_driver.h"
+
+static bool lies(const char *how) {
+  const char *lie = getenv("LIE");
+  return lie && strcmp(lie, how) == 0;
+}
+
+static int lying_open(const pjrt_driver_option *options, size_t num_options, pjrt_driver **out, size_t *num_devices,
+                      char *message) {
+  (void)options, (void)num_options;
+  if (lies("open_fails")) {
+    snprintf(message, PJRT_DRIVER_MESSAGE_SIZE, "the cable is out");
+    return 14;
+  }
+  *out = calloc(1, 1);
+  *num_devices = lies("no_devices") ? 0 : 1;
+  return 0;
+}
+static void lying_close(pjrt_driver *driver) { free(driver); }
+static void lying_describe(pjrt_driver *driver, size_t device, pjrt_driver_device *out) {
+  (void)driver, (void)device;
+  static const char *const kinds[] = {"device"}, *const no_kinds[] = {NULL};
+  out->kind = lies("no_kind") ? NULL : "liar";
+  out->num_memory_kinds = lies("no_memory") ? 0 : 1;
+  out->memory_kinds = lies("null_memory") ? no_kinds : kinds;
+}
+typedef struct block {
+  size_t size;
+  char *data;
+} block;
+static int lying_allocate(pjrt_driver *driver, size_t device, size_t kind, size_t size, uint64_t *out, char *message) {
+  (void)driver, (void)device, (void)kind;
+  if (lies("allocate_99")) return 99;
+  if (lies("allocate_silent")) return 8;
+  if (lies("message_without_end")) {
+    memset(message, 'x', PJRT_DRIVER_MESSAGE_SIZE);
+    return 13;
+  }
+  block *each = malloc(sizeof *each);
+  *each = (block){size, calloc(size + 1, 1)};
+  *out = (uintptr_t)each;
+  return 0;
+}
+static void lying_free(pjrt_driver *driver, size_t device, uint64_t memory) {
+  (void)driver, (void)device;
+  free(((block *)(uintptr_t)memory)->data);
+  free((block *)(uintptr_t)memory);
+}
+static int lying_in(pjrt_driver *driver, size_t device, uint64_t memory, const pjrt_driver_shape *shape, size_t offset,
+                    const void *host, size_t size, pjrt_fence *fence, char *message) {
+  (void)driver, (void)device, (void)shape, (void)message;
+  memcpy(((block *)(uintptr_t)memory)->data + offset, host, size);
+  *fence = 0;
+  return 0;
+}
+static int lying_out(pjrt_driver *driver, size_t device, uint64_t memory, const pjrt_driver_shape *shape, size_t offset,
+                     void *host, size_t size, pjrt_fence *fence, char *message) {
+  (void)driver, (void)device, (void)shape, (void)message;
+  memcpy(host, ((block *)(uintptr_t)memory)->data + offset, size);
+  *fence = 0;
+  return 0;
+}
+static int lying_load(pjrt_driver *driver, size_t device, const void *code, size_t size, uint64_t *out, char *message) {
+  (void)driver, (void)device, (void)code, (void)size, (void)message;
+  *out = lies("load_0") ? 0 : 7;
+  return 0;
+}
+static void lying_unload(pjrt_driver *driver, size_t device, uint64_t executable) {
+  (void)driver, (void)device, (void)executable;
+}
+static int lying_launch(pjrt_driver *driver, const pjrt_driver_launch *launch, pjrt_fence *fence, char *message) {
+  (void)driver, (void)message;
+  block *from = (block *)(uintptr_t)launch->inputs[0], *to = (block *)(uintptr_t)launch->outputs[0];
+  if (from != to) memcpy(to->data, from->data, from->size);
+  const char *lie = getenv("LIE");
+  *fence = lie && (strncmp(lie, "fence", 5) == 0 || strcmp(lie, "no_wait") == 0) ? 5 : 0;
+  return 0;
+}
+static int lying_wait(pjrt_driver *driver, size_t device, pjrt_fence fence, int64_t nanoseconds, char *message) {
+  (void)driver, (void)device, (void)fence, (void)nanoseconds;
+  if (!lies("fence_fails")) return 0;
+  snprintf(message, PJRT_DRIVER_MESSAGE_SIZE, "the chip is too hot");
+  return 13;
+}
+static int lying_done(pjrt_driver *driver, size_t device, pjrt_fence fence, pjrt_driver_done function, void *arg,
+                      char *message) {
+  (void)driver, (void)device, (void)fence;
+  if (lies("fence_refused")) {
+    snprintf(message, PJRT_DRIVER_MESSAGE_SIZE, "no such fence");
+    return 5;
+  }
+  function(arg, 0, lies("fence_null_message") ? NULL : "");
+  if (lies("fence_twice")) function(arg, 0, "");
+  return 0;
+}
+
+const pjrt_driver_table *pjrt_driver_entry(void) {
+  static pjrt_driver_table table = {
+      .struct_size = sizeof(pjrt_driver_table),
+      .platform_name = "liar",
+      .platform_version = "1",
+      .open = lying_open,
+      .close = lying_close,
+      .describe = lying_describe,
+      .allocate = lying_allocate,
+      .free = lying_free,
+      .copy_in = lying_in,
+      .copy_out = lying_out,
+      .load = lying_load,
+      .unload = lying_unload,
+      .launch = lying_launch,
+      .wait = lying_wait,
+      .on_done = lying_done,
+  };
+  if (lies("null_table")) return NULL;
+  if (lies("no_launch")) table.launch = NULL;
+  if (lies("old_table")) table.struct_size = offsetof(pjrt_driver_table, wait);
+  if (lies("short_table")) table.struct_size = offsetof(pjrt_driver_table, launch);
+  if (lies("no_wait")) table.wait = NULL, table.on_done = NULL;
+  if (lies("fence_waits") || lies("fence_fails")) table.on_done = NULL;
+  return &table;
+}

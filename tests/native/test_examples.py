@@ -1,0 +1,116 @@
+"""The examples under JAX: a training step on the chip, and programs whose code a compiler emitted."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import pjrt
+from pjrt import native
+
+COMPILER = Path(__file__).parents[2] / "examples" / "emitted_c" / "compiler.py"
+
+TRAINING = """
+import sys
+import jax, jax.numpy as jnp, numpy as np, pjrt
+
+platform = pjrt.frameworks.jax.register(sys.argv[1], platform="under_test")
+devices, cpu = jax.devices(platform), jax.devices("cpu")[0]
+random = np.random.default_rng(0)
+params = {
+    "w1": random.normal(0, 0.3, (20, 30)), "b1": np.zeros(30), "w2": random.normal(0, 0.3, (30, 5)), "b2": np.zeros(5),
+}
+params = {name: value.astype(np.float32) for name, value in params.items()}
+x, y = random.normal(size=(16, 20)).astype(np.float32), random.integers(0, 5, 16).astype(np.int32)
+
+def loss(p, x, y):
+    hidden = jnp.maximum(x @ p["w1"] + p["b1"], 0)
+    z = hidden @ p["w2"] + p["b2"]
+    z = z - z.max(axis=1, keepdims=True)
+    return -((z - jnp.log(jnp.exp(z).sum(axis=1, keepdims=True))) * (jnp.arange(5) == y[:, None])).sum() / 16
+
+def step(p, m, v, x, y):
+    value, g = jax.value_and_grad(loss)(p, x, y)
+    m = jax.tree.map(lambda a, b: 0.9 * a + 0.1 * b, m, g)
+    v = jax.tree.map(lambda a, b: 0.999 * a + 0.001 * b * b, v, g)
+    return jax.tree.map(lambda a, b, c: a - 0.01 * b / (jnp.sqrt(c) + 1e-8), p, m, v), m, v, value
+
+step = jax.jit(step, donate_argnums=(0, 1, 2))
+
+def train(device):
+    put = lambda tree: jax.tree.map(lambda a: jax.device_put(a, device), tree)
+    zeros = jax.tree.map(np.zeros_like, params)
+    state, data, losses = (put(params), put(zeros), put(zeros)), put((x, y)), []
+    for _ in range(10):
+        *new, value = step(*state, *data)
+        assert all(a.is_deleted() for a in jax.tree.leaves(state)) or device.platform == "cpu"
+        state = tuple(new)
+        losses.append(value)
+    return np.array(losses)
+
+expected = train(cpu)
+for device in devices:
+    np.testing.assert_allclose(train(device), expected, rtol=1e-5, atol=1e-6)
+moved = jax.device_put(jax.device_put(x, devices[0]), devices[-1])
+np.testing.assert_array_equal(moved, x)
+print(len(devices), "devices trained")
+"""
+
+
+@pytest.mark.full
+def test_jax_trains_on_the_chip(chip_library: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", TRAINING, str(chip_library)], capture_output=True, text=True, timeout=280
+    )
+    assert done.returncode == 0, done.stderr
+    assert "2 devices trained" in done.stdout
+
+
+@pytest.fixture(scope="module")
+def emitted_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return native.write_library(
+        tmp_path_factory.mktemp("emitted") / "emitted.so", f"{COMPILER}:compile", name="emitted"
+    )
+
+
+@pytest.mark.full
+def test_jax_trains_on_emitted_code(emitted_library: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", TRAINING, str(emitted_library)], capture_output=True, text=True, timeout=280, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "1 devices trained" in done.stdout
+
+
+def test_programs_are_told_apart(emitted_library: Path) -> None:
+    """The dynamic linker knows libraries by their paths, and the files of programs come and go."""
+    program = """
+    func.func @main(%x: tensor<4xf32>) -> tensor<4xf32> {{
+      %0 = stablehlo.{0} %x, %x : tensor<4xf32>
+      return %0 : tensor<4xf32>
+    }}"""
+    x = np.arange(1, 5, dtype=np.float32)
+    with pjrt.load_plugin(emitted_library).client() as client:
+        executables = {name: client.compile(program.format(name)) for name in ("add", "multiply", "subtract", "divide")}
+        for name, executable in executables.items():
+            np.testing.assert_array_equal(executable(x)[0], getattr(np, name)(x, x))
+
+
+def test_a_large_program_leaves_the_callers_thread(emitted_library: Path) -> None:
+    program = """
+    func.func @main(%x: tensor<300x300xf32>) -> tensor<300x300xf32> {
+      %0 = stablehlo.dot %x, %x : (tensor<300x300xf32>, tensor<300x300xf32>) -> tensor<300x300xf32>
+      return %0 : tensor<300x300xf32>
+    }"""
+    x = np.random.default_rng(0).normal(size=(300, 300)).astype(np.float32)
+    with pjrt.load_plugin(emitted_library).client(num_devices=2) as client:
+        executable = client.compile(program)
+        ((y,),) = executable.execute([[client.buffer_from_host(x)]])
+        ((z,),) = executable.execute([[y]])  # is enqueued behind the first
+        np.testing.assert_allclose(z, (x @ x) @ (x @ x), rtol=1e-3, atol=1e-2)
+        other = y.copy_to(client.devices[1])
+        np.testing.assert_array_equal(other, y)

@@ -1,0 +1,287 @@
+"""The runtime in C, over the example's chip: tiles, a queue, fences, and two devices."""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import hypothesis.extra.numpy as hnp
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+
+import pjrt
+from pjrt import native
+from pjrt.api.client import Client
+
+ADD = """
+func.func @add(%x: tensor<3x200xf32>, %y: tensor<3x200xf32>) -> tensor<3x200xf32> {
+  %0 = stablehlo.add %x, %y : tensor<3x200xf32>
+  return %0 : tensor<3x200xf32>
+}"""
+DONATE = """
+func.func @main(%x: tensor<3x200xf32> {tf.aliasing_output = 0 : i32}) -> tensor<3x200xf32> {
+  %0 = stablehlo.add %x, %x : tensor<3x200xf32>
+  return %0 : tensor<3x200xf32>
+}"""
+FAIL = """
+func.func @main(%x: tensor<f32>) -> tensor<f32> {
+  %0 = stablehlo.custom_call @chip.fail() {backend_config = "8"} : () -> tensor<f32>
+  %1 = stablehlo.add %0, %x : tensor<f32>
+  return %1 : tensor<f32>
+}"""
+X = np.arange(600, dtype=np.float32).reshape(3, 200)
+
+
+def test_a_program_runs(chip: Client) -> None:
+    executable = chip.compile(ADD)
+    (result,) = executable(X, X)
+    np.testing.assert_array_equal(result, X + X)
+    assert [device.kind for device in chip.devices] == ["Simulated chip, 8x128 tiles"] * 2
+    assert executable.executable.cost_analysis()["flops"] > 0
+
+
+def test_both_devices_compute(chip: Client) -> None:
+    for device in chip.devices:
+        executable = chip.compile(ADD, pjrt.CompileOptions(device_assignment=[[device.id]]))
+        (result,) = executable(*[chip.buffer_from_host(X, device=device) for _ in range(2)])
+        np.testing.assert_array_equal(result, X + X)
+
+
+@settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(
+    hnp.arrays(
+        st.sampled_from([np.float32, np.int32, np.bool_]),
+        hnp.array_shapes(min_dims=0, max_dims=4, min_side=0, max_side=300).filter(lambda s: np.prod(s) < 50_000),
+        elements={"allow_nan": False},
+    ),
+    st.randoms(use_true_random=False),
+)
+def test_an_array_comes_back(chip: Client, array: np.ndarray, random: object) -> None:
+    order = list(range(array.ndim))
+    random.shuffle(order)  # type: ignore[attr-defined]
+    turned = array.transpose(order)
+    first, second = chip.devices
+    buffer = chip.buffer_from_host(turned, device=first)
+    np.testing.assert_array_equal(buffer, turned)
+    np.testing.assert_array_equal(buffer.copy_to(second), turned)
+
+
+def test_padding_counts(chip: Client) -> None:
+    gc.collect()
+    before = chip.devices[0].memory_stats().bytes_in_use
+    buffer = chip.buffer_from_host(X)
+    buffer.ready().result()
+    assert buffer.on_device_size == 8 * 256 * 4  # 3 x 200 in tiles of 8 x 128
+    assert chip.devices[0].memory_stats().bytes_in_use - before == 8 * 256 * 4
+    del buffer
+    gc.collect()
+    assert chip.devices[0].memory_stats().bytes_in_use == before
+
+
+def test_a_donated_argument_is_gone(chip: Client) -> None:
+    executable = chip.compile(DONATE)
+    buffer = chip.buffer_from_host(X)
+    ((result,),) = executable.execute([[buffer]])
+    np.testing.assert_array_equal(result, X + X)
+    assert buffer.is_deleted
+    with pytest.raises(pjrt.FailedPreconditionError, match="donated"):
+        np.asarray(buffer)
+
+
+def test_a_donated_argument_that_others_read(chip: Client) -> None:
+    """What was enqueued before sees the old values, whatever the donation writes."""
+    double, add = chip.compile(DONATE), chip.compile(ADD)
+    for _ in range(20):
+        buffer = chip.buffer_from_host(X)
+        ((read,),) = add.execute([[buffer, buffer]])
+        ((doubled,),) = double.execute([[buffer]])
+        np.testing.assert_array_equal(read, X + X)
+        np.testing.assert_array_equal(doubled, X + X)
+
+
+def test_an_error_travels(chip: Client) -> None:
+    fail, scalar = chip.compile(FAIL), np.float32(1)
+    ((failed,),) = fail.execute([[chip.buffer_from_host(scalar)]])
+    ((after,),) = fail.execute([[failed]])
+    for buffer in (failed, after, after.copy_to(chip.devices[1])):
+        with pytest.raises(pjrt.ResourceExhaustedError, match="the chip was told to fail"):
+            np.asarray(buffer)
+    (good,) = chip.compile(ADD)(X, X)  # the device goes on
+    np.testing.assert_array_equal(good, X + X)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([X], "expected 2 arguments, found 1|2 arguments"),
+        ([X, X.astype(np.int32)], r"f32\[3,200\].*s32\[3,200\]"),
+        ([X, X[:2]], r"f32\[3,200\].*f32\[2,200\]"),
+    ],
+)
+def test_wrong_arguments(chip: Client, arguments: list[np.ndarray], message: str) -> None:
+    executable = chip.compile(ADD)
+    with pytest.raises(pjrt.InvalidArgumentError, match=message):
+        executable.execute([[chip.buffer_from_host(each) for each in arguments]])
+
+
+def test_an_argument_of_another_device(chip: Client) -> None:
+    executable = chip.compile(ADD)
+    wrong = chip.buffer_from_host(X, device=chip.devices[1])
+    with pytest.raises(pjrt.InvalidArgumentError, match=r"chip\(id=0\).*chip\(id=1\)"):
+        executable.execute([[wrong, wrong]])
+
+
+def test_run_ahead_waits_for_memory(chip_library: Path) -> None:
+    """Two arrays are enough for a chain, however far the caller is ahead."""
+    size = 8 * 256 * 4
+    with pjrt.load_plugin(chip_library).client(memory=6 * size) as client:
+        executable = client.compile(ADD)
+        x = client.buffer_from_host(X)
+        for _ in range(60):
+            ((x,),) = executable.execute([[x, x]])
+        with np.errstate(over="ignore"):
+            np.testing.assert_array_equal(x, X * np.float32(2) ** 60)
+        held = [x]
+        for _ in range(4):
+            held += executable.execute([[held[-1], held[-1]]])[0]
+        with pytest.raises(pjrt.ResourceExhaustedError, match=f"{size} bytes are wanted"):
+            held += [executable.execute([[held[-1], held[-1]]])[0][0] for _ in range(3)]
+
+
+def test_a_buffer_that_the_caller_fills(chip: Client) -> None:
+    """An execution that waits for the caller is enqueued, and runs when the buffer is complete."""
+    executable = chip.compile(ADD)
+    manager = chip.create_buffers_for_async_host_to_device([pjrt.ShapeSpec((3, 200), pjrt.ElementType.F32)])
+    buffer = manager.retrieve_buffer(0)
+    ((result,),) = executable.execute([[buffer, buffer]])
+    assert not result.ready().done()
+    manager.transfer_literal(0, X)
+    np.testing.assert_array_equal(result, X + X)
+
+
+def test_an_executable_is_loaded_without_python(chip: Client, chip_driver: Path, tmp_path: Path) -> None:
+    """A library without a compiler runs what was serialized, and says so where it must compile."""
+    serialized = chip.compile(ADD).executable.serialize()
+    runner = native.write_library(tmp_path / "runner.so", driver=chip_driver)
+    with pjrt.load_plugin(runner).client() as client:
+        (result,) = client.deserialize(serialized)(X, X)
+        np.testing.assert_array_equal(result, X + X)
+        with pytest.raises(pjrt.UnimplementedError, match="only runs executables that were serialized"):
+            client.compile(ADD)
+
+
+@pytest.mark.parametrize("damage", ["cut", "flip", "empty", "other"])
+def test_a_damaged_executable(chip: Client, damage: str) -> None:
+    serialized = bytearray(chip.compile(ADD).executable.serialize())
+    if damage == "cut":
+        cases = [bytes(serialized[:end]) for end in range(0, len(serialized), 7)]
+    elif damage == "flip":
+        cases = []
+        for place in range(0, len(serialized), 5):
+            copy = bytearray(serialized)
+            copy[place] ^= 0x81
+            cases.append(bytes(copy))
+    else:
+        cases = [b"" if damage == "empty" else b"PJRT" * 100]
+    refused = 0
+    for case in cases:
+        try:
+            chip.deserialize(case)
+        except pjrt.PjrtError:
+            refused += 1
+    assert refused >= (1 if damage == "flip" else len(cases) * 3 // 4)
+
+
+def test_the_compiler_refuses(chip: Client) -> None:
+    with pytest.raises(pjrt.UnimplementedError, match=r"the chip has no stablehlo\.cbrt"):
+        chip.compile(ADD.replace("add %x, %y", "cbrt %x"))
+    with pytest.raises(pjrt.InvalidArgumentError):
+        chip.compile("this is no program")
+    assert chip.compile(ADD)  # by the same process
+
+
+def test_the_compiling_process_ends(tmp_path: Path, chip_driver: Path) -> None:
+    compiler = tmp_path / "dying.py"
+    compiler.write_text("import os\ndef compile(program, options):\n    os._exit(3)\n")
+    library = native.write_library(tmp_path / "dying.so", f"{compiler}:compile", driver=chip_driver)
+    with pjrt.load_plugin(library).client() as client:
+        for _ in range(2):
+            with pytest.raises(pjrt.UnavailableError, match="ended with exit status 3"):
+                client.compile(ADD)
+
+
+@pytest.mark.parametrize(
+    ("text", "error", "message"),
+    [
+        ("def compile(program, options):\n    return b''\n", pjrt.InternalError, "expected pjrt.native.Code"),
+        ("def compile(program, options):\n    return 1 / 0\n", pjrt.InternalError, r"compiler\.py:2"),
+        ("def other(): pass\n", pjrt.NotFoundError, "has no 'compile'"),
+        ("import no_such_module\n", pjrt.FailedPreconditionError, "no_such_module"),
+    ],
+)
+def test_a_compiler_with_a_fault(
+    tmp_path: Path, chip_driver: Path, text: str, error: type[Exception], message: str
+) -> None:
+    compiler = tmp_path / "compiler.py"
+    compiler.write_text(text)
+    library = native.write_library(tmp_path / "faulty.so", f"{compiler}:compile", driver=chip_driver)
+    with pjrt.load_plugin(library).client() as client, pytest.raises(error, match=message):
+        client.compile(ADD)
+
+
+def test_the_library_needs_the_system_alone(chip_library: Path) -> None:
+    listed = subprocess.run(["ldd", str(chip_library)], capture_output=True, text=True, check=True).stdout
+    names = {line.split()[0].partition(".so")[0].rpartition("/")[2] for line in listed.splitlines()}
+    assert names <= {"linux-vdso", "libc", "libdl", "libpthread", "ld-linux-x86-64", "ld-linux-aarch64"}
+
+
+EXIT = """
+import os, sys, numpy as np, pjrt
+client = pjrt.load_plugin(sys.argv[1]).client()
+x = np.ones((3, 200), np.float32)
+executable = client.compile(sys.argv[2])
+buffers = [executable.execute([[client.buffer_from_host(x)] * 2])[0][0] for _ in range(50)]
+if sys.argv[3] == "fork":
+    child = os.fork()
+    if child == 0:
+        os._exit(0)
+    os.waitpid(child, 0)
+    np.testing.assert_array_equal(buffers[-1], x + x)
+if sys.argv[3] == "close":
+    client.close()
+if sys.argv[3] == "exit":
+    os._exit(0)
+"""
+
+
+@pytest.mark.parametrize("end", ["exit", "close", "fork", "return"])
+def test_the_end_of_a_process(chip_library: Path, end: str) -> None:
+    done = subprocess.run([sys.executable, "-c", EXIT, str(chip_library), ADD, end], timeout=120, check=False)
+    assert done.returncode == 0
+
+
+def test_the_compiling_process_ends_with_its_parent(chip_library: Path) -> None:
+    """Also where the parent is killed: nothing is left behind."""
+    script = (
+        "import sys, pjrt, subprocess, os\n"
+        "client = pjrt.load_plugin(sys.argv[1]).client(); client.compile(sys.argv[2])\n"
+        "children = subprocess.run(['ps', '-o', 'pid=', '--ppid', str(os.getpid())], capture_output=True, text=True)\n"
+        "print(children.stdout.split()[0], flush=True); sys.stdin.read()\n"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", script, str(chip_library), ADD], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as parent:
+        assert parent.stdout
+        child = int(parent.stdout.readline())
+        pidfd = os.pidfd_open(child)
+        os.kill(parent.pid, signal.SIGKILL)
+    import select
+
+    assert select.select([pidfd], [], [], 60)[0]  # readable when the process has ended
+    os.close(pidfd)
