@@ -1,6 +1,6 @@
 """The compiler of the simulated chip: StableHLO to the instructions that `chip.c` runs.
 
-python -c "from pjrt.native import write_library as w; w('chip.so', 'compiler.py:compile', driver='libchip.so')"
+pjrt export ./compiler.py:compile --driver libchip.so -o chip.so
 """
 
 import math
@@ -12,39 +12,10 @@ import pjrt
 from pjrt.native import Code
 from pjrt.stablehlo import lowering
 
-OPS = [
-    "CONSTANT",
-    "IOTA",
-    "MOVE",
-    "ADD",
-    "SUBTRACT",
-    "MULTIPLY",
-    "DIVIDE",
-    "MAXIMUM",
-    "MINIMUM",
-    "POWER",
-    "EQ",
-    "NE",
-    "LT",
-    "LE",
-    "GT",
-    "GE",
-    "NEGATE",
-    "EXP",
-    "LOG",
-    "TANH",
-    "SQRT",
-    "RSQRT",
-    "ABS",
-    "SIGN",
-    "NOT",
-    "SELECT",
-    "CONVERT",
-    "MATMUL",
-    "SUM",
-    "MAX_OF",
-    "FAIL",
-]
+OPS = """
+CONSTANT IOTA MOVE ADD SUBTRACT MULTIPLY DIVIDE MAXIMUM MINIMUM POWER EQ NE LT LE GT GE NEGATE EXP LOG TANH
+SQRT RSQRT ABS SIGN NOT SELECT CONVERT MATMUL SUM MAX_OF FAIL
+""".split()  # noqa: SIM905  # shorter to read than quotes around each
 ELEMENTWISE = {
     "add": "ADD", "subtract": "SUBTRACT", "multiply": "MULTIPLY", "divide": "DIVIDE", "maximum": "MAXIMUM",
     "minimum": "MINIMUM", "power": "POWER", "negate": "NEGATE", "exponential": "EXP", "log": "LOG", "tanh": "TANH",

@@ -1,0 +1,126 @@
+"""Time devices that run in C, code that a compiler emitted and a chip with a queue, against JAX's own CPU."""
+
+from __future__ import annotations
+
+import shlex
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import pjrt
+from benchmarks.side_by_side import Aim, Call, Report, duration, main, table, take_turns, timing_table
+from pjrt import native
+
+EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
+OURS, JAX, PYTHON = "emitted C code under the runtime", "JAX's own CPU", "the exported reference interpreter"
+X = np.arange(8, dtype=np.float32)
+LARGE = np.ones((4096, 4096), np.float32)
+
+
+def libraries(folder: Path) -> tuple[Path, Path]:
+    """Build the examples; return the plugins of emitted code and of the chip."""
+    driver = folder / "libchip.so"
+    command = (
+        f"cc -O2 -shared -fPIC -I{native.get_include()} {EXAMPLES / 'native_chip' / 'chip.c'} -o {driver} -lm -lpthread"
+    )
+    subprocess.run(shlex.split(command), check=True)
+    emitted = native.write_library(
+        folder / "emitted.so", f"{EXAMPLES / 'emitted_c' / 'compiler.py'}:compile", name="emitted"
+    )
+    chip = native.write_library(
+        folder / "chip.so", f"{EXAMPLES / 'native_chip' / 'compiler.py'}:compile", driver=driver
+    )
+    return emitted, chip
+
+
+def tiny_calls(devices: dict[str, Any]) -> tuple[dict[str, Call], dict[str, Call]]:
+    """Return `jax.jit` of `x + 1` on each device: as it returns, and with a wait for the result."""
+    import jax
+
+    returning, waiting = {}, {}
+    for name, device in devices.items():
+        function, x = jax.jit(lambda x: x + 1), jax.device_put(X, device)
+        np.testing.assert_array_equal(function(x), X + 1)
+        returning[name] = lambda function=function, x=x: function(x)
+        waiting[name] = lambda function=function, x=x: function(x).block_until_ready()
+    return returning, waiting
+
+
+def slowest_in_a_hundred(call: Call, count: int) -> float:
+    """Return the 99th percentile of a call's seconds."""
+    times = np.empty(count)
+    for number in range(count):
+        start = time.perf_counter()
+        call()
+        times[number] = time.perf_counter() - start
+    return float(np.percentile(times, 99))
+
+
+def enqueued(device: Any, count: int) -> float:
+    """Return the seconds in which as many chained products of 64² are enqueued; the least of ten tries."""
+    import jax
+
+    function, x = jax.jit(lambda x: x @ x), jax.device_put(np.eye(64, dtype=np.float32), device)
+    function(x).block_until_ready()
+    best = float("inf")
+    for _ in range(10):
+        y, start = x, time.perf_counter()
+        for _ in range(count):
+            y = function(y)
+        best = min(best, time.perf_counter() - start)
+        np.testing.assert_array_equal(y, np.eye(64))
+    return best
+
+
+def transfers(library: Path) -> dict[str, Call]:
+    """Return 64 MiB to the device and back, beside the processor's copy of as much into memory that was touched."""
+    client = pjrt.load_plugin(library).client()
+    target, there = np.zeros_like(LARGE), client.buffer_from_host(LARGE)
+    return {
+        "to the device": lambda: client.buffer_from_host(LARGE).ready().result(),
+        "to the host": lambda: there.copy_raw_to_host(target).result(),
+        "np.copyto": lambda: np.copyto(target, LARGE),
+    }
+
+
+def measure(quick: bool) -> Report:
+    import jax
+
+    rounds = 5 if quick else 31
+    with tempfile.TemporaryDirectory() as folder:
+        emitted, chip = libraries(Path(folder))
+        names = {
+            OURS: pjrt.frameworks.jax.register(emitted, platform="emitted"),
+            JAX: "cpu",
+            PYTHON: pjrt.frameworks.jax.register("reference"),
+        }
+        chip_platform = pjrt.frameworks.jax.register(chip, platform="chip")
+        devices = {who: jax.devices(name)[0] for who, name in names.items()}
+        returning, waiting = tiny_calls(devices)
+        turns = {"waited for": take_turns(waiting, rounds=rounds), "returned": take_turns(returning, rounds=rounds)}
+        tails = {name: slowest_in_a_hundred(call, 500 if quick else 5000) for name, call in waiting.items()}
+        chained = enqueued(jax.devices(chip_platform)[0], 100)
+        copies = take_turns(transfers(emitted), rounds=5 if quick else 15)
+    ratios = {how: timings[OURS].ratio_to(timings[JAX]) for how, timings in turns.items()}
+    report = Report("Devices that run in C", __doc__ or "")
+    for how, timings in turns.items():
+        report.tables.append(f"`jax.jit` of `x + 1` on 8 floats, {how}:\n\n" + timing_table(timings, ours=OURS))
+    report.tables.append(table(["waited for", "99 of 100 within"], [[n, duration(s)] for n, s in tails.items()]))
+    report.tables.append(table(["64 MiB", "time"], [[name, str(timing)] for name, timing in copies.items()]))
+    report.tables.append(f"100 chained products of 64² on the chip are enqueued in {duration(chained)}.")
+    report.aims += [
+        Aim("a tiny `jax.jit` that is waited for, beside JAX's own CPU", ratios["waited for"], 1.2),
+        Aim("one that is not waited for", ratios["returned"], 0.8),
+        Aim("the slowest in a hundred, beside JAX's own CPU", tails[OURS] / tails[JAX], 3),
+        Aim("milliseconds to enqueue 100 chained products on the chip", chained * 1e3, 1),
+    ]
+    return report
+
+
+if __name__ == "__main__":
+    sys.exit(main(measure))
