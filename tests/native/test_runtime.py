@@ -29,6 +29,9 @@ func.func @main(%x: tensor<3x200xf32> {tf.aliasing_output = 0 : i32}) -> tensor<
   %0 = stablehlo.add %x, %x : tensor<3x200xf32>
   return %0 : tensor<3x200xf32>
 }"""
+DONATE_ONE_OF_TWO = ADD.replace(
+    "@add(%x: tensor<3x200xf32>", "@main(%x: tensor<3x200xf32> {tf.aliasing_output = 0 : i32}"
+)
 FAIL = """
 func.func @main(%x: tensor<f32>) -> tensor<f32> {
   %0 = stablehlo.custom_call @chip.fail() {backend_config = "8"} : () -> tensor<f32>
@@ -103,6 +106,27 @@ def test_a_donated_argument_that_others_read(chip: Client) -> None:
         ((doubled,),) = double.execute([[buffer]])
         np.testing.assert_array_equal(read, X + X)
         np.testing.assert_array_equal(doubled, X + X)
+
+
+def test_a_refused_call_takes_nothing(chip_library: Path) -> None:
+    """Neither where another argument is wrong, nor where memory is missing."""
+    size = 8 * 256 * 4
+    with pjrt.load_plugin(chip_library).client(memory=5 * size) as client:
+        add, donate = client.compile(ADD), client.compile(DONATE_ONE_OF_TWO)
+        x, y = client.buffer_from_host(X), client.buffer_from_host(X)
+        y.delete()
+        with pytest.raises(pjrt.PjrtError, match="deleted"):
+            donate.execute([[x, y]])
+        manager = client.create_buffers_for_async_host_to_device([pjrt.ShapeSpec((3, 200), pjrt.ElementType.F32)])
+        y, later = client.buffer_from_host(X), manager.retrieve_buffer(0)
+        ((waiting,),) = add.execute([[x, later]])  # reads x when the caller has filled the other
+        with pytest.raises(pjrt.ResourceExhaustedError):  # so the result cannot take its memory
+            donate.execute([[x, y]])
+        np.testing.assert_array_equal(x, X)
+        manager.transfer_literal(0, X)
+        np.testing.assert_array_equal(waiting, X + X)
+        ((result,),) = donate.execute([[x, y]])
+        np.testing.assert_array_equal(result, X + X)
 
 
 def test_an_error_travels(chip: Client) -> None:

@@ -171,6 +171,20 @@ PJRT_Error *buffer_donate(PJRT_Buffer *buffer, storage **out) {
   return error;
 }
 
+void buffer_take_back(PJRT_Buffer *buffer, storage *owned) {
+  pthread_mutex_lock(&buffer->mutex);
+  buffer->storage = owned;
+  buffer->gone = NULL;
+  pthread_mutex_unlock(&buffer->mutex);
+}
+
+PJRT_Error *buffer_check(PJRT_Buffer *buffer) {
+  pthread_mutex_lock(&buffer->mutex);
+  PJRT_Error *error = buffer->gone ? gone(buffer) : NULL;
+  pthread_mutex_unlock(&buffer->mutex);
+  return error;
+}
+
 static void give_up_storage(PJRT_Buffer *buffer) {
   pthread_mutex_lock(&buffer->mutex);
   if (!buffer->gone) buffer->gone = "deleted";

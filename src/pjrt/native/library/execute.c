@@ -251,7 +251,7 @@ static PJRT_Error *check_argument(const PJRT_LoadedExecutable_Execute_Args *args
                                   const PJRT_Device *device) {
   PJRT_Buffer *const *arguments = args->argument_lists[list];
   const parameter *expected = &args->executable->core->parameters[number];
-  const PJRT_Buffer *buffer = arguments[number];
+  PJRT_Buffer *buffer = arguments[number];
   if (buffer == NULL) return error_make(INVALID, "argument %zu: expected a buffer, found null", number);
   if (buffer->space->device != device)
     return error_make(INVALID, "argument %zu: expected a buffer on %s, found one on %s", number,
@@ -260,7 +260,8 @@ static PJRT_Error *check_argument(const PJRT_LoadedExecutable_Execute_Args *args
     return error_make(INVALID, "argument %zu: expected memory of kind %s, found %s", number,
                       device->spaces[expected->kind].kind, buffer->space->kind);
   if (!shape_same(&buffer->shape, &expected->shape)) return wrong_shape(number, &buffer->shape, &expected->shape);
-  if (!args->executable->core->donated[number] || !is_donated(args, number)) return NULL;
+  PJRT_Error *error = buffer_check(buffer);
+  if (error || !args->executable->core->donated[number] || !is_donated(args, number)) return error;
   for (size_t j = 0; j < args->num_args; ++j) {
     if (j != number && arguments[j] == buffer)
       return error_make(INVALID, "argument %zu is donated, and is given again as argument %zu", number, j);
@@ -350,6 +351,16 @@ static PJRT_Error *take_arguments(const PJRT_LoadedExecutable_Execute_Args *args
 }
 
 /* ---- running ----------------------------------------------------------------------------------------------------------------*/
+/* A call is refused: its arguments are as they were. */
+static void give_back(const PJRT_LoadedExecutable_Execute_Args *args, size_t list, launch *each) {
+  for (size_t i = 0; i < args->num_args; ++i) {
+    if (each->arguments[i] == NULL || each->is_read[i]) continue;
+    buffer_take_back(args->argument_lists[list][i], each->arguments[i]);
+    each->arguments[i] = NULL;
+  }
+  launch_free(each);
+}
+
 static size_t num_open_arguments(launch *each) {
   size_t count = 0;
   for (size_t i = 0; i < each->loaded->core->num_parameters; ++i) {
@@ -420,7 +431,7 @@ PJRT_Error *native_LoadedExecutable_Execute(PJRT_LoadedExecutable_Execute_Args *
   for (size_t i = 0; i < count; ++i) {
     if (launches[i] == NULL) continue;
     if (error) {
-      launch_free(launches[i]);
+      give_back(args, i, launches[i]);
       continue;
     }
     launches[i]->run = run;

@@ -240,6 +240,8 @@ PJRT_Buffer *buffer_make(memory_space *space, const shape *of, storage *owned, c
 PJRT_Error *buffer_use(PJRT_Buffer *buffer, storage **out);
 void storage_read(storage *owned); /* the reader's work is in the queue, or will never be */
 PJRT_Error *buffer_donate(PJRT_Buffer *buffer, storage **out);
+void buffer_take_back(PJRT_Buffer *buffer, storage *owned); /* what was donated to a call that was refused */
+PJRT_Error *buffer_check(PJRT_Buffer *buffer);              /* the error of a buffer that holds nothing any more */
 void buffer_destroy(PJRT_Buffer *buffer);
 
 /* An array in the memory of a device is dense and row-major to the runtime; what a driver makes of it is its own. */
