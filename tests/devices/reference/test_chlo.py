@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 from jaxlib.mlir.dialects import chlo
@@ -76,7 +77,8 @@ ERRORS: dict[str, Callable[[float], float]] = {"erf": math.erf, "erfc": math.erf
 @pytest.mark.parametrize("t", FLOATS, ids=lambda t: t.mlir)
 @pytest.mark.parametrize("op", ERRORS)
 def test_error_functions(run: Any, op: str, t: ElementType) -> None:
-    x = np.array([*POINTS, math.nan], np.float64).astype(t.dtype)
+    largest = np.float64(ml_dtypes.finfo(t.dtype).max)
+    x = np.array([*POINTS, math.nan, largest, -largest], np.float64).astype(t.dtype)
     expected = np.array([ERRORS[op](float(v)) for v in x]).astype(t.dtype)
     close(unary(run, op, x), expected.astype(np.float64), 8 if t is T.F64 else 1)
 
