@@ -168,16 +168,24 @@ def _reduce_precision(kind: str, exponent: int, mantissa: int) -> str:
     return _unary("reduce_precision", kind, kind, bits)
 
 
-def _sort(kind: str, count: int, second: str = "i32", direction: str = "LT") -> str:
+def _sort(kind: str, count: int, second: str = "i32", direction: str = "LT", order: str = "NOTYPE") -> str:
     one, other = f"tensor<{count}x{kind}>", f"tensor<{count}x{second}>"
     return f"""
     func.func @main(%x: {one}, %y: {other}) -> ({one}, {other}) {{
       %0:2 = "stablehlo.sort"(%x, %y) ({{
         ^bb0(%a: tensor<{kind}>, %b: tensor<{kind}>, %c: tensor<{second}>, %d: tensor<{second}>):
-          %p = stablehlo.compare {direction}, %a, %b : (tensor<{kind}>, tensor<{kind}>) -> tensor<i1>
+          %p = stablehlo.compare {direction}, %a, %b, {order} : (tensor<{kind}>, tensor<{kind}>) -> tensor<i1>
           stablehlo.return %p : tensor<i1>
       }}) {{dimension = 0 : i64, is_stable = true}} : ({one}, {other}) -> ({one}, {other})
       return %0#0, %0#1 : {one}, {other}
+    }}"""
+
+
+def _top_k(kind: str) -> str:
+    return f"""
+    func.func @main(%x: tensor<3x{kind}>) -> tensor<2x{kind}> {{
+      %0:2 = chlo.top_k(%x, k = 2) : tensor<3x{kind}> -> (tensor<2x{kind}>, tensor<2xi32>)
+      return %0#0 : tensor<2x{kind}>
     }}"""
 
 
@@ -217,6 +225,7 @@ PROBES: dict[str, Callable[[], tuple[Any, ...]]] = {
     "scatter": lambda: (SCATTER, SCATTERED),
     "maximum": lambda: (_all_reduce("f32", "maximum"), *_of_devices("f32")),
     "sort": lambda: (_sort("i2", 24, "i2"), [_values("i2", 5), _values("i2", 6)]),
+    "f6 order": lambda: (_top_k("f6E2M3FN"), [_float("f6E2M3FN", 1, -2, 3)]),
     "random bits": lambda: (RANDOM_BITS, [np.array([1, 2], "u8")]),
     "no mantissa": lambda: (_reduce_precision("2xf32", 8, 0), [_float("f32", np.nan, 3)]),
     "narrow precision": lambda: (_reduce_precision("3xf8E4M3FN", 4, 3), [_float("f8E4M3FN", 2**-9, 2**-7, 1)]),
@@ -637,6 +646,8 @@ def test_integers_and_sums_between_devices_stay_as_they_are(combine: str, agree:
         (_scatter(["complex<f32>"] * 2), "with so many operands of the type complex<f32>"),
         (_reduce_precision("2xf8E4M3FN", 4, 2), "stablehlo.reduce_precision wrongly for f8E4M3FN to e4m2"),
         (_unary("convert", "2xf32", "2xf6E2M3FN"), "stablehlo.convert wrongly from f32 to f6E2M3FN"),
+        (_top_k("f6E2M3FN"), "chlo.top_k wrongly for the order of f6E2M3FN"),
+        (_sort("f6E3M2FN", 4, direction="GT", order="TOTALORDER"), "wrongly for the order of f6E3M2FN"),
         (_unary("bitcast_convert", "2xf6E2M3FN", "2x6xi1"), "wrongly from f6E2M3FN to i1"),
         (COMPLEX, "stablehlo.bitcast_convert wrongly from complex<f32> to complex<f64>"),
         (_all_reduce("f8E8M0FNU", "maximum"), "stablehlo.all_reduce wrongly for f8E8M0FNU between devices"),

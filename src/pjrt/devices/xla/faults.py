@@ -84,6 +84,12 @@ FAULTS = {
         "compares integers in the order of the floats, which takes longer; `f8E8M0FNU` and `f6` are refused",
     ),
     "sort": Fault("`sort` of `i2` and `ui2`", "other elements", "sorts bytes"),
+    "f6 order": Fault(
+        "`compare` by `TOTALORDER` in `sort`, and `top_k`, of floats of six bits",
+        "negative numbers above the others",
+        "refuses it",
+        since=(0, 11),
+    ),
     "random bits": Fault("`rng_bit_generator` of signed integers", "unsigned ones", "makes unsigned ones signed"),
     "no mantissa": Fault(
         "`reduce_precision` of NaN to a format without mantissa", "NaN", "gives infinity, as for constants"
@@ -123,7 +129,7 @@ def mend(module: Any, num_partitions: int = 1, outline: Outline | None = None) -
     for operation in list(walk(module.operation)):
         dialect, _, name = operation.name.partition(".")
         mender = _MENDERS.get(name)
-        if mender is not None and dialect in ("stablehlo", "mhlo"):
+        if mender is not None and dialect in ("stablehlo", "mhlo", "chlo"):
             mender(Place(ir, operation, num_partitions))
 
 
@@ -132,7 +138,7 @@ def _is_suspect(outline: Outline, num_partitions: int) -> bool:
     if num_partitions == 1:
         names.discard("reduce")
     if not any(isinstance(type_, TensorType) and _CONVERTED.search(type_.element.name) for type_ in outline.types):
-        names.discard("convert")
+        names -= {"compare", "convert", "top_k"}
     return bool(names)
 
 
@@ -358,6 +364,18 @@ def _sort(place: Place) -> None:
             place.carry(place.element("ui8"), (number,), (2 * number, 2 * number + 1), number)
 
 
+def _six_bits(place: Place) -> None:
+    """Refuse the order of floats of six bits: XLA takes their bits for a byte, whose highest bit is no sign.
+
+    It cannot convert them to a type that it compares, either.
+    """
+    operation = place.operation
+    element, attributes = operation.operands[0].type.element_type, operation.attributes
+    is_total = "compare_type" in attributes and "TOTALORDER" in str(attributes["compare_type"])
+    if (is_total or operation.name.endswith("top_k")) and str(element).startswith("f6E"):
+        raise place.refused(f"for the order of {element}")
+
+
 # Bits.
 
 
@@ -524,6 +542,7 @@ def _rng_bit_generator(place: Place) -> None:
 _MENDERS: dict[str, Callable[[Place], None]] = {
     "all_reduce": _reduction,
     "bitcast_convert": _bitcast_convert,
+    "compare": _six_bits,
     "convert": _convert,
     "reduce": _reduce,
     "reduce_precision": _reduce_precision,
@@ -531,4 +550,5 @@ _MENDERS: dict[str, Callable[[Place], None]] = {
     "rng_bit_generator": _rng_bit_generator,
     "scatter": _scatter,
     "sort": _sort,
+    "top_k": _six_bits,
 }
