@@ -280,6 +280,8 @@ _MISSING = frozenset(
         "stablehlo.dynamic_gather",
         "stablehlo.dynamic_pad",
         "stablehlo.triangular_solve",
+        # Equal elements change places, unsigned ones are compared as signed ones, and NaN is left out.
+        "chlo.top_k",
         # Of equal elements in a window, none is selected.
         "stablehlo.select_and_scatter",
         # They need the other devices of a launch, or the host. IREE's drivers of processors have no channels.
@@ -339,8 +341,6 @@ _WRONG: dict[str, frozenset[ElementType]] = {
     # A sum of booleans wraps around.
     "chlo.broadcast_add": frozenset({ElementType.PRED}),
     "stablehlo.add": frozenset({ElementType.PRED}),
-    # NaN is not among the greatest elements.
-    "chlo.top_k": _REAL,
     # Zero, infinity or equal arguments give NaN where they have a value, or the other way round.
     "chlo.broadcast_atan2": _REAL,
     "chlo.broadcast_divide": _C64,
@@ -412,7 +412,7 @@ def _is_static(type_: ValueType) -> bool:
     return isinstance(type_, TensorType) and type_.is_static
 
 
-_IN_PLACE = frozenset({"chlo.top_k", "stablehlo.dynamic_update_slice", "stablehlo.fft", "stablehlo.sort"})
+_IN_PLACE = frozenset({"stablehlo.dynamic_update_slice", "stablehlo.fft", "stablehlo.sort"})
 """Operations that IREE may compute in the memory of an operand, even where it is an argument of the program."""
 
 
