@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -149,6 +150,9 @@ def _dynamic_slice(operation: str, element: ElementType) -> Iterator[OperationCa
         indices = [np.array(start, np.int32) for start in starts]
         text = f"{operation} %x, %y, %z, sizes = [2, 3]"
         yield _moved(operation, element, name, text, [values.mixed(element, (4, 5)), *indices], (2, 3))
+    for name, *starts in _extreme_indices(element):
+        indices = [values.mixed(element, (4, 5)), *map(np.array, starts[:2])]
+        yield _moved(operation, element, name, f"{operation} %x, %y, %z, sizes = [2, 3]", indices, (2, 3))
     empty = [values.mixed(element, (4, 5)), np.array(1, np.int64), np.array(1, np.int64)]
     yield _moved(operation, element, "empty", f"{operation} %x, %y, %z, sizes = [0, 3]", empty, (0, 3))
 
@@ -158,6 +162,9 @@ def _dynamic_update_slice(operation: str, element: ElementType) -> Iterator[Oper
     for name, starts in (("in the middle", (1, 2)), ("past the end", (9, 9)), ("before the beginning", (-5, 1))):
         update = values.ordinary(element, (2, 3), seed=5)
         inputs = [values.mixed(element, (4, 5)), update, *(np.array(start, np.int32) for start in starts)]
+        yield _moved(operation, element, name, f"{operation} %x, %y, %z, %u", inputs, (4, 5))
+    for name, *starts in _extreme_indices(element):
+        inputs = [values.mixed(element, (4, 5)), values.ordinary(element, (2, 3), seed=5), *map(np.array, starts[:2])]
         yield _moved(operation, element, name, f"{operation} %x, %y, %z, %u", inputs, (4, 5))
 
 
@@ -284,6 +291,19 @@ def _dynamic_gather(operation: str, element: ElementType) -> Iterator[OperationC
 
 # Gather and scatter: indices in range, at the edges, and past the ends.
 
+_INDEX_TYPES = (np.int8, np.int64, np.uint8, np.uint32, np.uint64)
+
+
+def _extreme_indices(element: ElementType) -> Iterator[tuple[Any, ...]]:
+    """Return three indices of each type that indices may have, after a name: the greatest, the first one that is
+    negative with a sign, and 1. One element type is enough.
+    """
+    for index in _INDEX_TYPES if element is ElementType.F32 else ():
+        limits = np.iinfo(index)
+        middle = index(limits.max // 2 + 1)
+        yield f"with extreme indices of {ElementType.of(np.dtype(index)).mlir}", index(limits.max), middle, index(1)
+
+
 _INDICES = {
     "in range": [[0], [2], [1], [2]],
     "past the ends": [[-1], [3], [100], [1]],
@@ -298,6 +318,9 @@ def _gather(operation: str, element: ElementType) -> Iterator[OperationCase]:
         indices = np.array(rows, np.int32).reshape(-1, 1)
         numbers = "offset_dims = [1], collapsed_slice_dims = [0], start_index_map = [0], index_vector_dim = 1"
         yield _gathered(operation, element, f"of rows {name}", numbers, (1, 4), [array, indices], (len(rows), 4))
+    for name, *rows in _extreme_indices(element):
+        indices = np.array(rows).reshape(-1, 1)
+        yield _gathered(operation, element, name, numbers, (1, 4), [array, indices], (len(rows), 4))
     numbers = "offset_dims = [0, 1], start_index_map = [0, 1]"
     window = np.array([1, 2], np.int64)
     yield _gathered(operation, element, "of a window", numbers, (2, 3), [array, window], (2, 3))
@@ -344,6 +367,9 @@ def _scatter(operation: str, element: ElementType) -> Iterator[OperationCase]:
         indices = np.array(rows, np.int32).reshape(-1, 1)
         updates = values.exact(element, (len(rows), 4), seed=1)
         yield _added(operation, element, f"rows {name}", numbers, (array, indices, updates))
+    for name, *rows in _extreme_indices(element):
+        updates = values.exact(element, (len(rows), 4), seed=1)
+        yield _added(operation, element, name, numbers, (array, np.array(rows).reshape(-1, 1), updates))
 
 
 def _added(

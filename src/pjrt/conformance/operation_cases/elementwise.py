@@ -18,6 +18,7 @@ from pjrt.conformance.operation_table import (
     DIVIDED,
     EXACT,
     FUNCTION,
+    REFLECTED,
     ROUNDED,
     Accuracy,
     Array,
@@ -38,7 +39,7 @@ LARGE, HUGE = 1031, 200_003
 one: more types would take minutes."""
 
 _NORMAL_ONLY = frozenset(
-    {"atan2", "cbrt", "log", "next_after", "remainder"}
+    {"atan2", "cbrt", "digamma", "lgamma", "log", "next_after", "remainder"}
     | {"broadcast_atan2", "broadcast_next_after", "broadcast_remainder"}
 )
 """Operations without a case of denormal numbers: XLA's own devices flush them at some steps of these and not at others,
@@ -153,14 +154,14 @@ _UNARY: dict[str, tuple[tuple[ElementType, ...], Accuracy]] = {
     "chlo.atanh": (FLOATS, FUNCTION),
     "chlo.conj": (COMPLEX, EXACT),
     "chlo.cosh": (FLOATS, FUNCTION),
-    "chlo.digamma": (FLOATS, CROSSING),
+    "chlo.digamma": (FLOATS, REFLECTED),
     "chlo.erf": (FLOATS, FUNCTION),
     "chlo.erf_inv": (FLOATS, FUNCTION),
     "chlo.erfc": (FLOATS, FUNCTION),
     "chlo.is_inf": (FLOATS, EXACT),
     "chlo.is_neg_inf": (FLOATS, EXACT),
     "chlo.is_pos_inf": (FLOATS, EXACT),
-    "chlo.lgamma": (FLOATS, CROSSING),
+    "chlo.lgamma": (FLOATS, REFLECTED),
     "chlo.sinh": (FLOATS, FUNCTION),
     "chlo.square": (FLOATS + COMPLEX, ROUNDED),
 }
@@ -196,7 +197,10 @@ def _unary(operation: str, element: ElementType) -> Iterator[OperationCase]:
     if operation == "chlo.digamma":
         # At this pole XLA gives NaN up to jaxlib 0.10, and an infinity of zero's sign after it.
         numbers = numbers[numbers.astype(np.float64) != 0]
-    yield from elementwise(operation, element, [element], result, text, accuracy, [numbers])
+    for case in elementwise(operation, element, [element], result, text, accuracy, [numbers]):
+        if operation == "chlo.digamma" and case.name == "large":
+            case = replace(case, inputs=(np.abs(case.inputs[0]),))  # XLA is less accurate near the other poles
+        yield case
 
 
 for _name, (_types, _) in _UNARY.items():
@@ -401,7 +405,7 @@ def _bitcast_convert(operation: str, element: ElementType) -> Iterator[Operation
 
 @cases("reduce_precision", [each for each in FLOATS if each.bits >= 16])
 def _reduce_precision(operation: str, element: ElementType) -> Iterator[OperationCase]:
-    for exponent, mantissa in ((5, 10), (8, 7), (4, 3)):
+    for exponent, mantissa in ((5, 10), (8, 7), (4, 3), (3, 1)):
         array = np.concatenate([values.edges(element), values.ordinary(element, (8,))])
         type_ = type_of(array)
         program = program_text(f"{operation} %x, format = e{exponent}m{mantissa} : {type_}", [type_], [type_])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -10,6 +11,8 @@ from pjrt.api.element_type import ElementType
 from pjrt.conformance import values
 from pjrt.conformance.operation_table import (
     EXACT,
+    FUNCTION,
+    ROUNDED,
     SOLVED,
     Accuracy,
     Array,
@@ -62,6 +65,11 @@ def _dot_general(operation: str, element: ElementType) -> Iterator[OperationCase
             continue  # such sums leave the range in which small types are exact
         inputs = values.exact(element, left), values.exact(element, right, seed=1)
         yield _case(operation, element, name, f"{operation} %x, %y, {numbers}", inputs, [tensor(shape, element)])
+    edges = values.edges(element)
+    inputs = edges.reshape(-1, 1), edges.reshape(1, -1)
+    text = f"{operation} %x, %y, contracting_dims = [1] x [0]"
+    accuracy = FUNCTION if element.is_complex else ROUNDED
+    yield _case(operation, element, "of edge values", text, inputs, [tensor((edges.size,) * 2, element)], accuracy)
 
 
 @cases("dot", NUMBERS)
@@ -87,6 +95,9 @@ def _convolution(operation: str, element: ElementType) -> Iterator[OperationCase
         "dilated": ((2, 2, 2, 3), "rhs_dilate = [2, 3]", 1, (1, 2, 2, 3)),
         "of a dilated image": ((2, 2, 2, 3), "lhs_dilate = [2, 1]", 1, (1, 6, 4, 3)),
         "in groups": ((2, 2, 1, 4), "", 2, (1, 3, 4, 4)),
+        "reversed": ((2, 2, 2, 3), "reverse = [true, true]", 1, (1, 3, 4, 3)),
+        "reversed, in groups": ((2, 2, 1, 4), "reverse = [true, false]", 2, (1, 3, 4, 4)),
+        "with less than no padding": ((2, 2, 2, 3), "pad = [[-1, 0], [0, -2]]", 1, (1, 2, 2, 3)),
     }
     for name, (kernel, window, groups, shape) in forms.items():
         inputs = values.exact(element, (1, 4, 5, 2)), values.exact(element, kernel, seed=1)
@@ -141,18 +152,22 @@ def _triangular_solve(operation: str, element: ElementType) -> Iterator[Operatio
 def _fft(operation: str, element: ElementType) -> Iterator[OperationCase]:
     wide = {ElementType.F32: ElementType.C64, ElementType.F64: ElementType.C128}
     if element in wide:
-        inputs = [values.ordinary(element, (3, 6))]
-        outer = tensor((3, 4), wide[element])
-        yield _case(operation, element, "RFFT", f"{operation} %x, type = RFFT, length = [6]", inputs, [outer], SOLVED)
+        for length in (6, 8):
+            name, inputs = f"RFFT of {length}", [values.ordinary(element, (3, length))]
+            outer = tensor((3, length // 2 + 1), wide[element])
+            text = f"{operation} %x, type = RFFT, length = [{length}]"
+            yield _case(operation, element, name, text, inputs, [outer], SOLVED)
         return
     real = ElementType.F32 if element is ElementType.C64 else ElementType.F64
-    inputs = [values.ordinary(element, (3, 5))]
-    for kind in ("FFT", "IFFT"):
-        text = f"{operation} %x, type = {kind}, length = [5]"
-        yield _case(operation, element, kind, text, inputs, [tensor((3, 5), element)], SOLVED)
-    half = np.fft.rfft(values.ordinary(real, (3, 6))).astype(element.dtype)
-    text = f"{operation} %x, type = IRFFT, length = [6]"
-    yield _case(operation, element, "IRFFT", text, [half], [tensor((3, 6), real)], SOLVED)
+    for kind, lengths in itertools.product(("FFT", "IFFT"), ((5,), (8,), (4, 8))):
+        shape = (3, *lengths)
+        text = f"{operation} %x, type = {kind}, length = [{', '.join(map(str, lengths))}]"
+        name = f"{kind} of {'x'.join(map(str, lengths))}"
+        yield _case(operation, element, name, text, [values.ordinary(element, shape)], [tensor(shape, element)], SOLVED)
+    for length in (6, 8):
+        half = np.fft.rfft(values.ordinary(real, (3, length))).astype(element.dtype)
+        text = f"{operation} %x, type = IRFFT, length = [{length}]"
+        yield _case(operation, element, f"IRFFT of {length}", text, [half], [tensor((3, length), real)], SOLVED)
 
 
 @cases("batch_norm_inference batch_norm_training batch_norm_grad", [each for each in FLOATS if each.bits >= 16])

@@ -3,12 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from pjrt.api.element_type import ElementType
 from pjrt.conformance import values
-from pjrt.conformance.operation_table import Array, OperationCase, cases, program_text, tensor, type_of
+from pjrt.conformance.operation_table import (
+    EXACT,
+    FUNCTION,
+    ROUNDED,
+    Accuracy,
+    Array,
+    OperationCase,
+    cases,
+    program_text,
+    tensor,
+    type_of,
+)
 from pjrt.conformance.values import BOOLEANS, EVERY, FLOATS, INTEGERS, NUMBERS
 
 _ORDERED = BOOLEANS + INTEGERS + FLOATS
@@ -65,10 +77,22 @@ def _reduce(operation: str, element: ElementType) -> Iterator[OperationCase]:
         for name, (shape, dimensions) in shapes.items():
             inputs = values.exact(element, shape), np.asarray(_neutral(reducer, element))
             yield _reduction(operation, element, f"{reducer} {name}", reducer, inputs, dimensions)
-        if reducer in ("maximum", "minimum"):
-            edges = values.edges(element)
-            inputs = edges.reshape(1, -1).repeat(2, 0), np.asarray(_neutral(reducer, element))
-            yield _reduction(operation, element, f"{reducer} of edge values", reducer, inputs, (0,))
+        inputs = _edge_pairs(element), np.asarray(_neutral(reducer, element))
+        case = _reduction(operation, element, f"{reducer} of edge values", reducer, inputs, (0,))
+        yield replace(case, accuracy=_accuracy(reducer, element))
+
+
+def _edge_pairs(element: ElementType) -> Array:
+    """Return columns of two edge values: equal ones, and others that are far apart."""
+    edges = values.edges(element)
+    return np.stack([np.concatenate([edges, edges]), np.concatenate([edges, edges[::-1]])])
+
+
+def _accuracy(reducer: str, element: ElementType) -> Accuracy:
+    """Return how near the combinations of two edge values must be."""
+    if reducer not in ("add", "multiply"):
+        return EXACT
+    return FUNCTION if element.is_complex else ROUNDED
 
 
 def _reduction(
@@ -121,6 +145,12 @@ def _reduce_window(operation: str, element: ElementType) -> Iterator[OperationCa
             text += f" : ({', '.join(types)}) -> {outer}"
             program = program_text(text, types, [outer])
             yield OperationCase(operation, element, f"{reducer} {name}", program, inputs)
+        inputs = _edge_pairs(element), np.asarray(_neutral(reducer, element))
+        types, outer = [type_of(each) for each in inputs], tensor((1, inputs[0].shape[1]), element)
+        text = f'"{operation}"(%x, %y) <{{window_dimensions = array<i64: 2, 1>}}> {region(reducer, element)}'
+        program = program_text(f"{text} : ({', '.join(types)}) -> {outer}", types, [outer])
+        accuracy = _accuracy(reducer, element)
+        yield OperationCase(operation, element, f"{reducer} of edge values", program, inputs, accuracy)
 
 
 @cases("select_and_scatter", INTEGERS + FLOATS)
@@ -168,10 +198,18 @@ def _sort(operation: str, element: ElementType) -> Iterator[OperationCase]:
 
 @cases("chlo.top_k", INTEGERS + FLOATS)
 def _top_k(operation: str, element: ElementType) -> Iterator[OperationCase]:
-    array = values.ordinary(element, (3, 7))
-    results = [tensor((3, 2), element), "tensor<3x2xi32>"]
-    text = f"{operation}(%x, k = 2) : {type_of(array)} -> ({', '.join(results)})"
-    yield OperationCase(operation, element, "of rows", program_text(text, [type_of(array)], results), (array,))
+    edges = values.edges(element)
+    numbers = np.concatenate([edges, edges])[np.random.default_rng(0).permutation(2 * edges.size)]
+    for name, array, k in (
+        ("of rows", values.ordinary(element, (3, 7)), 2),
+        ("of edge values", numbers, numbers.size),
+        ("of equal elements", values.exact(element, (2, 9)), 4),
+        ("of none", values.ordinary(element, (3,)), 0),
+    ):
+        shape = (*array.shape[:-1], k)
+        results = [tensor(shape, element), tensor(shape, ElementType.S32)]
+        text = f"{operation}(%x, k = {k}) : {type_of(array)} -> ({', '.join(results)})"
+        yield OperationCase(operation, element, name, program_text(text, [type_of(array)], results), (array,))
 
 
 # Control flow: branches, loops, and functions that pass values on.
