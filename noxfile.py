@@ -24,6 +24,12 @@ def fuzz(session: nox.Session) -> None:
 
 
 @nox.session
+def wrong_answers(session: nox.Session) -> None:
+    """Run the conformance programs of all operations: --device iree|cpu --state FILE."""
+    _run(session, "test,iree", "python", "-m", "benchmarks.wrong_answers")
+
+
+@nox.session
 def benchmarks(session: nox.Session) -> None:
     """Run all benchmarks; needs a quiet machine."""
     _run(session, "test-full", "python", "-m", "benchmarks.run_all")
