@@ -231,7 +231,8 @@ def _finding(case: OperationCase, message: str) -> dict[str, str]:
 
 def merged(cases: Sequence[OperationCase], mode: str) -> tuple[str, list[Any], list[int]]:
     """Return a program that calls those of all cases, its arguments, and how many results each case has."""
-    functions, formal, calls, outputs, types_out, counts = [], [], [], [], [], []
+    functions, formal, calls, outputs, counts = [], [], [], [], []
+    types_out: list[str] = []
     inputs: list[Any] = []
     for number, case in enumerate(cases):
         head = _HEAD.search(case.program)

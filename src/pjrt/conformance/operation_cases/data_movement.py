@@ -150,8 +150,8 @@ def _dynamic_slice(operation: str, element: ElementType) -> Iterator[OperationCa
         indices = [np.array(start, np.int32) for start in starts]
         text = f"{operation} %x, %y, %z, sizes = [2, 3]"
         yield _moved(operation, element, name, text, [values.mixed(element, (4, 5)), *indices], (2, 3))
-    for name, *starts in _extreme_indices(element):
-        indices = [values.mixed(element, (4, 5)), *map(np.array, starts[:2])]
+    for name, *extremes in _extreme_indices(element):
+        indices = [values.mixed(element, (4, 5)), *map(np.array, extremes[:2])]
         yield _moved(operation, element, name, f"{operation} %x, %y, %z, sizes = [2, 3]", indices, (2, 3))
     empty = [values.mixed(element, (4, 5)), np.array(1, np.int64), np.array(1, np.int64)]
     yield _moved(operation, element, "empty", f"{operation} %x, %y, %z, sizes = [0, 3]", empty, (0, 3))
@@ -163,8 +163,8 @@ def _dynamic_update_slice(operation: str, element: ElementType) -> Iterator[Oper
         update = values.ordinary(element, (2, 3), seed=5)
         inputs = [values.mixed(element, (4, 5)), update, *(np.array(start, np.int32) for start in starts)]
         yield _moved(operation, element, name, f"{operation} %x, %y, %z, %u", inputs, (4, 5))
-    for name, *starts in _extreme_indices(element):
-        inputs = [values.mixed(element, (4, 5)), values.ordinary(element, (2, 3), seed=5), *map(np.array, starts[:2])]
+    for name, *extremes in _extreme_indices(element):
+        inputs = [values.mixed(element, (4, 5)), values.ordinary(element, (2, 3), seed=5), *map(np.array, extremes[:2])]
         yield _moved(operation, element, name, f"{operation} %x, %y, %z, %u", inputs, (4, 5))
 
 
