@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import threading
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -92,6 +93,18 @@ def test_abi_versions(plugin: LoadedPlugin, client: Client, adder: pjrt.Program,
     del runtime, executable, again, older
     gc.collect()
     assert tiny_control.live("abi_version") == tiny_control.live("serialized") == 0
+
+
+def test_abi_versions_of_another_plugin(
+    client: Client, adder: pjrt.Program, tiny_control: Control, tiny_copy: Callable[..., Control]
+) -> None:
+    """A plugin is not handed what another one made, but a version of its own of the same bytes."""
+    runtime = client.runtime_abi_version()
+    with pjrt.load_plugin(tiny_copy().path).client() as other:
+        for version in (other.runtime_abi_version(), other.compile(adder).abi_version()):
+            made = tiny_control.made("abi_version")
+            runtime.check_compatible_with(version)
+            assert tiny_control.made("abi_version") == made + 1
 
 
 def test_profiling(plugin: pjrt.Plugin, client: Client, adder: pjrt.Program, tiny_control: Control) -> None:

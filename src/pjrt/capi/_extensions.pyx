@@ -38,12 +38,13 @@ cdef class RuntimeVersionCore(Handle):
         return _RUNTIME_PROTO.ask(self)
 
     def check_compatible_with(self, other):
-        if isinstance(other, RuntimeVersionCore):
-            self._check_runtime(other)
-        elif isinstance(other, ExecutableVersionCore):
-            self._check_executable(other)
-        elif isinstance(other, ExecutableAbiVersion):  # kept as its proto, or of another plugin: this one compares
-            self._check_executable(executable_version_from_proto(self.scope, other.to_proto()))
+        # What is kept as its proto, or is another plugin's, becomes this plugin's first, which compares.
+        if isinstance(other, RuntimeAbiVersion):
+            own = isinstance(other, RuntimeVersionCore) and (<RuntimeVersionCore>other).scope.api is self.scope.api
+            self._check_runtime(other if own else runtime_version_from_proto(self.scope, other.to_proto()))
+        elif isinstance(other, ExecutableAbiVersion):
+            own = isinstance(other, ExecutableVersionCore) and (<ExecutableVersionCore>other).scope.api is self.scope.api
+            self._check_executable(other if own else executable_version_from_proto(self.scope, other.to_proto()))
         else:
             raise InvalidArgumentError(f"a runtime is compared with ABI versions of its own plugin, found {other!r}")
 
