@@ -16,7 +16,7 @@ from pathlib import Path
 HERE = Path(__file__).parents[1]
 SUFFIXES = (".py", ".pyi", ".pyx", ".pxd", ".pxi", ".c", ".h")
 
-BUDGET = {"files": 675, "lines": 149_800}
+BUDGET = {"files": 700, "lines": 160_000}
 """The most files and lines by hand."""
 
 

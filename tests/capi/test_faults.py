@@ -35,7 +35,8 @@ class Things:
         self.executable = self.loaded.executable
         self.topology = plugin.topology("2x2")
         self.manager = client.create_buffers_for_async_host_to_device([SPEC])
-        self.memory_to_map = bytearray(64)
+        self.memory_to_map, self.mapped = bytearray(64), bytearray(64)
+        client.dma_map(self.mapped)
         self.filled = client.buffer_from_host(X)
 
 
@@ -82,7 +83,7 @@ CALLS: dict[str, Callable[[Things], Any]] = {
     "Client_CreateViewOfDeviceBuffer": lambda t: t.client.create_view_of_device_buffer(X.ctypes.data, SPEC),
     "Client_DefaultDeviceAssignment": lambda t: t.client.default_device_assignment(1, 2),
     "Client_DmaMap": lambda t: t.client.dma_map(t.memory_to_map),
-    "Client_DmaUnmap": lambda t: t.client.dma_unmap(t.memory_to_map),
+    "Client_DmaUnmap": lambda t: t.client.dma_unmap(t.mapped),
     "Client_Load": lambda t: t.client.load(t.executable),
     "Client_ProcessIndex": lambda t: t.client.process_index,
     "Client_TopologyDescription": lambda t: t.client.topology,

@@ -77,6 +77,20 @@ NOT_TOLD = {
         f"Event_{name}": "may be called for a future that nobody looks at, or not at all: events differ in their pace"
         for name in ("IsReady", "OnReady", "Error")
     },
+    **dict.fromkeys(
+        (
+            "Buffer_Device",
+            "Buffer_IsDeleted",
+            "Buffer_Memory",
+            "Device_LocalHardwareId",
+            "Executable_OptimizedProgram",
+            "Executable_OutputDimensions",
+            "Executable_OutputElementTypes",
+            "Executable_OutputMemoryKinds",
+            "Executable_ParameterMemoryKinds",
+        ),
+        "is asked for a check first, which does without what a plugin does not tell",
+    ),
     "Error_GetCode": "what an error cannot tell is left out of it",
     "Error_ForEachPayload": "what an error cannot tell is left out of it",
     **{
@@ -139,7 +153,7 @@ def test_a_fault_at_any_call_harms_nothing(tiny_library: Path, tmp_path: Path) -
     report = json.loads(done.stdout)
     assert report["sick"] == []
     assert report["left"] == []
-    assert set(report["silent"]) <= set(NOT_TOLD)
+    assert sorted(set(report["silent"]) - set(NOT_TOLD)) == []
 
 
 @pytest.mark.parametrize("kind", ["null", "legacy"])

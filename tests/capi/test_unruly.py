@@ -30,13 +30,32 @@ PRELUDE = """
     configure = ctypes.CDLL(unruly).unruly_configure
     configure.restype, configure.argtypes = ctypes.c_bool, [ctypes.c_char_p, ctypes.c_char_p]
     assert configure(tiny.encode(), rule.encode())
-    client = pjrt.load_plugin(unruly).client()
+    library = ctypes.CDLL(unruly)
+    client = pjrt.load_plugin(unruly).client(num_devices=2 if rule == "fragile" else 1)
 
     def said(call):
         try:
             return repr(call())
         except pjrt.PjrtError as error:
             return f"{error.code.name}: {error.message}"
+
+    def refused(*calls):
+        library.unruly_arm(ctypes.c_bool(True))  # whoever reaches the plugin now ends the process
+        for call in calls:
+            print(said(call))
+        library.unruly_arm(ctypes.c_bool(False))
+
+    def module(lines, *arguments, options=""):
+        text = "".join(line + r"\\0A" for line in ["tiny 1", "name sum", *lines])
+        return (
+            f'module attributes {{mhlo.frontend_attributes = {{tiny = "{text}"}}{options}}} {{'
+            f"func.func @main({', '.join(arguments)}) -> tensor<4xf32> {{ return %x : tensor<4xf32> }} }}"
+        )
+
+    ADD = ["in x f32[4]", "in y f32[4]", "let z = add x y", "out z"]
+    IN_PLACE = [*ADD[:3], "out z alias=x"]
+    X_TYPE, Y_TYPE = "%x: tensor<4xf32>", "%y: tensor<4xf32>"
+    DONATED = "%x: tensor<4xf32> {tf.aliasing_output = 0 : i32}"
 """
 
 
@@ -146,6 +165,259 @@ def test_strides_for_other_dimensions_are_refused(tiny_library: Path) -> None:
         buffer = client.buffer_from_host(np.zeros((2, 3), np.float32))
         with pytest.raises(pjrt.InvalidArgumentError, match="has 2 strides"):
             buffer.to_host(layout=pjrt.StridedLayout((4,)))
+
+
+def starts(lines: list[str], *expected: str) -> None:
+    """Check that there are as many lines, and how each begins."""
+    assert len(lines) == len(expected), lines
+    for line, start in zip(lines, expected, strict=True):
+        assert line.startswith(start), line
+
+
+def test_ranges_are_checked_before_the_call(run: Callable[[str, str], list[str]]) -> None:
+    lines = run(
+        "fragile",
+        """
+        buffer, later = client.buffer_from_host(X), pjrt.Future.completed(bytearray(16))
+        refused(
+            lambda: buffer.copy_raw_to_host(bytearray(16), 4),
+            lambda: buffer.copy_raw_to_host(bytearray(16), -1, 4),
+            lambda: buffer.copy_raw_to_host(bytearray(16), 0, -1),
+            lambda: buffer.copy_raw_to_host(bytearray(4), 2**63 - 1),
+            lambda: buffer.copy_raw_to_host_future(later, 17),
+            lambda: buffer.copy_raw_to_host_future(later, 4, 16),
+            lambda: buffer.copy_raw_to_host_future(later, -4),
+            lambda: buffer.raw().copy_to_host(bytearray(16), 1),
+            lambda: buffer.raw().copy_from_host(bytes(16), -1),
+            lambda: buffer.bitcast("f4", (5,)),
+        )
+        manager = client.create_buffers_for_async_host_to_device([SPEC, SPEC])
+        manager.retrieve_buffer(0)
+        manager.set_buffer_error(1, pjrt.AbortedError("x"))
+        refused(
+            lambda: manager.buffer_size(2),
+            lambda: manager.buffer_size(-1),
+            lambda: manager.retrieve_buffer(2),
+            lambda: manager.retrieve_buffer(0),
+            lambda: manager.transfer_data(2, X),
+            lambda: manager.transfer_data(1, X),
+            lambda: manager.transfer_data(0, X, -1),
+            lambda: manager.transfer_literal(0, X[:3]),
+            lambda: manager.transfer_literal(0, X.astype(np.int32)),
+            lambda: manager.transfer_literal(1, X),
+            lambda: manager.set_buffer_error(1, pjrt.AbortedError("y")),
+        )
+        refused(lambda: manager.transfer_data(0, X, 1))
+        manager.transfer_data(0, X)
+        refused(lambda: manager.transfer_data(0, X))
+        manager.close()
+        refused(lambda: manager.buffer_size(0))
+        """,
+    )
+    full = "FAILED_PRECONDITION: buffer {} had its last transfer, or its error"
+    starts(
+        lines,
+        "OUT_OF_RANGE: bytes 4 to 20 were asked for, and the buffer has 16",
+        "OUT_OF_RANGE: bytes -1 to 3 were asked for, and the buffer has 16",
+        "OUT_OF_RANGE: bytes 0 to -1 were asked for",
+        "OUT_OF_RANGE: bytes 9223372036854775807 to 9223372036854775811 were asked for",
+        "OUT_OF_RANGE: bytes 17 to 16 were asked for",
+        "OUT_OF_RANGE: bytes 4 to 20 were asked for",
+        "OUT_OF_RANGE: bytes -4 to 16 were asked for",
+        "OUT_OF_RANGE: bytes 1 to 17 were asked for",
+        "OUT_OF_RANGE: bytes -1 to 15 were asked for",
+        "INVALID_ARGUMENT: expected a shape and type of as many bits as f32[4] has, found f32[5]",
+        "OUT_OF_RANGE: there is no buffer 2 among 2",
+        "OUT_OF_RANGE: there is no buffer -1 among 2",
+        "OUT_OF_RANGE: there is no buffer 2 among 2",
+        "FAILED_PRECONDITION: buffer 0 was retrieved already, which is done once",
+        "OUT_OF_RANGE: there is no buffer 2 among 2",
+        full.format(1),
+        "OUT_OF_RANGE: bytes -1 to 15 are to be written",
+        "INVALID_ARGUMENT: buffer 0 is for an array of f32[4], found one of f32[3]",
+        "INVALID_ARGUMENT: buffer 0 is for an array of f32[4], found one of s32[4]",
+        full.format(1),
+        full.format(1),
+        "OUT_OF_RANGE: bytes 1 to 17 are to be written, and buffer 0 has 16",
+        full.format(0),
+        "FAILED_PRECONDITION: this PluginTransferManager was closed, or its client was",
+    )
+
+
+def test_shapes_and_layouts_are_checked_before_the_call(run: Callable[[str, str], list[str]]) -> None:
+    lines = run(
+        "fragile",
+        """
+        F32, row, tiled = pjrt.ElementType.F32, pjrt.TiledLayout((1, 0)), pjrt.TiledLayout((0,), ((0,),))
+        topology, buffer = client.topology, client.buffer_from_host(X)
+        flat = pjrt.ShapeSpec((4,), F32, row)
+        refused(
+            lambda: client.buffer_from_host(X, layout=row),
+            lambda: client.buffer_from_host(X, layout=tiled),
+            lambda: client.buffer_from_host(X, layout=pjrt.StridedLayout((16, 4))),
+            lambda: client.create_uninitialized_buffer(flat),
+            lambda: client.create_error_buffer(pjrt.AbortedError("x"), flat),
+            lambda: client.create_alias_buffer(flat),
+            lambda: client.create_view_of_device_buffer(X.ctypes.data, flat),
+            lambda: client.create_buffers_for_async_host_to_device([SPEC, flat]),
+            lambda: buffer.bitcast(F32, (4,), row),
+            lambda: topology.make_canonical_shape(F32, (4,), row, memory_space_kind_id=0),
+        )
+        refused(
+            lambda: client.create_uninitialized_buffer(pjrt.ShapeSpec((1 << 40, 1 << 40), F32)),
+            lambda: client.create_uninitialized_buffer(pjrt.ShapeSpec((1,) * 65, F32)),
+            lambda: client.create_uninitialized_buffer(pjrt.ShapeSpec((4,), pjrt.ElementType.INVALID)),
+            lambda: client.create_view_of_device_buffer(0, SPEC),
+            lambda: client.create_view_of_device_buffer(-8, SPEC),
+        )
+        """,
+    )
+    layout = "INVALID_ARGUMENT: expected a layout of 1 dimensions, as many as the array has, found {1,0} of 2"
+    array = "INVALID_ARGUMENT: expected an array of at most 64 dimensions and 2**63 bytes, found "
+    starts(
+        lines,
+        layout,
+        "INVALID_ARGUMENT: expected tiles with sizes from 1 up (-1 joins two dimensions), found {0:T(0)}",
+        "INVALID_ARGUMENT: expected a layout of 1 dimensions, as many as the array has, found StridedLayout",
+        *[layout] * 7,
+        f"{array}f32[1099511627776,1099511627776]",
+        f"{array}f32[1,1,",
+        f"{array}invalid[4]",
+        "INVALID_ARGUMENT: expected the address of memory as a whole number, from 1 up and of at most 64 bits, found 0",
+        "INVALID_ARGUMENT: expected the address of memory as a whole number, from 1 up and of at most 64 bits, found -",
+    )
+
+
+def test_numbers_and_names_are_checked_before_the_call(run: Callable[[str, str], list[str]]) -> None:
+    lines = run(
+        "fragile",
+        """
+        plugin, memory, mapped = pjrt.load_plugin(unruly), bytearray(64), bytearray(64)
+        client.dma_map(mapped)
+        assigned = pjrt.CompileOptions(device_assignment=pjrt.DeviceAssignment(((7,),)))
+        refused(
+            lambda: client.lookup_device(2),
+            lambda: client.lookup_device(-1),
+            lambda: client.lookup_addressable_device(9),
+            lambda: client.default_device_assignment(2**31 - 1, 2**31 - 1),
+            lambda: client.compile(module(ADD, X_TYPE, Y_TYPE), assigned),
+            lambda: client.dma_map(mapped),
+            lambda: client.dma_map(b""),
+            lambda: client.dma_unmap(memory),
+            lambda: plugin.topology("2x2\\0"),
+            lambda: plugin.topology("2x2", **{"a\\0b": 1}),
+            lambda: plugin.topology("2x2", a="b\\0"),
+            lambda: plugin.topology("2x2", a="\\ud800"),
+            lambda: client.devices[0].create_async_tracking_event("a\\0b"),
+            lambda: client.register_ffi_type("a\\0b"),
+            lambda: client.cross_host_send_buffers([client], [-1], [0]),
+        )
+        client.dma_unmap(mapped)
+        """,
+    )
+    starts(
+        lines,
+        "NOT_FOUND: no device has the id 2; they are [0, 1]",
+        "NOT_FOUND: no device has the id -1",
+        "NOT_FOUND: no device has the local number 9; they are [0, 1]",
+        "INVALID_ARGUMENT: expected a device assignment of at most 16777216 places, found 2147483647 replicas × 21474",
+        "INVALID_ARGUMENT: the device assignment names [7], which are no devices of this client; its devices are",
+        "INVALID_ARGUMENT: expected memory that is not mapped yet, found 64 bytes",
+        "INVALID_ARGUMENT: expected memory that is not mapped yet, found 0 bytes",
+        "FAILED_PRECONDITION: the memory at ",
+        "INVALID_ARGUMENT: expected the name of a topology as a str without null characters, found '2x2\\x00'",
+        "INVALID_ARGUMENT: expected the names of the options of a topology as strings without null characters",
+        "INVALID_ARGUMENT: expected the options of a topology: the value of 'a' as a str without null characters",
+        "INVALID_ARGUMENT: expected the options of a topology: the value of 'a' as a str that UTF-8 can spell",
+        "INVALID_ARGUMENT: expected a description as a str without null characters",
+        "INVALID_ARGUMENT: expected the name of an FFI type as a str without null characters",
+        "INVALID_ARGUMENT: the ids of devices are 0 or more, found -1; see client.devices",
+    )
+
+
+def test_what_was_deleted_stays_so_whatever_the_plugin_says(run: Callable[[str, str], list[str]]) -> None:
+    lines = run(
+        "never_deleted",
+        """
+        executable = client.compile(module(ADD, X_TYPE, Y_TYPE))
+        buffer, alias = client.buffer_from_host(X), client.create_alias_buffer(SPEC)[1]
+        buffer.delete()
+        executable.delete()
+        uses = [
+            lambda: buffer.to_host(),
+            lambda: buffer.copy_raw_to_host(bytearray(16)),
+            lambda: buffer.copy_to(client.memory_spaces[0]),
+            lambda: buffer.ready(),
+            lambda: buffer.unsafe_pointer(),
+            lambda: buffer.external_reference(),
+            lambda: buffer.donate_with_control_dependency(pjrt.Future.completed(None)),
+            lambda: buffer.raw(),
+            lambda: alias.fulfill(buffer),
+            lambda: executable(buffer, buffer),
+        ]
+        refused(*uses, lambda: buffer.delete(), lambda: executable.delete())
+        print(buffer.is_deleted, executable.is_deleted)
+        """,
+    )
+    starts(lines, *["FAILED_PRECONDITION: the "] * 10, "None", "None", "True True")
+
+
+@pytest.mark.parametrize(
+    ("rule", "told"),
+    [
+        ("latin_text", "'d�vice'"),
+        ("null_text", "INTERNAL: the plugin gave the answer of PJRT_DeviceDescription_DebugString as 5 bytes at 0x0"),
+        (
+            "endless_text",
+            "INTERNAL: the plugin gave the answer of PJRT_DeviceDescription_DebugString as 134217728 byte",
+        ),
+    ],
+)
+def test_texts_that_cannot_be_read(run: Callable[[str, str], list[str]], rule: str, told: str) -> None:
+    starts(run(rule, "print(said(lambda: client.devices[0].description.debug_string))"), told)
+
+
+def test_an_attribute_of_an_unknown_type_is_left_out(run: Callable[[str, str], list[str]]) -> None:
+    lines = run(
+        "unknown_attribute",
+        """
+        import logging
+        logging.basicConfig(stream=sys.stdout, format="%(message)s")
+        print(dict(client.devices[0].description.attributes))
+        """,
+    )
+    assert lines[0].endswith("left out are values of types that this package does not know: odd (of type 99)")
+    assert lines[1] == "{'n': 5}"
+
+
+def test_a_program_with_more_results_than_there_can_be(run: Callable[[str, str], list[str]]) -> None:
+    lines = run("endless_results", "print(said(lambda: client.compile(module(ADD, X_TYPE, Y_TYPE))))")
+    starts(lines, "INTERNAL: the plugin gave 1099511627776 as the number of a program's results")
+
+
+def test_an_executable_lives_until_another_client_has_loaded_it(run: Callable[[str, str], list[str]]) -> None:
+    lines = run(
+        "watched_load",
+        """
+        first = pjrt.load_plugin(unruly).client()
+        executable = first.compile(module(ADD, X_TYPE, Y_TYPE)).executable
+        closer = threading.Thread(target=first.close)
+
+        @ctypes.CFUNCTYPE(None)
+        def close():
+            closer.start()
+            while not first.is_closed:
+                threading.Event().wait(0.001)
+            closer.join(0.1)
+            print(closer.is_alive())
+
+        library.unruly_during_load(close)
+        loaded = client.load(executable)
+        closer.join(60)
+        print(np.asarray(loaded(X, X)[0]).tolist(), said(lambda: executable.name)[:19])
+        """,
+    )
+    assert lines == ["True", "[0.0, 2.0, 4.0, 6.0] FAILED_PRECONDITION"]
 
 
 @pytest.fixture

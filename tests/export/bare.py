@@ -149,6 +149,10 @@ class BareClient(pjrt.Client):
     def buffer_from_host(self, array: Any, **_: Any) -> BareBuffer:
         return BareBuffer(self)
 
+    def dma_map(self, memory: Any) -> None:
+        if not self.is_generous:
+            super().dma_map(memory)
+
     def create_execute_context(self) -> Any:
         return _hollow(ExecuteContext) if self.is_generous else super().create_execute_context()
 

@@ -119,6 +119,7 @@ class Caller:
         transfers = generous.create_buffers_for_async_host_to_device([SPEC])
         alias = generous.create_alias_buffer(SPEC)[1]
         streams: list[Any] = []
+        memory = bytearray(8)
         options = ExecuteOptions(recv_callbacks=[[RecvCallback(1, streams.append)]])
         outcome(lambda: generous.compile("module {}").execute([[]], options))
         event = Arguments("PJRT_Event_Create_Args", {})
@@ -171,7 +172,7 @@ class Caller:
             "Client_CreateViewOfDeviceBuffer": lambda: client.create_view_of_device_buffer(64, SPEC),
             "Client_CreateBuffersForAsyncHostToDevice": lambda: client.create_buffers_for_async_host_to_device([SPEC]),
             "Client_DmaMap": lambda: client.dma_map(bytearray(8)),
-            "Client_DmaUnmap": lambda: client.dma_unmap(bytearray(8)),
+            "Client_DmaUnmap": lambda: [generous.dma_map(memory), generous.dma_unmap(memory)],
             "Client_CreateUninitializedBuffer": lambda: client.create_uninitialized_buffer(SPEC),
             "Client_UpdateGlobalProcessInfo": lambda: client.update_global_process_info([]),
             "Client_CreateAliasBuffer": lambda: client.create_alias_buffer(SPEC),
@@ -221,7 +222,7 @@ class Caller:
             "LoadedExecutable_Destroy": drop(lambda: client.compile("module {}")),
             "LoadedExecutable_GetExecutable": lambda: executable.executable,
             "LoadedExecutable_AddressableDevices": lambda: executable.addressable_devices,
-            "LoadedExecutable_Delete": lambda: executable.delete(),
+            "LoadedExecutable_Delete": lambda: client.compile("module {}").delete(),
             "LoadedExecutable_IsDeleted": lambda: executable.is_deleted,
             "LoadedExecutable_Execute": lambda: executable.execute([[]]),
             "LoadedExecutable_Fingerprint": lambda: executable.fingerprint(),
@@ -236,7 +237,7 @@ class Caller:
             "Buffer_OnDeviceSizeInBytes": lambda: buffer.on_device_size,
             "Buffer_Device": lambda: buffer.device,
             "Buffer_Memory": lambda: buffer.memory_space,
-            "Buffer_Delete": lambda: buffer.delete(),
+            "Buffer_Delete": lambda: client.buffer_from_host(X).delete(),
             "Buffer_IsDeleted": lambda: buffer.is_deleted,
             "Buffer_CopyToDevice": lambda: buffer.copy_to(device),
             "Buffer_CopyToMemory": lambda: buffer.copy_to(space),

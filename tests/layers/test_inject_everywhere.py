@@ -23,6 +23,21 @@ NOT_REPORTED = {
         f"PJRT_Event_{name}": "may be called for a future that nobody looks at, or not at all: events differ in pace"
         for name in ("IsReady", "OnReady", "Error", "Await")
     },
+    **{
+        f"PJRT_{name}": "is asked for a check first, which does without what a plugin does not tell"
+        for name in (
+            "Buffer_Device",
+            "Buffer_IsDeleted",
+            "Buffer_Memory",
+            "Device_LocalHardwareId",
+            "Executable_OptimizedProgram",
+            "Executable_OutputDimensions",
+            "Executable_OutputElementTypes",
+            "Executable_OutputMemoryKinds",
+            "Executable_ParameterMemoryKinds",
+            "RawBuffer_GetOnDeviceSizeInBytes",
+        )
+    },
     "PJRT_Error_GetCode": "what an error cannot tell is left out of it",
     "PJRT_Error_ForEachPayload": "what an error cannot tell is left out of it",
     **{
@@ -69,7 +84,7 @@ def test_every_function_was_tried(lives: Any) -> None:
 @pytest.mark.full
 def test_an_error_anywhere_harms_nothing(lives: Any) -> None:
     results = lives["results"]
-    assert {name for name, result in results.items() if not result["reported"]} <= set(NOT_REPORTED)
+    assert sorted({name for name, result in results.items() if not result["reported"]} - set(NOT_REPORTED)) == []
     assert {name: result["left"] for name, result in results.items() if result["left"]} == {}
     breaches = {name: result["findings"] for name, result in results.items() if result["findings"]}
     # The reference stays, and the plugin sees it when the buffer goes: no caller can do more about it.

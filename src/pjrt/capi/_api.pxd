@@ -35,6 +35,7 @@ cdef str text(const char *data, size_t size, str what)
 cdef bytes blob(const char *data, size_t size, str what)
 cdef bytes take_blob(const char *data, size_t size, str what, void *owner, deleter_t deleter)
 cdef size_t count(size_t number, const void *array, str what) except? 1
+cdef bytes encoded(object value, str what)
 
 
 cdef class Block:
@@ -63,9 +64,12 @@ cdef class NativeLayout:
 
 
 cdef dict read_named_values(const PJRT_NamedValue *values, size_t number, str what)
+cdef NativeLayout fitting_layout(object layout, size_t rank)
 cdef NativeLayout native_layout(object layout)
 cdef object read_layout(const PJRT_Buffer_MemoryLayout *layout)
 cdef Block int64_block(object numbers)
+cdef Block shape_block(object shape, object element_type)
+cdef size_t address(object value, str what) except? 0
 cdef int64_t whole(object value, str what, int bits=*) except? -1
 cdef tuple read_int64s(const int64_t *numbers, size_t number, str what)
 cdef tuple read_shape(const int64_t *numbers, size_t number, str what)

@@ -7,6 +7,7 @@ comes back is converted (code, message, payloads) and freed. The GIL is released
 
 import atexit
 import logging
+import math
 import operator
 import weakref
 from collections.abc import Mapping
@@ -23,7 +24,7 @@ from pjrt.abi.generated.declarations cimport *
 from pjrt.api.checks import expect, expect_int
 from pjrt.api.element_type import ElementType
 from pjrt.api.errors import FailedPreconditionError, InternalError, InvalidArgumentError, PjrtError, UnimplementedError
-from pjrt.api.shape_spec import StridedLayout, TiledLayout, expect_layout
+from pjrt.api.shape_spec import StridedLayout, TiledLayout, expect_layout, expect_shape, format_shape
 from pjrt.api.waits import time_left
 from pjrt.abi.schema import EXTENSIONS, FUNCTIONS, TABLE
 
@@ -37,6 +38,7 @@ cdef size_t _HEAD = SLOT_PJRT_Error_Destroy
 # A slot from here on is that of an extension's function: its upper bits are 1 + the kind of the extension.
 cdef size_t _FIRST_SLOT_OF_EXTENSIONS = <size_t>1 << 16
 cdef size_t _LONGEST_TEXT = 1 << 28
+cdef size_t _TRUSTED_SIZE = 1 << 14
 cdef size_t _LARGEST_BLOB = 1 << 40
 cdef size_t _MOST_ITEMS = 1 << 24
 _OLDEST_MINOR = 29
@@ -309,11 +311,18 @@ cdef int _refuse_bytes(const char *data, size_t size, str what) except -1:
     )
 
 
+cdef bint _is_there(const void *data, size_t size) noexcept:
+    """Whether memory of the plugin is there. What is long is looked at: a length may be one that was never set."""
+    cdef pjrt_memory_range there
+    there.start, there.size = data, size
+    return data != NULL and (size <= _TRUSTED_SIZE or pjrt_readable(&there, 1))
+
+
 cdef str text(const char *data, size_t size, str what):
     """Return a string of the plugin. Bytes that are not UTF-8 are replaced, so that the rest can be read."""
     if size == 0:
         return ""
-    if data == NULL or size > _LONGEST_TEXT:
+    if size > _LONGEST_TEXT or not _is_there(data, size):
         _refuse_bytes(data, size, what)
     return PyUnicode_DecodeUTF8(data, size, "replace")
 
@@ -322,7 +331,7 @@ cdef bytes blob(const char *data, size_t size, str what):
     """Return a copy of bytes of the plugin."""
     if size == 0:
         return b""
-    if data == NULL or size > _LARGEST_BLOB:
+    if size > _LARGEST_BLOB or not _is_there(data, size):
         _refuse_bytes(data, size, what)
     return PyBytes_FromStringAndSize(data, size)
 
@@ -343,7 +352,7 @@ cdef size_t count(size_t number, const void *array, str what) except? 1:
     Raises:
         InternalError: no array can be so long, or the array is null.
     """
-    if number and (array == NULL or number > _MOST_ITEMS):
+    if number and (number > _MOST_ITEMS or not _is_there(array, number * sizeof(int))):
         raise InternalError(
             f"the plugin gave {what} as {number} items at {<size_t>array:#x}, which cannot be right; report it to the "
             "plugin's vendor"
@@ -353,7 +362,25 @@ cdef size_t count(size_t number, const void *array, str what) except? 1:
 
 # Values that cross the boundary in both directions: named values, layouts, lists of numbers.
 
+
+cdef bytes encoded(value, str what):
+    """Return a name for a plugin, which may take it for a text that a null ends.
+
+    Raises:
+        InvalidArgumentError: the value is no ``str``, or has a null, or half of a pair of surrogates.
+    """
+    cdef bytes code
+    try:
+        code = expect(value, str, what).encode()
+    except UnicodeEncodeError as error:
+        raise InvalidArgumentError(f"expected {what} that UTF-8 can spell, found {value!r}: {error.reason}") from error
+    if b"\0" in code:
+        raise InvalidArgumentError(f"expected {what} without null characters, found {value!r}")
+    return code
+
+
 cdef object _LIMIT = 1 << 63
+cdef size_t _MOST_DIMENSIONS = 64
 cdef int64_t _MOST_ELEMENTS = 1 << 58  # of 16 bytes each, that is more memory than an address reaches
 cdef list _ELEMENT_TYPES = [ElementType(number) for number in range(len(ElementType))]
 
@@ -389,9 +416,7 @@ cdef class NamedValues:
         cdef bytes key, string
         cdef Block numbers
         start(target, PJRT_NamedValue_STRUCT_SIZE)
-        if not isinstance(name, str):
-            raise InvalidArgumentError(f"the names of {what} are strings, found {name!r}")
-        key = name.encode()
+        key = encoded(name, f"the names of {what} as strings")
         self.keep.append(key)
         target.name = key
         target.name_size = len(key)
@@ -400,7 +425,7 @@ cdef class NamedValues:
             target.type = PJRT_NamedValue_kBool
             target.bool_value = value
         elif isinstance(value, (str, bytes)):
-            string = value.encode() if isinstance(value, str) else value
+            string = value if isinstance(value, bytes) else encoded(value, f"{what}: the value of {name!r} as a str")
             self.keep.append(string)
             target.type = PJRT_NamedValue_kString
             target.string_value = string
@@ -437,6 +462,7 @@ cdef dict read_named_values(const PJRT_NamedValue *values, size_t number, str wh
     cdef const PJRT_NamedValue *value
     cdef size_t index
     by_name = {}
+    unknown = []
     for index in range(count(number, values, what)):
         value = &values[index]
         if value.struct_size < PJRT_NamedValue_STRUCT_SIZE:
@@ -444,7 +470,13 @@ cdef dict read_named_values(const PJRT_NamedValue *values, size_t number, str wh
                 f"the plugin gave {what} with a named value of {value.struct_size} bytes, expected "
                 f"{<size_t>PJRT_NamedValue_STRUCT_SIZE}; report it to its vendor"
             )
-        by_name[text(value.name, value.name_size, what)] = _read_value(value, what)
+        name = text(value.name, value.name_size, what)
+        if PJRT_NamedValue_kString <= value.type <= PJRT_NamedValue_kBool:
+            by_name[name] = _read_value(value, what)
+        else:
+            unknown.append(f"{name} (of type {<int>value.type})")
+    if unknown:  # a newer plugin, whose other values serve all the same
+        _log.warning("%s: left out are values of types that this package does not know: %s", what, ", ".join(unknown))
     return by_name
 
 
@@ -457,13 +489,30 @@ cdef object _read_value(const PJRT_NamedValue *value, str what):
         return read_int64s(value.int64_array_value, value.value_size, what)
     if value.type == PJRT_NamedValue_kFloat:
         return value.float_value
-    if value.type == PJRT_NamedValue_kBool:
-        return bool(value.bool_value)
-    raise InternalError(f"the plugin gave {what} with a named value of the unknown type {<int>value.type}")
+    return bool(value.bool_value)
 
 
 cdef class NativeLayout:
     pass
+
+
+cdef NativeLayout fitting_layout(layout, size_t rank):
+    """Return the struct for a layout of an array that the plugin is to make.
+
+    Raises:
+        InvalidArgumentError: the layout is not one of so many dimensions, or a tile of it has no size.
+    """
+    if layout is not None:
+        tiles = getattr(expect_layout(layout), "tiles", ())
+        number = len(layout.byte_strides if isinstance(layout, StridedLayout) else layout.minor_to_major)
+        if <size_t>number != rank:
+            raise InvalidArgumentError(
+                f"expected a layout of {rank} dimensions, as many as the array has, found {layout} of {number}; "
+                f"row-major is TiledLayout.row_major({rank})"
+            )
+        if not all(tiles) or any(size < 1 and size != -1 for tile in tiles for size in tile):
+            raise InvalidArgumentError(f"expected tiles with sizes from 1 up (-1 joins two dimensions), found {layout}")
+    return native_layout(layout)
 
 
 cdef NativeLayout native_layout(layout):
@@ -526,6 +575,35 @@ cdef Block int64_block(numbers):
         (<int64_t *>block.data)[index] = whole(number, "whole numbers")
         index += 1
     return block
+
+
+cdef Block shape_block(shape, element_type):
+    """Return the dimensions of an array that is to be made.
+
+    Raises:
+        InvalidArgumentError: no device can hold such an array, or its element type is none.
+    """
+    sizes = expect_shape(shape)
+    kind = ElementType.of(element_type)
+    elements = math.prod([max(size, 1) for size in sizes])
+    if kind is ElementType.INVALID or len(sizes) > _MOST_DIMENSIONS or elements * max(kind.bits, 8) >= 8 * _LIMIT:
+        raise InvalidArgumentError(
+            f"expected an array of at most {_MOST_DIMENSIONS} dimensions and 2**63 bytes, found "
+            f"{format_shape(kind, sizes)}"
+        )
+    return int64_block(sizes)
+
+
+cdef size_t address(value, str what) except? 0:
+    """Return an address in memory, which the caller gives as a number.
+
+    Raises:
+        InvalidArgumentError: the value is no whole number from 1 up, or no address has so many bits.
+    """
+    number = expect_int(value, what)
+    if not 0 < number < 2 * _LIMIT:
+        raise InvalidArgumentError(f"expected {what}, from 1 up and of at most 64 bits, found {number}")
+    return number
 
 
 cdef int64_t whole(value, str what, int bits=64) except? -1:

@@ -8,10 +8,12 @@ from cpython.object cimport PyObject, PyTypeObject
 from libc.stdint cimport int64_t, intptr_t
 
 from pjrt.capi._api cimport (
-    Block, NamedValues, NativeLayout, gate_enter, gate_leave, int64_block, native_layout, read_layout, redeem, start,
-    ticket_for, whole
+    Block, NamedValues, NativeLayout, address, fitting_layout, gate_enter, gate_leave, read_layout, redeem, shape_block,
+    start, ticket_for, whole
 )
-from pjrt.capi._device cimport DeviceCore, MemorySpaceCore, buffer_layout, native_device, native_memory, payload_values
+from pjrt.capi._device cimport (
+    DeviceCore, MemorySpaceCore, addressable_device, buffer_layout, native_device, native_memory, payload_values
+)
 from pjrt.abi.generated.declarations cimport *
 from pjrt.capi._scope cimport (
     ClientScope, Event, Getter, Handle, HostMemory, Pin, eager_future, lazy_future, pjrt_counter_add,
@@ -21,15 +23,16 @@ from pjrt.capi._scope cimport (
 import numpy as np
 
 from pjrt.api.buffer import AliasFulfillment, Buffer, ExternalReference
-from pjrt.api.checks import expect, expect_array, expect_callable, expect_int, expect_out, unexpected
+from pjrt.api.checks import expect, expect_array, expect_callable, expect_out, unexpected
 from pjrt.api.element_type import ElementType
 from pjrt.api.errors import (
-    FailedPreconditionError, InternalError, InvalidArgumentError, PjrtError, ResourceExhaustedError, UnimplementedError
+    FailedPreconditionError, InternalError, InvalidArgumentError, OutOfRangeError, PjrtError, ResourceExhaustedError,
+    UnimplementedError
 )
 from pjrt.api.buffer import HostBufferSemantics
 from pjrt.api.executable import choose_place, default_device
 from pjrt.api.future import Future
-from pjrt.api.shape_spec import StridedLayout, TiledLayout, expect_layout, expect_shape, expect_spec
+from pjrt.api.shape_spec import ShapeSpec, StridedLayout, TiledLayout, expect_layout, expect_spec
 from pjrt.capi._scope import documented
 
 # Asked once, and kept in fields: a __dict__ would make every new buffer slower. A field is set once, so that a thread can
@@ -44,7 +47,31 @@ cdef Getter _EXTERNAL_POINTER = Getter("PJRT_Buffer_OpaqueDeviceMemoryDataPointe
 
 @cython.no_gc_clear
 cdef class BufferCore(Handle):
-    """A ``PJRT_Buffer``."""
+    """A ``PJRT_Buffer``.
+
+    ``standing`` is what is known of it before a call: nothing, that it may be gone or is, or else the address of the
+    kind of argument that it was found to be.
+    """
+
+    cdef void *alive(self) except NULL:
+        """Return the pointer for a use of the contents. Plugins end the process over a buffer without any."""
+        cdef void *native = self.use()
+        if self.standing <= GONE and self.is_gone():
+            raise FailedPreconditionError("the buffer was deleted or donated; make a new one")
+        return native
+
+    cdef bint is_gone(self) except -1:
+        """Whether the buffer was deleted or donated. The plugin is asked only where it may have been."""
+        if self.standing != PERHAPS_GONE:
+            return self.standing == GONE
+        return self.was_taken()
+
+    cdef bint was_taken(self) except -1:
+        """Ask the plugin whether the buffer was deleted or donated."""
+        try:
+            return self.is_deleted
+        except PjrtError:
+            return False  # the call that follows finds out
 
     cdef int call(self, size_t slot, void *args) except -1:
         """Call a function; a use after the buffer's end is reported as that, whatever the plugin calls it."""
@@ -135,7 +162,7 @@ cdef class BufferCore(Handle):
     def is_deleted(self):
         """Whether the buffer was deleted or donated, or its client closed."""
         cdef PJRT_Buffer_IsDeleted_Args args
-        if self.native == NULL or self.scope.is_shut():
+        if self.native == NULL or self.standing == GONE or self.scope.is_shut():
             return True
         start(&args, PJRT_Buffer_IsDeleted_Args_STRUCT_SIZE)
         args.buffer = <PJRT_Buffer *>self.native
@@ -144,11 +171,12 @@ cdef class BufferCore(Handle):
 
     def delete(self):
         cdef PJRT_Buffer_Delete_Args args
-        if self.native == NULL or self.scope.is_shut():
+        if self.native == NULL or self.standing == GONE or self.scope.is_shut():
             return
         start(&args, PJRT_Buffer_Delete_Args_STRUCT_SIZE)
         args.buffer = <PJRT_Buffer *>self.native
         self.call(SLOT_PJRT_Buffer_Delete, &args)
+        self.standing = GONE
 
     def ready(self):
         cdef PJRT_Buffer_ReadyEvent_Args args
@@ -186,7 +214,7 @@ cdef class BufferCore(Handle):
         cdef PJRT_Buffer_CopyToDevice_Args args
         cdef Pin pin = Pin.of(self.scope)
         start(&args, PJRT_Buffer_CopyToDevice_Args_STRUCT_SIZE)
-        args.buffer = <PJRT_Buffer *>self.use()
+        args.buffer = <PJRT_Buffer *>self.alive()
         args.dst_device = native_device(<ClientScope>self.scope, device)
         self.call(SLOT_PJRT_Buffer_CopyToDevice, &args)  # Buffer.copy_to
         return new_buffer(<ClientScope>self.scope, args.dst_buffer)
@@ -195,7 +223,7 @@ cdef class BufferCore(Handle):
         cdef PJRT_Buffer_CopyToMemory_Args args
         cdef Pin pin = Pin.of(self.scope)
         start(&args, PJRT_Buffer_CopyToMemory_Args_STRUCT_SIZE)
-        args.buffer = <PJRT_Buffer *>self.use()
+        args.buffer = <PJRT_Buffer *>self.alive()
         args.dst_memory = native_memory(<ClientScope>self.scope, memory_space)
         self.call(SLOT_PJRT_Buffer_CopyToMemory, &args)  # Buffer.copy_to
         return new_buffer(<ClientScope>self.scope, args.dst_buffer)
@@ -203,10 +231,11 @@ cdef class BufferCore(Handle):
     def bitcast(self, element_type, shape, layout=None):
         cdef PJRT_Buffer_Bitcast_Args args
         cdef Pin pin = Pin.of(self.scope)
-        cdef Block dims = int64_block(expect_shape(shape))
-        cdef NativeLayout native = native_layout(layout)
+        cdef Block dims = shape_block(shape, element_type)
+        cdef NativeLayout native = fitting_layout(layout, len(shape))
+        self._expect_same_size(ShapeSpec(shape, element_type))
         start(&args, PJRT_Buffer_Bitcast_Args_STRUCT_SIZE)
-        args.buffer = <PJRT_Buffer *>self.use()
+        args.buffer = <PJRT_Buffer *>self.alive()
         args.element_type = <PJRT_Buffer_Type><int>ElementType.of(element_type)
         args.dims = <int64_t *>dims.data
         args.num_dims = len(shape)
@@ -214,13 +243,25 @@ cdef class BufferCore(Handle):
         self.call(SLOT_PJRT_Buffer_Bitcast, &args)
         return new_buffer(<ClientScope>self.scope, args.out_buffer)
 
+    def _expect_same_size(self, spec):
+        """Refuse a bitcast to more or fewer bits, which would show memory beside the buffer."""
+        try:
+            own = ShapeSpec(self.shape, self.element_type)
+        except PjrtError:
+            return  # as with an older plugin; it judges itself
+        if own.size * own.element_type.bits != spec.size * spec.element_type.bits and (
+            own.size_in_bytes != spec.size_in_bytes  # elements of less than a byte may take one
+        ):
+            raise InvalidArgumentError(f"expected a shape and type of as many bits as {own} has, found {spec}")
+
     def donate_with_control_dependency(self, dependency):
         cdef PJRT_Buffer_DonateWithControlDependency_Args args
         cdef Pin pin = Pin.of(self.scope)
         expect(dependency, Future, "a future to wait for")
         start(&args, PJRT_Buffer_DonateWithControlDependency_Args_STRUCT_SIZE)
-        args.buffer = <PJRT_Buffer *>self.use()
+        args.buffer = <PJRT_Buffer *>self.alive()
         self.call(SLOT_PJRT_Buffer_DonateWithControlDependency, &args)
+        self.standing = GONE
         donated = new_buffer(<ClientScope>self.scope, args.out_buffer)
         promise = _Dependency()
         (<_Dependency>promise).callback = args.dependency_ready_callback
@@ -232,7 +273,7 @@ cdef class BufferCore(Handle):
         cdef PJRT_Buffer_IncreaseExternalReferenceCount_Args increase
         cdef Pin pin = Pin.of(self.scope)
         start(&increase, PJRT_Buffer_IncreaseExternalReferenceCount_Args_STRUCT_SIZE)
-        increase.buffer = <PJRT_Buffer *>self.use()
+        increase.buffer = <PJRT_Buffer *>self.alive()
         self.call(SLOT_PJRT_Buffer_IncreaseExternalReferenceCount, &increase)
         reference = PluginExternalReference()
         (<ExternalReferenceCore>reference).buffer = self
@@ -242,6 +283,7 @@ cdef class BufferCore(Handle):
         return reference
 
     def unsafe_pointer(self):
+        self.alive()
         return _POINTER.ask(self)
 
     def raw(self):
@@ -253,7 +295,7 @@ cdef class BufferCore(Handle):
         cdef PJRT_Wait_Until_Buffer_Ready_On_Stream_Args args
         start(&args, PJRT_Wait_Until_Buffer_Ready_On_Stream_Args_STRUCT_SIZE)
         args.stream = whole(stream, "a stream as a whole number")
-        args.buffer = <PJRT_Buffer *>self.use()
+        args.buffer = <PJRT_Buffer *>self.alive()
         self.call(SLOT_PJRT_Wait_Until_Buffer_Ready_On_Stream, &args)
 
     def __dlpack__(self, *, stream=None, max_version=None, dl_device=None, copy=None):
@@ -351,6 +393,22 @@ cdef class _Dependency:
                 self.callback(&args)
 
 
+cdef int check_range(buffer, offset, size) except -1:
+    """Refuse bytes that do not lie in a buffer, whole or raw.
+
+    Raises:
+        OutOfRangeError: they begin before the buffer, or end behind it.
+    """
+    try:
+        total = buffer.on_device_size
+    except PjrtError:
+        total = None  # as with an older plugin; it judges itself
+    if offset < 0 or size < 0 or (total is not None and offset + size > total):
+        has = "a buffer begins at 0" if total is None else f"the buffer has {total}"
+        raise OutOfRangeError(f"bytes {offset} to {offset + size} were asked for, and {has}")
+    return 0
+
+
 cdef PyTypeObject *_BUFFER_TYPE = <PyTypeObject *>PluginBuffer
 cdef tuple _NO_ARGUMENTS = ()
 
@@ -378,7 +436,7 @@ for _position in range(MOST_DIMENSIONS):
     _DESCENDING[_position] = MOST_DIMENSIONS - 1 - _position
 
 
-cdef object read_array(Handle buffer, out, layout):
+cdef object read_array(BufferCore buffer, out, layout):
     """``Buffer.to_host``: copy into ``out`` or a new array."""
     shape = buffer.unpadded_shape if buffer.dynamic_dimensions else buffer.shape
     dtype = buffer.element_type.dtype
@@ -407,7 +465,7 @@ def _new(shape, dtype):
         raise UnimplementedError(f"numpy cannot hold an array of {dtype}{list(shape)}: {error}") from error
 
 
-cdef object _copy(Handle buffer, array, order):
+cdef object _copy(BufferCore buffer, array, order):
     """Start the copy into an array whose memory is in one piece, in an order of dimensions (row-major for ``None``)."""
     cdef PJRT_Buffer_ToHostBuffer_Args args
     cdef PJRT_Buffer_MemoryLayout row_major
@@ -417,7 +475,7 @@ cdef object _copy(Handle buffer, array, order):
         array if order is None else array.transpose(order.minor_to_major[::-1]), True, "out"
     )
     start(&args, PJRT_Buffer_ToHostBuffer_Args_STRUCT_SIZE)
-    args.src = <PJRT_Buffer *>buffer.use()
+    args.src = <PJRT_Buffer *>buffer.alive()
     args.dst = memory.at(0, memory.view.len)
     args.dst_size = memory.view.len
     if order is None:
@@ -428,7 +486,7 @@ cdef object _copy(Handle buffer, array, order):
         row_major.tiled.minor_to_major_size = rank
         args.host_layout = &row_major
     else:
-        other = native_layout(order)
+        other = fitting_layout(order, rank)
         args.host_layout = other.pointer
     buffer.call(SLOT_PJRT_Buffer_ToHostBuffer, &args)  # Buffer.to_host
     return eager_future(buffer.scope, args.event, array, (memory, buffer))
@@ -475,30 +533,32 @@ cdef object _empty(shape, dtype, layout):
     return array
 
 
-cdef object copy_raw(Handle buffer, out, offset, size):
+cdef object copy_raw(BufferCore buffer, out, offset, size):
     """``Buffer.copy_raw_to_host``."""
     cdef PJRT_Buffer_CopyRawToHost_Args args
     cdef HostMemory memory = HostMemory.of(out, True, "out")
     start(&args, PJRT_Buffer_CopyRawToHost_Args_STRUCT_SIZE)
     args.transfer_size = memory.view.len if size is None else whole(size, "a number of bytes, or None, as size")
-    args.buffer = <PJRT_Buffer *>buffer.use()
+    args.buffer = <PJRT_Buffer *>buffer.alive()
     args.dst = memory.at(0, args.transfer_size)
     args.offset = whole(offset, "an offset in bytes as a whole number")
+    check_range(buffer, args.offset, args.transfer_size)
     buffer.call(SLOT_PJRT_Buffer_CopyRawToHost, &args)
     return eager_future(buffer.scope, args.event, None, (memory, buffer))
 
 
-cdef object copy_raw_later(Handle buffer, out, offset, size):
+cdef object copy_raw_later(BufferCore buffer, out, offset, size):
     """``Buffer.copy_raw_to_host_future``: give the plugin the memory as soon as the future has it."""
     cdef PJRT_Buffer_CopyRawToHostFuture_Args args
     cdef _Destination destination = _Destination()
     expect(out, Future, "a future of the memory to copy to")
     start(&args, PJRT_Buffer_CopyRawToHostFuture_Args_STRUCT_SIZE)
-    args.buffer = <PJRT_Buffer *>buffer.use()
+    args.buffer = <PJRT_Buffer *>buffer.alive()
     args.offset = whole(offset, "an offset in bytes as a whole number")
     args.transfer_size = (
         buffer.on_device_size - args.offset if size is None else whole(size, "a number of bytes, or None, as size")
     )
+    check_range(buffer, args.offset, args.transfer_size)
     buffer.call(SLOT_PJRT_Buffer_CopyRawToHostFuture, &args)
     destination.callback = args.future_ready_callback
     destination.data = args.callback_data
@@ -557,7 +617,7 @@ cdef object from_host(ClientScope scope, array, device, memory_space, layout, se
     args.client = <PJRT_Client *>scope.native
     _place(scope, device, memory_space, &args.device, &args.memory)
     if layout is not None:
-        native = native_layout(layout)
+        native = fitting_layout(layout, source.ndim)
         args.device_layout = native.pointer
     args.type = <PJRT_Buffer_Type><int>number
     if type(semantics) is not HostBufferSemantics:
@@ -608,8 +668,12 @@ cdef int _place(ClientScope scope, device, memory_space, PJRT_Device **native, P
     if memory_space is not None:
         memory[0] = native_memory(scope, memory_space)
     else:
-        native[0] = native_device(scope, device if device is not None else default_device(scope))
+        native[0] = native_device(scope, default_device(scope)) if device is None else addressable_device(scope, device)
     return 0
+
+
+cdef Block _block_of(spec):
+    return shape_block(expect_spec(spec).shape, spec.element_type)
 
 
 cdef object _memory_or_default(ClientScope scope, memory_space):
@@ -620,8 +684,8 @@ cdef object uninitialized(ClientScope scope, spec, memory_space):
     """``Client.create_uninitialized_buffer``."""
     cdef PJRT_Client_CreateUninitializedBuffer_Args args
     cdef Pin pin = Pin.of(scope)
-    cdef Block dims = int64_block(expect_spec(spec).shape)
-    cdef NativeLayout layout = native_layout(spec.layout)
+    cdef Block dims = _block_of(spec)
+    cdef NativeLayout layout = fitting_layout(spec.layout, len(spec.shape))
     start(&args, PJRT_Client_CreateUninitializedBuffer_Args_STRUCT_SIZE)
     args.client = <PJRT_Client *>scope.native
     args.shape_dims = <int64_t *>dims.data
@@ -637,8 +701,8 @@ cdef object of_error(ClientScope scope, error, spec, memory_space):
     """``Client.create_error_buffer``."""
     cdef PJRT_Client_CreateErrorBuffer_Args args
     cdef Pin pin = Pin.of(scope)
-    cdef Block dims = int64_block(expect_spec(spec).shape)
-    cdef NativeLayout layout = native_layout(spec.layout)
+    cdef Block dims = _block_of(spec)
+    cdef NativeLayout layout = fitting_layout(spec.layout, len(spec.shape))
     cdef NamedValues payload = payload_values(expect(error, PjrtError, "an error as pjrt.PjrtError"))
     cdef bytes message = error.message.encode()
     start(&args, PJRT_Client_CreateErrorBuffer_Args_STRUCT_SIZE)
@@ -661,8 +725,8 @@ cdef tuple alias(ClientScope scope, spec, memory_space):
     """``Client.create_alias_buffer``: return the buffer, and the object that decides which buffer it is an alias of."""
     cdef PJRT_Client_CreateAliasBuffer_Args args
     cdef Pin pin = Pin.of(scope)
-    cdef Block dims = int64_block(expect_spec(spec).shape)
-    cdef NativeLayout layout = native_layout(spec.layout)
+    cdef Block dims = _block_of(spec)
+    cdef NativeLayout layout = fitting_layout(spec.layout, len(spec.shape))
     start(&args, PJRT_Client_CreateAliasBuffer_Args_STRUCT_SIZE)
     args.client = <PJRT_Client *>scope.native
     args.memory = native_memory(scope, _memory_or_default(scope, memory_space))
@@ -690,7 +754,7 @@ cdef class FulfillmentCore(Handle):
     def _settle(self, buffer, error):
         cdef void *native
         if buffer is not None:
-            (<BufferCore>buffer).use()
+            (<BufferCore>buffer).alive()
         if self.native == NULL:
             self._refuse()
         self.hold()
@@ -737,19 +801,21 @@ cdef object view_of_device(ClientScope scope, pointer, spec, device, memory_spac
     """``Client.create_view_of_device_buffer``."""
     cdef PJRT_Client_CreateViewOfDeviceBuffer_Args args
     cdef Pin pin = Pin.of(scope)
-    cdef Block dims = int64_block(expect_spec(spec).shape)
-    cdef NativeLayout layout = native_layout(spec.layout)
+    cdef Block dims = _block_of(spec)
+    cdef NativeLayout layout = fitting_layout(spec.layout, len(spec.shape))
     place, memory_space = choose_place(scope, device, memory_space)
     if on_delete is not None:
         expect_callable(on_delete, "a function, or None, as on_delete")
     start(&args, PJRT_Client_CreateViewOfDeviceBuffer_Args_STRUCT_SIZE)
     args.client = <PJRT_Client *>scope.native
-    args.device_buffer_ptr = <void *><size_t>expect_int(pointer, "the address of memory as a whole number")
+    args.device_buffer_ptr = <void *>(
+        0 if pointer == 0 and not spec.size else address(pointer, "the address of memory as a whole number")
+    )
     args.dims = <int64_t *>dims.data
     args.num_dims = len(spec.shape)
     args.element_type = <PJRT_Buffer_Type><int>spec.element_type
     args.layout = layout.pointer
-    args.device = native_device(scope, place)
+    args.device = addressable_device(scope, place)
     args.memory = native_memory(scope, memory_space)
     args.stream = <intptr_t>(0 if stream is None else whole(stream, "a stream as a whole number, or None"))
     if on_delete is not None:

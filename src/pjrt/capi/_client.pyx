@@ -8,8 +8,8 @@ from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy
 
 from pjrt.capi._api cimport (
-    Api, Block, NamedValues, NativeLayout, count, deleter_t, gate_enter, gate_leave, int64_block, native_layout, start,
-    take_blob, whole
+    Api, Block, NamedValues, NativeLayout, count, deleter_t, encoded, fitting_layout, gate_enter, gate_leave, shape_block,
+    start, take_blob, whole
 )
 from pjrt.capi._buffer cimport alias, from_host, of_error, uninitialized, view_of_device
 from pjrt.capi._device cimport client_layout, new_description, new_device, new_memory_space, topology_layout
@@ -22,21 +22,26 @@ from pjrt.capi._scope cimport (
 
 from pjrt.api.buffer import HostBufferSemantics
 from pjrt.api.capability import Feature
-from pjrt.api.checks import expect, expect_all, expect_bytes, expect_sequence
+from pjrt.api.checks import expect_all, expect_bytes, expect_sequence
 from pjrt.api.client import Client
 from pjrt.api.compile_options import CompileOptions, DeviceAssignment
 from pjrt.api.element_type import ElementType
 from pjrt.api.errors import (
-    InternalError, InvalidArgumentError, NotFoundError, PjrtError, UnimplementedError, from_author
+    FailedPreconditionError, InternalError, InvalidArgumentError, NotFoundError, PjrtError, UnimplementedError,
+    from_author
 )
 from pjrt.api.key_value_store import KeyValueStore, ProcessInfo
 from pjrt.api.program import from_caller
-from pjrt.api.shape_spec import ShapeSpec, expect_shape
+from pjrt.api.shape_spec import ShapeSpec
 from pjrt.api.topology import TopologyDescription
 from pjrt.capi._api import close_at_exit
 from pjrt.capi._program import doubted, prepared
 from pjrt.capi._reports import device_capabilities, explained_out_of_memory
 from pjrt.capi._scope import documented, read_constants
+
+cdef enum:
+    MOST_PLACES = 1 << 24
+
 
 @cython.no_gc_clear
 cdef class ClientCore(ClientScope):
@@ -72,6 +77,7 @@ cdef class ClientCore(ClientScope):
         start(&args, PJRT_Client_LookupDevice_Args_STRUCT_SIZE)
         args.client = <PJRT_Client *>self.native
         args.id = <int>whole(device_id, "the id of a device as a whole number", 32)
+        _expect_among(args.id, [device.id for device in self.devices], "the id")
         try:
             self.call(SLOT_PJRT_Client_LookupDevice, &args)
         except InvalidArgumentError as error:  # the code that XLA's plugins choose
@@ -83,6 +89,11 @@ cdef class ClientCore(ClientScope):
         start(&args, PJRT_Client_LookupAddressableDevice_Args_STRUCT_SIZE)
         args.client = <PJRT_Client *>self.native
         args.local_hardware_id = <int>whole(local_hardware_id, "the number of local hardware as a whole number", 32)
+        try:
+            numbers = [device.local_hardware_id for device in self.addressable_devices]
+        except PjrtError:
+            numbers = [args.local_hardware_id]  # they are not known, so the plugin judges
+        _expect_among(args.local_hardware_id, numbers, "the local number")
         try:
             self.call(SLOT_PJRT_Client_LookupAddressableDevice, &args)
         except InvalidArgumentError as error:
@@ -96,6 +107,11 @@ cdef class ClientCore(ClientScope):
         if num_replicas < 1 or num_partitions < 1:
             raise InvalidArgumentError(
                 f"a device assignment has at least 1 replica and 1 partition, found {num_replicas} and {num_partitions}"
+            )
+        if num_replicas * num_partitions > MOST_PLACES:
+            raise InvalidArgumentError(
+                f"expected a device assignment of at most {MOST_PLACES} places, found {num_replicas} replicas × "
+                f"{num_partitions} partitions"
             )
         cdef Block ids = Block.of(num_replicas * num_partitions * sizeof(int))
         start(&args, PJRT_Client_DefaultDeviceAssignment_Args_STRUCT_SIZE)
@@ -126,8 +142,10 @@ cdef class ClientCore(ClientScope):
         from pjrt.stablehlo import with_partitioning
 
         ready, doubt = prepared(program, self.attributes, shapes)
-        code, format_name = ready.code, str(ready.format).encode()
-        serialized = with_partitioning(ready, options).to_proto()
+        code, format_name = ready.code, encoded(str(ready.format), "a program's format")
+        chosen = with_partitioning(ready, options)
+        _check_assignment(chosen, self)
+        serialized = chosen.to_proto()
         start(&native, PJRT_Program_STRUCT_SIZE)
         native.code = code
         native.code_size = len(code)
@@ -156,10 +174,15 @@ cdef class ClientCore(ClientScope):
         start(&args, PJRT_Client_Load_Args_STRUCT_SIZE)
         args.client = <PJRT_Client *>self.native
         args.executable = <PJRT_Executable *>(<ExecutableCore>executable).use()
+        _check_assignment(CompileOptions.of(options), self)
         if options is not None:
             args.compile_options = serialized
             args.compile_options_size = len(serialized)
-        self.call(SLOT_PJRT_Client_Load, &args)
+        (<ExecutableCore>executable).hold()  # it may be another client's, which another thread closes
+        try:
+            self.call(SLOT_PJRT_Client_Load, &args)
+        finally:
+            (<ExecutableCore>executable).let_go()
         return new_loaded_executable(self, args.loaded_executable)
 
     def deserialize(self, serialized, options=None):
@@ -221,6 +244,10 @@ cdef class ClientCore(ClientScope):
         args.client = <PJRT_Client *>self.native
         args.data = held.at(0, held.view.len)
         args.size = held.view.len
+        if not args.size or <size_t>args.data in self._mapped:
+            raise InvalidArgumentError(
+                f"expected memory that is not mapped yet, found {args.size} bytes at {<size_t>args.data:#x}"
+            )
         self.call(SLOT_PJRT_Client_DmaMap, &args)
         self._mapped[<size_t>args.data] = held  # neither freed nor moved while it is mapped
 
@@ -230,6 +257,10 @@ cdef class ClientCore(ClientScope):
         start(&args, PJRT_Client_DmaUnmap_Args_STRUCT_SIZE)
         args.client = <PJRT_Client *>self.native
         args.data = held.at(0, held.view.len)
+        if <size_t>args.data not in self._mapped:
+            raise FailedPreconditionError(
+                f"the memory at {<size_t>args.data:#x} is not mapped; unmap the object that was given to dma_map, once"
+            )
         self.call(SLOT_PJRT_Client_DmaUnmap, &args)
         self._mapped.pop(<size_t>args.data, None)
 
@@ -346,6 +377,35 @@ cdef class ClientCore(ClientScope):
         return explained_out_of_memory(error, self.__dict__.get("addressable_devices", ()), self.options)
 
 
+cdef int _check_assignment(options, client) except -1:
+    """Refuse a device assignment of devices that the client does not have.
+
+    Raises:
+        InvalidArgumentError: an id is none of the client's.
+    """
+    if options.device_assignment is None:
+        return 0
+    known = {device.id for device in client.devices}
+    strangers = [number for row in options.device_assignment.device_ids for number in row if number not in known]
+    if strangers:
+        raise InvalidArgumentError(
+            f"the device assignment names {strangers}, which are no devices of this client; its devices are "
+            f"{sorted(known)}"
+        )
+    return 0
+
+
+cdef int _expect_among(int number, list numbers, str what) except -1:
+    """Refuse a number that no device has: plugins may look into a table with it.
+
+    Raises:
+        NotFoundError: it is none of the numbers.
+    """
+    if number not in numbers:
+        raise NotFoundError(f"no device has {what} {number}; they are {sorted(numbers)}")
+    return 0
+
+
 cdef tuple _row(int *ids, int replica, int num_partitions):
     """Return the device ids of one replica."""
     cdef int index
@@ -451,7 +511,7 @@ cdef class TopologyCore(Native):
         from pjrt.stablehlo import with_partitioning
 
         ready, doubt = prepared(program, self.attributes_of_plugin, shapes)
-        code, format_name = ready.code, str(ready.format).encode()
+        code, format_name = ready.code, encoded(str(ready.format), "a program's format")
         serialized_options = with_partitioning(ready, options).to_proto()
         start(&native, PJRT_Program_STRUCT_SIZE)
         native.code = code
@@ -510,8 +570,8 @@ cdef class TopologyCore(Native):
 
     def make_canonical_shape(self, element_type, shape, layout=None, *, memory_space_kind_id):
         cdef PJRT_TopologyDescription_MakeCanonicalShapeForMemorySpace_Args args
-        cdef Block dims = int64_block(expect_shape(shape))
-        cdef NativeLayout native = native_layout(layout)
+        cdef Block dims = shape_block(shape, element_type)
+        cdef NativeLayout native = fitting_layout(layout, len(shape))
         start(&args, PJRT_TopologyDescription_MakeCanonicalShapeForMemorySpace_Args_STRUCT_SIZE)
         args.topology = <PJRT_TopologyDescription *>self.use()
         args.memory_space_kind_id = <int>whole(memory_space_kind_id, "the number of a kind of memory", 32)
@@ -602,10 +662,10 @@ cdef object create_topology(Scope scope, name, options, attributes):
     """``Plugin.topology``."""
     cdef PJRT_TopologyDescription_Create_Args args
     cdef NamedValues values = NamedValues(options, "the options of a topology")
-    cdef bytes encoded = expect(name, str, "the name of a topology as a str").encode()
+    cdef bytes name_of_topology = encoded(name, "the name of a topology as a str")
     start(&args, PJRT_TopologyDescription_Create_Args_STRUCT_SIZE)
-    args.topology_name = encoded
-    args.topology_name_size = len(encoded)
+    args.topology_name = name_of_topology
+    args.topology_name_size = len(name_of_topology)
     args.create_options = values.data
     args.num_options = values.size
     scope.call(SLOT_PJRT_TopologyDescription_Create, &args)

@@ -14,6 +14,7 @@ cdef class MemorySpaceCore(Borrowed):
 cdef object new_description(Scope scope, PJRT_DeviceDescription *native)
 cdef object new_device(ClientScope scope, PJRT_Device *native)
 cdef object new_memory_space(ClientScope scope, PJRT_Memory *native)
+cdef PJRT_Device *addressable_device(ClientScope scope, object device) except? NULL
 cdef PJRT_Device *native_device(ClientScope scope, object device) except? NULL
 cdef PJRT_Memory *native_memory(ClientScope scope, object memory_space) except? NULL
 cdef NamedValues payload_values(object error)

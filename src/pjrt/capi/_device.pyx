@@ -8,7 +8,7 @@ cimport cython
 from libc.stdint cimport int64_t
 
 from pjrt.capi._api cimport (
-    Block, NamedValues, count, deleter_t, int64_block, read_named_values, start, take_blob, text, whole
+    Block, NamedValues, count, deleter_t, encoded, read_named_values, shape_block, start, take_blob, text, whole
 )
 from pjrt.abi.generated.declarations cimport *
 from pjrt.capi._scope cimport Borrowed, ClientScope, ClosableHandle, Constant, Getter, Handle, Native, Pin, Scope
@@ -19,7 +19,7 @@ from pjrt.api.device import (
 )
 from pjrt.api.element_type import ElementType
 from pjrt.api.errors import InternalError, InvalidArgumentError, PjrtError, UnimplementedError
-from pjrt.api.shape_spec import TiledLayout, expect_shape
+from pjrt.api.shape_spec import TiledLayout
 from pjrt.capi._scope import documented, read_constants
 
 cdef size_t _NO_DEFAULT = <size_t>-1
@@ -153,12 +153,12 @@ cdef class DeviceCore(Borrowed):
 
     def create_async_tracking_event(self, description):
         cdef PJRT_Device_CreateAsyncTrackingEvent_Args args
-        cdef bytes encoded = expect(description, str, "a description as a str").encode()
+        cdef bytes told = encoded(description, "a description as a str")
         cdef Pin pin = Pin.of(self.scope)
         start(&args, PJRT_Device_CreateAsyncTrackingEvent_Args_STRUCT_SIZE)
         args.device = <PJRT_Device *>self.native
-        args.description = encoded
-        args.description_size = len(encoded)
+        args.description = told
+        args.description_size = len(told)
         self.call(SLOT_PJRT_Device_CreateAsyncTrackingEvent, &args)
         event = PluginAsyncTrackingEvent()
         (<Handle>event).open(self.scope, args.event, SLOT_PJRT_AsyncTrackingEvent_Destroy)  # AsyncTrackingEvent.close
@@ -262,6 +262,16 @@ cdef PJRT_Device *native_device(ClientScope scope, device) except? NULL:
     return <PJRT_Device *>(<DeviceCore>device).native
 
 
+cdef PJRT_Device *addressable_device(ClientScope scope, device) except? NULL:
+    """Return the pointer for a device that is to hold or compute something; null for ``None``."""
+    cdef PJRT_Device *native = native_device(scope, device)
+    if native != NULL and not device.is_addressable:
+        raise InvalidArgumentError(
+            f"{device} belongs to process {device.process_index}; use one of client.addressable_devices"
+        )
+    return native
+
+
 cdef PJRT_Memory *native_memory(ClientScope scope, memory_space) except? NULL:
     """Return the pointer for a memory space; null for ``None``."""
     if memory_space is None:
@@ -320,10 +330,10 @@ cdef object buffer_layout(Handle buffer):
 cdef object client_layout(Native client, element_type, shape):
     """Return the layout that a client's devices give to an array."""
     cdef PJRT_Layouts_PJRT_Client_GetDefaultLayout_Args args
-    cdef Block dims = int64_block(expect_shape(shape))
+    cdef Block dims = shape_block(shape, expect(element_type, ElementType, "an element type as pjrt.ElementType"))
     start(&args, PJRT_Layouts_PJRT_Client_GetDefaultLayout_Args_STRUCT_SIZE)
     args.client = <PJRT_Client *>client.use()
-    args.type = <PJRT_Buffer_Type><int>expect(element_type, ElementType, "an element type as pjrt.ElementType")
+    args.type = <PJRT_Buffer_Type><int>element_type
     args.dims = <int64_t *>dims.data
     args.num_dims = len(shape)
     client.call(SLOT_PJRT_Layouts_PJRT_Client_GetDefaultLayout, &args)
@@ -333,10 +343,10 @@ cdef object client_layout(Native client, element_type, shape):
 cdef object topology_layout(Native topology, element_type, shape):
     """Return the layout that a topology's devices give to an array."""
     cdef PJRT_Layouts_PJRT_Topology_GetDefaultLayout_Args args
-    cdef Block dims = int64_block(expect_shape(shape))
+    cdef Block dims = shape_block(shape, expect(element_type, ElementType, "an element type as pjrt.ElementType"))
     start(&args, PJRT_Layouts_PJRT_Topology_GetDefaultLayout_Args_STRUCT_SIZE)
     args.topology_description = <PJRT_TopologyDescription *>topology.use()
-    args.type = <PJRT_Buffer_Type><int>expect(element_type, ElementType, "an element type as pjrt.ElementType")
+    args.type = <PJRT_Buffer_Type><int>element_type
     args.dims = <int64_t *>dims.data
     args.num_dims = len(shape)
     topology.call(SLOT_PJRT_Layouts_PJRT_Topology_GetDefaultLayout, &args)

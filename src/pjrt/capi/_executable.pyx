@@ -12,8 +12,9 @@ from libc.stdint cimport int64_t
 from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy, memset
 
+from pjrt.capi._api cimport address as checked
 from pjrt.capi._api cimport (
-    Block, blob, count, deleter_t, element_type, function_t, gate_enter, gate_leave, int64_block, read_int64s,
+    Block, blob, count, deleter_t, element_type, encoded, function_t, gate_enter, gate_leave, int64_block, read_int64s,
     read_shape, start, text, whole
 )
 from pjrt.capi._buffer cimport BufferCore, new_buffer
@@ -26,7 +27,7 @@ from pjrt.capi._scope cimport (
 import numpy as np
 
 from pjrt.api.buffer import CopyToDeviceStream
-from pjrt.api.checks import expect, expect_int, expect_sequence, unexpected
+from pjrt.api.checks import expect, expect_sequence, unexpected
 from pjrt.api.compile_options import CompileOptions, DeviceAssignment
 from pjrt.api.errors import (
     FailedPreconditionError, InternalError, InvalidArgumentError, PjrtError, UnimplementedError, from_author
@@ -254,6 +255,7 @@ cdef class ExecuteCall
 
 cdef enum:
     FEW = 32  # pointers that fit the stack; more are allocated
+    MOST_RESULTS = 1 << 24
 
 cdef Getter _DEVICES = Getter("PJRT_LoadedExecutable_AddressableDevices")  # LoadedExecutable.addressable_devices
 cdef Getter _ASSIGNMENT = Getter("PJRT_LoadedExecutable_GetDeviceAssignment")  # LoadedExecutable.device_assignment
@@ -267,6 +269,7 @@ cdef class LoadedExecutableCore(Handle):
     cdef object executable_
     cdef size_t outputs
     cdef tuple _devices
+    cdef bint gone
 
     @property
     def client(self):
@@ -386,6 +389,8 @@ cdef class LoadedExecutableCore(Handle):
         cdef size_t needed = num_devices * (num_args + self.outputs + 3)
         cdef Block many
         cdef ExecuteCall call = None
+        if self.gone:
+            raise FailedPreconditionError("the executable was deleted; compile it again")
         if futures is not None:
             expect(futures, list, "a list, or None, as returned_futures")
         if needed > FEW:
@@ -487,7 +492,7 @@ cdef class LoadedExecutableCore(Handle):
     def is_deleted(self):
         """Whether the executable was deleted, or its client closed."""
         cdef PJRT_LoadedExecutable_IsDeleted_Args args
-        if self.native == NULL or self.scope.is_shut():
+        if self.native == NULL or self.gone or self.scope.is_shut():
             return True
         start(&args, PJRT_LoadedExecutable_IsDeleted_Args_STRUCT_SIZE)
         args.executable = <PJRT_LoadedExecutable *>self.native
@@ -496,11 +501,12 @@ cdef class LoadedExecutableCore(Handle):
 
     def delete(self):
         cdef PJRT_LoadedExecutable_Delete_Args args
-        if self.native == NULL or self.scope.is_shut():
+        if self.native == NULL or self.gone or self.scope.is_shut():
             return
         start(&args, PJRT_LoadedExecutable_Delete_Args_STRUCT_SIZE)
         args.executable = <PJRT_LoadedExecutable *>self.native
         self.call(SLOT_PJRT_LoadedExecutable_Delete, &args)
+        self.gone = True
 
     def __repr__(self):
         if self.native == NULL or self.scope.is_shut():
@@ -558,9 +564,13 @@ cdef object new_loaded_executable(ClientScope scope, PJRT_LoadedExecutable *nati
     (<LoadedExecutableCore>executable).open(
         scope, native, SLOT_PJRT_LoadedExecutable_Destroy  # LoadedExecutable: when it is dropped
     )
-    (<LoadedExecutableCore>executable).outputs = count(
-        executable.executable.num_outputs, native, "the number of an executable's results"
-    )
+    number = executable.executable.num_outputs
+    if number > MOST_RESULTS:
+        raise InternalError(
+            f"the plugin gave {number} as the number of a program's results, which cannot be right; report it to its "
+            "vendor"
+        )
+    (<LoadedExecutableCore>executable).outputs = number
     return executable
 
 
@@ -616,7 +626,7 @@ cdef ExecuteCall execute_call(ClientScope scope, options, size_t num_devices):
         call.options.non_donatable_input_indices = <int64_t *>(<Block>indices).data
         call.options.num_non_donatable_input_indices = len(options.non_donatable_input_indices)
     if options.call_location:
-        location = options.call_location.encode()
+        location = encoded(options.call_location, "ExecuteOptions.call_location")
         call.keep.append(location)
         call.options.call_location = location
     if options.context is not None:
@@ -862,7 +872,7 @@ cdef class ContextCore(ClosableHandle):
         start(&args, PJRT_FFI_UserData_Add_Args_STRUCT_SIZE)
         args.context = <PJRT_ExecuteContext *>self.use()
         args.user_data.type_id = whole(type_id, "the id of an FFI type as a whole number")
-        args.user_data.data = <void *><size_t>expect_int(address, "the address of user data as a whole number")
+        args.user_data.data = <void *>checked(address, "the address of user data as a whole number")
         self.call(SLOT_PJRT_FFI_UserData_Add, &args)
 
     def close(self):

@@ -8,13 +8,15 @@ from cpython.bytes cimport PyBytes_FromStringAndSize
 from libc.stdint cimport int32_t, uint8_t
 from libc.stdlib cimport free
 
-from pjrt.capi._api cimport Block, blob, count, deleter_t, function_t, read_named_values, start, take_blob, text, whole
+from pjrt.capi._api cimport (
+    Block, blob, count, deleter_t, encoded, function_t, read_named_values, start, take_blob, text, whole
+)
 from pjrt.capi._client cimport TopologyCore, own_topology
 from pjrt.capi._executable cimport ExecutableCore
 from pjrt.abi.generated.declarations cimport *
 from pjrt.capi._scope cimport ClientScope, Getter, Handle, Native, Scope, free_scope
 
-from pjrt.api.checks import expect, expect_all, expect_bytes, expect_int, expect_sequence
+from pjrt.api.checks import expect_all, expect_bytes, expect_int, expect_sequence
 from pjrt.api.compile_options import CompileOptions
 from pjrt.api.errors import FailedPreconditionError, InternalError, InvalidArgumentError, PjrtError, UnimplementedError
 from pjrt.api.executable import ExecutableAbiVersion, RuntimeAbiVersion, TpuExecutable
@@ -201,7 +203,7 @@ cdef class PhaseCompilerCore(Handle):
         try:
             return self._run(
                 [part.to_proto() for part in parts],
-                [name.encode() for name in names],
+                [encoded(name, "the name of a phase as a str") for name in names],
                 chosen.to_proto(),
             )
         except PjrtError as error:
@@ -782,7 +784,7 @@ def compiler_setting(Scope scope, name, serialized):
     """``Plugin.tpu_compiler_setting``."""
     cdef PJRT_TpuExecutable_GetTpuCompilationEnvFieldAsString_Args args
     cdef bytes data = expect_bytes(serialized, "serialized compilation environments as bytes")
-    cdef bytes field = expect(name, str, "the name of a setting as a str").encode()
+    cdef bytes field = encoded(name, "the name of a setting as a str")
     start(&args, PJRT_TpuExecutable_GetTpuCompilationEnvFieldAsString_Args_STRUCT_SIZE)
     args.serialized_compilation_environments = data
     args.serialized_compilation_environments_size = len(data)
@@ -924,7 +926,7 @@ _PLATFORMS = {"cuda": "CUDA", "rocm": "ROCM", "cpu": "Host"}
 def register_handler(ClientScope client, name, handler, traits):
     """``Client.register_ffi_handler``."""
     cdef PJRT_FFI_Register_Handler_Args args
-    cdef bytes target = expect(name, str, "the name of a custom call's target as a str").encode()
+    cdef bytes target = encoded(name, "the name of a custom call's target as a str")
     cdef bytes platform = _PLATFORMS.get(client.platform, client.platform).encode()
     address = address_of(handler, traits, client.platform)
     start(&args, PJRT_FFI_Register_Handler_Args_STRUCT_SIZE)
@@ -941,13 +943,13 @@ def register_type(ClientScope client, name):
     """``Client.register_ffi_type``."""
     cdef PJRT_FFI_Type_Register_Args args
     cdef PJRT_FFI_Type_Info info
-    cdef bytes encoded = expect(name, str, "the name of an FFI type as a str").encode()
+    cdef bytes type_name = encoded(name, "the name of an FFI type as a str")
     info.deleter = NULL
     info.serialize = NULL
     info.deserialize = NULL
     start(&args, PJRT_FFI_Type_Register_Args_STRUCT_SIZE)
-    args.type_name = encoded
-    args.type_name_size = len(encoded)
+    args.type_name = type_name
+    args.type_name_size = len(type_name)
     args.type_info = &info
     client.call(SLOT_PJRT_FFI_Type_Register, &args)
     return args.type_id
@@ -960,7 +962,7 @@ def compile_triton(Scope scope, module, arch_name, num_warps, num_ctas, num_stag
     """``Plugin.compile_triton``: return the assembly, the bytes of shared memory, and the path of the binary."""
     cdef PJRT_Triton_Compile_Args args
     cdef bytes code = module.encode() if isinstance(module, str) else bytes(module)
-    cdef bytes arch = arch_name.encode()
+    cdef bytes arch = encoded(arch_name, "the name of an architecture as a str")
     start(&args, PJRT_Triton_Compile_Args_STRUCT_SIZE)
     args.module = code
     args.module_size = len(code)

@@ -11,11 +11,11 @@ from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy
 
 from pjrt.capi._api cimport (
-    Block, NamedValues, NativeLayout, blob, count, deleter_t, function_t, gate_enter, gate_leave, int64_block,
-    native_layout, redeem, start, ticket_for, whole
+    Block, NamedValues, NativeLayout, blob, count, deleter_t, encoded, fitting_layout, function_t, gate_enter, gate_leave,
+    int64_block, redeem, shape_block, start, ticket_for, whole
 )
-from pjrt.capi._buffer cimport BufferCore, new_buffer
-from pjrt.capi._device cimport native_device, native_memory
+from pjrt.capi._buffer cimport BufferCore, check_range, new_buffer
+from pjrt.capi._device cimport addressable_device, native_memory
 from pjrt.abi.generated.declarations cimport *
 from pjrt.capi._scope cimport (
     ClientScope, ClosableHandle, Getter, Handle, HostMemory, Pin, Scope, eager_future, lazy_future
@@ -40,13 +40,37 @@ from pjrt.capi._scope import documented
 
 @cython.no_gc_clear
 cdef class TransferManagerCore(ClosableHandle):
-    """A ``PJRT_AsyncHostToDeviceTransferManager``."""
+    """A ``PJRT_AsyncHostToDeviceTransferManager``.
+
+    XLA's managers end the process, or write beside a buffer, where an index or a range is wrong, or a buffer is taken
+    twice.
+    """
+
+    cdef tuple specs
+    cdef set retrieved
+    cdef set filled
+
+    cdef int _index(self, index) except -1:
+        cdef int number = <int>whole(index, "the number of a buffer", 32)
+        self.use()
+        if not 0 <= number < len(self.specs):
+            raise OutOfRangeError(f"there is no buffer {number} among {len(self.specs)}")
+        return number
+
+    cdef int _open(self, index) except -1:
+        """Return the number of a buffer that can take more data."""
+        cdef int number = self._index(index)
+        if number in self.filled:
+            raise FailedPreconditionError(
+                f"buffer {number} had its last transfer, or its error; give is_last_transfer=False where more follows"
+            )
+        return number
 
     def buffer_size(self, index):
         cdef PJRT_AsyncHostToDeviceTransferManager_BufferSize_Args args
         start(&args, PJRT_AsyncHostToDeviceTransferManager_BufferSize_Args_STRUCT_SIZE)
         args.transfer_manager = <PJRT_AsyncHostToDeviceTransferManager *>self.use()
-        args.buffer_index = <int>whole(index, "the number of a buffer", 32)
+        args.buffer_index = self._index(index)
         self.call(SLOT_PJRT_AsyncHostToDeviceTransferManager_BufferSize, &args)
         return args.buffer_size
 
@@ -55,8 +79,11 @@ cdef class TransferManagerCore(ClosableHandle):
         cdef Pin pin = Pin.of(self.scope)
         start(&args, PJRT_AsyncHostToDeviceTransferManager_RetrieveBuffer_Args_STRUCT_SIZE)
         args.transfer_manager = <PJRT_AsyncHostToDeviceTransferManager *>self.use()
-        args.buffer_index = <int>whole(index, "the number of a buffer", 32)
+        args.buffer_index = self._index(index)
+        if args.buffer_index in self.retrieved:
+            raise FailedPreconditionError(f"buffer {args.buffer_index} was retrieved already, which is done once")
         self.call(SLOT_PJRT_AsyncHostToDeviceTransferManager_RetrieveBuffer, &args)
+        self.retrieved.add(args.buffer_index)
         return new_buffer(<ClientScope>self.scope, args.buffer_out)
 
     def transfer_data(self, index, data, offset=0, *, is_last_transfer=True):
@@ -64,13 +91,25 @@ cdef class TransferManagerCore(ClosableHandle):
         cdef HostMemory memory = HostMemory.of(data, False, "the data of a transfer")
         start(&args, PJRT_AsyncHostToDeviceTransferManager_TransferData_Args_STRUCT_SIZE)
         args.transfer_manager = <PJRT_AsyncHostToDeviceTransferManager *>self.use()
-        args.buffer_index = <int>whole(index, "the number of a buffer", 32)
+        args.buffer_index = self._open(index)
         args.data = memory.at(0, memory.view.len)
         args.offset = whole(offset, "an offset in bytes as a whole number")
         args.transfer_size = memory.view.len
         args.is_last_transfer = is_last_transfer
+        self._check_range(args.buffer_index, args.offset, args.transfer_size)
         self.call(SLOT_PJRT_AsyncHostToDeviceTransferManager_TransferData, &args)
+        if is_last_transfer:
+            self.filled.add(args.buffer_index)
         return eager_future(self.scope, args.done_with_h2d_transfer, None, memory)
+
+    def _check_range(self, index, offset, size):
+        try:
+            total = self.buffer_size(index)
+        except PjrtError:
+            total = None  # as with an older plugin; it judges itself
+        if offset < 0 or (total is not None and offset + size > total):
+            has = "a buffer begins at 0" if total is None else f"buffer {index} has {total}"
+            raise OutOfRangeError(f"bytes {offset} to {offset + size} are to be written, and {has}")
 
     def transfer_literal(self, index, array):
         cdef PJRT_AsyncHostToDeviceTransferManager_TransferLiteral_Args args
@@ -78,14 +117,19 @@ cdef class TransferManagerCore(ClosableHandle):
         source = np.ascontiguousarray(whole_array).reshape(whole_array.shape)  # the former makes scalars vectors
         cdef HostMemory memory = HostMemory.of(source, False, "the array of a transfer")
         cdef Block dims = int64_block(source.shape)
+        cdef int number = self._open(index)
+        spec, given = self.specs[number], ShapeSpec.of(source)
+        if (given.shape, given.element_type) != (spec.shape, spec.element_type):
+            raise InvalidArgumentError(f"buffer {number} is for an array of {spec}, found one of {given}")
         start(&args, PJRT_AsyncHostToDeviceTransferManager_TransferLiteral_Args_STRUCT_SIZE)
         args.transfer_manager = <PJRT_AsyncHostToDeviceTransferManager *>self.use()
-        args.buffer_index = <int>whole(index, "the number of a buffer", 32)
+        args.buffer_index = number
         args.data = memory.at(0, memory.view.len)
         args.shape_dims = <int64_t *>dims.data
         args.shape_num_dims = source.ndim
-        args.shape_element_type = <PJRT_Buffer_Type><int>ElementType.of(source.dtype)
+        args.shape_element_type = <PJRT_Buffer_Type><int>given.element_type
         self.call(SLOT_PJRT_AsyncHostToDeviceTransferManager_TransferLiteral, &args)
+        self.filled.add(number)
         return eager_future(self.scope, args.done_with_h2d_transfer, None, memory)
 
     def set_buffer_error(self, index, error):
@@ -93,11 +137,12 @@ cdef class TransferManagerCore(ClosableHandle):
         cdef bytes message = expect(error, PjrtError, "an error as pjrt.PjrtError").message.encode()
         start(&args, PJRT_AsyncHostToDeviceTransferManager_SetBufferError_Args_STRUCT_SIZE)
         args.transfer_manager = <PJRT_AsyncHostToDeviceTransferManager *>self.use()
-        args.buffer_index = <int>whole(index, "the number of a buffer", 32)
+        args.buffer_index = self._open(index)
         args.error_code = <PJRT_Error_Code><int>error.code
         args.error_message = message
         args.error_message_size = len(message)
         self.call(SLOT_PJRT_AsyncHostToDeviceTransferManager_SetBufferError, &args)
+        self.filled.add(args.buffer_index)
 
     def add_metadata(self, metadata):
         cdef PJRT_AsyncHostToDeviceTransferManager_AddMetadata_Args args
@@ -134,8 +179,8 @@ def transfer_manager(ClientScope scope, specs, memory_space):
     keep = []
     for index in range(number):
         spec = specs[index]
-        dims = int64_block(spec.shape)
-        layout = native_layout(spec.layout)
+        dims = shape_block(spec.shape, spec.element_type)
+        layout = fitting_layout(spec.layout, len(spec.shape))
         keep.append((dims, layout))
         _fill_shape(&(<PJRT_ShapeSpec *>shapes.data)[index], <int64_t *>dims.data, spec)
         (<PJRT_Buffer_MemoryLayout **>layouts.data)[index] = layout.pointer
@@ -151,6 +196,9 @@ def transfer_manager(ClientScope scope, specs, memory_space):
     args.memory = native_memory(scope, memory_space)
     scope.call(SLOT_PJRT_Client_CreateBuffersForAsyncHostToDevice, &args)
     manager = PluginTransferManager()
+    (<TransferManagerCore>manager).specs = tuple(specs)
+    (<TransferManagerCore>manager).retrieved = set()
+    (<TransferManagerCore>manager).filled = set()
     (<Handle>manager).open(
         scope,
         args.transfer_manager,
@@ -187,6 +235,7 @@ cdef class RawBufferCore(ClosableHandle):
         args.src = memory.at(0, memory.view.len)
         args.offset = whole(offset, "an offset in bytes as a whole number")
         args.transfer_size = memory.view.len
+        check_range(self, args.offset, args.transfer_size)
         self.call(SLOT_PJRT_RawBuffer_CopyRawHostToDevice, &args)
         return eager_future(self.scope, args.event, None, (memory, self))
 
@@ -198,6 +247,7 @@ cdef class RawBufferCore(ClosableHandle):
         args.buffer = <PJRT_RawBuffer *>self.use()
         args.dst = memory.at(0, args.transfer_size)
         args.offset = whole(offset, "an offset in bytes as a whole number")
+        check_range(self, args.offset, args.transfer_size)
         self.call(SLOT_PJRT_RawBuffer_CopyRawDeviceToHost, &args)
         return eager_future(self.scope, args.event, None, (memory, self))
 
@@ -220,7 +270,7 @@ def raw_alias(BufferCore buffer):
     cdef PJRT_RawBuffer_CreateRawAliasOfBuffer_Args args
     cdef Pin pin = Pin.of(buffer.scope)
     start(&args, PJRT_RawBuffer_CreateRawAliasOfBuffer_Args_STRUCT_SIZE)
-    args.buffer = <PJRT_Buffer *>buffer.use()
+    args.buffer = <PJRT_Buffer *>buffer.alive()
     buffer.call(SLOT_PJRT_RawBuffer_CreateRawAliasOfBuffer, &args)
     raw = PluginRawBuffer()
     (<Handle>raw).open(buffer.scope, args.raw_buffer, SLOT_PJRT_RawBuffer_Destroy)
@@ -253,8 +303,8 @@ cdef class _Shapes:
         self.keep = []
         for index in range(self.number):
             spec = specs[index]
-            numbers = int64_block(spec.shape)
-            layout = native_layout(spec.layout)
+            numbers = shape_block(spec.shape, spec.element_type)
+            layout = fitting_layout(spec.layout, len(spec.shape))
             self.keep += [numbers, layout]
             self.laid_out = self.laid_out or spec.layout is not None
             (<int64_t **>self.dims.data)[index] = <int64_t *>numbers.data
@@ -275,7 +325,7 @@ def send_buffers(ClientScope client, buffers, destinations, keys):
         buffer = buffers[index]
         if not isinstance(buffer, BufferCore) or (<BufferCore>buffer).scope is not client:
             raise InvalidArgumentError(f"a client sends buffers of its own, found {buffer!r}")
-        (<void **>natives.data)[index] = (<BufferCore>buffer).use()
+        (<void **>natives.data)[index] = (<BufferCore>buffer).alive()
         (<void **>events.data)[index] = NULL
     start(&args, PJRT_Transfers_PJRT_Client_CrossHostSendBuffers_Args_STRUCT_SIZE)
     args.client = <PJRT_Client *>client.native
@@ -305,7 +355,7 @@ def receive_buffers(ClientScope client, specs, device, sources, keys):
     args.num_dims = <const int64_t **>shapes.dims.data
     args.element_types = <PJRT_Buffer_Type *>shapes.types.data
     args.layouts = <PJRT_Buffer_MemoryLayout **>shapes.layouts.data if shapes.laid_out else NULL
-    args.device = native_device(client, device)
+    args.device = addressable_device(client, device)
     args.src_global_device_ids = <int64_t *>ids.data
     args.transfer_keys = <int64_t *>tags.data
     args.buffers = <PJRT_Buffer **>buffers.data
@@ -314,6 +364,9 @@ def receive_buffers(ClientScope client, specs, device, sources, keys):
 
 
 def _check_lengths(number, devices, keys):
+    for device in devices:
+        if device < 0:
+            raise InvalidArgumentError(f"the ids of devices are 0 or more, found {device}; see client.devices")
     if len(devices) != number or len(keys) != number:
         raise InvalidArgumentError(
             f"each buffer has one device and one key: found {number} buffers, {len(devices)} devices, {len(keys)} keys"
@@ -337,7 +390,7 @@ cdef class ReceiveCore:
         return self.promise.future
 
     def cancel(self, index, reason):
-        cdef bytes descriptor, message = reason.encode()
+        cdef bytes descriptor, message = encoded(reason, "a reason as a str")
         cdef PJRT_Transfers_CrossHostSendCancelNotifier notifier = self.cancel_notifier
         cdef void *argument = self.cancel_arg
         cdef char *data
@@ -383,7 +436,7 @@ def make_receive_buffers(ClientScope client, specs, device):
     args.num_dims = <const int64_t **>shapes.dims.data
     args.element_types = <PJRT_Buffer_Type *>shapes.types.data
     args.layouts = <PJRT_Buffer_MemoryLayout **>shapes.layouts.data if shapes.laid_out else NULL
-    args.device = native_device(client, device)
+    args.device = addressable_device(client, device)
     args.notifier.user_arg = ticket_for(receive)
     args.notifier.notifier = _on_descriptors
     args.buffers = <PJRT_Buffer **>buffers.data
@@ -492,7 +545,7 @@ def send_buffer(BufferCore buffer, descriptor):
     cdef _DescriptorSetter setter = _DescriptorSetter()
     expect(descriptor, Future, "a future of one of the receiver's descriptors")
     start(&args, PJRT_Transfers_PJRT_Buffer_CopyToRemoteDevice_Args_STRUCT_SIZE)
-    args.buffer = <PJRT_Buffer *>buffer.use()
+    args.buffer = <PJRT_Buffer *>buffer.alive()
     start(&created, PJRT_Event_Create_Args_STRUCT_SIZE)
     buffer.call(SLOT_PJRT_Event_Create, &created)
     slot = <descriptor_t *>malloc(sizeof(descriptor_t))

@@ -85,6 +85,84 @@ static PJRT_Error *strange_layout(PJRT_Buffer_GetMemoryLayout_Args *args) {
   return NULL;
 }
 
+/* Answers that nobody can read, or read on from. */
+static const char odd_text[] = "d\xe9vice";
+static const char *text_data = odd_text;
+static size_t text_size = sizeof odd_text - 1;
+
+static PJRT_Error *strange_text(PJRT_DeviceDescription_DebugString_Args *args) {
+  args->debug_string = text_data;
+  args->debug_string_size = text_size;
+  return NULL;
+}
+
+static void give_text(const char *data, size_t size) {
+  text_data = data;
+  text_size = size;
+  table.PJRT_DeviceDescription_DebugString = strange_text;
+}
+
+static const PJRT_NamedValue odd_values[] = {
+    {.struct_size = PJRT_NamedValue_STRUCT_SIZE, .name = "odd", .name_size = 3, .type = (PJRT_NamedValue_Type)99},
+    {.struct_size = PJRT_NamedValue_STRUCT_SIZE, .name = "n", .name_size = 1, .type = PJRT_NamedValue_kInt64,
+     .int64_value = 5, .value_size = 1}};
+
+static PJRT_Error *unknown_attribute(PJRT_DeviceDescription_Attributes_Args *args) {
+  args->attributes = odd_values;
+  args->num_attributes = 2;
+  return NULL;
+}
+
+static PJRT_Error *endless_results(PJRT_Executable_NumOutputs_Args *args) {
+  args->num_outputs = (size_t)1 << 40;
+  return NULL;
+}
+
+static PJRT_Error *never_deleted(PJRT_Buffer_IsDeleted_Args *args) {
+  args->is_deleted = false;
+  return NULL;
+}
+
+static PJRT_Error *executable_never_deleted(PJRT_LoadedExecutable_IsDeleted_Args *args) {
+  args->is_deleted = false;
+  return NULL;
+}
+
+/* Loading: somebody is told while it is under way. */
+static void (*during_load)(void);
+
+__attribute__((visibility("default"))) void unruly_during_load(void (*callback)(void)) { during_load = callback; }
+
+static PJRT_Error *watched_load(PJRT_Client_Load_Args *args) {
+  during_load();
+  return real->PJRT_Client_Load(args);
+}
+
+/* As vendors' plugins do: what is wrong ends the process. From when it is armed on, these functions take all for wrong. */
+#define FRAGILE(DO)                                                                                                  \
+  DO(Buffer_Bitcast) DO(Buffer_CopyRawToHost) DO(Buffer_CopyRawToHostFuture) DO(Buffer_CopyToDevice)                 \
+  DO(Buffer_CopyToMemory) DO(Buffer_Delete) DO(Buffer_DonateWithControlDependency)                                   \
+  DO(Buffer_IncreaseExternalReferenceCount) DO(Buffer_ReadyEvent) DO(Buffer_ToHostBuffer) DO(Buffer_UnsafePointer)   \
+  DO(Client_BufferFromHostBuffer) DO(Client_Compile) DO(Client_CreateAliasBuffer)                                    \
+  DO(Client_CreateBuffersForAsyncHostToDevice) DO(Client_CreateErrorBuffer) DO(Client_CreateUninitializedBuffer)     \
+  DO(Client_CreateViewOfDeviceBuffer) DO(Client_DefaultDeviceAssignment) DO(Client_DmaMap) DO(Client_DmaUnmap)       \
+  DO(Client_FulfillAliasBuffer) DO(Client_LookupAddressableDevice) DO(Client_LookupDevice)                           \
+  DO(Device_CreateAsyncTrackingEvent) DO(LoadedExecutable_Delete) DO(LoadedExecutable_Execute)                       \
+  DO(TopologyDescription_Create) DO(TopologyDescription_MakeCanonicalShapeForMemorySpace)                            \
+  DO(AsyncHostToDeviceTransferManager_RetrieveBuffer) DO(AsyncHostToDeviceTransferManager_SetBufferError)            \
+  DO(AsyncHostToDeviceTransferManager_TransferData) DO(AsyncHostToDeviceTransferManager_TransferLiteral)
+
+static bool armed;
+#define GUARD(name)                                                \
+  static PJRT_Error *fragile_##name(PJRT_##name##_Args *args) {    \
+    if (armed) abort();                                            \
+    return real->PJRT_##name(args);                                \
+  }
+#define PUT(name) table.PJRT_##name = fragile_##name;
+FRAGILE(GUARD)
+
+__attribute__((visibility("default"))) void unruly_arm(bool on) { armed = on; }
+
 static void give_dimensions(const int64_t *dims, size_t number) {
   dimensions = dims;
   num_dimensions = number;
@@ -105,7 +183,18 @@ __attribute__((visibility("default"))) bool unruly_configure(const char *path, c
   else if (strcmp(rule, "endless_dimensions") == 0) give_dimensions(endless, 2);
   else if (strcmp(rule, "huge_dimensions") == 0) give_dimensions(huge, 1);
   else if (strcmp(rule, "strange_layout") == 0) table.PJRT_Buffer_GetMemoryLayout = strange_layout;
-  else return false;
+  else if (strcmp(rule, "latin_text") == 0) give_text(odd_text, sizeof odd_text - 1);
+  else if (strcmp(rule, "null_text") == 0) give_text(NULL, 5);
+  else if (strcmp(rule, "endless_text") == 0) give_text(odd_text, (size_t)1 << 27);
+  else if (strcmp(rule, "unknown_attribute") == 0) table.PJRT_DeviceDescription_Attributes = unknown_attribute;
+  else if (strcmp(rule, "endless_results") == 0) table.PJRT_Executable_NumOutputs = endless_results;
+  else if (strcmp(rule, "watched_load") == 0) table.PJRT_Client_Load = watched_load;
+  else if (strcmp(rule, "fragile") == 0) { FRAGILE(PUT) }
+  else if (strcmp(rule, "never_deleted") == 0) {
+    FRAGILE(PUT)
+    table.PJRT_Buffer_IsDeleted = never_deleted;
+    table.PJRT_LoadedExecutable_IsDeleted = executable_never_deleted;
+  } else return false;
   return true;
 }
 
