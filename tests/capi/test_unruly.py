@@ -174,6 +174,116 @@ def starts(lines: list[str], *expected: str) -> None:
         assert line.startswith(start), line
 
 
+def test_arguments_are_checked_before_the_call(run: Callable[[str, str], list[str]]) -> None:
+    lines = run(
+        "fragile",
+        """
+        executable = client.compile(module(ADD, X_TYPE, Y_TYPE))
+        here, there = client.devices
+        x, gone = client.buffer_from_host(X), client.buffer_from_host(X)
+        gone.delete()
+        strange = pjrt.load_plugin(unruly).client().buffer_from_host(X)
+        wrong = [
+            client.buffer_from_host(X.astype(np.int32)),
+            client.buffer_from_host(X[:3]),
+            client.buffer_from_host(X.reshape(2, 2)),
+            client.buffer_from_host(X, device=there),
+            client.buffer_from_host(X, memory_space=here.memory_spaces[1]),
+            gone,
+            strange,
+            X,
+        ]
+        run = lambda *row: executable.execute_sharded(row, here)
+        refused(lambda: run(x), lambda: run(x, x, x), *[lambda each=each: run(x, each) for each in wrong])
+        refused(
+            lambda: executable.execute_sharded([x, x], there),
+            lambda: executable.execute_sharded([x, x], here, pjrt.ExecuteOptions(non_donatable_input_indices={2})),
+            lambda: executable.execute_sharded([x, x], here, pjrt.ExecuteOptions(call_location="a\\0b")),
+        )
+        (z,) = run(x, x)
+        print(np.asarray(run(z, x)[0]).tolist())
+        executable.delete()
+        refused(lambda: run(x, x))
+        """,
+    )
+    starts(
+        lines,
+        "INVALID_ARGUMENT: the program 'sum' takes 2 arguments, found 1",
+        "INVALID_ARGUMENT: the program 'sum' takes 2 arguments, found 3",
+        "INVALID_ARGUMENT: argument 1 of device 0 must be f32[4], found a buffer of s32[4]; convert it",
+        "INVALID_ARGUMENT: argument 1 of device 0 must be f32[4], found a buffer of f32[3]",
+        "INVALID_ARGUMENT: argument 1 of device 0 must be f32[4], found a buffer of f32[2,2]",
+        "INVALID_ARGUMENT: argument 1 of device 0 must be on TinyDevice(id=0), found a buffer on TinyDevice(id=1)",
+        "INVALID_ARGUMENT: argument 1 of device 0 must be in the memory ",
+        "FAILED_PRECONDITION: argument 1 of device 0 was deleted or donated; make a new buffer",
+        "INVALID_ARGUMENT: argument 1 of device 0 must be a buffer of this executable's client",
+        "INVALID_ARGUMENT: argument 1 of device 0 must be a buffer of this executable's client",
+        "INVALID_ARGUMENT: the program 'sum' was not compiled for TinyDevice(id=1); it runs on TinyDevice(id=0)",
+        "INVALID_ARGUMENT: ExecuteOptions.non_donatable_input_indices names [2], there are 2 arguments",
+        "INVALID_ARGUMENT: expected ExecuteOptions.call_location without null characters",
+        "[0.0, 3.0, 6.0, 9.0]",
+        "FAILED_PRECONDITION: the executable was deleted; compile it again",
+    )
+
+
+def test_donated_arguments_are_checked_before_the_call(run: Callable[[str, str], list[str]]) -> None:
+    lines = run(
+        "fragile",
+        """
+        here = client.devices[0]
+        told = client.compile(module(IN_PLACE, DONATED, Y_TYPE))
+        untold = client.compile(module(IN_PLACE, X_TYPE, Y_TYPE))
+        for executable in (told, untold):
+            x, y = client.buffer_from_host(X), client.buffer_from_host(X)
+            run = lambda *row: executable.execute_sharded(row, here)
+            if executable is told:
+                refused(lambda: run(y, y))
+            print(np.asarray(run(x, y)[0]).tolist(), x.is_deleted, y.is_deleted)
+            refused(lambda: run(x, y), lambda: run(y, x), lambda: run(y, y))
+            refused(lambda: x.to_host(), lambda: x.bitcast("i4", (4,)))
+            kept = pjrt.ExecuteOptions(non_donatable_input_indices={0})
+            print(np.asarray(executable.execute_sharded([y, y], here, kept)[0]).tolist(), y.is_deleted)
+            print(np.asarray(run(y, client.buffer_from_host(X))[0]).tolist(), y.is_deleted)
+        """,
+    )
+    used = "FAILED_PRECONDITION: argument {} of device 0 was deleted or donated; make a new buffer"
+    twice = "INVALID_ARGUMENT: argument 1 of device 0 is the same buffer as argument 0, and the program donates it"
+    gone = "FAILED_PRECONDITION: the buffer was deleted or donated; make a new one"
+    each = [
+        "[0.0, 2.0, 4.0, 6.0] True False",
+        used.format(0),
+        used.format(1),
+        twice,
+        gone,
+        gone,
+        "[0.0, 2.0, 4.0, 6.0] False",
+        "[0.0, 2.0, 4.0, 6.0] True",
+    ]
+    starts(lines, twice, *each, *each)
+
+
+def test_programs_whose_parameters_nobody_tells(run: Callable[[str, str], list[str]]) -> None:
+    lines = run(
+        "fragile",
+        """
+        program = pjrt.Program("\\n".join(["tiny 1", "name sum", *ADD, ""]).encode(), format="tiny")
+        executable = client.compile(program, pjrt.CompileOptions(num_replicas=2))
+        rows = [[client.buffer_from_host(X, device=device) for _ in range(2)] for device in client.devices]
+        refused(
+            lambda: executable.execute([rows[1], rows[0]]),
+            lambda: executable.execute([rows[0][:1], rows[1][:1]]),
+        )
+        print([np.asarray(row[0]).tolist() for row in executable.execute(rows)])
+        """,
+    )
+    starts(
+        lines,
+        "INVALID_ARGUMENT: argument 0 of device 0 must be on TinyDevice(id=0), found a buffer on TinyDevice(id=1)",
+        "INVALID_ARGUMENT: the program 'sum' takes 2 arguments, found 1",
+        "[[0.0, 2.0, 4.0, 6.0], [0.0, 2.0, 4.0, 6.0]]",
+    )
+
+
 def test_ranges_are_checked_before_the_call(run: Callable[[str, str], list[str]]) -> None:
     lines = run(
         "fragile",

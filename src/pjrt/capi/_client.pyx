@@ -161,7 +161,8 @@ cdef class ClientCore(ClientScope):
                 self.call(SLOT_PJRT_Client_Compile, &args)
         except PjrtError as error:
             raise doubted(error, ready, doubt)
-        return new_loaded_executable(self, args.executable)
+        # The parameters of a program that is cut into parts are known only where the plugin reports them.
+        return new_loaded_executable(self, args.executable, ready if chosen.partitioning.num_partitions == 1 else None)
 
     def load(self, executable, options=None):
         cdef PJRT_Client_Load_Args args
@@ -183,7 +184,7 @@ cdef class ClientCore(ClientScope):
             self.call(SLOT_PJRT_Client_Load, &args)
         finally:
             (<ExecutableCore>executable).let_go()
-        return new_loaded_executable(self, args.loaded_executable)
+        return new_loaded_executable(self, args.loaded_executable, None)
 
     def deserialize(self, serialized, options=None):
         cdef PJRT_Executable_DeserializeAndLoad_Args args
@@ -198,7 +199,7 @@ cdef class ClientCore(ClientScope):
             args.overridden_serialized_compile_options = overridden
             args.overridden_serialized_compile_options_size = len(overridden)
         self.call(SLOT_PJRT_Executable_DeserializeAndLoad, &args)
-        return new_loaded_executable(self, args.loaded_executable)
+        return new_loaded_executable(self, args.loaded_executable, None)
 
     def create_execute_context(self):
         return new_context(self)

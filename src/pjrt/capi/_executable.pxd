@@ -7,5 +7,5 @@ cdef class ExecutableCore(Handle):
 
 
 cdef object new_executable(Scope scope, str platform, PJRT_Executable *native)
-cdef object new_loaded_executable(ClientScope scope, PJRT_LoadedExecutable *native)
+cdef object new_loaded_executable(ClientScope scope, PJRT_LoadedExecutable *native, object source)
 cdef object new_context(ClientScope scope)

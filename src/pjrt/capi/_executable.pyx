@@ -8,17 +8,20 @@ import logging
 
 cimport cython
 from cpython.bytes cimport PyBytes_FromStringAndSize
+from cpython.object cimport PyObject, PyTypeObject
 from libc.stdint cimport int64_t
 from libc.stdlib cimport free, malloc
-from libc.string cimport memcpy, memset
+from libc.string cimport memcmp, memcpy, memset
 
 from pjrt.capi._api cimport address as checked
 from pjrt.capi._api cimport (
     Block, blob, count, deleter_t, element_type, encoded, function_t, gate_enter, gate_leave, int64_block, read_int64s,
     read_shape, start, text, whole
 )
-from pjrt.capi._buffer cimport BufferCore, new_buffer
-from pjrt.capi._device cimport native_device, output_layouts, parameter_layouts
+from pjrt.capi._buffer cimport GONE, PERHAPS_GONE, BufferCore, new_buffer
+from pjrt.capi._device cimport (
+    addressable_device, native_device, native_memory, output_layouts, parameter_layouts
+)
 from pjrt.abi.generated.declarations cimport *
 from pjrt.capi._scope cimport (
     ClientScope, ClosableHandle, Constant, Getter, Handle, HostMemory, Pin, Scope, eager_future, lazy_future
@@ -32,12 +35,20 @@ from pjrt.api.compile_options import CompileOptions, DeviceAssignment
 from pjrt.api.errors import (
     FailedPreconditionError, InternalError, InvalidArgumentError, PjrtError, UnimplementedError, from_author
 )
+from pjrt.api.element_type import ElementType
 from pjrt.api.executable import CompiledMemoryStats, Executable
 from pjrt.api.loaded_executable import ExecuteContext, ExecuteOptions, LoadedExecutable
 from pjrt.api.program import Program
-from pjrt.capi._program import parameters_of
+from pjrt.api.shape_spec import format_shape
+from pjrt.capi._buffer import PluginBuffer
+from pjrt.capi._program import expected_parameters, parameters_of
 from pjrt.capi._scope import documented
 
+cdef extern from "Python.h":
+    PyObject *PyList_GET_ITEM(object row, Py_ssize_t index)
+    PyTypeObject *Py_TYPE(PyObject *thing)
+
+_DEFAULT_MEMORY, _ORDINARY_MEMORY = "device", "unpinned_host"
 cdef size_t _LARGEST_PROGRAM = <size_t>1 << 36
 cdef Getter _COST_ANALYSIS = Getter("PJRT_Executable_GetCostAnalysis")  # Executable.cost_analysis
 cdef Getter _SERIALIZED = Getter("PJRT_Executable_Serialize")  # Executable.serialize
@@ -257,6 +268,173 @@ cdef enum:
     FEW = 32  # pointers that fit the stack; more are allocated
     MOST_RESULTS = 1 << 24
 
+cdef PyTypeObject *_BUFFER_TYPE = <PyTypeObject *>PluginBuffer
+
+
+# What arguments must be. Vendors' plugins end the process, or read memory that is not theirs, over arguments that no
+# framework sends. A buffer keeps what it was found to be, so that the check before a call is one comparison an argument.
+
+cdef class ArgumentKind:
+    """The type, shape and place of an argument or a result: one object for each in a client, as long as that lives.
+
+    What is not known, or need not be asked because there is one of it, is not checked: a type of −1, a null place.
+    """
+
+    cdef int element_type
+    cdef tuple shape
+    cdef Block dims
+    cdef object device
+    cdef PJRT_Device *native_device
+    cdef PJRT_Memory *memory
+    cdef object memory_space
+
+    @staticmethod
+    cdef ArgumentKind of(ClientScope scope, spec, device, memory_space):
+        """Return the client's one kind of arguments of a type, shape and place; each may be ``None``."""
+        cdef ArgumentKind kind = ArgumentKind.__new__(ArgumentKind)
+        kind.element_type, kind.shape = (-1, ()) if spec is None else spec
+        kind.dims = int64_block(kind.shape)
+        kind.device = device
+        kind.native_device = native_device(scope, device)
+        kind.memory_space = memory_space
+        kind.memory = native_memory(scope, memory_space)
+        return scope.kinds.setdefault((kind.element_type, kind.shape, device, memory_space), kind)
+
+    cdef int check(self, BufferCore buffer, size_t row, size_t position) except -1:
+        """Raise an error unless a buffer of the client is of this kind.
+
+        Raises:
+            InvalidArgumentError: it is of another type, shape, device or memory space.
+        """
+        if self.element_type >= 0 and not self._is_array(buffer):
+            raise InvalidArgumentError(
+                f"argument {position} of device {row} must be {format_shape(ElementType(self.element_type), self.shape)}, "
+                f"found a buffer of {format_shape(buffer.element_type, buffer.shape)}; convert it, or compile the "
+                "program for it"
+            )
+        if self.native_device != NULL and not self._is_here(buffer):
+            raise InvalidArgumentError(
+                f"argument {position} of device {row} must be on {self.device}, found a buffer on {buffer.device}; copy "
+                "it with buffer.copy_to"
+            )
+        if self.memory != NULL and not self._is_in_memory(buffer):
+            raise InvalidArgumentError(
+                f"argument {position} of device {row} must be in the memory {self.memory_space}, found a buffer in "
+                f"{buffer.memory_space}; copy it with buffer.copy_to"
+            )
+        return 0
+
+    # Each asks the plugin. What that does not tell is not checked.
+
+    cdef bint _is_array(self, BufferCore buffer) except -1:
+        cdef PJRT_Buffer_ElementType_Args element
+        cdef PJRT_Buffer_Dimensions_Args dimensions
+        cdef size_t rank = len(self.shape)
+        start(&element, PJRT_Buffer_ElementType_Args_STRUCT_SIZE)
+        start(&dimensions, PJRT_Buffer_Dimensions_Args_STRUCT_SIZE)
+        element.buffer = dimensions.buffer = <PJRT_Buffer *>buffer.native
+        try:
+            Handle.call(buffer, SLOT_PJRT_Buffer_ElementType, &element)
+            Handle.call(buffer, SLOT_PJRT_Buffer_Dimensions, &dimensions)
+        except PjrtError:
+            return True
+        return <int>element.type == self.element_type and dimensions.num_dims == rank and (
+            rank == 0 or memcmp(dimensions.dims, self.dims.data, rank * sizeof(int64_t)) == 0
+        )
+
+    cdef bint _is_here(self, BufferCore buffer) except -1:
+        cdef PJRT_Buffer_Device_Args args
+        start(&args, PJRT_Buffer_Device_Args_STRUCT_SIZE)
+        args.buffer = <PJRT_Buffer *>buffer.native
+        try:
+            Handle.call(buffer, SLOT_PJRT_Buffer_Device, &args)
+            return args.device == self.native_device or self.device in buffer.memory_space.devices
+        except PjrtError:
+            return True
+
+    cdef bint _is_in_memory(self, BufferCore buffer) except -1:
+        cdef PJRT_Buffer_Memory_Args args
+        start(&args, PJRT_Buffer_Memory_Args_STRUCT_SIZE)
+        args.buffer = <PJRT_Buffer *>buffer.native
+        try:
+            Handle.call(buffer, SLOT_PJRT_Buffer_Memory, &args)
+            # Compilers for the host take no notice of this kind, and report "device" in its place.
+            return args.memory == self.memory or buffer.memory_space.kind == _ORDINARY_MEMORY
+        except PjrtError:
+            return True
+
+
+cdef class DeviceKinds:
+    """The kinds of an executable's arguments and results on one device, as addresses; the client keeps them."""
+
+    cdef object device
+    cdef size_t any_argument
+    cdef Block arguments  # None where the parameters are not known
+    cdef Block results  # None where the results are not known
+
+
+cdef class Places:
+    """Numbers of arguments."""
+
+    cdef Block block
+    cdef size_t *numbers
+    cdef size_t size
+
+    @staticmethod
+    cdef Places of(numbers):
+        cdef Places places = Places.__new__(Places)
+        places.block = int64_block(numbers)
+        places.numbers = <size_t *>places.block.data
+        places.size = len(numbers)
+        return places
+
+
+cdef class Expected:
+    """What a program takes and gives, as far as it is known; one object, so that threads see all of it or nothing."""
+
+    cdef Py_ssize_t num_parameters  # -1 where it is not known
+    cdef list parameters  # element type and shape of each, or None
+    cdef list results
+    cdef tuple parameter_kinds
+    cdef tuple result_kinds
+    cdef Places donated
+    cdef dict by_device
+
+    cdef DeviceKinds on(self, ClientScope scope, device):
+        """Return the kinds of the arguments on a device, which is one that the program runs on."""
+        cdef DeviceKinds kinds = DeviceKinds.__new__(DeviceKinds)
+        kinds.device = device
+        kinds.any_argument = (<size_t *>_addresses(scope, [None], [None], device).data)[0]
+        if self.parameters is not None:
+            kinds.arguments = _addresses(scope, self.parameters, self.parameter_kinds, device)
+        if self.results is not None:
+            kinds.results = _addresses(scope, self.results, self.result_kinds, device)
+        return self.by_device.setdefault(device, kinds)
+
+
+cdef Block _addresses(ClientScope scope, list specs, kinds, device):
+    """Return the addresses of kinds for a device."""
+    cdef Block block = Block.of(len(specs) * sizeof(size_t))
+    cdef size_t index = 0
+    spaces = {space.kind: space for space in device.memory_spaces} if any(kinds) else {}
+    only = None if len(scope.devices) == 1 else device
+    for spec, name in zip(specs, kinds):
+        space = spaces.get(name) if len(spaces) > 1 else None
+        if name == _ORDINARY_MEMORY or (name == _DEFAULT_MEMORY and space is not device.default_memory_space):
+            space = None  # a compiler calls the default "device", and the device may not
+        kind = ArgumentKind.of(scope, spec, only, space)
+        (<size_t *>block.data)[index] = <size_t><PyObject *>kind
+        index += 1
+    return block
+
+
+cdef inline PJRT_Buffer *_known(PyObject *argument, size_t kind) noexcept:
+    """Return the pointer for an argument that was found to be of a kind, and is not closed; otherwise null."""
+    if Py_TYPE(argument) == _BUFFER_TYPE and (<BufferCore>argument).standing == kind:
+        return <PJRT_Buffer *>(<BufferCore>argument).native
+    return NULL
+
+
 cdef Getter _DEVICES = Getter("PJRT_LoadedExecutable_AddressableDevices")  # LoadedExecutable.addressable_devices
 cdef Getter _ASSIGNMENT = Getter("PJRT_LoadedExecutable_GetDeviceAssignment")  # LoadedExecutable.device_assignment
 cdef Getter _LOADED_FINGERPRINT = Getter("PJRT_LoadedExecutable_Fingerprint", binary=True)  # LoadedExecutable.fingerprint
@@ -270,6 +448,11 @@ cdef class LoadedExecutableCore(Handle):
     cdef size_t outputs
     cdef tuple _devices
     cdef bint gone
+    # Of its arguments: set once, before the first run and after it.
+    cdef object source
+    cdef Expected expected
+    cdef DeviceKinds only_kinds
+    cdef Places donated
 
     @property
     def client(self):
@@ -389,6 +572,7 @@ cdef class LoadedExecutableCore(Handle):
         cdef size_t needed = num_devices * (num_args + self.outputs + 3)
         cdef Block many
         cdef ExecuteCall call = None
+        cdef DeviceKinds kinds
         if self.gone:
             raise FailedPreconditionError("the executable was deleted; compile it again")
         if futures is not None:
@@ -397,14 +581,24 @@ cdef class LoadedExecutableCore(Handle):
             many = Block.of(needed * sizeof(void *))
             pointers = <void **>many.data
         memset(pointers, 0, needed * sizeof(void *))
-        self._lay_out(&args, pointers, arguments, num_devices, num_args)
+        if self.expected is None:
+            self._read_program()
+        if self.expected.num_parameters != <Py_ssize_t>num_args and self.expected.num_parameters >= 0 and num_devices:
+            raise InvalidArgumentError(
+                f"the program {self.name!r} takes {self.expected.num_parameters} arguments, found {num_args}"
+            )
+        kinds = self.only_kinds
+        if kinds is not None and kinds.device is not device:
+            kinds = None
+        if options is not None:
+            call = execute_call(scope, options, num_devices, num_args)
+        self._lay_out(&args, pointers, arguments, num_devices, num_args, device, options, kinds)
         args.executable = <PJRT_LoadedExecutable *>self.use()
         args.execute_device = native_device(scope, device)
-        if options is None:
+        if call is None:
             start(&defaults, PJRT_ExecuteOptions_STRUCT_SIZE)
             args.options = &defaults
         else:
-            call = execute_call(scope, options, num_devices)
             args.options = &call.options
         if futures is None and (call is None or not call.outlives):
             args.device_complete_events = NULL
@@ -412,9 +606,80 @@ cdef class LoadedExecutableCore(Handle):
             self.call(SLOT_PJRT_LoadedExecutable_Execute, &args)  # LoadedExecutable.execute
         except PjrtError as error:
             raise _explained(error, arguments)
+        if self.donated is None and (options is None or not options.non_donatable_input_indices):
+            self._watch_donation(arguments, num_args)
         if args.device_complete_events != NULL:
             self._give_futures(args.device_complete_events, num_devices, call, futures)
-        return self._take_outputs(args.output_lists, num_devices)
+        return self._take_outputs(args.output_lists, num_devices, device, kinds)
+
+    def _read_program(self):
+        """Read what the program takes and gives: from the program itself, and from what the plugin reports."""
+        cdef Expected expected = Expected.__new__(Expected)
+        with cython.critical_section(self):
+            source = self.source
+        read = expected_parameters(source, self.executable)
+        parameter_kinds = _told(self.executable, "parameter_memory_kinds")
+        result_kinds = None if parameter_kinds is None else _told(self.executable, "output_memory_kinds")
+        types, shapes = _told(self.executable, "output_element_types"), _told(self.executable, "output_shapes")
+        expected.parameters, donated = (None, ()) if read is None else read
+        if expected.parameters is None and parameter_kinds is not None:
+            expected.parameters = [None] * len(parameter_kinds)
+        if types is not None and shapes is not None and len(types) == len(shapes) == <Py_ssize_t>self.outputs:
+            expected.results = [(int(kind), shape) for kind, shape in zip(types, shapes)]
+        expected.num_parameters = -1 if expected.parameters is None else len(expected.parameters)
+        expected.parameter_kinds = _as_many(parameter_kinds, expected.parameters)
+        expected.result_kinds = _as_many(result_kinds, expected.results)
+        expected.donated = Places.of(donated)
+        expected.by_device = {}
+        with cython.critical_section(self):
+            if self.expected is None:
+                self.expected = expected
+                self.source = None
+
+    cdef DeviceKinds _kinds_on(self, device, size_t row):
+        """Return the kinds of the arguments on a device; on that of a row where it is ``None``.
+
+        Raises:
+            InvalidArgumentError: the program does not run on the device.
+        """
+        cdef DeviceKinds kinds
+        if device is None:
+            device = self._devices[row]
+        kinds = self.expected.by_device.get(device)
+        return self._new_kinds(device) if kinds is None else kinds
+
+    cdef DeviceKinds _new_kinds(self, device):
+        cdef DeviceKinds kinds
+        devices = self.addressable_devices
+        if devices and device not in devices:
+            raise InvalidArgumentError(
+                f"the program {self.name!r} was not compiled for {device}; it runs on {', '.join(map(str, devices))}"
+            )
+        addressable_device(<ClientScope>self.scope, device)
+        kinds = self.expected.on(<ClientScope>self.scope, device)
+        if len(devices) == 1:
+            with cython.critical_section(self):
+                if self.only_kinds is None:
+                    self.only_kinds = kinds
+        return kinds
+
+    cdef int _watch_donation(self, list arguments, size_t num_args) except -1:
+        """See, after the first run, which arguments the plugin took: programs need not tell."""
+        cdef size_t position
+        cdef BufferCore buffer
+        cdef Places known = self.expected.donated
+        taken = {known.numbers[position] for position in range(known.size)}
+        for row in arguments:
+            for position in range(num_args):
+                buffer = <BufferCore>row[position]
+                # What is gone already, another thread has deleted meanwhile.
+                if position not in taken and buffer.standing != GONE and buffer.was_taken():
+                    taken.add(position)
+                    buffer.standing = PERHAPS_GONE
+        with cython.critical_section(self):
+            if self.donated is None:
+                self.donated = Places.of(sorted(taken))
+        return 0
 
     cdef int _lay_out(
         self,
@@ -422,19 +687,38 @@ cdef class LoadedExecutableCore(Handle):
         void **pointers,
         list arguments,
         size_t num_devices,
-        size_t num_args
+        size_t num_args,
+        device,
+        options,
+        DeviceKinds kinds
     ) except -1:
         """Fill in the pointers: argument lists, output lists, events; then the arguments, and room for the outputs."""
         cdef PJRT_Buffer ***argument_lists = <PJRT_Buffer ***>pointers
         cdef PJRT_Buffer ***output_lists = argument_lists + num_devices
         cdef PJRT_Buffer **next_pointer = <PJRT_Buffer **>(pointers + 3 * num_devices)
-        cdef size_t index, position
+        cdef size_t index, place, position
+        cdef size_t *expected
+        cdef bint each = kinds is None
+        cdef Places donated = self.expected.donated if self.donated is None else self.donated
         cdef list row
         for index in range(num_devices):
             argument_lists[index] = next_pointer
             row = <list>arguments[index]
+            if each:
+                kinds = self._kinds_on(device, index)
+            expected = NULL if kinds.arguments is None else <size_t *>kinds.arguments.data
+            for place in range(donated.size):  # before the others: a buffer that is met again is found to be marked
+                position = donated.numbers[place]
+                if options is None or position not in options.non_donatable_input_indices:
+                    next_pointer[position] = self._argument(row, kinds, index, position, next_pointer, num_args)
+                    (<BufferCore>PyList_GET_ITEM(row, position)).standing = PERHAPS_GONE
             for position in range(num_args):
-                next_pointer[position] = self._argument(row[position], index, position)
+                if next_pointer[position] == NULL:
+                    next_pointer[position] = _known(
+                        PyList_GET_ITEM(row, position), kinds.any_argument if expected == NULL else expected[position]
+                    )
+                    if next_pointer[position] == NULL:
+                        next_pointer[position] = self._argument(row, kinds, index, position, next_pointer, num_args)
             next_pointer += num_args
         for index in range(num_devices):
             output_lists[index] = next_pointer
@@ -447,14 +731,40 @@ cdef class LoadedExecutableCore(Handle):
         args.device_complete_events = <PJRT_Event **>(pointers + 2 * num_devices)
         return 0
 
-    cdef PJRT_Buffer *_argument(self, argument, size_t device, size_t position) except NULL:
+    cdef PJRT_Buffer *_argument(
+        self, list row, DeviceKinds kinds, size_t device, size_t position, PJRT_Buffer **others, size_t num_args
+    ) except NULL:
+        """Return the pointer for an argument, checked."""
+        cdef BufferCore buffer
+        cdef size_t other, kind = kinds.any_argument
+        cdef object argument = row[position]
+        if kinds.arguments is not None:
+            kind = (<size_t *>kinds.arguments.data)[position]
+        if _known(<PyObject *>argument, kind) != NULL:
+            return _known(<PyObject *>argument, kind)
         if not isinstance(argument, BufferCore) or (<BufferCore>argument).scope is not self.scope:
             raise InvalidArgumentError(
                 f"argument {position} of device {device} must be a buffer of this executable's client, found "
                 f"{argument!r}; "
                 "client.buffer_from_host makes one"
             )
-        return <PJRT_Buffer *>(<BufferCore>argument).use()
+        buffer = <BufferCore>argument
+        buffer.use()
+        if buffer.is_gone():
+            raise FailedPreconditionError(
+                f"argument {position} of device {device} was deleted or donated; make a new buffer"
+            )
+        for other in range(num_args if buffer.standing == PERHAPS_GONE else 0):
+            if others[other] == buffer.native:
+                raise InvalidArgumentError(
+                    f"argument {position} of device {device} is the same buffer as argument {other}, and the program "
+                    "donates it; copy it, or name it in ExecuteOptions.non_donatable_input_indices"
+                )
+        if buffer.standing != kind:
+            (<ArgumentKind><PyObject *>kind).check(buffer, device, position)
+            if buffer.standing != GONE:  # as it is where another thread has deleted it meanwhile
+                buffer.standing = kind
+        return <PJRT_Buffer *>buffer.native
 
     cdef int _give_futures(self, PJRT_Event **events, size_t num_devices, ExecuteCall call, futures) except -1:
         cdef size_t index
@@ -467,17 +777,25 @@ cdef class LoadedExecutableCore(Handle):
                 futures.append(future)
         return 0
 
-    cdef list _take_outputs(self, PJRT_Buffer **const *lists, size_t num_devices):
-        cdef size_t device, index
+    cdef list _take_outputs(self, PJRT_Buffer **const *lists, size_t num_devices, device, DeviceKinds kinds):
+        cdef size_t number, index
+        cdef size_t *results
         cdef list row, rows = []
+        cdef bint each = kinds is None
         missing = False
-        for device in range(num_devices):
+        for number in range(num_devices):
             row = []
+            if each:
+                kinds = self._kinds_on(device, number)
+            results = NULL if kinds.results is None else <size_t *>kinds.results.data
             for index in range(self.outputs):
-                if lists[device][index] == NULL:
+                if lists[number][index] == NULL:
                     missing = True
-                else:
-                    row.append(new_buffer(<ClientScope>self.scope, lists[device][index]))
+                    continue
+                buffer = new_buffer(<ClientScope>self.scope, lists[number][index])
+                if results != NULL:
+                    (<BufferCore>buffer).standing = results[index]
+                row.append(buffer)
             rows.append(row)
         if missing:
             raise InternalError(
@@ -556,8 +874,27 @@ class PluginLoadedExecutable(LoadedExecutableCore, LoadedExecutable):
     metadata = _of_executable("metadata")
 
 
-cdef object new_loaded_executable(ClientScope scope, PJRT_LoadedExecutable *native):
-    """Return a loaded executable that the plugin made, and take it over."""
+cdef object _told(executable, str name):
+    """Return what a plugin reports of an executable, or ``None`` where it does not."""
+    try:
+        return getattr(executable, name)
+    except PjrtError:
+        return None
+
+
+cdef tuple _as_many(kinds, specs):
+    """Return the kinds of memory of parameters or results; ``None`` for each where they are not known."""
+    if specs is None or kinds is None or len(kinds) != len(specs):
+        return (None,) * len(specs or ())
+    return tuple(kinds)
+
+
+cdef object new_loaded_executable(ClientScope scope, PJRT_LoadedExecutable *native, source):
+    """Return a loaded executable that the plugin made, and take it over.
+
+    Args:
+        source: the program that was compiled, or ``None`` if its parameters are not those on a device.
+    """
     if native == NULL:
         raise InternalError("the plugin gave no executable where one was expected; report it to its vendor")
     executable = PluginLoadedExecutable()
@@ -571,6 +908,7 @@ cdef object new_loaded_executable(ClientScope scope, PJRT_LoadedExecutable *nati
             "vendor"
         )
     (<LoadedExecutableCore>executable).outputs = number
+    (<LoadedExecutableCore>executable).source = source
     return executable
 
 
@@ -611,7 +949,7 @@ cdef class ExecuteCall:
             self.held.let_go()
 
 
-cdef ExecuteCall execute_call(ClientScope scope, options, size_t num_devices):
+cdef ExecuteCall execute_call(ClientScope scope, options, size_t num_devices, size_t num_args):
     """Return the options for a call."""
     cdef ExecuteCall call = ExecuteCall.__new__(ExecuteCall)
     cdef bytes location
@@ -621,6 +959,11 @@ cdef ExecuteCall execute_call(ClientScope scope, options, size_t num_devices):
     call.options.launch_id = <int>whole(options.launch_id, "a launch id as a whole number", 32)
     call.options.use_major_to_minor_data_layout_for_callbacks = options.use_major_to_minor_data_layout_for_callbacks
     if options.non_donatable_input_indices:
+        strangers = [index for index in options.non_donatable_input_indices if not 0 <= index < num_args]
+        if strangers:
+            raise InvalidArgumentError(
+                f"ExecuteOptions.non_donatable_input_indices names {strangers}, there are {num_args} arguments"
+            )
         indices = int64_block(sorted(options.non_donatable_input_indices))
         call.keep.append(indices)
         call.options.non_donatable_input_indices = <int64_t *>(<Block>indices).data

@@ -12,10 +12,11 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pjrt.api.device import Attributes
+from pjrt.api.element_type import ElementType
 from pjrt.api.errors import FailedPreconditionError, InvalidArgumentError, PjrtError, UnimplementedError
 from pjrt.api.executable import Executable
 from pjrt.api.program import AnyProgram, Program, ProgramFormat
-from pjrt.api.shape_spec import Shapes
+from pjrt.api.shape_spec import Shapes, ShapeSpec
 
 if TYPE_CHECKING:
     from pjrt.stablehlo.hlo_parameters import HloParameter
@@ -101,6 +102,52 @@ def parameters_of(executable: Executable) -> Sequence[HloParameter]:
         for argument, spec in zip(signature.arguments, specs, strict=True)
         if spec is not None
     ]
+
+
+_LARGEST_READ = 64 << 20
+"""The most bytes of a program that are read for the sake of a check of arguments."""
+
+
+def expected_parameters(
+    source: Program | None, executable: Executable
+) -> tuple[list[tuple[int, tuple[int, ...]] | None], tuple[int, ...]] | None:
+    """Return what arguments an executable takes on a device, or ``None`` if that is not known.
+
+    Args:
+        source: the program that was compiled; without it the optimized program is asked, where it is HLO: a compiler's
+            own dialect need not have the types of the arguments.
+        executable: the executable.
+
+    Returns:
+        The element type and shape of each parameter, ``None`` where any value may stand; and the numbers of those that
+        the program says it donates.
+    """
+    from pjrt import stablehlo
+    from pjrt.stablehlo.hlo_parameters import hlo_parameters
+    from pjrt.stablehlo.signatures import shape_spec
+    from pjrt.stablehlo.types import TensorType, TokenType
+
+    try:
+        program = executable.optimized_program() if source is None else source
+        if len(program.code) > _LARGEST_READ:
+            return None
+        if program.format in (ProgramFormat.HLO, ProgramFormat.HLO_WITH_CONFIG):
+            return [_expected(parameter.spec) for parameter in hlo_parameters(program)], ()
+        if program.format != ProgramFormat.MLIR or source is None:
+            return None
+        arguments = stablehlo.signature(program, trusted=True).arguments
+    except PjrtError:
+        return None
+    if not all(isinstance(argument.type, (TensorType, TokenType)) for argument in arguments):
+        return None  # a tuple is taken apart
+    donated = (number for number, each in enumerate(arguments) if each.is_donor or each.aliases_output is not None)
+    return [_expected(shape_spec(argument.type)) for argument in arguments], tuple(donated)
+
+
+def _expected(spec: ShapeSpec | None) -> tuple[int, tuple[int, ...]] | None:
+    if spec is None or spec.element_type is ElementType.TOKEN:  # frameworks give an empty array for a token
+        return None
+    return int(spec.element_type), spec.shape
 
 
 # FFI handlers as the addresses that plugins take: of compiled handlers, and of Python functions.

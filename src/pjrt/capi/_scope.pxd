@@ -56,6 +56,7 @@ cdef class ClientScope(Scope):
     cdef str platform
     cdef dict devices_by_address
     cdef dict memories_by_address
+    cdef dict kinds
     cdef object options
 
     cdef object device_at(self, PJRT_Device *native)

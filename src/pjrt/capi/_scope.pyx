@@ -129,11 +129,12 @@ cdef class Scope(Native):
 
 @cython.no_gc_clear
 cdef class ClientScope(Scope):
-    """The scope of a client, with its devices and memories by their address."""
+    """The scope of a client, with its devices and memories by their address, and the kinds of arguments of programs."""
 
     def __cinit__(self):
         self.devices_by_address = {}
         self.memories_by_address = {}
+        self.kinds = {}
 
     cdef object device_at(self, PJRT_Device *native):
         """Return the device behind a pointer of the plugin: the same object each time."""
