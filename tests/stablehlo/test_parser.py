@@ -307,13 +307,14 @@ def test_constants_that_are_resources(name: str, is_bytecode: bool) -> None:
     assert value.tobytes() == expected.tobytes()
 
 
-def test_a_resource_of_another_size_is_refused() -> None:
-    code = """func.func public @main() -> tensor<3xf32> {
-  %0 = stablehlo.constant dense_resource<w> : tensor<3xf32>
-  return %0 : tensor<3xf32>
-}
-{-# dialect_resources: { builtin: { w: "0x040000000000803F" } } #-}"""
-    with pytest.raises(InvalidArgumentError, match=r"expected 12 bytes in the resource w .* found 4"):
+@pytest.mark.parametrize(("element", "expected"), [("f32", 12), ("f6E3M2FN", 3), ("i4", 3), ("i1", 3)])
+def test_a_resource_of_another_size_is_refused(element: str, expected: int) -> None:
+    code = f"""func.func public @main() -> tensor<3x{element}> {{
+  %0 = stablehlo.constant dense_resource<w> : tensor<3x{element}>
+  return %0 : tensor<3x{element}>
+}}
+{{-# dialect_resources: {{ builtin: {{ w: "0x040000000000803F" }} }} #-}}"""
+    with pytest.raises(InvalidArgumentError, match=rf"expected {expected} bytes in the resource w .* found 4"):
         parse(code)
 
 

@@ -139,8 +139,13 @@ ALL_TO_ALL = """func.func @main(%%x: tensor<4x4xf32>) {
         ALL_TO_ALL % ("stablehlo.all_to\\5Fall", "0 x 2"),
         "#m = affine_map<(d0) -> (" + "-" * 100_000 + "d0)>\nmodule {}",
         "#m = affine_map<(d0) -> (" + "d0 + " * 200_000 + "d0)>\nmodule {}",
+        'module {}\n{-# dialect_resources: { builtin: { weights: "0x0400',
+        'module {}\n{-# external_resources: { a: { b: "0x04 } } #-}',
     ],
-    ids=["a name that is not UTF-8", "no replica groups", "no replica groups, escaped", "many signs", "many sums"],
+    ids=[
+        *("a name that is not UTF-8", "no replica groups", "no replica groups, escaped", "many signs", "many sums"),
+        *("a resource without an end", "a resource whose end is in the string"),
+    ],
 )
 def test_text_that_crashes_a_parser_is_an_error_however_trusted(text: str) -> None:
     # Newer parsers survive some of it, and refuse it themselves.
@@ -166,6 +171,7 @@ def test_a_dimension_that_no_array_has_is_an_error() -> None:
         ('module @"\\\\FF" {}', False),
         ('module attributes {a.b = "\\08\\FE"} {}', True),
         ("module @plain {}", False),
+        ('module {}\n{-# dialect_resources: { builtin: { w: "0x04000000" } } #-}', False),
     ],
 )
 def test_text_with_strings_that_are_not_utf8_is_delicate(text: str, is_delicate: bool) -> None:

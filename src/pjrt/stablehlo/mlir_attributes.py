@@ -168,8 +168,8 @@ def _dense_text(type_: Any, name: str, digits: str, location: object) -> str:
     element = str(type_.element_type)
     bits, count = 1 if element == "i1" else element_named(element).bits, math.prod(type_.shape)
     data = np.frombuffer(bytes.fromhex(digits), np.uint8)
-    if bits < 8 and data.size != count:  # packed, the first element lowest
-        parts = np.unpackbits(data, bitorder="little").reshape(-1, bits)[:count]
+    if bits < 8 and data.size == -(-count * bits // 8) != count:  # packed, the first element lowest
+        parts = np.unpackbits(data, bitorder="little")[: count * bits].reshape(-1, bits)
         data = np.packbits(parts, axis=1, bitorder="little").reshape(-1)
     expected = count * max(bits, 8) // 8
     if data.size != expected:

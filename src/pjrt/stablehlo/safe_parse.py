@@ -202,11 +202,14 @@ def is_delicate(code: bytes) -> bool:
     That is a string that is not UTF-8, spelled with escapes (the bindings end the process where it is a name or part
     of a diagnostic), an affine map, which StableHLO does not have (its parser recurses without brackets), a dimension
     number that no array has (the parser allocates as many dimensions), an ``all_to_all`` where a type has a size of 0
-    (the verifier divides by the sizes of ``replica_groups``), and VHLO (its conversion takes much for granted).
+    (the verifier divides by the sizes of ``replica_groups``), resources that end within a string (the parser looks for
+    what comes after it), and VHLO (its conversion takes much for granted).
     """
     if b"affine_" in code or b"vhlo." in code or re.search(_SENSELESS_DIMENSION, code):
         return True
     if re.search(_ALL_TO_ALL, code) and re.search(_ZERO_SIZE, code):
+        return True
+    if b"{-#" in code and b'"' in re.sub(_QUOTED, b"", code[code.rfind(b"\n") + 1 :]):
         return True
     return bool(re.search(_HIGH_ESCAPE, code)) and any(not _is_utf8(quoted) for quoted in re.findall(_QUOTED, code))
 
