@@ -216,6 +216,73 @@ def _float(kind: str, *numbers: float) -> np.ndarray:  # type: ignore[type-arg]
     return np.array(numbers).astype(_dtype(kind))
 
 
+def _of(results: str, *lines: str, arguments: str = "") -> str:
+    """Return a program of some lines, of which the last one gives the only result, ``%r``."""
+    return "\n  ".join([f"func.func @main({arguments}) -> {results} {{", *lines, f"return %r : {results} }}"])
+
+
+def _constant(name: str, array: np.ndarray, kind: str) -> str:  # type: ignore[type-arg]
+    shape = "".join(f"{size}x" for size in array.shape)
+    return f"%{name} = stablehlo.constant dense<{_literal(array, kind)}> : tensor<{shape}{kind}>"
+
+
+def _index(kind: str) -> np.ndarray:  # type: ignore[type-arg]
+    """Return the largest index of an unsigned type, the next lower one, and two that are lower still."""
+    last = np.iinfo(_dtype(kind)).max
+    return np.array([[last, last - 1], [last // 2 + 1, 0]], _dtype(kind))
+
+
+def _indexed(operation: str, kind: str, is_constant: bool = True) -> tuple[str, list[np.ndarray]]:  # type: ignore[type-arg]
+    """Return a program with indices beyond those that a signed type of the same width has, and its arguments."""
+    indices, numbers = _index(kind), np.arange(14, dtype="i4").reshape(2, 7)
+    if operation.startswith("dynamic"):
+        indices = indices[0, 0]
+    shape = "2x2x" if indices.ndim else ""
+    text = {
+        "dynamic_slice": f"%r = stablehlo.dynamic_slice %x, %i, %i, sizes = [1, 7] : "
+        f"(tensor<2x7xi32>, tensor<{kind}>, tensor<{kind}>) -> tensor<1x7xi32>",
+        "dynamic_update_slice": f"%r = stablehlo.dynamic_update_slice %x, %u, %i, %i : "
+        f"(tensor<2x7xi32>, tensor<1x2xi32>, tensor<{kind}>, tensor<{kind}>) -> tensor<2x7xi32>",
+        "gather": f'%r = "stablehlo.gather"(%x, %i) <{{dimension_numbers = #stablehlo.gather<offset_dims = [0, 1], '
+        "start_index_map = [0, 1], index_vector_dim = 1>, slice_sizes = array<i64: 1, 1>}> : "
+        f"(tensor<2x7xi32>, tensor<2x2x{kind}>) -> tensor<1x1x2xi32>",
+        "scatter": f'%r = "stablehlo.scatter"(%x, %i, %u) <{{scatter_dimension_numbers = #stablehlo.scatter<'
+        "inserted_window_dims = [0, 1], scatter_dims_to_operand_dims = [0, 1], index_vector_dim = 1>}> ({ "
+        '^bb0(%a: tensor<i32>, %b: tensor<i32>): "stablehlo.return"(%b) : (tensor<i32>) -> () }) : '
+        f"(tensor<2x7xi32>, tensor<2x2x{kind}>, tensor<2xi32>) -> tensor<2x7xi32>",
+    }[operation]
+    updates = np.array([[100, 200]] if operation.startswith("dynamic") else [100, 200], "i4")
+    constants = [_constant("x", numbers, "i32"), _constant("u", updates, "i32")]
+    if is_constant:
+        constants.append(_constant("i", indices, kind))
+    given = "" if is_constant else f"%i: tensor<{shape}{kind}>"
+    program = _of(text.rpartition("-> ")[2], *constants, text, arguments=given)
+    return program, [] if is_constant else [indices]
+
+
+def _computed(operation: str, kind: str, *arrays: np.ndarray, dialect: str = "stablehlo") -> str:  # type: ignore[type-arg]
+    """Return a program of an elementwise operation of constants."""
+    type_ = f"tensor<{'x'.join(map(str, arrays[0].shape))}x{kind}>"
+    lines = [_constant(name, array.astype(_dtype(kind)), kind) for name, array in zip("xyz", arrays, strict=False)]
+    names, types = ", ".join(f"%{name}" for name in "xyz"[: len(arrays)]), ", ".join([type_] * len(arrays))
+    return _of(type_, *lines, f'%r = "{dialect}.{operation}"({names}) : ({types}) -> {type_}')
+
+
+def _convolution(kind: str) -> str:
+    last = 2 ** (_width(kind) - (kind[0] == "i")) - 1
+    one, other = f"tensor<1x3x{kind}>", f"tensor<3x1x{kind}>"
+    return _of(
+        f"tensor<1x1x{kind}>",
+        _constant("x", np.full((1, 3), last, _dtype(kind)), kind),
+        _constant("y", np.array([[3], [2], [7]]), kind),
+        "%r = stablehlo.convolution(%x, %y) dim_numbers = [b, f]x[i, o]->[b, f], window = {} "
+        "{feature_group_count = 1 : i64, batch_group_count = 1 : i64} : "
+        f"({one}, {other}) -> tensor<1x1x{kind}>",
+    )
+
+
+BOOLEANS = [np.array(each) for each in zip(*itertools.product([False, True], repeat=3), strict=True)]
+
 COMPLEX = _unary("bitcast_convert", "2x2xcomplex<f32>", "2xcomplex<f64>")
 
 PROBES: dict[str, Callable[[], tuple[Any, ...]]] = {
@@ -234,6 +301,14 @@ PROBES: dict[str, Callable[[], tuple[Any, ...]]] = {
     "f6": lambda: (_unary("convert", "2xf32", "2xf6E2M3FN"), [_float("f32", 3, 1000)]),
     "e8m0 constants": lambda: (_of_constant("convert", "[0.0, -2.0, 4.0]", "3xf32", "3xf8E8M0FNU"),),
     "e8m0 nan": lambda: (_of_constant("convert", "[0xFF, 0x7F]", "2xf8E8M0FNU", "2xf32"),),
+    "unsigned indices": lambda: (_indexed("dynamic_slice", "ui8")[0],),
+    "boolean sums": lambda: (_computed("add", "i1", *BOOLEANS[:2]),),
+    "boolean clamp": lambda: (_computed("clamp", "i1", *BOOLEANS),),
+    "high product": lambda: (_computed("mulhi", "ui4", np.array([15]), np.array([13]), dialect="chlo"),),
+    "population": lambda: (_computed("popcnt", "i4", np.arange(-8, 8)),),
+    "integer convolution": lambda: (_convolution("i32"),),
+    "narrow division": lambda: (_computed("divide", "f4E2M1FN", np.array([1.0, -2.0]), np.zeros(2)),),
+    "narrow rounding": lambda: (_computed("round_nearest_even", "f8E3M4", np.array([1.5, -0.25])),),
 }
 
 
@@ -310,13 +385,71 @@ def test_programs_without_suspect_operations_are_not_looked_through(monkeypatch:
         raise LookupError("looked through")
 
     monkeypatch.setattr("pjrt.stablehlo.mlir_module.walk", seen)
-    outlined(_unary("convert", "4xf16", "4xi8"))
-    for code in (SCATTER, _unary("convert", "4xf4E2M1FN", "4xi8")):
+    for code in (_unary("convert", "4xf16", "4xi8"), _computed("add", "f32", np.ones(2), np.ones(2)), IN_I32):
+        outlined(code)
+    narrow = _unary("convert", "4xf4E2M1FN", "4xi8"), _computed("add", "i1", *BOOLEANS[:2])
+    for code in (SCATTER, *narrow, _indexed("gather", "ui32")[0]):
         with pytest.raises(LookupError):
             outlined(code)
     outlined(REDUCE % ("", "", "maximum"))
     with pytest.raises(LookupError):
         outlined(REDUCE % ("", "", "maximum"), 2)
+
+
+IN_I32 = """
+func.func @main(%x: tensor<3xf32>, %i: tensor<i32>) -> tensor<2xf32> {
+  %0 = stablehlo.dynamic_slice %x, %i, sizes = [2] : (tensor<3xf32>, tensor<i32>) -> tensor<2xf32>
+  return %0 : tensor<2xf32>
+}"""
+
+
+# Constants, and integers of few bits.
+
+
+@pytest.mark.parametrize("operation", ["dynamic_slice", "dynamic_update_slice", "gather", "scatter"])
+@pytest.mark.parametrize("is_constant", [True, False])
+@pytest.mark.parametrize("kind", ["ui8", "ui16", "ui32", "ui64"])
+def test_unsigned_indices(operation: str, is_constant: bool, kind: str, agree: Callable[..., None]) -> None:
+    program, arguments = _indexed(operation, kind, is_constant)
+    agree(program, arguments)
+
+
+@pytest.mark.parametrize("dialect", ["stablehlo", "chlo"])
+def test_sums_and_bounds_of_booleans(dialect: str, agree: Callable[..., None]) -> None:
+    if dialect == "stablehlo":
+        agree(_computed("add", "i1", *BOOLEANS[:2]))
+        agree(_computed("clamp", "i1", *BOOLEANS))
+        for low, high in itertools.product([False, True], repeat=2):
+            bounds = _constant("l", np.array(low), "i1"), _constant("h", np.array(high), "i1")
+            clamp = "%r = stablehlo.clamp %l, %x, %h : (tensor<i1>, tensor<8xi1>, tensor<i1>) -> tensor<8xi1>"
+            agree(_of("tensor<8xi1>", *bounds, _constant("x", BOOLEANS[0], "i1"), clamp))
+    else:
+        agree(_computed("broadcast_add", "i1", *BOOLEANS[:2], dialect="chlo"))
+
+
+@pytest.mark.parametrize("kind", ["i2", "ui2", "i4", "ui4", "i8", "ui8"])
+def test_high_products_and_populations(kind: str, agree: Callable[..., None]) -> None:
+    low, high = (0, 2 ** _width(kind)) if kind[0] == "u" else (-(2 ** (_width(kind) - 1)), 2 ** (_width(kind) - 1))
+    x, y = np.array(list(itertools.product(range(low, high), repeat=2))[:256]).T
+    agree(_computed("mulhi", kind, x, y, dialect="chlo"))
+    agree(_computed("popcnt", kind, np.arange(low, high)))
+    given = np.arange(low, high).astype(_dtype(kind))
+    agree(_unary("popcnt", f"{given.size}x{kind}", f"{given.size}x{kind}"), [given])
+
+
+@pytest.mark.parametrize("kind", INTEGERS)
+def test_convolutions_of_constant_integers(kind: str, agree: Callable[..., None]) -> None:
+    if _width(kind) >= 8:  # XLA refuses narrower ones, in some forms
+        agree(_convolution(kind))
+
+
+@pytest.mark.parametrize("kind", ["f8E3M4", "f4E2M1FN"])
+@pytest.mark.parametrize("operation", ["divide", "sign", "round_nearest_even", "round_nearest_afz"])
+def test_arithmetic_of_constant_narrow_floats(kind: str, operation: str, agree: Callable[..., None]) -> None:
+    numbers = np.array([0.0, -0.0, 0.5, -0.5, 1.5, -2.5, 3.0, 6.0])
+    pairs = [pair for pair in itertools.product(numbers, repeat=2) if any(pair)]  # not each type has NaN for 0 / 0
+    arrays = [numbers] if operation != "divide" else list(np.array(pairs).T)
+    agree(_computed(operation, kind, *arrays))
 
 
 # Bits.

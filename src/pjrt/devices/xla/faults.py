@@ -20,8 +20,16 @@ if TYPE_CHECKING:
 
 Value = Any
 
-_CONVERTED = re.compile("F4|F6|E8M0")
-"""Element types whose conversions are suspect."""
+_SUSPECT = {
+    "convert": "F4|F6|F8E8M0",
+    **dict.fromkeys(("compare", "top_k"), "F6"),
+    **dict.fromkeys(("add", "clamp"), "PRED"),
+    **dict.fromkeys(("mulhi", "popcnt"), "[SU][24]$"),
+    "convolution": "[SU][0-9]",
+    **dict.fromkeys(("dynamic_slice", "dynamic_update_slice", "gather", "dynamic_gather"), "U[0-9]"),
+    **dict.fromkeys(("divide", "round_nearest_afz", "round_nearest_even", "sign"), "F4|F8E3M4"),
+}
+"""The element types of programs in which operations are suspect that otherwise are not."""
 
 
 class Fault(NamedTuple):
@@ -106,6 +114,29 @@ FAULTS = {
     "f6": Fault("`convert` to floats of six bits", "0 for numbers beyond the range", "refuses it", since=(0, 11)),
     "e8m0 constants": Fault("`convert` of constants that are zero or negative to `f8E8M0FNU`", "numbers", "gives NaN"),
     "e8m0 nan": Fault("`convert` of the constant NaN from `f8E8M0FNU`", "infinity", "gives NaN", (0, 11)),
+    "unsigned indices": Fault(
+        "`dynamic_slice`, `dynamic_update_slice`, `gather` and `scatter` with constant indices that are unsigned and "
+        "in the upper half of their range",
+        "the elements at negative indices",
+        "converts indices to signed ones",
+    ),
+    "boolean sums": Fault("`add` of constant booleans that are both true", "false", "takes `or`"),
+    "boolean clamp": Fault("`clamp` of constant booleans", "others", "takes `and` and `or`"),
+    "high product": Fault("`chlo.mulhi` of integers of four bits and fewer", "0 or -1", "multiplies bytes"),
+    "population": Fault(
+        "`popcnt` of negative numbers of `i2` and `i4`", "the bits of a byte", "counts those of unsigned numbers"
+    ),
+    "integer convolution": Fault(
+        "`convolution` of constant integers",
+        "the ends of the range for numbers beyond it",
+        "leaves it to the processor",
+    ),
+    "narrow division": Fault("`divide` of constants of `f4E2M1FN` by zero", "0", "divides numbers of `f32`"),
+    "narrow rounding": Fault(
+        "`round_nearest_afz`, `round_nearest_even` and `sign` of constants of `f8E3M4` and `f4E2M1FN`",
+        "NaN, and 0 for -0",
+        "computes with `f32`",
+    ),
 }
 """The faults that a program is protected from, in the order of the table."""
 
@@ -128,18 +159,17 @@ def mend(module: Any, num_partitions: int = 1, outline: Outline | None = None) -
     ir = load("mlir.ir", "change programs for XLA's CPU compiler")
     for operation in list(walk(module.operation)):
         dialect, _, name = operation.name.partition(".")
-        mender = _MENDERS.get(name)
+        mender = _MENDERS.get(name.removeprefix("broadcast_"))
         if mender is not None and dialect in ("stablehlo", "mhlo", "chlo"):
             mender(Place(ir, operation, num_partitions))
 
 
 def _is_suspect(outline: Outline, num_partitions: int) -> bool:
-    names = {name.partition(".")[2] for name in outline.operations} & _MENDERS.keys()
+    names = {name.partition(".")[2].removeprefix("broadcast_") for name in outline.operations} & _MENDERS.keys()
     if num_partitions == 1:
         names.discard("reduce")
-    if not any(isinstance(type_, TensorType) and _CONVERTED.search(type_.element.name) for type_ in outline.types):
-        names -= {"compare", "convert", "top_k"}
-    return bool(names)
+    elements = {type_.element.name for type_ in outline.types if isinstance(type_, TensorType)}
+    return any(name not in _SUSPECT or any(re.match(_SUSPECT[name], element) for element in elements) for name in names)
 
 
 def _is_there(fault: str) -> bool:
@@ -323,6 +353,7 @@ def _scatter(place: Place) -> None:
     """
     operation = place.operation
     count = len(operation.results)
+    _sign_indices(place, [count])
     if count == 1:
         if place.num_partitions > 1:
             _reduction(place)
@@ -351,6 +382,30 @@ _WIDTHS = (1, 2, 4, 8, 16, 32, 64)
 def _reduce(place: Place) -> None:
     if place.num_partitions > 1 and len(place.operation.results) == 1:
         _reduction(place)
+
+
+# Indices.
+
+
+def _slice(place: Place) -> None:
+    first = 2 if place.operation.name.endswith("dynamic_update_slice") else 1
+    _sign_indices(place, range(first, len(place.operation.operands)))
+
+
+def _gather(place: Place) -> None:
+    _sign_indices(place, [1])
+
+
+def _sign_indices(place: Place, numbers: Sequence[int]) -> None:
+    """Give signed indices: XLA takes the bits of constant ones for signed integers of the same width."""
+    for number in numbers:
+        index = place.operation.operands[number]
+        element = str(index.type.element_type)
+        if not element.startswith("ui"):
+            continue
+        if element == "ui64":  # no array has as many elements
+            index = place.add("minimum", [index, place.constant(str((1 << 63) - 1), index)], index.type)
+        place.operation.operands[number] = place.cast(index, place.element("i64"), "convert")
 
 
 # Sorts.
@@ -508,9 +563,7 @@ def _convert(place: Place) -> None:
     if source == "f4E2M1FN" and isinstance(result.type.element_type, place.ir.IntegerType):
         place.operation.operands[0] = place.cast(operand, place.element("f32"), "convert")
     elif target == "f4E2M1FN" and source in _WITH_INFINITY:
-        scalar = place.tensor([], element)
-        ends = [place.add("constant", [], scalar, value=f"dense<{end}> : {scalar}") for end in (-6.0, 6.0)]
-        place.operation.operands[0] = place.add("clamp", [ends[0], operand, ends[1]], operand.type)
+        place.operation.operands[0] = _limited(place, operand)
     elif target == "f8E8M0FNU" and _width(element):
         # The bits of floats: XLA takes numbers below the smallest normal one for zero when it compares.
         bits = place.cast(operand, place.element(f"i{_width(element)}")) if _is_float(element) else operand
@@ -522,6 +575,103 @@ def _convert(place: Place) -> None:
         last = place.constant("255", byte)
         nan = place.add("compare", [byte, last], place.like(byte, place.element("i1")), **_compared("EQ"))
         _except_where(place, nan, _infinity(result.type.element_type, nan=True))
+
+
+def _limited(place: Place, value: Value, point: Any = None) -> Value:
+    """Return numbers within the range of f4E2M1FN."""
+    scalar = place.tensor([], value.type.element_type)
+    ends = [place.add("constant", [], scalar, point, value=f"dense<{end}> : {scalar}") for end in (-6.0, 6.0)]
+    return place.add("clamp", [ends[0], value, ends[1]], value.type, point)
+
+
+# Arithmetic of narrow types, and of constants.
+
+
+def _add(place: Place) -> None:
+    """Join booleans: XLA adds those of constants as integers of one bit."""
+    operation = place.operation
+    if str(operation.results[0].type.element_type) == "i1":
+        created = place.ir.Operation.create(
+            operation.name.replace("add", "or"),
+            [operation.results[0].type],
+            list(operation.operands),
+            {name: operation.attributes[name] for name in operation.attributes},
+            loc=operation.location,
+            ip=place.ir.InsertionPoint(operation),
+        )
+        place.replace(created.results[0])
+
+
+def _clamp(place: Place) -> None:
+    operation = place.operation
+    low, value, high = operation.operands
+    if operation.name.startswith("chlo") or str(value.type.element_type) != "i1":
+        return
+
+    def whole(bound: Value) -> Value:
+        if list(bound.type.shape) == list(value.type.shape):
+            return bound
+        return place.add("broadcast_in_dim", [bound], place.like(value, value.type.element_type), **_NO_DIMENSIONS)
+
+    place.replace(place.add("and", [place.add("or", [value, whole(low)], value.type), whole(high)], value.type))
+
+
+_NO_DIMENSIONS = {"broadcast_dimensions": "array<i64>"}
+
+
+def _mulhi(place: Place) -> None:
+    """Multiply bytes, and take the upper half of the bits that the product of the narrow integers has."""
+    x, y = place.operation.operands
+    own = x.type.element_type
+    width = _width(own)
+    if width >= 8:
+        return
+    is_unsigned = str(own).startswith("u")
+    byte = place.element("ui8" if is_unsigned else "i8")
+    both = [place.cast(each, byte, "convert") for each in (x, y)]
+    product = place.add("multiply", both, both[0].type)
+    shift = "shift_right_logical" if is_unsigned else "shift_right_arithmetic"
+    high = place.add(shift, [product, place.constant(str(width), product)], product.type)
+    place.replace(place.cast(high, own, "convert"))
+
+
+def _popcnt(place: Place) -> None:
+    (operand,) = place.operation.operands
+    own = operand.type.element_type
+    if str(own) in ("i2", "i4"):
+        bits = place.cast(operand, place.element(f"u{own}"))
+        place.replace(place.cast(place.add("popcnt", [bits], bits.type), own))
+
+
+def _convolution(place: Place) -> None:
+    """Hide a constant operand of integers: where XLA computes with constants, it keeps the result in the range."""
+    kernel = place.operation.operands[1]
+    if isinstance(kernel.type.element_type, place.ir.IntegerType):
+        place.operation.operands[1] = place.add("optimization_barrier", [kernel], kernel.type)
+
+
+def _in_f32(place: Place) -> None:
+    """Compute with f32 in the place of the narrowest floats: of constants, XLA does so in a type that lacks numbers."""
+    operation = place.operation
+    given = operation.operands[0]
+    if str(given.type.element_type) not in ("f8E3M4", "f4E2M1FN"):
+        return
+    wide = place.element("f32")
+    for number, operand in enumerate(operation.operands):
+        operation.operands[number] = place.cast(operand, wide, "convert")
+
+    def narrow(value: Value, own: Any) -> Value:
+        result = _limited(place, value, place.after) if str(own) == "f4E2M1FN" else value
+        result = place.cast(result, own, "convert", place.after)
+        if not operation.name.endswith("sign"):
+            return result
+        zero = place.constant("0.0", value, point=place.after)
+        is_zero = place.add(
+            "compare", [value, zero], place.like(value, place.element("i1")), place.after, **_compared("EQ")
+        )
+        return place.add("select", [is_zero, given, result], result.type, place.after)  # a zero keeps its sign
+
+    place.retype(operation.results[0], wide, narrow)
 
 
 # Random bits.
@@ -540,15 +690,28 @@ def _rng_bit_generator(place: Place) -> None:
 
 
 _MENDERS: dict[str, Callable[[Place], None]] = {
+    "add": _add,
     "all_reduce": _reduction,
     "bitcast_convert": _bitcast_convert,
+    "clamp": _clamp,
     "compare": _six_bits,
     "convert": _convert,
+    "convolution": _convolution,
+    "divide": _in_f32,
+    "dynamic_gather": _gather,
+    "dynamic_slice": _slice,
+    "dynamic_update_slice": _slice,
+    "gather": _gather,
+    "mulhi": _mulhi,
+    "popcnt": _popcnt,
     "reduce": _reduce,
     "reduce_precision": _reduce_precision,
     "reduce_scatter": _reduction,
     "rng_bit_generator": _rng_bit_generator,
+    "round_nearest_afz": _in_f32,
+    "round_nearest_even": _in_f32,
     "scatter": _scatter,
+    "sign": _in_f32,
     "sort": _sort,
     "top_k": _six_bits,
 }
