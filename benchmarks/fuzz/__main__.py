@@ -1,8 +1,10 @@
 """Fuzz: mutated programs through `inspect` or a compiler, or mutated requests to a server, in processes that may die.
 
 A finding is a program that ends its process, that takes longer than the limit, or that raises anything but an error
-of this package. A seed and a number determine each program, so a run can be continued, and `--show` makes a finding
-again. Of the target ``remote`` a number is a round of a hundred mutated requests.
+of this package. The target ``compare`` makes random programs that are valid, and runs them on `reference` and on `cpu`:
+there a finding is also a result that differs by more than rounding. A seed and a number determine each program, so a
+run can be continued, and `--show` makes a finding again. Of the target ``remote`` a number is a round of a hundred
+mutated requests.
 """
 
 from __future__ import annotations
@@ -19,12 +21,13 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.fuzz.mutations import Mutator
-from benchmarks.fuzz.worker import BARE, REFUSED, REMOTE, TAKEN, TARGETS
+from benchmarks.fuzz.worker import BARE, COMPARE, DIFFERENT, REFUSED, REMOTE, TAKEN, TARGETS
 
 BATCH = 2000
 ROUNDS = 500  # of the target remote
 _KEY = ("seed", "target", "binary")
-_NAMES = {TAKEN: "taken", REFUSED: "refused", BARE: "bare"}
+_NAMES = {TAKEN: "taken", REFUSED: "refused", BARE: "bare", DIFFERENT: "different"}
+_FOUND = {BARE: "bare exception", DIFFERENT: "different results"}
 
 
 def main() -> int:
@@ -32,7 +35,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.fuzz", description=__doc__)
     parser.add_argument("--programs", type=int, default=1_000_000)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--target", choices=[*TARGETS, REMOTE], default="parse")
+    parser.add_argument("--target", choices=[*TARGETS, REMOTE, COMPARE], default="parse")
     parser.add_argument("--workers", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--limit", type=float, default=60.0, help="seconds that one program may take")
     parser.add_argument("--binary", type=float, default=0.1, help="the share of programs that are not text")
@@ -42,6 +45,11 @@ def main() -> int:
     arguments = parser.parse_args()
     if arguments.show is not None and arguments.target == REMOTE:
         raise SystemExit("the requests of a round are printed by: python -m benchmarks.fuzz.worker --target remote ...")
+    if arguments.show is not None and arguments.target == COMPARE:
+        from benchmarks.fuzz.random_programs import RandomProgram  # here: the job itself needs none
+
+        print(RandomProgram(arguments.seed, arguments.show).text)
+        return 0
     if arguments.show is not None:
         sys.stdout.buffer.write(Mutator(arguments.seed, arguments.binary).program(arguments.show))
         return 0
@@ -101,8 +109,8 @@ class Job:
             letters = os.read(worker.pipe, 1 << 16)
             for letter in letters:
                 self._counts[_NAMES[bytes([letter])]] += 1
-                if bytes([letter]) == BARE:
-                    self._found(worker.position, "bare exception")
+                if what := _FOUND.get(bytes([letter])):
+                    self._found(worker.position, what)
                 worker.advance()
             if letters:
                 return
@@ -128,9 +136,9 @@ class Job:
             letter, errors = b"", "it was not done again"
         if letter in (TAKEN, REFUSED):
             self._counts["ended a process where vetting runs it" if letter == REFUSED else "ended a process once"] += 1
-        elif letter == BARE:
-            self._counts["bare"] += 1
-            self._found(worker.position, "bare exception", errors)
+        elif letter in _FOUND:
+            self._counts[_NAMES[letter]] += 1
+            self._found(worker.position, _FOUND[letter], errors)
         else:
             self._counts["crashed" if what.startswith("exit") else "hung"] += 1
             self._found(worker.position, what, errors)

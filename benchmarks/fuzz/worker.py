@@ -1,6 +1,7 @@
 """The process that may die: it tries one program after the other and writes one letter for each to its output.
 
-``o``: accepted. ``r``: refused with a ``PjrtError``. ``b``: any other exception, which is a mistake.
+``o``: accepted. ``r``: refused with a ``PjrtError``. ``b``: any other exception, which is a mistake. ``d``: two devices
+computed different results.
 """
 
 from __future__ import annotations
@@ -12,11 +13,13 @@ import resource
 import sys
 from collections.abc import Callable
 
-from benchmarks.fuzz.mutations import Mutator
-from pjrt import PjrtError, Program, stablehlo
+import numpy as np
 
-TAKEN, REFUSED, BARE = b"o", b"r", b"b"
-REMOTE = "remote"
+from benchmarks.fuzz.mutations import Mutator
+from pjrt import PjrtError, Program, UnimplementedError, stablehlo
+
+TAKEN, REFUSED, BARE, DIFFERENT = b"o", b"r", b"b", b"d"
+REMOTE, COMPARE = "remote", "compare"
 
 
 def main() -> None:
@@ -24,13 +27,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seed", type=int, required=True)
     parser.add_argument("--binary", type=float, required=True)
-    parser.add_argument("--target", choices=[*TARGETS, REMOTE], required=True)
+    parser.add_argument("--target", choices=[*TARGETS, REMOTE, COMPARE], required=True)
     parser.add_argument("--untrusted", action="store_true", help="vet binary programs first, as the commands do")
-    parser.add_argument("--memory", type=int, default=4, help="the most address space that the process may use, in GiB")
+    parser.add_argument("--memory", type=int, default=2, help="the most address space that the process may use, in GiB")
     parser.add_argument("begin", type=int)
     parser.add_argument("end", type=int)
     arguments = parser.parse_args()
-    attempt = _rounds(arguments.seed) if arguments.target == REMOTE else _programs(arguments)
+    makers = {REMOTE: _rounds, COMPARE: _comparisons}
+    attempt = makers.get(arguments.target, _programs)(arguments)
     out = os.dup(1)
     os.dup2(2, 1)  # the output of native code must not be read as letters
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
@@ -48,12 +52,39 @@ def _programs(arguments: argparse.Namespace) -> Callable[[int], bytes]:
     return lambda number: outcome(attempt, mutator.program(number), vetted=arguments.untrusted)
 
 
-def _rounds(seed: int) -> Callable[[int], bytes]:
+def _rounds(arguments: argparse.Namespace) -> Callable[[int], bytes]:
     """Return a function that makes a round of mutated requests by its number."""
     from benchmarks.fuzz.remote import RemoteTarget
 
-    target = RemoteTarget(seed)
+    target = RemoteTarget(arguments.seed)
     return lambda number: BARE if BARE in target.round(number) else TAKEN
+
+
+def _comparisons(arguments: argparse.Namespace) -> Callable[[int], bytes]:
+    """Return a function that runs a random program by its number on `reference` and on `cpu`."""
+    import pjrt
+    from benchmarks.fuzz.random_programs import RandomProgram
+
+    clients = [pjrt.client(device) for device in ("reference", "cpu")]
+
+    def attempt(number: int) -> bytes:
+        program = RandomProgram(arguments.seed, number)
+        try:
+            expected, found = (
+                [np.asarray(result) for result in client.compile(program.text)(*program.arguments)]
+                for client in clients
+            )
+            difference = program.difference(found, expected)
+        except UnimplementedError:  # `cpu` says of some programs that XLA computes them wrongly
+            return REFUSED
+        except Exception as error:
+            print(f"program {number}: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
+            return BARE
+        if difference:
+            print(f"program {number}: {difference}", file=sys.stderr, flush=True)
+        return DIFFERENT if difference else TAKEN
+
+    return attempt
 
 
 def outcome(attempt: Callable[[Program], object], code: bytes, *, vetted: bool) -> bytes:

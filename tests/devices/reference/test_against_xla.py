@@ -8,6 +8,8 @@ where products are rounded to it. Integers, booleans and random bits are equal.
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,7 @@ from pjrt.devices.reference import Evaluator
 from pjrt.devices.reference.core import mlir
 from pjrt.stablehlo.types import TensorType
 
+ROOT = Path(__file__).parents[3]
 PROGRAMS = sorted(Path(__file__).with_name("programs").glob("*.mlir"))
 ULP = float(np.finfo(np.float32).eps)
 TOLERANCE = {"training": 2000 * ULP, "solve": 2000 * ULP, "cholesky": 256 * ULP, "mixed_precision": 4 * 2.0**-8}
@@ -71,3 +74,11 @@ def test_the_same_results(xla: Any, path: Path) -> None:
 
 def test_there_are_programs() -> None:
     assert len(PROGRAMS) >= 20
+
+
+@pytest.mark.full
+def test_random_programs() -> None:
+    """A short part of the fuzzing job that compares the devices."""
+    command = [sys.executable, "-m", "benchmarks.fuzz.worker", "--target=compare", "--seed=1", "--binary=0", "0", "30"]
+    done = subprocess.run(command, capture_output=True, timeout=300, cwd=ROOT, check=False)
+    assert (done.returncode, done.stdout) == (0, b"o" * 30), done.stderr.decode()[-4000:]
