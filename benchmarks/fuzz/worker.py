@@ -8,15 +8,20 @@ from __future__ import annotations
 
 import argparse
 import gc
+import math
 import os
 import resource
 import sys
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from benchmarks.fuzz.mutations import Mutator
 from pjrt import PjrtError, Program, UnimplementedError, stablehlo
+
+if TYPE_CHECKING:
+    import pjrt
 
 TAKEN, REFUSED, BARE, DIFFERENT = b"o", b"r", b"b", b"d"
 REMOTE, COMPARE = "remote", "compare"
@@ -123,9 +128,29 @@ def _compiling(device: str) -> Callable[[], Callable[[Program], object]]:
         import pjrt
 
         client = pjrt.client(device)
-        return lambda program: client.compile(program).delete()
+
+        def attempt(program: Program) -> None:
+            executable = client.compile(program)
+            try:
+                _run(executable, program)
+            finally:
+                executable.delete()
+
+        return attempt
 
     return prepare
+
+
+def _run(executable: pjrt.LoadedExecutable, program: Program) -> None:
+    """Run a program with ones, if it is small; not if it has a loop, which a mutation may have made endless."""
+    specs = executable.parameter_specs
+    sizes = [math.prod(shape) for shape in (*(spec.shape for spec in specs), *executable.output_shapes)]
+    if b"while" not in program.code and sum(sizes) <= _MOST_ELEMENTS and executable.num_replicas == 1:
+        for result in executable(*(np.ones(spec.shape, spec.element_type.dtype) for spec in specs)):
+            np.asarray(result)
+
+
+_MOST_ELEMENTS = 1 << 20
 
 
 TARGETS = {"parse": _parsing, "reference": _compiling("reference"), "cpu": _compiling("cpu")}
