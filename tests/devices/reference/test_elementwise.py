@@ -406,7 +406,10 @@ def test_total_order(run: Any, t: ElementType) -> None:
     patterns = np.arange(1 << t.bits, dtype=np.uint64) if t.bits <= 8 else values(t).view(f"u{width}").astype(np.uint64)
     patterns = np.unique(patterns)
     sign = np.uint64(1 << (t.bits - 1))
-    ordered = np.concatenate([patterns[patterns >= sign][::-1], patterns[patterns < sign]])
+    negative = patterns[patterns >= sign][::-1]
+    if t.name.endswith("FNUZ"):  # NaN has the bits of -0, and is the least
+        negative = np.roll(negative, 1)
+    ordered = np.concatenate([negative, patterns[patterns < sign]])
     ordered = ordered.astype(f"u{width}").view(t.dtype)
     less, more = ordered[:-1].copy(), ordered[1:].copy()
     assert run(comparison(t, less.size, "LT", "TOTALORDER"), less, more)[0].all()

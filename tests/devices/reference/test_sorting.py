@@ -48,6 +48,8 @@ def total_key(x: Any, t: ElementType) -> int:
     if t is T.F8E8M0FNU:
         return bits  # has no sign
     sign = 1 << (t.bits - 1)
+    if t.name.endswith("FNUZ") and bits == sign:
+        return -sign - 1  # NaN
     return -(bits & (sign - 1)) - 1 if bits & sign else bits
 
 

@@ -281,6 +281,17 @@ def _convolution(kind: str) -> str:
     )
 
 
+def _ordered(kind: str, *bits: np.ndarray) -> str:  # type: ignore[type-arg]
+    """Return a program that compares constants by their bits, in total order."""
+    count = bits[0].size
+    return _of(
+        f"tensor<{count}xi1>",
+        *(_constant(name, each.view(_dtype(kind)), kind) for name, each in zip("xy", bits, strict=True)),
+        f"%r = stablehlo.compare LT, %x, %y, TOTALORDER : (tensor<{count}x{kind}>, tensor<{count}x{kind}>) "
+        f"-> tensor<{count}xi1>",
+    )
+
+
 BOOLEANS = [np.array(each) for each in zip(*itertools.product([False, True], repeat=3), strict=True)]
 
 COMPLEX = _unary("bitcast_convert", "2x2xcomplex<f32>", "2xcomplex<f64>")
@@ -308,6 +319,7 @@ PROBES: dict[str, Callable[[], tuple[Any, ...]]] = {
     "population": lambda: (_computed("popcnt", "i4", np.arange(-8, 8)),),
     "integer convolution": lambda: (_convolution("i32"),),
     "narrow division": lambda: (_computed("divide", "f4E2M1FN", np.array([1.0, -2.0]), np.zeros(2)),),
+    "order of NaN": lambda: (_ordered("f8E4M3FNUZ", np.array([-128, 1], "i1"), np.array([1, -128], "i1")),),
     "narrow rounding": lambda: (_computed("round_nearest_even", "f8E3M4", np.array([1.5, -0.25])),),
 }
 
@@ -450,6 +462,20 @@ def test_arithmetic_of_constant_narrow_floats(kind: str, operation: str, agree: 
     pairs = [pair for pair in itertools.product(numbers, repeat=2) if any(pair)]  # not each type has NaN for 0 / 0
     arrays = [numbers] if operation != "divide" else list(np.array(pairs).T)
     agree(_computed(operation, kind, *arrays))
+
+
+@pytest.mark.parametrize("kind", ["f8E4M3FNUZ", "f8E5M2FNUZ", "f8E4M3B11FNUZ"])
+def test_total_orders_of_constants(kind: str, agree: Callable[..., None]) -> None:
+    bits = np.array([-128, -127, -2, 0, 1, 126, 3, -128], "i1")
+    agree(_ordered(kind, bits, bits[::-1].copy()))
+    array = _literal(bits.view(_dtype(kind)), kind)
+    region = (
+        f"^bb0(%a: tensor<{kind}>, %b: tensor<{kind}>): %s = stablehlo.compare LT, %a, %b, TOTALORDER : "
+        f'(tensor<{kind}>, tensor<{kind}>) -> tensor<i1> "stablehlo.return"(%s) : (tensor<i1>) -> ()'
+    )
+    type_ = f"tensor<8x{kind}>"
+    sort = f'"stablehlo.sort"(%x) <{{dimension = 0 : i64, is_stable = true}}> ({{ {region} }}) : ({type_}) -> {type_}'
+    agree(_of(type_, f"%x = stablehlo.constant dense<{array}> : {type_}", f"%r = {sort}"))
 
 
 # Bits.

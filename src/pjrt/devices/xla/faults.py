@@ -22,8 +22,9 @@ Value = Any
 
 _SUSPECT = {
     "convert": "F4|F6|F8E8M0",
-    **dict.fromkeys(("compare", "top_k"), "F6"),
+    "top_k": "F6",
     **dict.fromkeys(("add", "clamp"), "PRED"),
+    "compare": "F6|F8.*FNUZ",
     **dict.fromkeys(("mulhi", "popcnt"), "[SU][24]$"),
     "convolution": "[SU][0-9]",
     **dict.fromkeys(("dynamic_slice", "dynamic_update_slice", "gather", "dynamic_gather"), "U[0-9]"),
@@ -136,6 +137,11 @@ FAULTS = {
         "`round_nearest_afz`, `round_nearest_even` and `sign` of constants of `f8E3M4` and `f4E2M1FN`",
         "NaN, and 0 for -0",
         "computes with `f32`",
+    ),
+    "order of NaN": Fault(
+        "`compare` of constants of `f8` types without -0 by `TOTALORDER`",
+        "false for NaN, also in sorts",
+        "compares integers in the order of the floats",
     ),
 }
 """The faults that a program is protected from, in the order of the table."""
@@ -619,6 +625,27 @@ def _clamp(place: Place) -> None:
 _NO_DIMENSIONS = {"broadcast_dimensions": "array<i64>"}
 
 
+def _compare(place: Place) -> None:
+    """Compare integers in the order of floats whose only NaN has the bits of -0 in other types, and is the least."""
+    _six_bits(place)
+    operation = place.operation
+    element = operation.operands[0].type.element_type
+    kind = str(operation.attributes["compare_type"]) if "compare_type" in operation.attributes else ""
+    if not str(element).endswith("FNUZ") or "TOTALORDER" not in kind:
+        return
+
+    def rank(value: Value) -> Value:
+        bits = place.cast(value, place.element("i8"))
+        nan = place.constant("-128", bits)
+        is_nan = place.add("compare", [bits, nan], place.like(bits, place.element("i1")), **_compared("EQ"))
+        flipped = place.cast(_flipped(place, bits), place.element("i16"), "convert")
+        return place.add("select", [is_nan, place.constant("-129", flipped), flipped], flipped.type)
+
+    for number, operand in enumerate(operation.operands):
+        operation.operands[number] = rank(operand)
+    del operation.attributes["compare_type"]
+
+
 def _mulhi(place: Place) -> None:
     """Multiply bytes, and take the upper half of the bits that the product of the narrow integers has."""
     x, y = place.operation.operands
@@ -694,7 +721,7 @@ _MENDERS: dict[str, Callable[[Place], None]] = {
     "all_reduce": _reduction,
     "bitcast_convert": _bitcast_convert,
     "clamp": _clamp,
-    "compare": _six_bits,
+    "compare": _compare,
     "convert": _convert,
     "convolution": _convolution,
     "divide": _in_f32,

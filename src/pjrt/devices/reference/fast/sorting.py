@@ -353,7 +353,7 @@ def _is_injective(keys: SortKeys, element: ElementType) -> bool:
     if others or keys.direct != (0,):
         return False
     if element in FLOAT:
-        return key.total and element.bits >= 8 and element is not ElementType.F8E8M0FNU
+        return key.total and element.bits >= 8 and not element.name.endswith(("FNU", "FNUZ"))
     return True
 
 
