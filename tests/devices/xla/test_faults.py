@@ -268,6 +268,17 @@ def _computed(operation: str, kind: str, *arrays: np.ndarray, dialect: str = "st
     return _of(type_, *lines, f'%r = "{dialect}.{operation}"({names}) : ({types}) -> {type_}')
 
 
+def _widened(kind: str, line: str) -> str:
+    """Return a program that gives the result of a line, of four bits, as bytes."""
+    wide = kind.replace("4", "8")
+    return f"""
+    func.func @main(%x: tensor<2x2x{kind}>) -> tensor<2x2x{wide}> {{
+      {line}
+      %w = stablehlo.convert %r : (tensor<2x2x{kind}>) -> tensor<2x2x{wide}>
+      return %w : tensor<2x2x{wide}>
+    }}"""
+
+
 def _convolution(kind: str) -> str:
     last = 2 ** (_width(kind) - (kind[0] == "i")) - 1
     one, other = f"tensor<1x3x{kind}>", f"tensor<3x1x{kind}>"
@@ -313,6 +324,10 @@ PROBES: dict[str, Callable[[], tuple[Any, ...]]] = {
     "e8m0 constants": lambda: (_of_constant("convert", "[0.0, -2.0, 4.0]", "3xf32", "3xf8E8M0FNU"),),
     "e8m0 nan": lambda: (_of_constant("convert", "[0xFF, 0x7F]", "2xf8E8M0FNU", "2xf32"),),
     "unsigned indices": lambda: (_indexed("dynamic_slice", "ui8")[0],),
+    "four bits": lambda: (
+        _widened("i4", "%r = stablehlo.add %x, %x : tensor<2x2xi4>"),
+        [np.array([[7, -8], [6, 1]]).astype(_dtype("i4"))],
+    ),
     "boolean sums": lambda: (_computed("add", "i1", *BOOLEANS[:2]),),
     "boolean clamp": lambda: (_computed("clamp", "i1", *BOOLEANS),),
     "high product": lambda: (_computed("mulhi", "ui4", np.array([15]), np.array([13]), dialect="chlo"),),
@@ -447,6 +462,28 @@ def test_high_products_and_populations(kind: str, agree: Callable[..., None]) ->
     agree(_computed("popcnt", kind, np.arange(low, high)))
     given = np.arange(low, high).astype(_dtype(kind))
     agree(_unary("popcnt", f"{given.size}x{kind}", f"{given.size}x{kind}"), [given])
+
+
+@pytest.mark.parametrize("kind", ["i4", "ui4"])
+def test_arithmetic_of_four_bits_stays_in_their_range(kind: str, agree: Callable[..., None]) -> None:
+    numbers = np.array([[7, 5], [6, 3]]) if kind == "ui4" else np.array([[7, -8], [-6, 3]])
+    given = [(numbers * (2 if kind == "ui4" else 1)).astype(_dtype(kind))]
+    type_ = f"tensor<2x2x{kind}>"
+    lines = [f"%r = stablehlo.{name} %x, %x : {type_}" for name in ("add", "subtract", "multiply", "maximum", "xor")]
+    lines += [f"%r = stablehlo.{name} %x : {type_}" for name in ("negate", "not", "popcnt", "count_leading_zeros")]
+    if kind == "i4":
+        lines += [f"%r = stablehlo.{name} %x : {type_}" for name in ("abs", "sign")]
+    for name in ("shift_left", "shift_right_logical", "shift_right_arithmetic", "power"):
+        lines.append(f"%c = stablehlo.constant dense<3> : {type_} %r = stablehlo.{name} %x, %c : {type_}")
+    lines.append(
+        f"%r = stablehlo.dot_general %x, %x, contracting_dims = [1] x [0] : ({type_}, {type_}) -> {type_}",
+    )
+    lines.append(
+        "%r = stablehlo.convolution(%x, %x) dim_numbers = [b, f]x[i, o]->[b, f], window = {} "
+        f"{{feature_group_count = 1 : i64, batch_group_count = 1 : i64}} : ({type_}, {type_}) -> {type_}"
+    )
+    for line in lines:
+        agree(_widened(kind, line), given)
 
 
 @pytest.mark.parametrize("kind", INTEGERS)

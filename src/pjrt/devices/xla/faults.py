@@ -22,9 +22,13 @@ Value = Any
 
 _SUSPECT = {
     "convert": "F4|F6|F8E8M0",
-    "top_k": "F6",
-    **dict.fromkeys(("add", "clamp"), "PRED"),
+    "add": "PRED|[SU]4$",
+    "clamp": "PRED",
+    **dict.fromkeys(
+        ("abs", "dot", "dot_general", "multiply", "negate", "not", "power", "shift_left", "subtract"), "[SU]4$"
+    ),
     "compare": "F6|F8.*FNUZ",
+    "top_k": "F6",
     **dict.fromkeys(("mulhi", "popcnt"), "[SU][24]$"),
     "convolution": "[SU][0-9]",
     **dict.fromkeys(("dynamic_slice", "dynamic_update_slice", "gather", "dynamic_gather"), "U[0-9]"),
@@ -120,6 +124,11 @@ FAULTS = {
         "in the upper half of their range",
         "the elements at negative indices",
         "converts indices to signed ones",
+    ),
+    "four bits": Fault(
+        "arithmetic of `i4` and `ui4`, for a later operation of the program",
+        "numbers beyond the range",
+        "cuts them to four bits",
     ),
     "boolean sums": Fault("`add` of constant booleans that are both true", "false", "takes `or`"),
     "boolean clamp": Fault("`clamp` of constant booleans", "others", "takes `and` and `or`"),
@@ -606,6 +615,32 @@ def _add(place: Place) -> None:
             ip=place.ir.InsertionPoint(operation),
         )
         place.replace(created.results[0])
+    else:
+        _wrap(place)
+
+
+def _wrap(place: Place) -> None:
+    """Cut a result to four bits: XLA keeps it in a byte, and later operations of a program take all of that."""
+    operation = place.operation
+    result = operation.results[0]
+    element = result.type.element_type
+    if str(element) not in ("i4", "ui4") or operation.parent.name.partition(".")[2] in _COMBINING:
+        return
+
+    def wrapped(value: Value, own: Any) -> Value:
+        wide = place.cast(value, place.element("i8" if str(own) == "i4" else "ui8"), "convert", place.after)
+        four = place.constant("4", wide, point=place.after)
+        high = place.add("shift_left", [wide, four], wide.type, place.after)
+        how = "shift_right_arithmetic" if str(own) == "i4" else "shift_right_logical"
+        return place.cast(place.add(how, [high, four], wide.type, place.after), own, "convert", place.after)
+
+    place.retype(result, element, wrapped)
+
+
+_COMBINING = frozenset(
+    ("all_reduce", "map", "reduce", "reduce_scatter", "reduce_window", "scatter", "select_and_scatter", "sort")
+)
+"""Operations whose regions XLA knows by what they compute. It cuts their results itself."""
 
 
 def _clamp(place: Place) -> None:
@@ -675,6 +710,7 @@ def _convolution(place: Place) -> None:
     kernel = place.operation.operands[1]
     if isinstance(kernel.type.element_type, place.ir.IntegerType):
         place.operation.operands[1] = place.add("optimization_barrier", [kernel], kernel.type)
+    _wrap(place)
 
 
 def _in_f32(place: Place) -> None:
@@ -717,6 +753,7 @@ def _rng_bit_generator(place: Place) -> None:
 
 
 _MENDERS: dict[str, Callable[[Place], None]] = {
+    "abs": _wrap,
     "add": _add,
     "all_reduce": _reduction,
     "bitcast_convert": _bitcast_convert,
@@ -725,12 +762,18 @@ _MENDERS: dict[str, Callable[[Place], None]] = {
     "convert": _convert,
     "convolution": _convolution,
     "divide": _in_f32,
+    "dot": _wrap,
+    "dot_general": _wrap,
     "dynamic_gather": _gather,
     "dynamic_slice": _slice,
     "dynamic_update_slice": _slice,
     "gather": _gather,
     "mulhi": _mulhi,
+    "multiply": _wrap,
+    "negate": _wrap,
+    "not": _wrap,
     "popcnt": _popcnt,
+    "power": _wrap,
     "reduce": _reduce,
     "reduce_precision": _reduce_precision,
     "reduce_scatter": _reduction,
@@ -738,7 +781,9 @@ _MENDERS: dict[str, Callable[[Place], None]] = {
     "round_nearest_afz": _in_f32,
     "round_nearest_even": _in_f32,
     "scatter": _scatter,
+    "shift_left": _wrap,
     "sign": _in_f32,
     "sort": _sort,
+    "subtract": _wrap,
     "top_k": _six_bits,
 }
