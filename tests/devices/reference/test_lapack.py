@@ -235,3 +235,15 @@ def test_types_that_do_not_fit_are_refused(run: Any, target: str) -> None:
         pjrt.InvalidArgumentError, match=r"expected 2 dimensions or more of operand 0, found tensor<f32>"
     ):
         call(run, "lapack_spotrf_ffi", [np.zeros((), np.float32)], [((), np.float32), ((), np.int32)])
+
+
+@pytest.mark.parametrize("name", ["diag", "side", "trans_x", "uplo"])
+def test_letters_that_lapack_does_not_know_are_refused(run: Any, name: str) -> None:
+    letters = {"diag": 78, "side": 76, "trans_x": 78, "uplo": 76} | {name: 127}
+    config = ", ".join(f"{key} = {value} : ui8" for key, value in letters.items())
+    text = f"""func.func @main(%a: tensor<4x4xf32>, %b: tensor<4x2xf32>) -> tensor<4x2xf32> {{
+      %0 = stablehlo.custom_call @lapack_strsm_ffi(%a, %b) {{mhlo.backend_config = {{{config}}}}}
+        : (tensor<4x4xf32>, tensor<4x2xf32>) -> tensor<4x2xf32>
+      return %0 : tensor<4x2xf32> }}"""
+    with pytest.raises(pjrt.InvalidArgumentError, match=f"expected '{name}' to be one of the letters .*, found 127"):
+        run(text, np.eye(4, dtype=np.float32), np.ones((4, 2), np.float32))

@@ -44,7 +44,14 @@ def routine(
 def _letter(view: OpView, name: str, default: str) -> str:
     """Return a parameter that is one letter in LAPACK: programs have the letter, or its number."""
     value = config(view).get(name, default)
+    letters = _LETTERS.get(name)
+    if letters is not None and value not in (*letters, *map(ord, letters)):
+        raise InvalidArgumentError(f"expected {name!r} to be one of the letters {letters}, found {value!r}")
     return value if isinstance(value, str) else chr(int(value))
+
+
+_LETTERS = {"diag": "NU", "side": "LR", "trans_x": "NTC", "uplo": "LU"}
+"""The letters of parameters of which LAPACK refuses others."""
 
 
 def _status(shape: Any) -> Array:
