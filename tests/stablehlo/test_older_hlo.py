@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import pjrt
-from pjrt.stablehlo import read
+from pjrt.stablehlo import read, to_hlo, to_module
 from pjrt.stablehlo._hlo_conversion import modernized
 from pjrt.stablehlo.jaxlib import load
 
@@ -84,3 +84,13 @@ ENTRY main {
   ROOT r = f32[3]{0} dynamic-slice(x, i), dynamic_slice_sizes={3}
 }""")
     assert modernized(code) is code
+
+
+def test_a_proto_that_wants_all_memory_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(_: bytes) -> bytes:
+        raise MemoryError("std::bad_alloc")
+
+    program = to_hlo("func.func @main(%x: tensor<f32>) -> tensor<f32> { return %x : tensor<f32> }")
+    monkeypatch.setattr(load("_jax", "convert HLO protos").mlir, "hlo_to_stablehlo", fail)
+    with pytest.raises(pjrt.InvalidArgumentError, match="bad_alloc"):
+        to_module(program, trusted=True)

@@ -174,7 +174,7 @@ def from_hlo_proto(code: bytes, *, legalized: bool) -> MlirModule:
     xla = jaxlib.load("_jax", "convert HLO protos")
     try:
         converted = xla.mlir.hlo_to_stablehlo(with_listed_groups(modernized(code[place.begin : place.end])))
-    except (RuntimeError, ValueError) as error:
+    except (MemoryError, RuntimeError, ValueError) as error:  # of the standard library of C++: senseless sizes
         raise InvalidArgumentError(shortened(str(error))) from error
     module = mlir_module.parse(converted)
     _take_optimizations_back(module)
