@@ -26,6 +26,7 @@ BENCHMARKS = [
     "ifrt",
     "offload",
     "export",
+    "native",
     "distributed",
     "remote",
     "cluster",

@@ -16,7 +16,7 @@
 
 #include "pjrt_driver.h"
 
-enum { NUM_DEVICES = 2, TILE_ROWS = 8, TILE_COLUMNS = 128, MAX_RANK = 6, INVALID_ARGUMENT = 3, DEADLINE_EXCEEDED = 4,
+enum { NUM_DEVICES = 2, TILE_ROWS = 8, TILE_COLUMNS = 128, MAX_RANK = 6, MOST_SPARE = 256, INVALID_ARGUMENT = 3, DEADLINE_EXCEEDED = 4,
        EXHAUSTED = 8, UNIMPLEMENTED = 12 };
 enum { PRED = 1, S32 = 4, F32 = 11 }; /* numbers of PJRT_Buffer_Type */
 
@@ -77,6 +77,8 @@ typedef struct failure {
   struct failure *next;
 } failure;
 
+typedef struct memory memory;
+
 typedef struct device {
   pthread_t thread;
   pthread_mutex_t mutex;
@@ -86,6 +88,8 @@ typedef struct device {
   bool is_stopped;
   ending *endings;
   failure *failures;
+  memory *spare; /* freed memory, for the next array of the same size */
+  int num_spare;
   int64_t in_use;
 } device;
 
@@ -99,10 +103,11 @@ typedef union word {
   int32_t i;
 } word;
 
-typedef struct memory {
+struct memory {
   word *words;
   size_t size;
-} memory;
+  memory *next;
+};
 
 static memory *memory_of(uint64_t handle) { return (memory *)(uintptr_t)(handle ^ 0x5a5a); } /* no address to others */
 
@@ -250,6 +255,12 @@ static void chip_close(pjrt_driver *driver) {
     pthread_cond_broadcast(&d->changed);
     pthread_mutex_unlock(&d->mutex);
     pthread_join(d->thread, NULL);
+    while (d->spare) {
+      memory *next = d->spare->next;
+      free(d->spare->words);
+      free(d->spare);
+      d->spare = next;
+    }
     while (d->failures) {
       failure *next = d->failures->next;
       free(d->failures);
@@ -276,24 +287,44 @@ static size_t chip_size_of(pjrt_driver *driver, size_t number, size_t kind, cons
   return read_shape(shape, &a) ? (size_t)words_of(&a) * sizeof(word) : 0;
 }
 
+static memory *take_spare(device *d, size_t size) {
+  pthread_mutex_lock(&d->mutex);
+  memory **place = &d->spare;
+  while (*place && (*place)->size != size) place = &(*place)->next;
+  memory *found = *place;
+  if (found) *place = found->next, --d->num_spare;
+  pthread_mutex_unlock(&d->mutex);
+  return found;
+}
+
 static int chip_allocate(pjrt_driver *driver, size_t number, size_t kind, size_t size, uint64_t *out, char *message) {
   (void)kind;
-  memory *each = calloc(1, sizeof *each);
-  each->words = calloc(size ? size : 1, 1);
-  each->size = size;
+  device *d = &driver->devices[number];
+  memory *each = take_spare(d, size);
+  if (each == NULL) {
+    each = calloc(1, sizeof *each);
+    each->words = malloc(size ? size : 1);
+    each->size = size;
+  }
   if (each->words == NULL) {
     free(each);
     snprintf(message, PJRT_DRIVER_MESSAGE_SIZE, "the simulated chip finds no %zu bytes", size);
     return EXHAUSTED;
   }
-  __atomic_fetch_add(&driver->devices[number].in_use, (int64_t)size, __ATOMIC_RELAXED);
+  __atomic_fetch_add(&d->in_use, (int64_t)size, __ATOMIC_RELAXED);
   *out = (uint64_t)(uintptr_t)each ^ 0x5a5a;
   return 0;
 }
 
 static void chip_free(pjrt_driver *driver, size_t number, uint64_t handle) {
+  device *d = &driver->devices[number];
   memory *each = memory_of(handle);
-  __atomic_fetch_sub(&driver->devices[number].in_use, (int64_t)each->size, __ATOMIC_RELAXED);
+  __atomic_fetch_sub(&d->in_use, (int64_t)each->size, __ATOMIC_RELAXED);
+  pthread_mutex_lock(&d->mutex);
+  bool is_kept = d->num_spare < MOST_SPARE;
+  if (is_kept) each->next = d->spare, d->spare = each, ++d->num_spare;
+  pthread_mutex_unlock(&d->mutex);
+  if (is_kept) return;
   free(each->words);
   free(each);
 }

@@ -26,7 +26,15 @@ typedef struct program {
   int64_t work;
 } program;
 
-enum { FAILURES_KEPT = 64 };
+enum { FAILURES_KEPT = 64, BLOCKS_KEPT = 16 };
+
+/* Memory that the system gives is empty pages, which cost more to touch than to copy to. So freed blocks of at least
+ * SMALLEST_KEPT bytes are kept for the next array of the same size, up to LARGEST_KEPT bytes in all. */
+static const size_t SMALLEST_KEPT = 1 << 16, LARGEST_KEPT = 1 << 28;
+typedef struct block {
+  void *data;
+  size_t size;
+} block;
 
 typedef struct job {
   program *program;
@@ -58,6 +66,9 @@ typedef struct host_device {
   struct { pjrt_fence fence; int code; char *message; } failures[FAILURES_KEPT]; /* the latest, in a ring */
   size_t num_failures;
   pjrt_driver *driver;
+  pthread_mutex_t kept_mutex; /* guards what follows */
+  block kept[BLOCKS_KEPT];
+  size_t num_kept, kept_size;
 } host_device;
 
 struct pjrt_driver {
@@ -185,6 +196,7 @@ static int open_host(const pjrt_driver_option *options, size_t num_options, pjrt
     host_device *device = &driver->devices[i];
     pthread_mutex_init(&device->mutex, NULL);
     pthread_cond_init(&device->changed, NULL);
+    pthread_mutex_init(&device->kept_mutex, NULL);
     device->last = &device->first;
     device->driver = driver;
   }
@@ -202,6 +214,8 @@ static void close_host(pjrt_driver *driver) {
     pthread_mutex_unlock(&device->mutex);
     if (device->is_started) pthread_join(device->thread, NULL);
     for (size_t j = 0; j < FAILURES_KEPT; ++j) free(device->failures[j].message);
+    for (size_t j = 0; j < device->num_kept; ++j) free(device->kept[j].data);
+    pthread_mutex_destroy(&device->kept_mutex);
     pthread_cond_destroy(&device->changed);
     pthread_mutex_destroy(&device->mutex);
   }
@@ -219,21 +233,52 @@ static void describe_host(pjrt_driver *driver, size_t device, pjrt_driver_device
 /* ---- memory ---------------------------------------------------------------------------------------------------------*/
 static void *address(uint64_t memory) { return (void *)(uintptr_t)memory; }
 
-static int allocate_host(pjrt_driver *driver, size_t device, size_t kind, size_t size, uint64_t *memory, char *message) {
-  (void)driver, (void)device, (void)kind;
+/* The size of a block of ours is before it, where its alignment leaves room. */
+static size_t *size_of_block(void *data) { return (size_t *)(void *)((char *)data - sizeof(size_t)); }
+
+static void *take_kept(host_device *device, size_t size) {
   void *data = NULL;
-  if (posix_memalign(&data, ALIGNMENT, size ? size : ALIGNMENT) != 0) {
+  pthread_mutex_lock(&device->kept_mutex);
+  for (size_t i = 0; i < device->num_kept && !data; ++i) {
+    if (device->kept[i].size != size) continue;
+    data = device->kept[i].data;
+    device->kept[i] = device->kept[--device->num_kept];
+    device->kept_size -= size;
+  }
+  pthread_mutex_unlock(&device->kept_mutex);
+  return data;
+}
+
+static bool keep(host_device *device, void *data, size_t size) {
+  pthread_mutex_lock(&device->kept_mutex);
+  bool fits = device->num_kept < BLOCKS_KEPT && size <= LARGEST_KEPT - device->kept_size;
+  if (fits) {
+    device->kept[device->num_kept++] = (block){data, size};
+    device->kept_size += size;
+  }
+  pthread_mutex_unlock(&device->kept_mutex);
+  return fits;
+}
+
+static int allocate_host(pjrt_driver *driver, size_t device, size_t kind, size_t size, uint64_t *memory, char *message) {
+  (void)kind;
+  void *start = size >= SMALLEST_KEPT ? take_kept(&driver->devices[device], size) : NULL;
+  if (start == NULL && posix_memalign(&start, ALIGNMENT, size + ALIGNMENT) != 0) {
     snprintf(message, PJRT_DRIVER_MESSAGE_SIZE, "the host has no %zu bytes left", size);
     return PJRT_Error_Code_RESOURCE_EXHAUSTED;
   }
+  void *data = (char *)start + ALIGNMENT;
+  *size_of_block(data) = size;
   *memory = (uintptr_t)data;
   return 0;
 }
 
 /* The lowest bit marks memory that is not ours: an imported array is aligned to more than a byte, or is copied. */
 static void free_host(pjrt_driver *driver, size_t device, uint64_t memory) {
-  (void)driver, (void)device;
-  if ((memory & 1) == 0) free(address(memory));
+  if (memory & 1) return;
+  void *data = address(memory), *start = (char *)data - ALIGNMENT;
+  size_t size = *size_of_block(data);
+  if (size < SMALLEST_KEPT || !keep(&driver->devices[device], start, size)) free(start);
 }
 
 static int import_host(pjrt_driver *driver, size_t device, size_t kind, void *host, size_t size, uint64_t *memory,
