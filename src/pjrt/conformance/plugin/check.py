@@ -2,12 +2,9 @@
 
 A check is a function of a module below ``official``, ``contract`` or ``framework``::
 
-    @check(
-        "client.lookup_device.negative_id",
-        calls=("PJRT_Client_LookupDevice",),
-        rule="An id that no device has is an error with the code INVALID_ARGUMENT.",
-    )
+    @check("client.lookup_device.negative_id", calls=("PJRT_Client_LookupDevice",))
     def _negative_id(subject: Subject) -> None:
+        '''An id that no device has is an error with the code INVALID_ARGUMENT.'''
         subject.fails("PJRT_Client_LookupDevice", "INVALID_ARGUMENT", client=subject.client, id=-1)
 
 It returns, or raises ``Failed`` or ``Unsupported``, of which its process makes an ``Outcome``.
@@ -160,14 +157,15 @@ _registry: dict[str, Check] = {}
 
 
 def check(
-    name: str, *, calls: Iterable[str], rule: str, over: Mapping[str, Any] | Iterable[Any] | None = None
+    name: str, *, calls: Iterable[str], over: Mapping[str, Any] | Iterable[Any] | None = None
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Return a decorator that makes a check of a function; its tier is that of the package of its module.
+    """Return a decorator that makes a check of a function: its docstring is the rule, in our own words.
+
+    The tier is that of the package of its module.
 
     Args:
         name: the check's name, ``function-or-noun.what`` in lower case.
         calls: the functions of the C API that it is about, by their names in C.
-        rule: the requirement of the header, in our own words.
         over: makes one check of each of these: their labels and values, or values whose text is the label. The name is
             ``name[label]``, and the function gets the value as its second argument.
     """
@@ -175,6 +173,7 @@ def check(
 
     def register(function: Callable[..., None]) -> Callable[..., None]:
         tier = Tier(function.__module__.removeprefix(f"{__package__}.").split(".")[0])
+        rule = " ".join((function.__doc__ or "").split())
         if over is None:
             add(Check(name, tier, functions, rule, function))
             return function

@@ -166,12 +166,9 @@ class CallbackRecord:
             self._changed.notify_all()
 
 
-@check(
-    "event.on_ready.before_set",
-    calls=_CALLS,
-    rule="A callback runs once, when its event is ready, and not before.",
-)
+@check("event.on_ready.before_set", calls=_CALLS)
 def _before(subject: Subject) -> None:
+    """A callback runs once, when its event is ready, and not before."""
     event, record = Settable(subject), CallbackRecord(subject)
     record.register(event.handle, 7)
     subject.expect(not record.calls, "no call before the event is set", f"{len(record.calls)} calls")
@@ -180,12 +177,9 @@ def _before(subject: Subject) -> None:
     subject.expect(record.calls == [(None, 7)], "one call with no error and the user data 7", str(record.calls))
 
 
-@check(
-    "event.on_ready.after_set",
-    calls=_CALLS,
-    rule="A callback that is registered on a ready event runs too, exactly once.",
-)
+@check("event.on_ready.after_set", calls=_CALLS)
 def _after(subject: Subject) -> None:
+    """A callback that is registered on a ready event runs too, exactly once."""
     event, record = Settable(subject), CallbackRecord(subject)
     event.set()
     record.register(event.handle, 9)
@@ -193,13 +187,9 @@ def _after(subject: Subject) -> None:
     subject.expect(record.calls == [(None, 9)], "one call with no error and the user data 9", str(record.calls))
 
 
-@check(
-    "event.on_ready.error",
-    calls=_CALLS,
-    over={"before": True, "after": False},
-    rule="A callback gets the error of its event, and owns it.",
-)
+@check("event.on_ready.error", calls=_CALLS, over={"before": True, "after": False})
 def _event_on_ready_error(subject: Subject, before: bool) -> None:
+    """A callback gets the error of its event, and owns it."""
     event, record = Settable(subject), CallbackRecord(subject)
     if before:
         record.register(event.handle)
@@ -215,13 +205,9 @@ def _event_on_ready_error(subject: Subject, before: bool) -> None:
     )
 
 
-@check(
-    "event.on_ready.user_data",
-    calls=_CALLS,
-    over={"null": 0, "small": 1, "all_bits": (1 << 64) - 1},
-    rule="user_arg is passed to the callback unchanged; the plugin does not look into it.",
-)
+@check("event.on_ready.user_data", calls=_CALLS, over={"null": 0, "small": 1, "all_bits": (1 << 64) - 1})
 def _user_data(subject: Subject, value: int) -> None:
+    """user_arg is passed to the callback unchanged; the plugin does not look into it."""
     event, record = Settable(subject), CallbackRecord(subject)
     record.register(event.handle, value)
     event.set()
@@ -229,12 +215,9 @@ def _user_data(subject: Subject, value: int) -> None:
     subject.expect(record.calls[0][1] == value, hex(value), hex(record.calls[0][1]))
 
 
-@check(
-    "event.on_ready.many",
-    calls=_CALLS,
-    rule="Any number of callbacks may be registered on one event; each runs exactly once, with its own user data.",
-)
+@check("event.on_ready.many", calls=_CALLS)
 def _many(subject: Subject) -> None:
+    """Any number of callbacks may be registered on one event; each runs exactly once, with its own user data."""
     event, record = Settable(subject), CallbackRecord(subject)
     for number in range(_MANY):
         record.register(event.handle, number)
@@ -244,12 +227,9 @@ def _many(subject: Subject) -> None:
     subject.expect(numbers == list(range(_MANY)), f"the user data 0 to {_MANY - 1}, each once", str(numbers))
 
 
-@check(
-    "event.on_ready.errors_are_independent",
-    calls=(*_CALLS, "PJRT_Error_Destroy"),
-    rule="Each callback owns the error that it is given; destroying one leaves the others.",
-)
+@check("event.on_ready.errors_are_independent", calls=(*_CALLS, "PJRT_Error_Destroy"))
 def _errors_are_independent(subject: Subject) -> None:
+    """Each callback owns the error that it is given; destroying one leaves the others."""
     event, record = Settable(subject), CallbackRecord(subject)
     for number in range(8):
         record.register(event.handle, number)
@@ -261,12 +241,9 @@ def _errors_are_independent(subject: Subject) -> None:
     subject.expect(error is not None and "stopped" in error.message, "the error afterwards too", str(error))
 
 
-@check(
-    "event.on_ready.after_await",
-    calls=(*_CALLS, "PJRT_Event_Await"),
-    rule="A callback may be registered when the event was awaited and read already.",
-)
+@check("event.on_ready.after_await", calls=(*_CALLS, "PJRT_Event_Await"))
 def _after_await(subject: Subject) -> None:
+    """A callback may be registered when the event was awaited and read already."""
     event, record = Settable(subject), CallbackRecord(subject)
     event.set(StatusCode.ABORTED, b"stopped")
     event.error("PJRT_Event_Await")
@@ -276,12 +253,9 @@ def _after_await(subject: Subject) -> None:
     subject.expect(error is not None and error.code == StatusCode.ABORTED, "ABORTED", str(error))
 
 
-@check(
-    "event.on_ready.registers_another",
-    calls=_CALLS,
-    rule="A callback may call the plugin: it may register another callback on the event.",
-)
+@check("event.on_ready.registers_another", calls=_CALLS)
 def _registers_another(subject: Subject) -> None:
+    """A callback may call the plugin: it may register another callback on the event."""
     event = Settable(subject)
     second = CallbackRecord(subject)
     first = CallbackRecord(subject, then=lambda: second.register(event.handle, 2))
@@ -291,12 +265,9 @@ def _registers_another(subject: Subject) -> None:
     second.wait(1)
 
 
-@check(
-    "event.on_ready.destroys_the_event",
-    calls=(*_CALLS, "PJRT_Event_Destroy"),
-    rule="The caller may free an event at any time, also in its callback, as frameworks do.",
-)
+@check("event.on_ready.destroys_the_event", calls=(*_CALLS, "PJRT_Event_Destroy"))
 def _destroys_event(subject: Subject) -> None:
+    """The caller may free an event at any time, also in its callback, as frameworks do."""
     event = Settable(subject)
     record = CallbackRecord(subject, then=event.destroy)
     event.set(StatusCode.ABORTED, b"stopped")
@@ -304,12 +275,9 @@ def _destroys_event(subject: Subject) -> None:
     record.wait(1)
 
 
-@check(
-    "event.on_ready.sets_another_event",
-    calls=_CALLS,
-    rule="A callback may call the plugin: it may set another event, whose callbacks run too.",
-)
+@check("event.on_ready.sets_another_event", calls=_CALLS)
 def _sets_another(subject: Subject) -> None:
+    """A callback may call the plugin: it may set another event, whose callbacks run too."""
     first, second = Settable(subject), Settable(subject)
     last = CallbackRecord(subject)
     last.register(second.handle, 5)
@@ -320,12 +288,9 @@ def _sets_another(subject: Subject) -> None:
     middle.wait(1)
 
 
-@check(
-    "event.on_ready.while_it_is_set",
-    calls=_CALLS,
-    rule="A callback that is registered while another thread sets the event runs exactly once.",
-)
+@check("event.on_ready.while_it_is_set", calls=_CALLS)
 def _race(subject: Subject) -> None:
+    """A callback that is registered while another thread sets the event runs exactly once."""
     for _ in range(20):
         event, record = Settable(subject), CallbackRecord(subject)
         barrier = threading.Barrier(_THREADS + 1)
@@ -352,23 +317,17 @@ _CODES = tuple(code for code in StatusCode if code is not StatusCode.OK)
 _MESSAGE = b"the wheel came off"
 
 
-@check(
-    "event.create.is_not_ready",
-    calls=("PJRT_Event_Create", "PJRT_Event_IsReady"),
-    rule="An event of PJRT_Event_Create becomes ready when PJRT_Event_Set is called, and not before.",
-)
+@check("event.create.is_not_ready", calls=("PJRT_Event_Create", "PJRT_Event_IsReady"))
 def _create(subject: Subject) -> None:
+    """An event of PJRT_Event_Create becomes ready when PJRT_Event_Set is called, and not before."""
     event = Settable(subject)
     subject.expect(not event.is_ready, "an event that is not ready", "a new event that is ready")
     event.set()
 
 
-@check(
-    "event.create.each_is_new",
-    calls=("PJRT_Event_Create", "PJRT_Event_Set", "PJRT_Event_IsReady"),
-    rule="Each call of PJRT_Event_Create makes a new event; setting one leaves the others as they are.",
-)
+@check("event.create.each_is_new", calls=("PJRT_Event_Create", "PJRT_Event_Set", "PJRT_Event_IsReady"))
 def _each_is_new(subject: Subject) -> None:
+    """Each call of PJRT_Event_Create makes a new event; setting one leaves the others as they are."""
     events = [Settable(subject) for _ in range(4)]
     handles = {event.handle for event in events}
     subject.expect(len(handles) == 4, "4 handles", f"{len(handles)} different handles")
@@ -379,12 +338,9 @@ def _each_is_new(subject: Subject) -> None:
         event.set()
 
 
-@check(
-    "event.set.success",
-    calls=("PJRT_Event_Set", "PJRT_Event_IsReady", "PJRT_Event_Error", "PJRT_Event_Await"),
-    rule="An event that is set with the code OK is ready, and its error is null.",
-)
+@check("event.set.success", calls=("PJRT_Event_Set", "PJRT_Event_IsReady", "PJRT_Event_Error", "PJRT_Event_Await"))
 def _success(subject: Subject) -> None:
+    """An event that is set with the code OK is ready, and its error is null."""
     event = Settable(subject)
     event.set()
     subject.expect(event.is_ready, "a ready event", "an event that is set and not ready")
@@ -397,9 +353,9 @@ def _success(subject: Subject) -> None:
     "event.set.error",
     calls=("PJRT_Event_Set", "PJRT_Event_IsReady", "PJRT_Event_Error", "PJRT_Event_Await"),
     over={code.name: code for code in _CODES},
-    rule="An event that is set with an error is ready, and gives back the code and the message.",
 )
 def _event_set_error(subject: Subject, code: StatusCode) -> None:
+    """An event that is set with an error is ready, and gives back the code and the message."""
     event = Settable(subject)
     event.set(code, _MESSAGE)
     subject.expect(event.is_ready, "a ready event", "an event that is set and not ready")
@@ -415,12 +371,9 @@ def _expect_error(subject: Subject, error: Error | None, code: StatusCode, messa
     subject.expect(message in error.message, f"a message with {message!r} from {call}", repr(error.message))
 
 
-@check(
-    "event.set.message_is_copied",
-    calls=("PJRT_Event_Set", "PJRT_Event_Error"),
-    rule="The message may be freed when PJRT_Event_Set has returned.",
-)
+@check("event.set.message_is_copied", calls=("PJRT_Event_Set", "PJRT_Event_Error"))
 def _message_is_copied(subject: Subject) -> None:
+    """The message may be freed when PJRT_Event_Set has returned."""
     event = Settable(subject)
     memory = ctypes.create_string_buffer(_MESSAGE, len(_MESSAGE))
     subject.call(
@@ -434,12 +387,9 @@ def _message_is_copied(subject: Subject) -> None:
     _expect_error(subject, event.error(), StatusCode.ABORTED, _MESSAGE.decode(), "PJRT_Event_Error")
 
 
-@check(
-    "event.set.message_is_not_terminated",
-    calls=("PJRT_Event_Set", "PJRT_Event_Error"),
-    rule="error_message_size is the size of the message; no zero follows it.",
-)
+@check("event.set.message_is_not_terminated", calls=("PJRT_Event_Set", "PJRT_Event_Error"))
 def _message_size(subject: Subject) -> None:
+    """error_message_size is the size of the message; no zero follows it."""
     event = Settable(subject)
     memory = ctypes.create_string_buffer(b"lost and never found", 20)
     subject.call(
@@ -454,59 +404,44 @@ def _message_size(subject: Subject) -> None:
     subject.expect("never" not in getattr(error, "message", ""), "the message 'lost'", str(error))
 
 
-@check(
-    "event.set.empty_message",
-    calls=("PJRT_Event_Set", "PJRT_Event_Error"),
-    rule="A message of size 0 is a message; the error keeps its code.",
-)
+@check("event.set.empty_message", calls=("PJRT_Event_Set", "PJRT_Event_Error"))
 def _empty_message(subject: Subject) -> None:
+    """A message of size 0 is a message; the error keeps its code."""
     event = Settable(subject)
     event.set(StatusCode.UNAVAILABLE, b"")
     _expect_error(subject, event.error(), StatusCode.UNAVAILABLE, "", "PJRT_Event_Error")
 
 
-@check(
-    "event.set.long_message",
-    calls=("PJRT_Event_Set", "PJRT_Event_Error"),
-    rule="A message may have any size.",
-)
+@check("event.set.long_message", calls=("PJRT_Event_Set", "PJRT_Event_Error"))
 def _long_message(subject: Subject) -> None:
+    """A message may have any size."""
     event = Settable(subject)
     message = "".join(f"line {number}\n" for number in range(10_000))
     event.set(StatusCode.INTERNAL, message.encode())
     _expect_error(subject, event.error(), StatusCode.INTERNAL, message, "PJRT_Event_Error")
 
 
-@check(
-    "event.set.message_of_any_language",
-    calls=("PJRT_Event_Set", "PJRT_Event_Error"),
-    rule="A message is bytes of UTF-8, and comes back unchanged.",
-)
+@check("event.set.message_of_any_language", calls=("PJRT_Event_Set", "PJRT_Event_Error"))
 def _language(subject: Subject) -> None:
+    """A message is bytes of UTF-8, and comes back unchanged."""
     event = Settable(subject)
     message = "Gerät weg 🛞 — 装置がない"
     event.set(StatusCode.NOT_FOUND, message.encode())
     _expect_error(subject, event.error(), StatusCode.NOT_FOUND, message, "PJRT_Event_Error")
 
 
-@check(
-    "event.error.reads_are_independent",
-    calls=("PJRT_Event_Error", "PJRT_Error_Destroy"),
-    rule="Each error of an event is independent of the others, and each is destroyed on its own.",
-)
+@check("event.error.reads_are_independent", calls=("PJRT_Event_Error", "PJRT_Error_Destroy"))
 def _reads_are_independent(subject: Subject) -> None:
+    """Each error of an event is independent of the others, and each is destroyed on its own."""
     event = Settable(subject)
     event.set(StatusCode.ABORTED, _MESSAGE)
     for call in ("PJRT_Event_Error", "PJRT_Event_Await", "PJRT_Event_Error", "PJRT_Event_Await") * 4:
         _expect_error(subject, event.error(call), StatusCode.ABORTED, _MESSAGE.decode(), call)
 
 
-@check(
-    "event.error.outlives_the_event",
-    calls=("PJRT_Event_Error", "PJRT_Event_Destroy", "PJRT_Error_Message"),
-    rule="The caller owns the error of an event, and frees it with PJRT_Error_Destroy.",
-)
+@check("event.error.outlives_the_event", calls=("PJRT_Event_Error", "PJRT_Event_Destroy", "PJRT_Error_Message"))
 def _error_outlives_event(subject: Subject) -> None:
+    """The caller owns the error of an event, and frees it with PJRT_Error_Destroy."""
     event = Settable(subject)
     event.set(StatusCode.ABORTED, _MESSAGE)
     error = subject.plugin.error_address("PJRT_Event_Error", event=event.handle)
@@ -515,12 +450,9 @@ def _error_outlives_event(subject: Subject) -> None:
     _expect_error(subject, subject.plugin.take_error(error), StatusCode.ABORTED, _MESSAGE.decode(), "PJRT_Event_Error")
 
 
-@check(
-    "event.await.twice",
-    calls=("PJRT_Event_Await",),
-    rule="PJRT_Event_Await returns at once when the event is ready, as often as it is called.",
-)
+@check("event.await.twice", calls=("PJRT_Event_Await",))
 def _await_twice(subject: Subject) -> None:
+    """PJRT_Event_Await returns at once when the event is ready, as often as it is called."""
     event = Settable(subject)
     event.set()
     for _ in range(3):
@@ -528,12 +460,9 @@ def _await_twice(subject: Subject) -> None:
         subject.expect(error is None, "no error", str(error))
 
 
-@check(
-    "event.await.waits",
-    calls=("PJRT_Event_Await", "PJRT_Event_Set"),
-    rule="PJRT_Event_Await blocks the calling thread until the event is ready.",
-)
+@check("event.await.waits", calls=("PJRT_Event_Await", "PJRT_Event_Set"))
 def _await_waits(subject: Subject) -> None:
+    """PJRT_Event_Await blocks the calling thread until the event is ready."""
     event = Settable(subject)
     returned = threading.Event()
 
@@ -549,12 +478,9 @@ def _await_waits(subject: Subject) -> None:
     subject.expect(not early, "a call that waits for the event", "PJRT_Event_Await returned before the event was set")
 
 
-@check(
-    "event.await.many_threads",
-    calls=("PJRT_Event_Await", "PJRT_Event_Set"),
-    rule="Any number of threads may wait for one event; each gets the error.",
-)
+@check("event.await.many_threads", calls=("PJRT_Event_Await", "PJRT_Event_Set"))
 def _await_in_threads(subject: Subject) -> None:
+    """Any number of threads may wait for one event; each gets the error."""
     event = Settable(subject)
     errors: list[Error | None] = []
     threads = [threading.Thread(target=lambda: errors.append(event.error("PJRT_Event_Await"))) for _ in range(_THREADS)]
@@ -568,12 +494,9 @@ def _await_in_threads(subject: Subject) -> None:
         _expect_error(subject, error, StatusCode.CANCELLED, _MESSAGE.decode(), "PJRT_Event_Await")
 
 
-@check(
-    "event.is_ready.repeated",
-    calls=("PJRT_Event_IsReady",),
-    rule="PJRT_Event_IsReady asks for the state of the event and does not change it.",
-)
+@check("event.is_ready.repeated", calls=("PJRT_Event_IsReady",))
 def _is_ready_is_no_change(subject: Subject) -> None:
+    """PJRT_Event_IsReady asks for the state of the event and does not change it."""
     event = Settable(subject)
     before = [event.is_ready for _ in range(3)]
     event.set(StatusCode.ABORTED, _MESSAGE)
@@ -583,21 +506,15 @@ def _is_ready_is_no_change(subject: Subject) -> None:
     )
 
 
-@check(
-    "event.destroy.null",
-    calls=("PJRT_Event_Destroy",),
-    rule="The event of PJRT_Event_Destroy may be null.",
-)
+@check("event.destroy.null", calls=("PJRT_Event_Destroy",))
 def _destroy_null(subject: Subject) -> None:
+    """The event of PJRT_Event_Destroy may be null."""
     subject.call("PJRT_Event_Destroy", event=0)
 
 
-@check(
-    "event.destroy.many",
-    calls=("PJRT_Event_Create", "PJRT_Event_Set", "PJRT_Event_Destroy"),
-    rule="The caller frees each event with PJRT_Event_Destroy, in any order.",
-)
+@check("event.destroy.many", calls=("PJRT_Event_Create", "PJRT_Event_Set", "PJRT_Event_Destroy"))
 def _destroy_many(subject: Subject) -> None:
+    """The caller frees each event with PJRT_Event_Destroy, in any order."""
     events = [Settable(subject) for _ in range(256)]
     for event in events:
         event.set()

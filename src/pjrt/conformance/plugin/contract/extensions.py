@@ -79,12 +79,9 @@ def _new_name() -> str:
     return f"pjrt_conformance_type_{next(_numbers)}"
 
 
-@check(
-    "ffi.type_register.assigns_an_id",
-    calls=(_REGISTER_TYPE,),
-    rule="With type_id 0 the plugin assigns an id to the type; different names have different ids.",
-)
+@check("ffi.type_register.assigns_an_id", calls=(_REGISTER_TYPE,))
 def _assigns(subject: Subject) -> None:
+    """With type_id 0 the plugin assigns an id to the type; different names have different ids."""
     subject.require(_REGISTER_TYPE)
     numbers = []
     for _ in range(3):
@@ -94,12 +91,9 @@ def _assigns(subject: Subject) -> None:
     subject.expect(len(set(numbers)) == 3 and 0 not in numbers, "3 different ids, none 0", str(numbers))
 
 
-@check(
-    "ffi.type_register.twice",
-    calls=(_REGISTER_TYPE,),
-    rule="A name that is registered again keeps its id, or is refused with an error.",
-)
+@check("ffi.type_register.twice", calls=(_REGISTER_TYPE,))
 def _twice(subject: Subject) -> None:
+    """A name that is registered again keeps its id, or is refused with an error."""
     name = _new_name()
     first, second = _type(subject, name), _type(subject, name)
     subject.expect(first.error is None, "a registered type", str(first.error))
@@ -107,12 +101,9 @@ def _twice(subject: Subject) -> None:
         subject.expect(second.type_id == first.type_id, f"the id {first.type_id}", str(second.type_id))
 
 
-@check(
-    "ffi.type_register.another_id",
-    calls=(_REGISTER_TYPE,),
-    rule="A type_id other than 0 must be the one that the name has; another is refused with an error.",
-)
+@check("ffi.type_register.another_id", calls=(_REGISTER_TYPE,))
 def _another_id(subject: Subject) -> None:
+    """A type_id other than 0 must be the one that the name has; another is refused with an error."""
     name = _new_name()
     first = _type(subject, name)
     subject.expect(first.error is None, "a registered type", str(first.error))
@@ -121,11 +112,10 @@ def _another_id(subject: Subject) -> None:
 
 
 @check(
-    "ffi.user_data_add",
-    calls=(_REGISTER_TYPE, _ADD_DATA, "PJRT_ExecuteContext_Create", "PJRT_ExecuteContext_Destroy"),
-    rule="User data is added to an execute context by the id of its type; the context does not own it.",
+    "ffi.user_data_add", calls=(_REGISTER_TYPE, _ADD_DATA, "PJRT_ExecuteContext_Create", "PJRT_ExecuteContext_Destroy")
 )
 def _user_data(subject: Subject) -> None:
+    """User data is added to an execute context by the id of its type; the context does not own it."""
     subject.require(_ADD_DATA, "PJRT_ExecuteContext_Create")
     number = _type(subject, _new_name()).type_id
     context = subject.call("PJRT_ExecuteContext_Create").context
@@ -135,12 +125,9 @@ def _user_data(subject: Subject) -> None:
     subject.expect(memory.value == b"user data", "the data as it was", repr(memory.value))
 
 
-@check(
-    "ffi.user_data_add.twice",
-    calls=(_REGISTER_TYPE, _ADD_DATA),
-    rule="A context has one entry of user data for each type; a second one is refused, or replaces the first.",
-)
+@check("ffi.user_data_add.twice", calls=(_REGISTER_TYPE, _ADD_DATA))
 def _user_data_twice(subject: Subject) -> None:
+    """A context has one entry of user data for each type; a second one is refused, or replaces the first."""
     subject.require(_ADD_DATA, "PJRT_ExecuteContext_Create")
     number = _type(subject, _new_name()).type_id
     context = subject.call("PJRT_ExecuteContext_Create").context
@@ -150,23 +137,17 @@ def _user_data_twice(subject: Subject) -> None:
     subject.call("PJRT_ExecuteContext_Destroy", context=context)
 
 
-@check(
-    "ffi.handler.is_called",
-    calls=(_REGISTER_HANDLER, "PJRT_Client_Compile", "PJRT_LoadedExecutable_Execute"),
-    rule="A registered handler is called by programs that name it, with their arguments and results.",
-)
+@check("ffi.handler.is_called", calls=(_REGISTER_HANDLER, "PJRT_Client_Compile", "PJRT_LoadedExecutable_Execute"))
 def _is_called(subject: Subject) -> None:
+    """A registered handler is called by programs that name it, with their arguments and results."""
     loaded = compiled_with_handler(subject, "calls_handler")
     for factor in (1, 5):
         Launch(subject, loaded, [[subject.buffer(_X * factor)]]).expect(_X * factor * 2)
 
 
-@check(
-    "ffi.handler.error",
-    calls=(_REGISTER_HANDLER, "PJRT_LoadedExecutable_Execute", "PJRT_Event_Await"),
-    rule="The error of a handler is the error of the execution; the client goes on.",
-)
+@check("ffi.handler.error", calls=(_REGISTER_HANDLER, "PJRT_LoadedExecutable_Execute", "PJRT_Event_Await"))
 def _handler_error(subject: Subject) -> None:
+    """The error of a handler is the error of the execution; the client goes on."""
     register_handler(subject, HANDLER, _multiply)
     loaded = subject.compile("fails")
     launch = Launch(subject, loaded, [[subject.buffer(_X)]], with_events=True)
@@ -174,23 +155,17 @@ def _handler_error(subject: Subject) -> None:
     expect_sum(subject, subject.compile("add"))
 
 
-@check(
-    "ffi.handler.registered_again",
-    calls=(_REGISTER_HANDLER,),
-    rule="A name whose handler is registered again keeps it; another handler is refused, or takes its place.",
-)
+@check("ffi.handler.registered_again", calls=(_REGISTER_HANDLER,))
 def _registered_again(subject: Subject) -> None:
+    """A name whose handler is registered again keeps it; another handler is refused, or takes its place."""
     register_handler(subject, HANDLER, _multiply)
     register_handler(subject, HANDLER, _multiply)
     Launch(subject, subject.compile("calls_handler"), [[subject.buffer(_X)]]).expect(_X * 2)
 
 
-@check(
-    "ffi.handler.unknown",
-    calls=("PJRT_Client_Compile", "PJRT_LoadedExecutable_Execute"),
-    rule="A program that calls a handler of an unknown name is refused: it does not compile, or its execution fails.",
-)
+@check("ffi.handler.unknown", calls=("PJRT_Client_Compile", "PJRT_LoadedExecutable_Execute"))
 def _ffi_handler_unknown(subject: Subject) -> None:
+    """A program that calls a handler of an unknown name is refused: it does not compile, or its execution fails."""
     answer = subject.attempt_compile(subject.program("calls_handler"))
     if answer.error is None:
         Launch(subject, answer.executable, [[subject.buffer(_X)]]).expect_error()
@@ -244,12 +219,9 @@ class _Answer:
         return int(load(self._address + self._spec.fields[field].offset))
 
 
-@check(
-    "profiler.records",
-    calls=_PROFILER_FUNCTIONS[3:],
-    rule="A profiler is started and stopped, and then collects its data: first the size, then the bytes.",
-)
+@check("profiler.records", calls=_PROFILER_FUNCTIONS[3:])
 def _records(subject: Subject) -> None:
+    """A profiler is started and stopped, and then collects its data: first the size, then the bytes."""
     loaded = subject.compile("add")
     profiler = Profiler(subject)
     profiler.call("PLUGIN_Profiler_Start")
@@ -264,12 +236,9 @@ def _records(subject: Subject) -> None:
     profiler.call("PLUGIN_Profiler_Destroy")
 
 
-@check(
-    "profiler.one_after_the_other",
-    calls=_PROFILER_FUNCTIONS[3:],
-    rule="Each profiler belongs to the caller, who destroys it; another may be made then.",
-)
+@check("profiler.one_after_the_other", calls=_PROFILER_FUNCTIONS[3:])
 def _one_after_another(subject: Subject) -> None:
+    """Each profiler belongs to the caller, who destroys it; another may be made then."""
     for _ in range(3):
         profiler = Profiler(subject)
         profiler.call("PLUGIN_Profiler_Start")
@@ -277,12 +246,9 @@ def _one_after_another(subject: Subject) -> None:
         profiler.call("PLUGIN_Profiler_Destroy")
 
 
-@check(
-    "profiler.destroyed_before_it_starts",
-    calls=("PLUGIN_Profiler_Create", "PLUGIN_Profiler_Destroy"),
-    rule="A profiler may be destroyed without being started.",
-)
+@check("profiler.destroyed_before_it_starts", calls=("PLUGIN_Profiler_Create", "PLUGIN_Profiler_Destroy"))
 def _unused(subject: Subject) -> None:
+    """A profiler may be destroyed without being started."""
     Profiler(subject).call("PLUGIN_Profiler_Destroy")
 
 
@@ -322,24 +288,18 @@ def _invoke_callback(subject: Subject) -> None:
     subject.call(_INVOKE_CALLBACK, client=subject.client, type=_PREFATAL, args=ctypes.addressof(memory))
 
 
-@check(
-    "callback.invoke",
-    calls=(_REGISTER_CALLBACK, _INVOKE_CALLBACK),
-    rule="PJRT_Callback_InvokeCallback calls the callbacks of the type, with their user data, before it returns.",
-)
+@check("callback.invoke", calls=(_REGISTER_CALLBACK, _INVOKE_CALLBACK))
 def _invoked(subject: Subject) -> None:
+    """PJRT_Callback_InvokeCallback calls the callbacks of the type, with their user data, before it returns."""
     record = _CallbackRecord()
     _register_callback(subject, record, 41)
     _invoke_callback(subject)
     subject.expect(record.calls == [41], "one call with the user data 41", str(record.calls))
 
 
-@check(
-    "callback.several",
-    calls=(_REGISTER_CALLBACK, _INVOKE_CALLBACK),
-    rule="All callbacks of a type are called.",
-)
+@check("callback.several", calls=(_REGISTER_CALLBACK, _INVOKE_CALLBACK))
 def _several(subject: Subject) -> None:
+    """All callbacks of a type are called."""
     first, second = _CallbackRecord(), _CallbackRecord()
     _register_callback(subject, first, 1)
     _register_callback(subject, second, 2)
@@ -353,12 +313,9 @@ def _several(subject: Subject) -> None:
 _GET_STREAM, _WAIT_ON_STREAM = "PJRT_Get_Stream_For_External_Ready_Events", "PJRT_Wait_Until_Buffer_Ready_On_Stream"
 
 
-@check(
-    "stream.waits_for_a_buffer",
-    calls=(_GET_STREAM, _WAIT_ON_STREAM),
-    rule="A stream of a device can be told to wait until a buffer has its value.",
-)
+@check("stream.waits_for_a_buffer", calls=(_GET_STREAM, _WAIT_ON_STREAM))
 def _waits(subject: Subject) -> None:
+    """A stream of a device can be told to wait until a buffer has its value."""
     subject.require_extension("Stream")
     stream = answer_of(subject, _GET_STREAM, device=subject.device).stream
     array = np.arange(4, dtype=np.float32)
@@ -383,24 +340,18 @@ def _phases(subject: Subject, compiler: int) -> list[bytes]:
     return [bytes(name) for name in answer.phase_names or ()]
 
 
-@check(
-    "phase_compile.compiler",
-    calls=(_GET_COMPILER, _DESTROY_COMPILER),
-    rule="Each phase compiler belongs to the caller, who destroys it.",
-)
+@check("phase_compile.compiler", calls=(_GET_COMPILER, _DESTROY_COMPILER))
 def _get(subject: Subject) -> None:
+    """Each phase compiler belongs to the caller, who destroys it."""
     compilers = [_compiler(subject) for _ in range(3)]
     subject.expect(all(compilers), "compilers", str(compilers))
     for compiler in compilers:
         subject.attempt(_DESTROY_COMPILER, phase_compiler=compiler)
 
 
-@check(
-    "phase_compile.phase_names",
-    calls=(_PHASE_NAMES,),
-    rule="The phases have names, in the order in which they run.",
-)
+@check("phase_compile.phase_names", calls=(_PHASE_NAMES,))
 def _names(subject: Subject) -> None:
+    """The phases have names, in the order in which they run."""
     compiler = _compiler(subject)
     names = _phases(subject, compiler)
     subject.expect(b"" not in names and len(set(names)) == len(names), "names that are unique", str(names))
@@ -423,12 +374,9 @@ def _run_phase(subject: Subject, compiler: int, phases: list[bytes]) -> Any:
     )
 
 
-@check(
-    "phase_compile.unknown_phase",
-    calls=(_RUN_PHASE,),
-    rule="A phase of an unknown name is refused with an error.",
-)
+@check("phase_compile.unknown_phase", calls=(_RUN_PHASE,))
 def _phase_compile_unknown_phase(subject: Subject) -> None:
+    """A phase of an unknown name is refused with an error."""
     compiler = _compiler(subject)
     answer = _run_phase(subject, compiler, [b"no such phase"])
     subject.expect(answer.error is not None, "an error", "a program")
@@ -461,9 +409,9 @@ def _proto(subject: Subject, name: str, version: int) -> bytes:
 @check(
     "abi_version.runtime_fits_itself",
     calls=(_RUNTIME_VERSION, "PJRT_RuntimeAbiVersion_IsCompatibleWithRuntime", "PJRT_RuntimeAbiVersion_Destroy"),
-    rule="A runtime is compatible with one of the same version: the call returns no error.",
 )
 def _itself(subject: Subject) -> None:
+    """A runtime is compatible with one of the same version: the call returns no error."""
     first, second = _runtime_version(subject), _runtime_version(subject)
     answer_of(
         subject,
@@ -478,9 +426,9 @@ def _itself(subject: Subject) -> None:
 @check(
     "abi_version.executable_fits",
     calls=(_RUNTIME_VERSION, _EXECUTABLE_VERSION, "PJRT_RuntimeAbiVersion_IsCompatibleWithExecutable"),
-    rule="An executable is compatible with the runtime that compiled it.",
 )
 def _fits(subject: Subject) -> None:
+    """An executable is compatible with the runtime that compiled it."""
     answer_of(
         subject,
         "PJRT_RuntimeAbiVersion_IsCompatibleWithExecutable",
@@ -489,12 +437,9 @@ def _fits(subject: Subject) -> None:
     )
 
 
-@check(
-    "abi_version.platform_id",
-    calls=("PJRT_RuntimeAbiVersion_PlatformId", "PJRT_ExecutableAbiVersion_PlatformId"),
-    rule="A runtime and the executables that it compiles have the same platform id.",
-)
+@check("abi_version.platform_id", calls=("PJRT_RuntimeAbiVersion_PlatformId", "PJRT_ExecutableAbiVersion_PlatformId"))
 def _platform(subject: Subject) -> None:
+    """A runtime and the executables that it compiles have the same platform id."""
     runtime = answer_of(subject, "PJRT_RuntimeAbiVersion_PlatformId", abi_version=_runtime_version(subject)).platform_id
     executable = answer_of(
         subject, "PJRT_ExecutableAbiVersion_PlatformId", abi_version=_executable_version(subject)
@@ -511,9 +456,9 @@ def _platform(subject: Subject) -> None:
         "PJRT_ExecutableAbiVersion_FromProto",
     ),
     over=("Runtime", "Executable"),
-    rule="A version is written to bytes, which its deleter frees, and is read from them again.",
 )
 def _round_trip(subject: Subject, kind: str) -> None:
+    """A version is written to bytes, which its deleter frees, and is read from them again."""
     version = _runtime_version(subject) if kind == "Runtime" else _executable_version(subject)
     data = _proto(subject, f"PJRT_{kind}AbiVersion_ToProto", version)
     again = answer_of(subject, f"PJRT_{kind}AbiVersion_FromProto", serialized_proto=data).abi_version
@@ -528,9 +473,9 @@ def _round_trip(subject: Subject, kind: str) -> None:
     "abi_version.damaged_proto",
     calls=("PJRT_RuntimeAbiVersion_FromProto", "PJRT_ExecutableAbiVersion_FromProto"),
     over=("Runtime", "Executable"),
-    rule="Bytes that are no version are refused with an error.",
 )
 def _damaged(subject: Subject, kind: str) -> None:
+    """Bytes that are no version are refused with an error."""
     _runtime_version(subject)
     answer = subject.attempt(f"PJRT_{kind}AbiVersion_FromProto", serialized_proto=b"\xff\xff\xff\xff\x0f")
     subject.expect(answer.error is not None, "an error", "a version")
@@ -548,9 +493,9 @@ _DESTROY_METADATA = "PJRT_ExecutableMetadata_DestroySerializedMetadata"
     "shardings.counts",
     calls=(_PARAMETERS, _OUTPUTS),
     over={"parameters": (_PARAMETERS, "num_parameters", 2), "outputs": (_OUTPUTS, "num_outputs", 1)},
-    rule="There is a sharding for each parameter and each result, or null where the executable has none.",
 )
 def _counts(subject: Subject, case: tuple[str, str, int]) -> None:
+    """There is a sharding for each parameter and each result, or null where the executable has none."""
     name, field, count = case
     subject.require_extension("Shardings")
     answer = answer_of(subject, name, executable=executable_of(subject, "add"))
@@ -559,12 +504,9 @@ def _counts(subject: Subject, case: tuple[str, str, int]) -> None:
         subject.expect(number == count == len(answer.shardings), f"{count} shardings", f"{number}: {answer.shardings}")
 
 
-@check(
-    "shardings.live_as_long_as_the_executable",
-    calls=(_OUTPUTS,),
-    rule="The shardings belong to the executable, and live as long as it.",
-)
+@check("shardings.live_as_long_as_the_executable", calls=(_OUTPUTS,))
 def _live(subject: Subject) -> None:
+    """The shardings belong to the executable, and live as long as it."""
     subject.require_extension("Shardings")
     first = answer_of(subject, _OUTPUTS, executable=executable_of(subject, "add"))
     before = list(first.shardings or ())
@@ -574,12 +516,9 @@ def _live(subject: Subject) -> None:
     subject.expect(after == before, str(before), str(after))
 
 
-@check(
-    "executable_metadata.get",
-    calls=(_METADATA, _DESTROY_METADATA),
-    rule="The metadata of an executable is allocated by the plugin, and given back by its destroy function.",
-)
+@check("executable_metadata.get", calls=(_METADATA, _DESTROY_METADATA))
 def _metadata(subject: Subject) -> None:
+    """The metadata of an executable is allocated by the plugin, and given back by its destroy function."""
     subject.require_extension("ExecutableMetadata")
     handle = executable_of(subject, "add")
     for _ in range(3):

@@ -63,25 +63,25 @@ def _chain(subject: Subject) -> list[int]:
     return chain
 
 
-@check("table.version.struct_size", calls=(), rule="The version in the table states its own size.")
+@check("table.version.struct_size", calls=())
 def _version_size(subject: Subject) -> None:
+    """The version in the table states its own size."""
     size = load(subject.plugin.address + _VERSION)
     subject.expect(size == _VERSION_SIZE, f"{_VERSION_SIZE} as the struct_size of PJRT_Api_Version in the table", size)
 
 
-@check("table.needed_functions", calls=_NEEDED, rule="The table has the functions without which no program can run.")
+@check("table.needed_functions", calls=_NEEDED)
 def _needed(subject: Subject) -> None:
+    """The table has the functions without which no program can run."""
     missing = [name for name in _NEEDED if not subject.plugin.has(name)]
     subject.expect(not missing, "the functions", f"null pointers for {', '.join(missing)}")
 
 
-@check(
-    "table.functions_of_its_version",
-    calls=(),
-    rule="A table has a function for each slot of its version; one that a plugin does not implement returns "
-    "UNIMPLEMENTED. Null pointers are a common way to leave out functions: this is advice.",
-)
+@check("table.functions_of_its_version", calls=())
 def _functions(subject: Subject) -> None:
+    """A table has a function for each slot of its version; one that a plugin does not implement returns UNIMPLEMENTED.
+    Null pointers are a common way to leave out functions: this is advice.
+    """
     _, minor = subject.plugin.api_version
     table = [name for name, each in FUNCTIONS.items() if not each.extension and each.minor <= minor]
     missing = [f"{name} (slot {slot})" for slot, name in enumerate(table) if not subject.plugin.has(name)]
@@ -89,23 +89,17 @@ def _functions(subject: Subject) -> None:
     subject.advise(not missing, "no null pointers in the table", f"null pointers for {shown}")
 
 
-@check(
-    "plugin.initialize.again",
-    calls=(_INITIALIZE,),
-    rule="The plugin is set up once: a framework that calls the function again does no harm.",
-)
+@check("plugin.initialize.again", calls=(_INITIALIZE,))
 def _initialize_again(subject: Subject) -> None:
+    """The plugin is set up once: a framework that calls the function again does no harm."""
     for _ in range(2):
         subject.call(_INITIALIZE)
     subject.call(_ATTRIBUTES)
 
 
-@check(
-    "plugin.initialize.in_a_thread",
-    calls=(_INITIALIZE, _ATTRIBUTES),
-    rule="The functions of a plugin can be called from any thread.",
-)
+@check("plugin.initialize.in_a_thread", calls=(_INITIALIZE, _ATTRIBUTES))
 def _initialize_in_a_thread(subject: Subject) -> None:
+    """The functions of a plugin can be called from any thread."""
     errors: list[object] = []
 
     def ask() -> None:
@@ -117,12 +111,9 @@ def _initialize_in_a_thread(subject: Subject) -> None:
     subject.expect(errors == [None, None], "two calls that succeed", errors)
 
 
-@check(
-    "plugin.attributes.types",
-    calls=(_ATTRIBUTES,),
-    rule="The attributes of a plugin have names of their own, known types, and values of these types.",
-)
+@check("plugin.attributes.types", calls=(_ATTRIBUTES,))
 def _attributes(subject: Subject) -> None:
+    """The attributes of a plugin have names of their own, known types, and values of these types."""
     values = expect_named_values(subject, subject.call(_ATTRIBUTES), "attributes")
     for name in ("stablehlo_current_version", "stablehlo_minimum_version"):
         if name in values:
@@ -131,24 +122,18 @@ def _attributes(subject: Subject) -> None:
             subject.expect(right, f"three numbers of a version as {name}", version)
 
 
-@check(
-    "plugin.attributes.stablehlo_versions",
-    calls=(_ATTRIBUTES,),
-    rule="The oldest version of StableHLO that a plugin reads is not newer than the newest.",
-)
+@check("plugin.attributes.stablehlo_versions", calls=(_ATTRIBUTES,))
 def _stablehlo_versions(subject: Subject) -> None:
+    """The oldest version of StableHLO that a plugin reads is not newer than the newest."""
     values = expect_named_values(subject, subject.call(_ATTRIBUTES), "attributes")
     newest, oldest = values.get("stablehlo_current_version"), values.get("stablehlo_minimum_version")
     if isinstance(newest, list) and isinstance(oldest, list):
         subject.expect(oldest <= newest, f"a minimum of at most {newest}", oldest)
 
 
-@check(
-    "plugin.attributes.lifetime",
-    calls=(_ATTRIBUTES,),
-    rule="The attributes of a plugin live as long as the process: what was returned stays, whatever is called later.",
-)
+@check("plugin.attributes.lifetime", calls=(_ATTRIBUTES,))
 def _plugin_attributes_lifetime(subject: Subject) -> None:
+    """The attributes of a plugin live as long as the process: what was returned stays, whatever is called later."""
     first = subject.call(_ATTRIBUTES)
     client = subject.new_client()
     subject.call("PJRT_Client_Destroy", client=client)
@@ -157,36 +142,33 @@ def _plugin_attributes_lifetime(subject: Subject) -> None:
     subject.expect(again == (first.attributes or []), "the attributes of the first call", repr(again))
 
 
-@check("extensions.chain_ends", calls=(), rule="The chain of extensions has an end.")
+@check("extensions.chain_ends", calls=())
 def _chain_ends(subject: Subject) -> None:
+    """The chain of extensions has an end."""
     _chain(subject)
 
 
-@check("extensions.unique_types", calls=(), rule="Each type of extension comes at most once in the chain.")
+@check("extensions.unique_types", calls=())
 def _unique_types(subject: Subject) -> None:
+    """Each type of extension comes at most once in the chain."""
     types = [load_number(at + _TYPE, 4, signed=True) for at in _chain(subject)]
     subject.expect(len(set(types)) == len(types), "different types", [_TYPES.get(each, each) for each in types])
 
 
-@check(
-    "extensions.known_types",
-    calls=(),
-    rule="The type of an extension is at least 0; a type that this package does not know may be of a later version.",
-)
+@check("extensions.known_types", calls=())
 def _known_types(subject: Subject) -> None:
+    """The type of an extension is at least 0; a type that this package does not know may be of a later version."""
     for at in _chain(subject):
         number = load_number(at + _TYPE, 4, signed=True)
         subject.expect(number >= 0, "a type of at least 0", number)
         subject.advise(number in _TYPES, "types of extensions that this package knows", number)
 
 
-@check(
-    "extensions.struct_size",
-    calls=(),
-    rule="Each extension states a size that has room for the head of an extension. Where an extension is known to hold "
-    "functions alone, the size ends behind a whole function.",
-)
+@check("extensions.struct_size", calls=())
 def _extension_sizes(subject: Subject) -> None:
+    """Each extension states a size that has room for the head of an extension. Where an extension is known to hold
+    functions alone, the size ends behind a whole function.
+    """
     for at in _chain(subject):
         size = load(at)
         name = _TYPES.get(load_number(at + _TYPE, 4, signed=True), "an extension")
@@ -195,12 +177,9 @@ def _extension_sizes(subject: Subject) -> None:
         subject.expect(whole, f"a size of whole pointers for {name}", size)
 
 
-@check(
-    "extensions.stable",
-    calls=(_INITIALIZE,),
-    rule="The chain of extensions lives as long as the process, and stays as it is.",
-)
+@check("extensions.stable", calls=(_INITIALIZE,))
 def _stable(subject: Subject) -> None:
+    """The chain of extensions lives as long as the process, and stays as it is."""
     before = _chain(subject)
     subject.new_client()
     subject.expect(_chain(subject) == before, "the same extensions as before", "others")
@@ -262,14 +241,11 @@ def _refuse_unimplemented(function: str, error: raw.Error | None) -> None:
         raise Unsupported(f"{function} is unimplemented")
 
 
-@check(
-    "struct_size.too_short",
-    calls=_SIZED,
-    rule="A function neither reads nor writes behind the struct_size of its arguments. A struct that ends before the "
-    "fields that each version has (0, its head, or one byte too few) is an error with the code INVALID_ARGUMENT.",
-    over=_SIZED,
-)
+@check("struct_size.too_short", calls=_SIZED, over=_SIZED)
 def _too_short(subject: Subject, function: str) -> None:
+    """A function neither reads nor writes behind the struct_size of its arguments. A struct that ends before the fields
+    that each version has (0, its head, or one byte too few) is an error with the code INVALID_ARGUMENT.
+    """
     least = _first_size(function)
     arguments = arguments_of(subject, function)
     for size in sorted({0, _HEAD, least - 1}):
@@ -287,15 +263,12 @@ def _too_short(subject: Subject, function: str) -> None:
         subject.expect(refused, expected, found)
 
 
-@check(
-    "struct_size.right_and_longer",
-    calls=EXAMPLES,
-    rule="A function that is called with right arguments succeeds; one that a plugin leaves out returns UNIMPLEMENTED. "
-    "A caller of a later version stamps a greater struct_size, and may link an extension of an unknown type: both are "
-    "accepted.",
-    over=EXAMPLES,
-)
+@check("struct_size.right_and_longer", calls=EXAMPLES, over=EXAMPLES)
 def _right_and_longer(subject: Subject, function: str) -> None:
+    """A function that is called with right arguments succeeds; one that a plugin leaves out returns UNIMPLEMENTED. A
+    caller of a later version stamps a greater struct_size, and may link an extension of an unknown type: both are
+    accepted.
+    """
     struct = STRUCTS[FUNCTIONS[function].args]
     if function == "PJRT_Client_Create":
         subject.new_client()  # unsupported where the plugin's hardware is missing
@@ -315,14 +288,11 @@ def _right_and_longer(subject: Subject, function: str) -> None:
             subject.expect(result.error is None, f"{function} to succeed with {what}", str(result.error))
 
 
-@check(
-    "struct_size.of_an_older_caller",
-    calls=_OLDER,
-    rule="Fields that later versions added are behind the struct of an older caller: they are not written. The call "
-    "succeeds, or is an error with the code INVALID_ARGUMENT.",
-    over=_OLDER,
-)
+@check("struct_size.of_an_older_caller", calls=_OLDER, over=_OLDER)
 def _older(subject: Subject, function: str) -> None:
+    """Fields that later versions added are behind the struct of an older caller: they are not written. The call
+    succeeds, or is an error with the code INVALID_ARGUMENT.
+    """
     arguments = arguments_of(subject, function)
     result = _call(subject, function, _first_size(function), arguments)
     _refuse_unimplemented(function, result.error)
@@ -330,13 +300,11 @@ def _older(subject: Subject, function: str) -> None:
         subject.expect_code(result.error, "INVALID_ARGUMENT", function)
 
 
-@check(
-    "struct_size.of_programs",
-    calls=("PJRT_Client_Compile",),
-    rule="The struct of a program states its size, too: one that is too short is an error with the code "
-    "INVALID_ARGUMENT, and a longer one is accepted.",
-)
+@check("struct_size.of_programs", calls=("PJRT_Client_Compile",))
 def _programs(subject: Subject) -> None:
+    """The struct of a program states its size, too: one that is too short is an error with the code INVALID_ARGUMENT,
+    and a longer one is accepted.
+    """
     arguments = arguments_of(subject, "PJRT_Client_Compile")
     program = arguments["program"]
     for size in (0, _HEAD, STRUCTS["PJRT_Program"].size - 1):
@@ -357,22 +325,25 @@ _CODES = {number: name for name, number in ENUMS["PJRT_Error_Code"] if number}
 _THREADS = 16
 
 
-@check("error.destroy.null", calls=(_DESTROY,), rule="An error to destroy can be a null pointer.")
+@check("error.destroy.null", calls=(_DESTROY,))
 def _destroy_null(subject: Subject) -> None:
+    """An error to destroy can be a null pointer."""
     for _ in range(3):
         subject.call(_DESTROY, error=0)
 
 
-@check("error.code.known", calls=(_CODE,), rule="An error has a status code of absl, other than OK.")
+@check("error.code.known", calls=(_CODE,))
 def _code(subject: Subject) -> None:
+    """An error has a status code of absl, other than OK."""
     error = make_error(subject)
     code = subject.call(_CODE, error=error).code
     subject.expect(code in _CODES, "a code from 1 to 16", code)
     subject.call(_DESTROY, error=error)
 
 
-@check("error.message.text", calls=(_MESSAGE,), rule="An error has a human-readable message: text that is not empty.")
+@check("error.message.text", calls=(_MESSAGE,))
 def _message(subject: Subject) -> None:
+    """An error has a human-readable message: text that is not empty."""
     error = make_error(subject)
     result = subject.call(_MESSAGE, error=error)
     subject.expect(result.message, "a message", repr(result.message))
@@ -383,12 +354,9 @@ def _message(subject: Subject) -> None:
     subject.call(_DESTROY, error=error)
 
 
-@check(
-    "error.lives_until_destroyed",
-    calls=_FUNCTIONS,
-    rule="Code and message of an error live until it is destroyed, whatever other errors come and go.",
-)
+@check("error.lives_until_destroyed", calls=_FUNCTIONS)
 def _error_lives_until_destroyed(subject: Subject) -> None:
+    """Code and message of an error live until it is destroyed, whatever other errors come and go."""
     first = make_error(subject)
     before = subject.call(_MESSAGE, error=first)
     code = subject.call(_CODE, error=first).code
@@ -401,12 +369,9 @@ def _error_lives_until_destroyed(subject: Subject) -> None:
     subject.call(_DESTROY, error=first)
 
 
-@check(
-    "error.independent",
-    calls=_FUNCTIONS,
-    rule="Each error belongs to the caller: two calls return two errors, and destroying one leaves the other.",
-)
+@check("error.independent", calls=_FUNCTIONS)
 def _independent(subject: Subject) -> None:
+    """Each error belongs to the caller: two calls return two errors, and destroying one leaves the other."""
     first, second = make_error(subject), make_error(subject)
     subject.expect(first != second, "two errors", "the same error twice")
     subject.call(_DESTROY, error=first)
@@ -415,12 +380,9 @@ def _independent(subject: Subject) -> None:
     subject.call(_DESTROY, error=second)
 
 
-@check(
-    "error.outlives_the_client",
-    calls=(*_FUNCTIONS, "PJRT_Client_Destroy"),
-    rule="An error belongs to the caller, and outlives the client of the call.",
-)
+@check("error.outlives_the_client", calls=(*_FUNCTIONS, "PJRT_Client_Destroy"))
 def _outlives_client(subject: Subject) -> None:
+    """An error belongs to the caller, and outlives the client of the call."""
     client = subject.new_client()
     error = subject.plugin.error_address("PJRT_Client_LookupDevice", client=client, id=-1)
     subject.expect(error, "PJRT_Client_LookupDevice to fail", "that it succeeded")
@@ -430,22 +392,16 @@ def _outlives_client(subject: Subject) -> None:
     subject.call(_DESTROY, error=error)
 
 
-@check(
-    "error.names_what_was_wrong",
-    calls=(_MESSAGE, "PJRT_Client_LookupDevice"),
-    rule="A message tells what was wrong. Advice: the message for an unknown id names the id.",
-)
+@check("error.names_what_was_wrong", calls=(_MESSAGE, "PJRT_Client_LookupDevice"))
 def _names(subject: Subject) -> None:
+    """A message tells what was wrong. Advice: the message for an unknown id names the id."""
     error = subject.fails("PJRT_Client_LookupDevice", tuple(_CODES.values()), client=subject.client, id=7654321)
     subject.advise("7654321" in error.message, "the id in the message", repr(error.message))
 
 
-@check(
-    "error.in_threads",
-    calls=_FUNCTIONS,
-    rule="Errors can be made, read and destroyed in several threads at once, and each has its own message.",
-)
+@check("error.in_threads", calls=_FUNCTIONS)
 def _in_threads(subject: Subject) -> None:
+    """Errors can be made, read and destroyed in several threads at once, and each has its own message."""
     subject.client  # noqa: B018  # made in one thread
     wrong: list[str] = []
 
@@ -463,12 +419,9 @@ def _in_threads(subject: Subject) -> None:
     subject.expect(not wrong, "an error with a message for each call", "; ".join(wrong[:3]))
 
 
-@check(
-    "error.destroyed_in_another_thread",
-    calls=_FUNCTIONS,
-    rule="An error can be destroyed in another thread than the one that got it.",
-)
+@check("error.destroyed_in_another_thread", calls=_FUNCTIONS)
 def _another_thread(subject: Subject) -> None:
+    """An error can be destroyed in another thread than the one that got it."""
     errors = [make_error(subject) for _ in range(10)]
 
     def destroy() -> None:
@@ -482,12 +435,9 @@ def _another_thread(subject: Subject) -> None:
     subject.call("PJRT_Client_Devices", client=subject.client)
 
 
-@check(
-    "error.for_each_payload.texts",
-    calls=(_PAYLOADS,),
-    rule="The visitor is called once for each payload of an error, with its key and value, during the call.",
-)
+@check("error.for_each_payload.texts", calls=(_PAYLOADS,))
 def _payloads(subject: Subject) -> None:
+    """The visitor is called once for each payload of an error, with its key and value, during the call."""
     subject.require(_PAYLOADS)
     error = make_error(subject)
     keys: list[bytes] = []
@@ -504,13 +454,11 @@ def _payloads(subject: Subject) -> None:
     subject.call(_DESTROY, error=error)
 
 
-@check(
-    "error.for_each_payload.user_arg",
-    calls=(_PAYLOADS, "PJRT_Client_CreateErrorBuffer", "PJRT_Event_Await"),
-    rule="The visitor gets the pointer that the caller gave, and the payloads of an error buffer arrive with its "
-    "error, each once.",
-)
+@check("error.for_each_payload.user_arg", calls=(_PAYLOADS, "PJRT_Client_CreateErrorBuffer", "PJRT_Event_Await"))
 def _payloads_of_a_buffer(subject: Subject) -> None:
+    """The visitor gets the pointer that the caller gave, and the payloads of an error buffer arrive with its error,
+    each once.
+    """
     from pjrt.capi import raw
 
     subject.require(_PAYLOADS, "PJRT_Client_CreateErrorBuffer")

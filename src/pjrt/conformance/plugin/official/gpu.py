@@ -46,12 +46,9 @@ def created_topology(subject: Subject) -> int:
     return int(result.topology)
 
 
-@check(
-    "official.gpu.create_view_of_device_buffer",
-    calls=(_VIEW, "PJRT_Buffer_OpaqueDeviceMemoryDataPointer"),
-    rule="A view of the memory of a buffer has its contents.",
-)
+@check("official.gpu.create_view_of_device_buffer", calls=(_VIEW, "PJRT_Buffer_OpaqueDeviceMemoryDataPointer"))
 def _view(subject: Subject) -> None:
+    """A view of the memory of a buffer has its contents."""
     subject.require(_VIEW, "PJRT_Buffer_OpaqueDeviceMemoryDataPointer")
     buffer = subject.buffer(FLOATS)
     pointer = subject.call("PJRT_Buffer_OpaqueDeviceMemoryDataPointer", buffer=buffer).device_memory_ptr
@@ -69,12 +66,9 @@ def _view(subject: Subject) -> None:
     subject.destroy_buffers(view, buffer)
 
 
-@check(
-    "official.gpu.copy_raw_to_host",
-    calls=(_RAW_COPY,),
-    rule="The bytes of a buffer's memory arrive in the host's memory.",
-)
+@check("official.gpu.copy_raw_to_host", calls=(_RAW_COPY,))
 def _copy_raw_to_host(subject: Subject) -> None:
+    """The bytes of a buffer's memory arrive in the host's memory."""
     subject.require(_RAW_COPY)
     buffer = subject.buffer(FLOATS)
     size = subject.call("PJRT_Buffer_OnDeviceSizeInBytes", buffer=buffer).on_device_size_in_bytes
@@ -85,13 +79,9 @@ def _copy_raw_to_host(subject: Subject) -> None:
     subject.expect(first == FLOATS[0], f"{FLOATS[0]} as the first number", first)
 
 
-@check(
-    "official.gpu.copy_raw_to_host_with_invalid_offset",
-    calls=(_RAW_COPY,),
-    rule="A copy from an offset behind the end of a buffer fails: its event, or the call, has the code "
-    "INVALID_ARGUMENT.",
-)
+@check("official.gpu.copy_raw_to_host_with_invalid_offset", calls=(_RAW_COPY,))
 def _copy_raw_with_invalid_offset(subject: Subject) -> None:
+    """A copy from an offset behind the end of a buffer fails: its event, or the call, has the code INVALID_ARGUMENT."""
     subject.require(_RAW_COPY)
     buffer = subject.buffer(FLOATS)
     size = subject.call("PJRT_Buffer_OnDeviceSizeInBytes", buffer=buffer).on_device_size_in_bytes
@@ -104,37 +94,28 @@ def _copy_raw_with_invalid_offset(subject: Subject) -> None:
     subject.advise(result.error is None, "the error in the event", "it from the call")
 
 
-@check(
-    "official.gpu.get_compiled_memory_stats",
-    calls=(_STATS,),
-    rule="The sizes of an executable's memory are at least 0.",
-)
+@check("official.gpu.get_compiled_memory_stats", calls=(_STATS,))
 def _memory_stats(subject: Subject) -> None:
+    """The sizes of an executable's memory are at least 0."""
     subject.require(_STATS)
     stats = subject.call(_STATS, executable=executable_of(subject, subject.compile("add"))).fields
     for name, size in stats.items():
         subject.expect(size >= 0, f"{name} of at least 0", size)
 
 
-@check(
-    "official.gpu.get_num_outputs",
-    calls=("PJRT_Executable_NumOutputs",),
-    rule="The number of outputs of an executable is the number of results of its program.",
-    over={"add": 1, "two_results": 2},
-)
+@check("official.gpu.get_num_outputs", calls=("PJRT_Executable_NumOutputs",), over={"add": 1, "two_results": 2})
 def _num_outputs(subject: Subject, number: int) -> None:
+    """The number of outputs of an executable is the number of results of its program."""
     name = {1: "add", 2: "two_results"}[number]
     outputs = subject.num_outputs(subject.compile(name))
     subject.expect(outputs == number, f"{number} outputs of the program {name}", outputs)
 
 
-@check(
-    "official.gpu.get_device_assignment",
-    calls=(_ASSIGNMENT,),
-    rule="The device assignment of a program for one device, as a DeviceAssignmentProto, has one replica and one "
-    "computation on a device of the client.",
-)
+@check("official.gpu.get_device_assignment", calls=(_ASSIGNMENT,))
 def _device_assignment(subject: Subject) -> None:
+    """The device assignment of a program for one device, as a DeviceAssignmentProto, has one replica and one
+    computation on a device of the client.
+    """
     from pjrt.api.compile_options import DeviceAssignment
 
     subject.require(_ASSIGNMENT)
@@ -150,12 +131,9 @@ def _device_assignment(subject: Subject) -> None:
     subject.expect(assignment.device_ids == (tuple(ids),), f"the device ids {[ids]}", assignment.device_ids)
 
 
-@check(
-    "official.gpu.create_and_destroy_execute_context",
-    calls=(*_CONTEXTS, _USER_DATA),
-    rule="An execute context can be made, take data of a registered type, and be destroyed.",
-)
+@check("official.gpu.create_and_destroy_execute_context", calls=(*_CONTEXTS, _USER_DATA))
 def _execute_context(subject: Subject) -> None:
+    """An execute context can be made, take data of a registered type, and be destroyed."""
     subject.require(*_CONTEXTS)
     context = subject.call("PJRT_ExecuteContext_Create").context
     subject.expect(context, "an execute context", "a null pointer")
@@ -166,12 +144,9 @@ def _execute_context(subject: Subject) -> None:
     subject.call("PJRT_ExecuteContext_Destroy", context=context)
 
 
-@check(
-    "official.gpu.dma_map_and_unmap",
-    calls=_DMA,
-    rule="Memory of the host can be registered for direct transfers, and released.",
-)
+@check("official.gpu.dma_map_and_unmap", calls=_DMA)
 def _dma(subject: Subject) -> None:
+    """Memory of the host can be registered for direct transfers, and released."""
     subject.require(*_DMA)
     memory = np.zeros(2 << 20, np.uint8)
     aligned = memory[-memory.ctypes.data % (1 << 20) :][: 1 << 20]
@@ -179,12 +154,9 @@ def _dma(subject: Subject) -> None:
     subject.call("PJRT_Client_DmaUnmap", client=subject.client, data=aligned)
 
 
-@check(
-    "official.gpu.create_and_set_event",
-    calls=(*_EVENTS, "PJRT_Event_IsReady", "PJRT_Event_Destroy"),
-    rule="An event that the caller makes is ready after the caller has set it, and not before.",
-)
+@check("official.gpu.create_and_set_event", calls=(*_EVENTS, "PJRT_Event_IsReady", "PJRT_Event_Destroy"))
 def _create_and_set_event(subject: Subject) -> None:
+    """An event that the caller makes is ready after the caller has set it, and not before."""
     subject.require(*_EVENTS)
     event = subject.call("PJRT_Event_Create").event
     ready = subject.call("PJRT_Event_IsReady", event=event, is_ready=True).is_ready
@@ -194,12 +166,9 @@ def _create_and_set_event(subject: Subject) -> None:
     subject.call("PJRT_Event_Destroy", event=event)
 
 
-@check(
-    "official.gpu.create_topology",
-    calls=(_TOPOLOGY, "PJRT_TopologyDescription_Destroy"),
-    rule="The topology of this machine is made without a name and options, and destroyed. A plugin may require a name.",
-)
+@check("official.gpu.create_topology", calls=(_TOPOLOGY, "PJRT_TopologyDescription_Destroy"))
 def _create_topology(subject: Subject) -> None:
+    """The topology of this machine is made without a name and options, and destroyed. A plugin may require a name."""
     topology = created_topology(subject)
     name = subject.call("PJRT_TopologyDescription_PlatformName", topology=topology).platform_name
     subject.expect(name, "the name of a platform", repr(name))
@@ -209,11 +178,12 @@ def _create_topology(subject: Subject) -> None:
 @check(
     "official.gpu.create_explicit_topology",
     calls=(_TOPOLOGY, "PJRT_TopologyDescription_GetDeviceDescriptions", "PJRT_DeviceDescription_Id"),
-    rule="A topology of 16 slices with 2 hosts of 4 GPUs each, which need not be here, describes 128 devices with the "
-    "ids 0 to 127 in 32 processes.",
     over={"cuda": "v100", "rocm": "mi300x"},
 )
 def _explicit_topology(subject: Subject, gpu: str) -> None:
+    """A topology of 16 slices with 2 hosts of 4 GPUs each, which need not be here, describes 128 devices with the ids 0
+    to 127 in 32 processes.
+    """
     platform = {"v100": "cuda", "mi300x": "rocm"}[gpu]
     result = subject.attempt(_TOPOLOGY, **gpu_options(platform, f"{gpu}:16x2x4"))
     if result.error is not None:
@@ -237,9 +207,9 @@ def _explicit_topology(subject: Subject, gpu: str) -> None:
 @check(
     "official.gpu.topology_get_default_layout",
     calls=(_TOPOLOGY_LAYOUT, "PJRT_Layouts_MemoryLayout_Serialize", "PJRT_Layouts_MemoryLayout_Destroy"),
-    rule="A topology has a default layout for an array of 2 x 3 floats, as text that is not empty.",
 )
 def _topology_default_layout(subject: Subject) -> None:
+    """A topology has a default layout for an array of 2 x 3 floats, as text that is not empty."""
     subject.require_extension("Layouts")
     subject.require(_TOPOLOGY_LAYOUT, "PJRT_Client_TopologyDescription")
     topology = subject.call("PJRT_Client_TopologyDescription", client=subject.client).topology
@@ -252,12 +222,9 @@ def _topology_default_layout(subject: Subject) -> None:
     subject.call("PJRT_Layouts_MemoryLayout_Destroy", layout=layout)
 
 
-@check(
-    "official.gpu.ffi_type_register",
-    calls=(_TYPE,),
-    rule="A type without an id gets one, which the name has from then on.",
-)
+@check("official.gpu.ffi_type_register", calls=(_TYPE,))
 def _ffi_type(subject: Subject) -> None:
+    """A type without an id gets one, which the name has from then on."""
     subject.require_extension("FFI")
     subject.require(_TYPE)
     info = raw.Struct("PJRT_FFI_Type_Info")  # XLA's plugins read it without a look whether it is there
@@ -279,10 +246,10 @@ def _client_of_gpu(subject: Subject, **options: object) -> raw.Result:
 @check(
     "official.gpu.valid_allocator_options",
     calls=("PJRT_Client_Create", "PJRT_Client_Destroy"),
-    rule="A client of a GPU is made with each allocator: default, platform, bfc and cuda_async.",
     over=("default", "platform", "bfc", "cuda_async"),
 )
 def _allocators(subject: Subject, allocator: str) -> None:
+    """A client of a GPU is made with each allocator: default, platform, bfc and cuda_async."""
     fraction = {"memory_fraction": 0.5} if allocator in ("bfc", "cuda_async") else {}
     preallocate = {"preallocate": True} if allocator == "cuda_async" else {}
     result = _client_of_gpu(subject, allocator=allocator, **fraction, **preallocate)
@@ -290,24 +257,18 @@ def _allocators(subject: Subject, allocator: str) -> None:
     subject.call("PJRT_Client_Destroy", client=result.client)
 
 
-@check(
-    "official.gpu.invalid_allocator_options",
-    calls=("PJRT_Client_Create",),
-    rule="An unknown allocator is an error with the code UNIMPLEMENTED.",
-)
+@check("official.gpu.invalid_allocator_options", calls=("PJRT_Client_Create",))
 def _unknown_allocator(subject: Subject) -> None:
+    """An unknown allocator is an error with the code UNIMPLEMENTED."""
     result = _client_of_gpu(subject, allocator="invalid_allocator", memory_fraction=0.5, preallocate=True)
     subject.expect(result.error, "PJRT_Client_Create to fail with UNIMPLEMENTED", "that it succeeded")
     assert result.error is not None
     subject.expect_code(result.error, "UNIMPLEMENTED", "PJRT_Client_Create")
 
 
-@check(
-    "official.gpu.unavailable_platform_name",
-    calls=("PJRT_Client_Create",),
-    rule="An unknown platform name is an error with the code NOT_FOUND.",
-)
+@check("official.gpu.unavailable_platform_name", calls=("PJRT_Client_Create",))
 def _unknown_platform(subject: Subject) -> None:
+    """An unknown platform name is an error with the code NOT_FOUND."""
     result = _client_of_gpu(subject, platform_name="invalid_platform_name", allocator="default")
     subject.expect(result.error, "PJRT_Client_Create to fail with NOT_FOUND", "that it succeeded")
     assert result.error is not None
@@ -333,9 +294,9 @@ def _manager(subject: Subject, element_type: ElementType) -> int:
 @check(
     "official.gpu.transfer_manager_set_buffer_error",
     calls=(_CREATE_MANAGER, _METADATA, f"{_MANAGER}BufferCount", f"{_MANAGER}RetrieveBuffer", _ERROR),
-    rule="A buffer that is set to an error has it, with its code and message, for those who read it.",
 )
 def _set_buffer_error(subject: Subject) -> None:
+    """A buffer that is set to an error has it, with its code and message, for those who read it."""
     manager = _manager(subject, ElementType.F32)
     subject.require(_ERROR)
     metadata = subject.attempt(
@@ -361,9 +322,9 @@ def _set_buffer_error(subject: Subject) -> None:
 @check(
     "official.gpu.transfer_manager_transfer_raw_data",
     calls=(_CREATE_MANAGER, f"{_MANAGER}BufferSize", f"{_MANAGER}Device", f"{_MANAGER}TransferData"),
-    rule="A buffer becomes ready by the transfer of its data, and not before. The manager states its size and device.",
 )
 def _transfer_raw_data(subject: Subject) -> None:
+    """A buffer becomes ready by the transfer of its data, and not before. The manager states its size and device."""
     manager = _manager(subject, ElementType.U32)
     data = np.arange(1, 9, dtype=np.uint32)
     buffer = subject.call(f"{_MANAGER}RetrieveBuffer", transfer_manager=manager, buffer_index=0).buffer_out
@@ -395,10 +356,11 @@ _NODES = 2
 @check(
     "official.gpu.create_client_with_kv_callback",
     calls=(_CREATE_CLIENT, "PJRT_Client_Devices", "PJRT_Client_AddressableDevices", "PJRT_Client_Destroy"),
-    rule="Two clients of one machine that share a key-value store, by the options num_nodes and node_id, know both "
-    "devices, and each can use its own. A plugin may have no such options.",
 )
 def _two_nodes(subject: Subject) -> None:
+    """Two clients of one machine that share a key-value store, by the options num_nodes and node_id, know both devices,
+    and each can use its own. A plugin may have no such options.
+    """
     keys = KeyValueStore()
     results: dict[int, raw.Result] = {}
 

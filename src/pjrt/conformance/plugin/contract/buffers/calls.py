@@ -210,10 +210,10 @@ _TYPES = {
 @check(
     "buffer.contents.there_and_back",
     calls=("PJRT_Client_BufferFromHostBuffer", "PJRT_Buffer_ToHostBuffer"),
-    rule="A buffer has the elements of the host array that it was made from.",
     over=_TYPES,
 )
 def _there_and_back(subject: Subject, element_type: ElementType) -> None:
+    """A buffer has the elements of the host array that it was made from."""
     array = np.arange(6).reshape(2, 3).astype(element_type.dtype)
     subject.expect_contents(subject.buffer(array), array)
 
@@ -262,10 +262,10 @@ def other_memory(subject: Subject) -> int:
 @check(
     "buffer_from_host.to_each_device",
     calls=(*_FROM_HOST, "PJRT_Buffer_Device", "PJRT_Buffer_Memory"),
-    rule="With device set and memory null, the buffer is in the default memory of the device.",
     over=tuple(SEMANTICS),
 )
 def _to_each_device(subject: Subject, semantics: str) -> None:
+    """With device set and memory null, the buffer is in the default memory of the device."""
     for number, device in enumerate(subject.devices):
         array = ramp(7) + number
         result = from_host(subject, array, SEMANTICS[semantics], device=device)
@@ -282,10 +282,10 @@ def _to_each_device(subject: Subject, semantics: str) -> None:
 @check(
     "buffer_from_host.to_each_memory",
     calls=(*_FROM_HOST, "PJRT_Buffer_Device", "PJRT_Buffer_Memory"),
-    rule="With memory set, the buffer is in that memory, and on a device that the memory belongs to.",
     over=tuple(SEMANTICS),
 )
 def _to_each_memory(subject: Subject, semantics: str) -> None:
+    """With memory set, the buffer is in that memory, and on a device that the memory belongs to."""
     for device in subject.devices:
         for number, memory in enumerate(memories_of(subject, device)):
             array = ramp(7) + number
@@ -300,12 +300,9 @@ def _to_each_memory(subject: Subject, semantics: str) -> None:
             subject.await_event(result.done_with_host_buffer)
 
 
-@check(
-    "buffer_from_host.memory_wins",
-    calls=(*_FROM_HOST, "PJRT_Buffer_Memory"),
-    rule="If memory is not null, the data goes there, whatever device is.",
-)
+@check("buffer_from_host.memory_wins", calls=(*_FROM_HOST, "PJRT_Buffer_Memory"))
 def _memory_wins(subject: Subject) -> None:
+    """If memory is not null, the data goes there, whatever device is."""
     memory = other_memory(subject)
     array = ramp(7)
     result = supported_from_host(subject, array, memory=memory)
@@ -317,11 +314,10 @@ def _memory_wins(subject: Subject) -> None:
 
 
 @check(
-    "buffer_from_host.memory_of_another_device_wins",
-    calls=(*_FROM_HOST, "PJRT_Buffer_Memory", "PJRT_Buffer_Device"),
-    rule="If memory is not null, the data goes there, also if it belongs to another device than device.",
+    "buffer_from_host.memory_of_another_device_wins", calls=(*_FROM_HOST, "PJRT_Buffer_Memory", "PJRT_Buffer_Device")
 )
 def _memory_of_another_device_wins(subject: Subject) -> None:
+    """If memory is not null, the data goes there, also if it belongs to another device than device."""
     device = other_device(subject)
     memory = default_memory(subject, device)
     array = ramp(7)

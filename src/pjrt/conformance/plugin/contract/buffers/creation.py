@@ -64,13 +64,9 @@ EMPTY = {
 """Shapes without elements."""
 
 
-@check(
-    "buffer_from_host.shape",
-    calls=_ROUND_TRIP,
-    rule="A buffer has any number of dimensions, each of any size.",
-    over=tuple(SHAPES),
-)
+@check("buffer_from_host.shape", calls=_ROUND_TRIP, over=tuple(SHAPES))
 def _shape(subject: Subject, name: str) -> None:
+    """A buffer has any number of dimensions, each of any size."""
     array = ramp(*SHAPES[name], dtype=np.int32)
     result = from_host(subject, array)
     expect_value(subject, result.buffer, array)
@@ -79,13 +75,9 @@ def _shape(subject: Subject, name: str) -> None:
     subject.destroy_buffers(result.buffer)
 
 
-@check(
-    "buffer_from_host.empty",
-    calls=_ROUND_TRIP,
-    rule="A dimension may be zero: the buffer has no elements, becomes ready, and its read ends at once.",
-    over=tuple(EMPTY),
-)
+@check("buffer_from_host.empty", calls=_ROUND_TRIP, over=tuple(EMPTY))
 def _empty(subject: Subject, name: str) -> None:
+    """A dimension may be zero: the buffer has no elements, becomes ready, and its read ends at once."""
     array = np.zeros(EMPTY[name], np.float32)
     result = from_host(subject, array)
     subject.await_event(result.done_with_host_buffer)
@@ -100,13 +92,9 @@ def _empty(subject: Subject, name: str) -> None:
     subject.destroy_buffers(result.buffer)
 
 
-@check(
-    "buffer_from_host.empty_null_data",
-    calls=_ROUND_TRIP,
-    rule="Without elements there is no host data to point to.",
-    over=tuple(SEMANTICS),
-)
+@check("buffer_from_host.empty_null_data", calls=_ROUND_TRIP, over=tuple(SEMANTICS))
 def _empty_null_data(subject: Subject, semantics: str) -> None:
+    """Without elements there is no host data to point to."""
     array = np.zeros((0, 4), np.float32)
     result = from_host(subject, array, SEMANTICS[semantics], data=0)
     subject.await_buffers([result.buffer])
@@ -114,13 +102,9 @@ def _empty_null_data(subject: Subject, semantics: str) -> None:
     subject.await_event(result.done_with_host_buffer)
 
 
-@check(
-    "buffer_from_host.large",
-    calls=_ROUND_TRIP,
-    rule="A buffer of 64 MiB has its whole value.",
-    over=tuple(SEMANTICS),
-)
+@check("buffer_from_host.large", calls=_ROUND_TRIP, over=tuple(SEMANTICS))
 def _large(subject: Subject, semantics: str) -> None:
+    """A buffer of 64 MiB has its whole value."""
     array = ramp(1 << 24, dtype=np.int32)
     result = from_host(subject, array, SEMANTICS[semantics])
     expect_value(subject, result.buffer, array)
@@ -141,33 +125,21 @@ ELEMENT_TYPES = tuple(each.name.lower() for each in ElementType if each.name not
 _FROM_HOST = ("PJRT_Client_BufferFromHostBuffer",)
 
 
-@check(
-    "buffer_from_host.element_type",
-    calls=_ROUND_TRIP,
-    rule="type is the type of the host data and of the new buffer; the bits of each element are kept.",
-    over=ELEMENT_TYPES,
-)
+@check("buffer_from_host.element_type", calls=_ROUND_TRIP, over=ELEMENT_TYPES)
 def _element_type(subject: Subject, name: str) -> None:
+    """type is the type of the host data and of the new buffer; the bits of each element are kept."""
     _round_trip(subject, ElementType[name.upper()], (13,), 13)
 
 
-@check(
-    "buffer_from_host.element_type_scalar",
-    calls=_ROUND_TRIP,
-    rule="A buffer of each element type may have no dimensions, and then has one element.",
-    over=ELEMENT_TYPES,
-)
+@check("buffer_from_host.element_type_scalar", calls=_ROUND_TRIP, over=ELEMENT_TYPES)
 def _element_type_scalar(subject: Subject, name: str) -> None:
+    """A buffer of each element type may have no dimensions, and then has one element."""
     _round_trip(subject, ElementType[name.upper()], (), 1)
 
 
-@check(
-    "buffer_from_host.element_type_strided",
-    calls=_ROUND_TRIP,
-    rule="Strides are in bytes, whatever the size of an element is.",
-    over=ELEMENT_TYPES,
-)
+@check("buffer_from_host.element_type_strided", calls=_ROUND_TRIP, over=ELEMENT_TYPES)
 def _element_type_strided(subject: Subject, name: str) -> None:
+    """Strides are in bytes, whatever the size of an element is."""
     kind = ElementType[name.upper()]
     size = kind.dtype.itemsize
     host = _patterns(kind, 15)
@@ -180,13 +152,9 @@ def _element_type_strided(subject: Subject, name: str) -> None:
     subject.destroy_buffers(result.buffer)
 
 
-@check(
-    "buffer.element_type",
-    calls=("PJRT_Buffer_ElementType",),
-    rule="PJRT_Buffer_ElementType returns the type that the buffer was made with.",
-    over=ELEMENT_TYPES,
-)
+@check("buffer.element_type", calls=("PJRT_Buffer_ElementType",), over=ELEMENT_TYPES)
 def _reported_element_type(subject: Subject, name: str) -> None:
+    """PJRT_Buffer_ElementType returns the type that the buffer was made with."""
     kind = ElementType[name.upper()]
     host = _patterns(kind, 6)
     result = supported(subject, "PJRT_Client_BufferFromHostBuffer", **_fields(subject, kind, host, [2, 3]))
@@ -196,13 +164,9 @@ def _reported_element_type(subject: Subject, name: str) -> None:
     subject.destroy_buffers(result.buffer)
 
 
-@check(
-    "buffer_from_host.special_floats",
-    calls=_ROUND_TRIP,
-    rule="Infinities, NaNs with their payloads, negative zeros and subnormal numbers are kept bit by bit.",
-    over=("f16", "bf16", "f32", "f64", "c64", "c128"),
-)
+@check("buffer_from_host.special_floats", calls=_ROUND_TRIP, over=("f16", "bf16", "f32", "f64", "c64", "c128"))
 def _special_floats(subject: Subject, name: str) -> None:
+    """Infinities, NaNs with their payloads, negative zeros and subnormal numbers are kept bit by bit."""
     kind = ElementType[name.upper()]
     part = {"c64": np.float32, "c128": np.float64}.get(name, kind.dtype)
     bits = np.dtype(f"u{np.dtype(part).itemsize}")
@@ -295,10 +259,10 @@ def _make_uninitialized(subject: Subject, **fields: Any) -> int:
 @check(
     "uninitialized_buffer.read",
     calls=_CALLS,
-    rule="The buffer becomes ready, and has as many bytes as its shape needs; the bytes may be any.",
     over={"rank_0": [], "rank_1": [7], "rank_2": [3, 5], "empty": [0, 3], "large": [1 << 20]},
 )
 def _read(subject: Subject, dims: list[int]) -> None:
+    """The buffer becomes ready, and has as many bytes as its shape needs; the bytes may be any."""
     buffer = _make_uninitialized(subject, shape_dims=dims)
     subject.await_buffers([buffer])
     expected = 4 * int(np.prod(dims))
@@ -311,10 +275,10 @@ def _read(subject: Subject, dims: list[int]) -> None:
 @check(
     "uninitialized_buffer.properties",
     calls=(*_CALLS, "PJRT_Buffer_Dimensions", "PJRT_Buffer_ElementType", "PJRT_Buffer_IsDeleted"),
-    rule="The buffer has the type and the dimensions of the arguments.",
     over=("pred", "u8", "f32", "f64", "c64"),
 )
 def _properties(subject: Subject, name: str) -> None:
+    """The buffer has the type and the dimensions of the arguments."""
     number = {"pred": 1, "u8": 6, "f32": 11, "f64": 12, "c64": 14}[name]
     buffer = _make_uninitialized(subject, shape_element_type=number, shape_dims=[2, 3])
     subject.expect(subject.shape(buffer) == (2, 3), "the dimensions (2, 3)", str(subject.shape(buffer)))
@@ -325,12 +289,9 @@ def _properties(subject: Subject, name: str) -> None:
     subject.destroy_buffers(buffer)
 
 
-@check(
-    "uninitialized_buffer.in_each_memory",
-    calls=(*_CALLS, "PJRT_Buffer_Memory"),
-    rule="With device null the buffer is in the memory of the argument.",
-)
+@check("uninitialized_buffer.in_each_memory", calls=(*_CALLS, "PJRT_Buffer_Memory"))
 def _in_each_memory(subject: Subject) -> None:
+    """With device null the buffer is in the memory of the argument."""
     subject.require(CREATE_UNINITIALIZED)
     for device in subject.devices:
         for memory in memories_of(subject, device):
@@ -341,12 +302,9 @@ def _in_each_memory(subject: Subject) -> None:
             subject.destroy_buffers(buffer)
 
 
-@check(
-    "uninitialized_buffer.on_each_device",
-    calls=(*_CALLS, "PJRT_Buffer_Device", "PJRT_Buffer_Memory"),
-    rule="With memory null the buffer is in the default memory of the device of the argument.",
-)
+@check("uninitialized_buffer.on_each_device", calls=(*_CALLS, "PJRT_Buffer_Device", "PJRT_Buffer_Memory"))
 def _on_each_device(subject: Subject) -> None:
+    """With memory null the buffer is in the default memory of the device of the argument."""
     subject.require(CREATE_UNINITIALIZED)
     for device in subject.devices:
         buffer = _make_uninitialized(subject, device=device)
@@ -357,12 +315,9 @@ def _on_each_device(subject: Subject) -> None:
         subject.destroy_buffers(buffer)
 
 
-@check(
-    "uninitialized_buffer.own_memory",
-    calls=_CALLS,
-    rule="The buffer has memory of its own, which no other buffer uses.",
-)
+@check("uninitialized_buffer.own_memory", calls=_CALLS)
 def _own_memory(subject: Subject) -> None:
+    """The buffer has memory of its own, which no other buffer uses."""
     values = [subject.buffer(ramp(100) + number) for number in range(10)]
     empty = [_make_uninitialized(subject, shape_dims=[100]) for _ in range(10)]
     for each in empty:
@@ -373,12 +328,9 @@ def _own_memory(subject: Subject) -> None:
     subject.destroy_buffers(*values)
 
 
-@check(
-    "uninitialized_buffer.released",
-    calls=(*_CALLS, "PJRT_Buffer_Delete", "PJRT_Buffer_Destroy"),
-    rule="The buffer is deleted and destroyed as any other, also before it is ready.",
-)
+@check("uninitialized_buffer.released", calls=(*_CALLS, "PJRT_Buffer_Delete", "PJRT_Buffer_Destroy"))
 def _released(subject: Subject) -> None:
+    """The buffer is deleted and destroyed as any other, also before it is ready."""
     for kind in ("delete", "destroy", "ready"):
         buffer = _make_uninitialized(subject)
         if kind == "delete":
@@ -388,18 +340,16 @@ def _released(subject: Subject) -> None:
         subject.destroy_buffers(buffer)
 
 
-@check("uninitialized_buffer.no_place", calls=_CALLS, rule="Without a device and a memory there is no place: an error.")
+@check("uninitialized_buffer.no_place", calls=_CALLS)
 def _no_place(subject: Subject) -> None:
+    """Without a device and a memory there is no place: an error."""
     subject.destroy_buffers(_make_uninitialized(subject))
     subject.fails(CREATE_UNINITIALIZED, MISUSE, client=subject.client, shape_dims=[3], shape_element_type=11)
 
 
-@check(
-    "uninitialized_buffer.too_large",
-    calls=_CALLS,
-    rule="A buffer for which there is no memory is an error, of the call or of its ready event.",
-)
+@check("uninitialized_buffer.too_large", calls=_CALLS)
 def _uninitialized_buffer_too_large(subject: Subject) -> None:
+    """A buffer for which there is no memory is an error, of the call or of its ready event."""
     subject.destroy_buffers(_make_uninitialized(subject))
     result = subject.attempt(
         CREATE_UNINITIALIZED, client=subject.client, shape_dims=[1 << 54], shape_element_type=11, device=subject.device
@@ -437,13 +387,9 @@ WRONG_ARGUMENTS: dict[str, dict[str, Any]] = {
 """Changes to a right call that make it wrong."""
 
 
-@check(
-    "buffer_from_host.wrong_argument",
-    calls=_FROM_HOST,
-    rule="Arguments that describe no buffer are an error of the call, and the client goes on working.",
-    over=tuple(WRONG_ARGUMENTS),
-)
+@check("buffer_from_host.wrong_argument", calls=_FROM_HOST, over=tuple(WRONG_ARGUMENTS))
 def _wrong_argument(subject: Subject, kind: str) -> None:
+    """Arguments that describe no buffer are an error of the call, and the client goes on working."""
     array = ramp(3, 4)
     fields = {**host_fields(subject, array), **WRONG_ARGUMENTS[kind]}
     subject.fails("PJRT_Client_BufferFromHostBuffer", MISUSE, **fields)
@@ -456,10 +402,10 @@ def _wrong_argument(subject: Subject, kind: str) -> None:
 @check(
     "buffer_from_host.too_large",
     calls=_FROM_HOST,
-    rule="A buffer for which there is no memory is an error, of the call or of its ready event.",
     over=("immutable_only_during_call", "immutable_until_transfer_completes"),
 )
 def _buffer_from_host_too_large(subject: Subject, semantics: str) -> None:
+    """A buffer for which there is no memory is an error, of the call or of its ready event."""
     # All elements are the one element that the host memory has, so the plugin may read them before it fails.
     array = ramp(4)
     fields = host_fields(subject, array, SEMANTICS[semantics])
@@ -497,10 +443,10 @@ _MAKERS: dict[str, dict[str, Any]] = {
 @check(
     "new_buffer.wrong_shape",
     calls=tuple(_MAKERS),
-    rule="A shape that no array has is an error of the call that makes a buffer of it.",
     over=tuple(f"{name.removeprefix('PJRT_Client_')}-{kind}" for name in _MAKERS for kind in _SHAPES),
 )
 def _wrong_shape(subject: Subject, case: str) -> None:
+    """A shape that no array has is an error of the call that makes a buffer of it."""
     maker, kind = case.split("-")
     name = f"PJRT_Client_{maker}"
     subject.require(name)
@@ -516,10 +462,10 @@ def _wrong_shape(subject: Subject, case: str) -> None:
 @check(
     "async_transfer.wrong_shape",
     calls=("PJRT_Client_CreateBuffersForAsyncHostToDevice",),
-    rule="A shape that no array has is an error of the call that makes buffers for transfers.",
     over=("negative_dimension", "unknown_type", "overflow_of_elements", "second_of_two"),
 )
 def _wrong_shape_of_transfer(subject: Subject, kind: str) -> None:
+    """A shape that no array has is an error of the call that makes buffers for transfers."""
     from pjrt.capi import raw
 
     name = "PJRT_Client_CreateBuffersForAsyncHostToDevice"
@@ -540,12 +486,9 @@ def _wrong_shape_of_transfer(subject: Subject, kind: str) -> None:
     )
 
 
-@check(
-    "buffer_from_host.dims_copied",
-    calls=(*_FROM_HOST, "PJRT_Buffer_Dimensions"),
-    rule="The plugin uses dims, byte_strides and the layout during the call only.",
-)
+@check("buffer_from_host.dims_copied", calls=(*_FROM_HOST, "PJRT_Buffer_Dimensions"))
 def _dims_copied(subject: Subject) -> None:
+    """The plugin uses dims, byte_strides and the layout during the call only."""
     array, dims = ramp(3, 4), np.array([3, 4], np.int64)
     strides = np.array([16, 4], np.int64)
     result = from_host(

@@ -64,13 +64,9 @@ STRIDED: dict[str, Callable[[], Array]] = {
 """Arrays whose elements are not in row-major order, one after the other."""
 
 
-@check(
-    "buffer_from_host.strides",
-    calls=_FROM_HOST,
-    rule="byte_strides hold the bytes from element to element along each dimension; they may be zero or negative.",
-    over=tuple(STRIDED),
-)
+@check("buffer_from_host.strides", calls=_FROM_HOST, over=tuple(STRIDED))
 def _buffer_from_host_strides(subject: Subject, name: str) -> None:
+    """byte_strides hold the bytes from element to element along each dimension; they may be zero or negative."""
     array = STRIDED[name]()
     result = from_host(subject, array, byte_strides=list(array.strides))
     expect_value(subject, result.buffer, array)
@@ -78,13 +74,9 @@ def _buffer_from_host_strides(subject: Subject, name: str) -> None:
     subject.destroy_buffers(result.buffer)
 
 
-@check(
-    "buffer_from_host.strides_and_semantics",
-    calls=_FROM_HOST,
-    rule="Strides mean the same with each host buffer semantics.",
-    over=tuple(SEMANTICS),
-)
+@check("buffer_from_host.strides_and_semantics", calls=_FROM_HOST, over=tuple(SEMANTICS))
 def _strides_and_semantics(subject: Subject, semantics: str) -> None:
+    """Strides mean the same with each host buffer semantics."""
     for name in ("transposed", "padded_rows", "negative", "broadcast"):
         array = STRIDED[name]()
         result = from_host(subject, array, SEMANTICS[semantics], byte_strides=list(array.strides))
@@ -93,12 +85,9 @@ def _strides_and_semantics(subject: Subject, semantics: str) -> None:
         subject.await_event(result.done_with_host_buffer)
 
 
-@check(
-    "buffer_from_host.dense_strides",
-    calls=_FROM_HOST,
-    rule="Strides of a dense array in row-major order mean the same as none.",
-)
+@check("buffer_from_host.dense_strides", calls=_FROM_HOST)
 def _dense_strides(subject: Subject) -> None:
+    """Strides of a dense array in row-major order mean the same as none."""
     array = ramp(3, 4, 5)
     result = from_host(subject, array, byte_strides=list(array.strides))
     expect_value(subject, result.buffer, array)
@@ -106,12 +95,9 @@ def _dense_strides(subject: Subject) -> None:
     subject.destroy_buffers(result.buffer)
 
 
-@check(
-    "buffer_from_host.empty_strides",
-    calls=_FROM_HOST,
-    rule="byte_strides has the size of dims or is empty; if it is empty the array is dense and in row-major order.",
-)
+@check("buffer_from_host.empty_strides", calls=_FROM_HOST)
 def _empty_strides(subject: Subject) -> None:
+    """byte_strides has the size of dims or is empty; if it is empty the array is dense and in row-major order."""
     array = ramp(3, 4)
     result = from_host(subject, array, byte_strides=[], num_byte_strides=0)
     expect_value(subject, result.buffer, array)
@@ -119,12 +105,9 @@ def _empty_strides(subject: Subject) -> None:
     subject.destroy_buffers(result.buffer)
 
 
-@check(
-    "buffer_from_host.strides_of_single_elements",
-    calls=_FROM_HOST,
-    rule="The stride of a dimension of one element is never used, so it has any value.",
-)
+@check("buffer_from_host.strides_of_single_elements", calls=_FROM_HOST)
 def _strides_of_single_elements(subject: Subject) -> None:
+    """The stride of a dimension of one element is never used, so it has any value."""
     array = ramp(1, 6, 1)
     result = from_host(subject, array, byte_strides=[12345, 4, -777])
     expect_value(subject, result.buffer, array)
@@ -132,12 +115,9 @@ def _strides_of_single_elements(subject: Subject) -> None:
     subject.destroy_buffers(result.buffer)
 
 
-@check(
-    "buffer_from_host.strides_of_a_scalar",
-    calls=_FROM_HOST,
-    rule="A scalar has no dimensions and no strides.",
-)
+@check("buffer_from_host.strides_of_a_scalar", calls=_FROM_HOST)
 def _strides_of_a_scalar(subject: Subject) -> None:
+    """A scalar has no dimensions and no strides."""
     array = np.array(3.5, np.float32)
     result = from_host(subject, array, byte_strides=[], num_byte_strides=0)
     expect_value(subject, result.buffer, array.reshape(1))
@@ -145,13 +125,9 @@ def _strides_of_a_scalar(subject: Subject) -> None:
     subject.destroy_buffers(result.buffer)
 
 
-@check(
-    "buffer_from_host.wrong_number_of_strides",
-    calls=_FROM_HOST,
-    rule="byte_strides has the size of dims or is empty; any other number is an error.",
-    over=("too_few", "too_many"),
-)
+@check("buffer_from_host.wrong_number_of_strides", calls=_FROM_HOST, over=("too_few", "too_many"))
 def _wrong_number_of_strides(subject: Subject, kind: str) -> None:
+    """byte_strides has the size of dims or is empty; any other number is an error."""
     array = ramp(3, 4)
     fields = host_fields(subject, array)
     fields["byte_strides"] = [16] if kind == "too_few" else [16, 4, 4]
@@ -173,13 +149,9 @@ _HOST_ORDERS: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = {
 }
 
 
-@check(
-    "to_host.host_layout",
-    calls=_READ,
-    rule="host_layout is the order of the elements in dst.",
-    over=tuple(_HOST_ORDERS),
-)
+@check("to_host.host_layout", calls=_READ, over=tuple(_HOST_ORDERS))
 def _host_layout(subject: Subject, name: str) -> None:
+    """host_layout is the order of the elements in dst."""
     dims, order = _HOST_ORDERS[name]
     array = ramp(*dims)
     buffer = subject.buffer(array)
@@ -189,13 +161,9 @@ def _host_layout(subject: Subject, name: str) -> None:
     subject.destroy_buffers(buffer)
 
 
-@check(
-    "to_host.host_layout_of_each_size",
-    calls=_READ,
-    rule="host_layout moves whole elements, whatever their size is.",
-    over=("u8", "u16", "u32", "u64", "c128"),
-)
+@check("to_host.host_layout_of_each_size", calls=_READ, over=("u8", "u16", "u32", "u64", "c128"))
 def _host_layout_of_each_size(subject: Subject, name: str) -> None:
+    """host_layout moves whole elements, whatever their size is."""
     dtype = np.dtype(np.complex128 if name == "c128" else f"u{int(name[1:]) // 8}")
     array = ramp(4, 7, dtype=dtype)
     buffer = subject.buffer(array)
@@ -204,13 +172,9 @@ def _host_layout_of_each_size(subject: Subject, name: str) -> None:
     subject.destroy_buffers(buffer)
 
 
-@check(
-    "to_host.strided_host_layout",
-    calls=_READ,
-    rule="host_layout may be byte strides: each element is written to its place.",
-    over=("row_major", "column_major", "padded"),
-)
+@check("to_host.strided_host_layout", calls=_READ, over=("row_major", "column_major", "padded"))
 def _strided_host_layout(subject: Subject, kind: str) -> None:
+    """host_layout may be byte strides: each element is written to its place."""
     array = ramp(3, 5)
     buffer = subject.buffer(array)
     strides = {"row_major": (20, 4), "column_major": (4, 12), "padded": (32, 4)}[kind]
@@ -234,12 +198,9 @@ def _strided_host_layout(subject: Subject, kind: str) -> None:
     subject.destroy_buffers(buffer)
 
 
-@check(
-    "to_host.strided_too_small",
-    calls=_READ,
-    rule="dst has room for the last element of host_layout; less is an error, and nothing is written behind dst.",
-)
+@check("to_host.strided_too_small", calls=_READ)
 def _strided_too_small(subject: Subject) -> None:
+    """dst has room for the last element of host_layout; less is an error, and nothing is written behind dst."""
     buffer = subject.buffer(ramp(3, 5))
     memory = np.full(128, 0xAB, np.uint8)
     fields: dict[str, Any] = {"src": buffer, "dst": memory, "host_layout": strided((32, 4))}
@@ -249,12 +210,9 @@ def _strided_too_small(subject: Subject) -> None:
     subject.destroy_buffers(buffer)
 
 
-@check(
-    "to_host.host_layout_used_during_the_call",
-    calls=_READ,
-    rule="The caller keeps the data of host_layout alive during the call, and no longer.",
-)
+@check("to_host.host_layout_used_during_the_call", calls=_READ)
 def _host_layout_used_during_the_call(subject: Subject) -> None:
+    """The caller keeps the data of host_layout alive during the call, and no longer."""
     array = ramp(512, 300)
     buffer = subject.buffer(array)
     order = np.array([0, 1], np.int64)
@@ -283,13 +241,9 @@ _WRONG_LAYOUTS: dict[str, raw.Struct] = {
 }
 
 
-@check(
-    "to_host.wrong_host_layout",
-    calls=_READ,
-    rule="A layout has each dimension of the buffer once; any other one is an error.",
-    over=tuple(_WRONG_LAYOUTS),
-)
+@check("to_host.wrong_host_layout", calls=_READ, over=tuple(_WRONG_LAYOUTS))
 def _wrong_host_layout(subject: Subject, kind: str) -> None:
+    """A layout has each dimension of the buffer once; any other one is an error."""
     buffer = subject.buffer(ramp(3, 5))
     data = np.zeros(1024, np.uint8)
     fields: dict[str, Any] = {"src": buffer, "dst": address(data), "dst_size": data.nbytes}
@@ -335,13 +289,9 @@ DEVICE_ORDERS: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = {
 """Shapes with an order of their dimensions, from minor to major."""
 
 
-@check(
-    "buffer_from_host.device_layout",
-    calls=_FROM_HOST,
-    rule="device_layout is the order of the elements on the device, and changes no element.",
-    over=tuple(DEVICE_ORDERS),
-)
+@check("buffer_from_host.device_layout", calls=_FROM_HOST, over=tuple(DEVICE_ORDERS))
 def _device_layout(subject: Subject, name: str) -> None:
+    """device_layout is the order of the elements on the device, and changes no element."""
     dims, order = DEVICE_ORDERS[name]
     array = ramp(*dims)
     result = supported_from_host(subject, array, device_layout=tiled(order))
@@ -350,13 +300,9 @@ def _device_layout(subject: Subject, name: str) -> None:
     subject.destroy_buffers(result.buffer)
 
 
-@check(
-    "buffer.memory_layout",
-    calls=_LAYOUT,
-    rule="PJRT_Buffer_GetMemoryLayout returns the layout that the buffer was made with.",
-    over=tuple(DEVICE_ORDERS),
-)
+@check("buffer.memory_layout", calls=_LAYOUT, over=tuple(DEVICE_ORDERS))
 def _memory_layout(subject: Subject, name: str) -> None:
+    """PJRT_Buffer_GetMemoryLayout returns the layout that the buffer was made with."""
     subject.require("PJRT_Buffer_GetMemoryLayout")
     dims, order = DEVICE_ORDERS[name]
     array = ramp(*dims)
@@ -372,13 +318,9 @@ def _memory_layout(subject: Subject, name: str) -> None:
     subject.destroy_buffers(result.buffer)
 
 
-@check(
-    "buffer.default_memory_layout",
-    calls=_LAYOUT,
-    rule="Without device_layout a buffer is dense, with its dimensions in major-to-minor order.",
-    over=("rank_0", "rank_1", "row_major", "rank_3_row_major"),
-)
+@check("buffer.default_memory_layout", calls=_LAYOUT, over=("rank_0", "rank_1", "row_major", "rank_3_row_major"))
 def _default_memory_layout(subject: Subject, name: str) -> None:
+    """Without device_layout a buffer is dense, with its dimensions in major-to-minor order."""
     subject.require("PJRT_Buffer_GetMemoryLayout")
     dims, order = DEVICE_ORDERS[name]
     array = ramp(*dims)
@@ -396,10 +338,10 @@ def _default_memory_layout(subject: Subject, name: str) -> None:
 @check(
     "buffer_from_host.read_in_device_layout",
     calls=(*_FROM_HOST, "PJRT_Buffer_ToHostBuffer"),
-    rule="With host_layout null, a read uses the layout of the buffer.",
     over=("column_major", "rank_3_reversed", "rank_3_mixed", "rank_4_mixed"),
 )
 def _read_in_device_layout(subject: Subject, name: str) -> None:
+    """With host_layout null, a read uses the layout of the buffer."""
     dims, order = DEVICE_ORDERS[name]
     array = ramp(*dims)
     result = supported_from_host(subject, array, device_layout=tiled(order))
@@ -409,13 +351,9 @@ def _read_in_device_layout(subject: Subject, name: str) -> None:
     subject.destroy_buffers(result.buffer)
 
 
-@check(
-    "buffer_from_host.strided_device_layout",
-    calls=_FROM_HOST,
-    rule="A layout may be written as byte strides.",
-    over=("row_major", "column_major", "rank_3_mixed"),
-)
+@check("buffer_from_host.strided_device_layout", calls=_FROM_HOST, over=("row_major", "column_major", "rank_3_mixed"))
 def _strided_device_layout(subject: Subject, name: str) -> None:
+    """A layout may be written as byte strides."""
     dims, order = DEVICE_ORDERS[name]
     array = ramp(*dims)
     result = supported_from_host(subject, array, device_layout=strided(_strides(dims, order)))
@@ -424,13 +362,9 @@ def _strided_device_layout(subject: Subject, name: str) -> None:
     subject.destroy_buffers(result.buffer)
 
 
-@check(
-    "buffer_from_host.tiled_device_layout",
-    calls=_FROM_HOST,
-    rule="A layout may have tiles; the plugin pads the buffer to whole tiles and keeps each element.",
-    over=("one_tile", "two_tiles"),
-)
+@check("buffer_from_host.tiled_device_layout", calls=_FROM_HOST, over=("one_tile", "two_tiles"))
 def _tiled_device_layout(subject: Subject, kind: str) -> None:
+    """A layout may have tiles; the plugin pads the buffer to whole tiles and keeps each element."""
     tiles = [[8, 128]] if kind == "one_tile" else [[8, 128], [2, 1]]
     array = ramp(9, 130)
     result = supported_from_host(subject, array, device_layout=tiled((1, 0), tiles))
@@ -439,13 +373,9 @@ def _tiled_device_layout(subject: Subject, kind: str) -> None:
     subject.destroy_buffers(result.buffer)
 
 
-@check(
-    "buffer_from_host.layout_and_semantics",
-    calls=_FROM_HOST,
-    rule="A layout of the device means the same with each host buffer semantics, also where zero copy is impossible.",
-    over=tuple(SEMANTICS),
-)
+@check("buffer_from_host.layout_and_semantics", calls=_FROM_HOST, over=tuple(SEMANTICS))
 def _layout_and_semantics(subject: Subject, semantics: str) -> None:
+    """A layout of the device means the same with each host buffer semantics, also where zero copy is impossible."""
     array = ramp(64, 32)
     result = supported_from_host(subject, array, SEMANTICS[semantics], device_layout=tiled((0, 1)))
     _expect_row_major(subject, result.buffer, array)
@@ -453,13 +383,9 @@ def _layout_and_semantics(subject: Subject, semantics: str) -> None:
     subject.await_event(result.done_with_host_buffer)
 
 
-@check(
-    "buffer_from_host.layout_and_strides",
-    calls=_FROM_HOST,
-    rule="byte_strides describe the host memory and device_layout the device's; one does not change the other.",
-    over=("same_order", "opposite_order"),
-)
+@check("buffer_from_host.layout_and_strides", calls=_FROM_HOST, over=("same_order", "opposite_order"))
 def _layout_and_strides(subject: Subject, kind: str) -> None:
+    """byte_strides describe the host memory and device_layout the device's; one does not change the other."""
     array = ramp(5, 3).T
     order = (0, 1) if kind == "same_order" else (1, 0)
     result = supported_from_host(subject, array, byte_strides=list(array.strides), device_layout=tiled(order))
@@ -522,10 +448,10 @@ def _default(subject: Subject, dims: list[int], number: int = 11) -> str:
 @check(
     "layouts.default",
     calls=(DEFAULT_LAYOUT, *_CALLS),
-    rule="The default layout of a client has each dimension once.",
     over={"rank_0": [], "rank_1": [7], "rank_2": [3, 5], "rank_4": [2, 3, 4, 5]},
 )
 def _default_layout(subject: Subject, dims: list[int]) -> None:
+    """The default layout of a client has each dimension once."""
     text = _default(subject, dims)
     subject.expect(sorted(_order(text)) == list(range(len(dims))), f"an order of {len(dims)} dimensions", text)
 
@@ -533,20 +459,17 @@ def _default_layout(subject: Subject, dims: list[int]) -> None:
 @check(
     "layouts.default_of_each_type",
     calls=(DEFAULT_LAYOUT, *_CALLS),
-    rule="There is a default layout for each type.",
     over={"pred": 1, "s8": 2, "u16": 7, "s64": 5, "f16": 10, "bf16": 13, "c128": 15},
 )
 def _default_of_each_type(subject: Subject, number: int) -> None:
+    """There is a default layout for each type."""
     text = _default(subject, [3, 5], number)
     subject.expect(sorted(_order(text)) == [0, 1], "an order of 2 dimensions", text)
 
 
-@check(
-    "layouts.default_of_topology",
-    calls=(OF_TOPOLOGY, *_CALLS),
-    rule="The client's topology has the client's default layouts.",
-)
+@check("layouts.default_of_topology", calls=(OF_TOPOLOGY, *_CALLS))
 def _default_of_topology(subject: Subject) -> None:
+    """The client's topology has the client's default layouts."""
     expected = _default(subject, [3, 5])
     subject.require("PJRT_Client_TopologyDescription")
     topology = subject.call("PJRT_Client_TopologyDescription", client=subject.client).topology
@@ -559,10 +482,10 @@ def _default_of_topology(subject: Subject) -> None:
 @check(
     "layouts.of_buffer",
     calls=(OF_BUFFER, *_CALLS),
-    rule="The layout of a buffer of host data is dense and in major-to-minor order, unless the caller chooses another.",
     over={"rank_0": (), "rank_1": (7,), "rank_2": (3, 5), "rank_3": (2, 3, 4)},
 )
 def _of_buffer(subject: Subject, dims: tuple[int, ...]) -> None:
+    """The layout of a buffer of host data is dense and in major-to-minor order, unless the caller chooses another."""
     subject.require_extension("Layouts")
     buffer = subject.buffer(ramp(*dims))
     layout = supported(subject, OF_BUFFER, buffer=buffer).layout
@@ -576,10 +499,10 @@ def _of_buffer(subject: Subject, dims: tuple[int, ...]) -> None:
 @check(
     "layouts.of_buffer_with_a_layout",
     calls=(OF_BUFFER, *_CALLS),
-    rule="The layout of a buffer is the one that it was made with.",
     over={"column_major": ((3, 5), (0, 1)), "mixed": ((2, 3, 4), (1, 2, 0))},
 )
 def _of_buffer_with_a_layout(subject: Subject, case: tuple[tuple[int, ...], tuple[int, ...]]) -> None:
+    """The layout of a buffer is the one that it was made with."""
     subject.require_extension("Layouts")
     dims, order = case
     array = ramp(*dims)
@@ -592,12 +515,9 @@ def _of_buffer_with_a_layout(subject: Subject, case: tuple[tuple[int, ...], tupl
     subject.destroy_buffers(result.buffer)
 
 
-@check(
-    "layouts.outlives_its_buffer",
-    calls=(OF_BUFFER, *_CALLS, "PJRT_Buffer_Destroy"),
-    rule="A layout belongs to the caller: it lives until the caller destroys it.",
-)
+@check("layouts.outlives_its_buffer", calls=(OF_BUFFER, *_CALLS, "PJRT_Buffer_Destroy"))
 def _outlives_its_buffer(subject: Subject) -> None:
+    """A layout belongs to the caller: it lives until the caller destroys it."""
     subject.require_extension("Layouts")
     buffer = subject.buffer(ramp(2, 3, 4))
     layout = supported(subject, OF_BUFFER, buffer=buffer).layout
@@ -610,12 +530,9 @@ def _outlives_its_buffer(subject: Subject) -> None:
     subject.call(DESTROY_LAYOUT, layout=layout)
 
 
-@check(
-    "layouts.serialized_often",
-    calls=(DEFAULT_LAYOUT, *_CALLS),
-    rule="Each text of a layout is an object of the caller's own.",
-)
+@check("layouts.serialized_often", calls=(DEFAULT_LAYOUT, *_CALLS))
 def _serialized_often(subject: Subject) -> None:
+    """Each text of a layout is an object of the caller's own."""
     subject.require_extension("Layouts")
     layout = supported(subject, DEFAULT_LAYOUT, client=subject.client, type=11, dims=[3, 5]).layout
     results = [subject.call(SERIALIZE_LAYOUT, layout=layout) for _ in range(4)]
@@ -629,9 +546,9 @@ def _serialized_often(subject: Subject) -> None:
 @check(
     "layouts.wrong",
     calls=(DEFAULT_LAYOUT,),
-    rule="There is no default layout of a shape that no array has.",
     over={"unknown_type": {"type": 4711}, "negative_dimension": {"dims": [-3]}},
 )
 def _wrong(subject: Subject, change: dict[str, object]) -> None:
+    """There is no default layout of a shape that no array has."""
     _default(subject, [3])
     subject.fails(DEFAULT_LAYOUT, MISUSE, **{"client": subject.client, "type": 11, "dims": [3], **change})

@@ -49,8 +49,9 @@ def readable(subject: Subject, buffer: int) -> None:
         raise Unsupported("buffers in memory of the CPU")
 
 
-@check("external_reference.count", calls=_COUNTS, rule="Each increase of the count is taken back by one decrease.")
+@check("external_reference.count", calls=_COUNTS)
 def _count(subject: Subject) -> None:
+    """Each increase of the count is taken back by one decrease."""
     subject.require(*_COUNTS)
     buffer = subject.buffer(ramp(4))
     for _ in range(3):
@@ -63,13 +64,9 @@ def _count(subject: Subject) -> None:
     subject.destroy_buffers(buffer)
 
 
-@check(
-    "external_reference.below_zero",
-    calls=_COUNTS,
-    rule="A decrease is an error if the count is zero.",
-    over=("never_increased", "taken_back", "twice_taken_back"),
-)
+@check("external_reference.below_zero", calls=_COUNTS, over=("never_increased", "taken_back", "twice_taken_back"))
 def _below_zero(subject: Subject, kind: str) -> None:
+    """A decrease is an error if the count is zero."""
     subject.require(*_COUNTS)
     buffer = subject.buffer(ramp(4))
     for _ in range({"never_increased": 0, "taken_back": 1, "twice_taken_back": 2}[kind]):
@@ -81,8 +78,9 @@ def _below_zero(subject: Subject, kind: str) -> None:
     subject.destroy_buffers(buffer)
 
 
-@check("external_reference.of_each_buffer", calls=_COUNTS, rule="Each buffer has a count of its own.")
+@check("external_reference.of_each_buffer", calls=_COUNTS)
 def _of_each_buffer(subject: Subject) -> None:
+    """Each buffer has a count of its own."""
     subject.require(*_COUNTS)
     first, second = subject.buffer(ramp(4)), subject.buffer(ramp(4))
     subject.call(INCREASE, buffer=first)
@@ -91,12 +89,9 @@ def _of_each_buffer(subject: Subject) -> None:
     subject.destroy_buffers(first, second)
 
 
-@check(
-    "external_reference.pointer",
-    calls=(POINTER, *_COUNTS),
-    rule="While the count is above zero the memory of a buffer is not moved: the pointer stays the same.",
-)
+@check("external_reference.pointer", calls=(POINTER, *_COUNTS))
 def _pointer_stays(subject: Subject) -> None:
+    """While the count is above zero the memory of a buffer is not moved: the pointer stays the same."""
     buffer, pointer = referenced_buffer(subject, ramp(1000))
     others = [subject.buffer(ramp(1000)) for _ in range(20)]
     expect_value(subject, buffer, ramp(1000))
@@ -107,12 +102,9 @@ def _pointer_stays(subject: Subject) -> None:
     subject.destroy_buffers(buffer)
 
 
-@check(
-    "external_reference.pointers_differ",
-    calls=(POINTER, *_COUNTS),
-    rule="Two buffers with contents of their own have memory of their own.",
-)
+@check("external_reference.pointers_differ", calls=(POINTER, *_COUNTS))
 def _pointers_differ(subject: Subject) -> None:
+    """Two buffers with contents of their own have memory of their own."""
     first, at_first = referenced_buffer(subject, ramp(100))
     second, at_second = referenced_buffer(subject, ramp(100))
     subject.expect(at_first != at_second, "different pointers", hex(at_first))
@@ -121,12 +113,9 @@ def _pointers_differ(subject: Subject) -> None:
     subject.destroy_buffers(first, second)
 
 
-@check(
-    "external_reference.memory_has_the_value",
-    calls=(POINTER, *_COUNTS, "PJRT_Buffer_IsOnCpu"),
-    rule="Behind the pointer is the data of the buffer; a buffer on the CPU can be read there.",
-)
+@check("external_reference.memory_has_the_value", calls=(POINTER, *_COUNTS, "PJRT_Buffer_IsOnCpu"))
 def _memory_has_the_value(subject: Subject) -> None:
+    """Behind the pointer is the data of the buffer; a buffer on the CPU can be read there."""
     array = ramp(777)
     buffer, pointer = referenced_buffer(subject, array)
     readable(subject, buffer)
@@ -135,12 +124,9 @@ def _memory_has_the_value(subject: Subject) -> None:
     subject.destroy_buffers(buffer)
 
 
-@check(
-    "external_reference.keeps_the_memory",
-    calls=(POINTER, *_COUNTS, "PJRT_Buffer_Delete"),
-    rule="While the count is above zero the raw data is not freed, also if the buffer is deleted.",
-)
+@check("external_reference.keeps_the_memory", calls=(POINTER, *_COUNTS, "PJRT_Buffer_Delete"))
 def _keeps_the_memory(subject: Subject) -> None:
+    """While the count is above zero the raw data is not freed, also if the buffer is deleted."""
     array = ramp(4096)
     buffer, pointer = referenced_buffer(subject, array)
     readable(subject, buffer)
@@ -152,12 +138,9 @@ def _keeps_the_memory(subject: Subject) -> None:
     subject.destroy_buffers(buffer)
 
 
-@check(
-    "external_reference.not_reused_by_donation",
-    calls=(POINTER, *_COUNTS, "PJRT_LoadedExecutable_Execute"),
-    rule="While the count is above zero no execution overwrites the memory: a donation is an error, or a copy is made.",
-)
+@check("external_reference.not_reused_by_donation", calls=(POINTER, *_COUNTS, "PJRT_LoadedExecutable_Execute"))
 def _not_reused_by_donation(subject: Subject) -> None:
+    """While the count is above zero no execution overwrites the memory: a donation is an error, or a copy is made."""
     executable = subject.compile("donates_first")
     array = ramp(4) + 1
     buffer, pointer = referenced_buffer(subject, array)
@@ -174,12 +157,9 @@ def _not_reused_by_donation(subject: Subject) -> None:
     subject.destroy_buffers(buffer, other)
 
 
-@check(
-    "buffer.unsafe_pointer",
-    calls=("PJRT_Buffer_UnsafePointer",),
-    rule="PJRT_Buffer_UnsafePointer returns an address for a buffer; different buffers have different ones.",
-)
+@check("buffer.unsafe_pointer", calls=("PJRT_Buffer_UnsafePointer",))
 def _unsafe_pointer(subject: Subject) -> None:
+    """PJRT_Buffer_UnsafePointer returns an address for a buffer; different buffers have different ones."""
     name = "PJRT_Buffer_UnsafePointer"
     subject.require(name)
     first, second = subject.buffer(ramp(100)), subject.buffer(ramp(100))
@@ -199,12 +179,9 @@ _X = np.arange(4, dtype=np.float32)
 _THREADS, _REFERENCES = 16, 200
 
 
-@check(
-    "buffer.dimensions.of_two_buffers",
-    calls=(_DIMENSIONS,),
-    rule="The dimensions of a buffer live as long as the buffer, whatever other buffers are asked.",
-)
+@check("buffer.dimensions.of_two_buffers", calls=(_DIMENSIONS,))
 def _dimensions(subject: Subject) -> None:
+    """The dimensions of a buffer live as long as the buffer, whatever other buffers are asked."""
     first, second = subject.buffer(np.zeros((2, 3), np.float32)), subject.buffer(np.zeros((5, 7), np.float32))
     result = subject.call(_DIMENSIONS, buffer=first)
     offset = STRUCTS[FUNCTIONS[_DIMENSIONS].args].fields["dims"].offset
@@ -214,12 +191,9 @@ def _dimensions(subject: Subject) -> None:
     subject.expect(dims == [2, 3], "the dimensions [2, 3] at the same place", dims)
 
 
-@check(
-    "memory.id.unique_in_its_kind",
-    calls=("PJRT_Memory_Id", "PJRT_Client_AddressableMemories"),
-    rule="The id of a memory is unique among the memories of its kind.",
-)
+@check("memory.id.unique_in_its_kind", calls=("PJRT_Memory_Id", "PJRT_Client_AddressableMemories"))
 def _memory_ids(subject: Subject) -> None:
+    """The id of a memory is unique among the memories of its kind."""
     subject.require("PJRT_Client_AddressableMemories", "PJRT_Memory_Id")
     memories = subject.call("PJRT_Client_AddressableMemories", client=subject.client).addressable_memories or []
     pairs = [
@@ -238,12 +212,9 @@ def _pointer_on_host(subject: Subject, buffer: int) -> int:
     return int(subject.call(POINTER, buffer=buffer).device_memory_ptr)
 
 
-@check(
-    "external_reference.keeps_memory",
-    calls=(INCREASE, "PJRT_Buffer_Delete"),
-    rule="While a buffer has an external reference its memory stays as it is, also when the buffer is deleted.",
-)
+@check("external_reference.keeps_memory", calls=(INCREASE, "PJRT_Buffer_Delete"))
 def _keeps_memory(subject: Subject) -> None:
+    """While a buffer has an external reference its memory stays as it is, also when the buffer is deleted."""
     array = np.arange(1 << 14, dtype=np.float32)
     buffer = subject.buffer(array)
     address = _pointer_on_host(subject, buffer)
@@ -255,12 +226,9 @@ def _keeps_memory(subject: Subject) -> None:
     subject.destroy_buffers(buffer, *others)
 
 
-@check(
-    "external_reference.prevents_donation",
-    calls=(INCREASE, "PJRT_LoadedExecutable_Execute"),
-    rule="The memory of a buffer with an external reference is not given to the result of an execution.",
-)
+@check("external_reference.prevents_donation", calls=(INCREASE, "PJRT_LoadedExecutable_Execute"))
 def _prevents_donation(subject: Subject) -> None:
+    """The memory of a buffer with an external reference is not given to the result of an execution."""
     buffer, other = subject.buffer(_X), subject.buffer(_X + 1)
     executable = subject.compile("donates_first")
     address = _pointer_on_host(subject, buffer)
@@ -271,12 +239,9 @@ def _prevents_donation(subject: Subject) -> None:
     subject.expect(np.array_equal(contents, _X), "the contents of the buffer", contents.tolist())
 
 
-@check(
-    "external_reference.threads",
-    calls=(INCREASE, DECREASE),
-    rule="External references can be taken by several threads at once: each is counted.",
-)
+@check("external_reference.threads", calls=(INCREASE, DECREASE))
 def _references_of_threads(subject: Subject) -> None:
+    """External references can be taken by several threads at once: each is counted."""
     subject.require(INCREASE, DECREASE)
     buffer = subject.buffer(_X)
     subject.call(INCREASE, buffer=buffer)  # some devices have none
@@ -296,12 +261,9 @@ def _references_of_threads(subject: Subject) -> None:
     subject.fails(DECREASE, "INVALID_ARGUMENT", buffer=buffer)
 
 
-@check(
-    "buffer.copy_to_device.is_separate",
-    calls=("PJRT_Buffer_CopyToDevice", "PJRT_LoadedExecutable_Execute"),
-    rule="A copy has memory of its own: a donation of its source does not change it.",
-)
+@check("buffer.copy_to_device.is_separate", calls=("PJRT_Buffer_CopyToDevice", "PJRT_LoadedExecutable_Execute"))
 def _copy_is_separate(subject: Subject) -> None:
+    """A copy has memory of its own: a donation of its source does not change it."""
     _, second = subject.several_devices(2)
     source, other = subject.buffer(_X), subject.buffer(_X + 1)
     executable = subject.compile("donates_first")
@@ -335,12 +297,9 @@ def _kind_of_memory(subject: Subject, memory: int) -> tuple[str, int]:
     return kind, int(subject.call("PJRT_Memory_Kind_Id", memory=memory).kind_id)
 
 
-@check(
-    "memory_descriptions.kinds",
-    calls=(*_DESCRIPTION_CALLS, "PJRT_Memory_Kind", "PJRT_Memory_Kind_Id"),
-    rule="A device description lists the kinds of the memories that its device has.",
-)
+@check("memory_descriptions.kinds", calls=(*_DESCRIPTION_CALLS, "PJRT_Memory_Kind", "PJRT_Memory_Kind_Id"))
 def _kinds(subject: Subject) -> None:
+    """A device description lists the kinds of the memories that its device has."""
     for device in subject.devices:
         described = sorted(_kind(subject, each) for each in _descriptions(subject, device)[0])
         subject.require("PJRT_Memory_Kind_Id")
@@ -348,12 +307,9 @@ def _kinds(subject: Subject) -> None:
         subject.expect(described == found, f"{found}, as the memories of the device", str(described))
 
 
-@check(
-    "memory_descriptions.default",
-    calls=(*_DESCRIPTION_CALLS, "PJRT_Device_DefaultMemory"),
-    rule="The default memory of a description is of the kind of the device's default memory.",
-)
+@check("memory_descriptions.default", calls=(*_DESCRIPTION_CALLS, "PJRT_Device_DefaultMemory"))
 def _default(subject: Subject) -> None:
+    """The default memory of a description is of the kind of the device's default memory."""
     for device in subject.devices:
         described, index = _descriptions(subject, device)
         if index == _NONE:
@@ -368,9 +324,9 @@ def _default(subject: Subject) -> None:
 @check(
     "memory_descriptions.of_each_topology_device",
     calls=(*_DESCRIPTION_CALLS, "PJRT_TopologyDescription_GetDeviceDescriptions"),
-    rule="The devices of the client's topology have descriptions of their memories, too.",
 )
 def _of_each_topology_device(subject: Subject) -> None:
+    """The devices of the client's topology have descriptions of their memories, too."""
     subject.require_extension("MemoryDescriptions")
     subject.require("PJRT_Client_TopologyDescription", LIST_DESCRIPTIONS)
     topology = subject.call("PJRT_Client_TopologyDescription", client=subject.client).topology
@@ -382,12 +338,9 @@ def _of_each_topology_device(subject: Subject) -> None:
             subject.expect(kind, "a kind with a name", "an empty one")
 
 
-@check(
-    "memory_descriptions.repeated",
-    calls=_DESCRIPTION_CALLS,
-    rule="The descriptions belong to the device description: they are the same each time.",
-)
+@check("memory_descriptions.repeated", calls=_DESCRIPTION_CALLS)
 def _repeated(subject: Subject) -> None:
+    """The descriptions belong to the device description: they are the same each time."""
     first = _descriptions(subject, subject.device)
     kinds_before = [_kind(subject, each) for each in first[0]]
     for _ in range(10):
@@ -430,12 +383,9 @@ def _wait_until(condition: Callable[[], bool]) -> bool:
     return True
 
 
-@check(
-    "memory_stats.sane",
-    calls=_STATISTICS_CALLS,
-    rule="The statistics are numbers of bytes: none is negative, and peaks are no smaller.",
-)
+@check("memory_stats.sane", calls=_STATISTICS_CALLS)
 def _sane(subject: Subject) -> None:
+    """The statistics are numbers of bytes: none is negative, and peaks are no smaller."""
     buffer = subject.buffer(ramp(1000))
     found = statistics(subject)
     for name, number in found.items():
@@ -447,12 +397,9 @@ def _sane(subject: Subject) -> None:
     subject.destroy_buffers(buffer)
 
 
-@check(
-    "memory_stats.flags",
-    calls=_STATISTICS_CALLS,
-    rule="Each flag says whether its statistic is set, whatever the caller's memory held before.",
-)
+@check("memory_stats.flags", calls=_STATISTICS_CALLS)
 def _flags(subject: Subject) -> None:
+    """Each flag says whether its statistic is set, whatever the caller's memory held before."""
     names = [name for name in statistics(subject) if name != "bytes_in_use"]
     fields = subject.call(STATS, device=subject.device).fields
     flags = [name for name in fields if name.endswith("_is_set")]
@@ -464,8 +411,9 @@ def _flags(subject: Subject) -> None:
         subject.expect(after[name] != -777, f"a value of {name}", "the value that the caller's memory held before")
 
 
-@check("memory_stats.grow", calls=_STATISTICS_CALLS, rule="bytes_in_use has the bytes of each buffer.")
+@check("memory_stats.grow", calls=_STATISTICS_CALLS)
 def _grow(subject: Subject) -> None:
+    """bytes_in_use has the bytes of each buffer."""
     before = _in_use(subject)
     buffers = [subject.buffer(np.ones(_SIZE, np.uint8)) for _ in range(3)]
     subject.await_buffers(buffers)
@@ -477,10 +425,10 @@ def _grow(subject: Subject) -> None:
 @check(
     "memory_stats.shrink",
     calls=(*_STATISTICS_CALLS, "PJRT_Buffer_Destroy", "PJRT_Buffer_Delete"),
-    rule="The memory of a buffer is freed when it was deleted or destroyed, and nothing uses it any more.",
     over=("delete", "destroy"),
 )
 def _shrink(subject: Subject, end: str) -> None:
+    """The memory of a buffer is freed when it was deleted or destroyed, and nothing uses it any more."""
     statistics(subject)
     buffers = [subject.buffer(np.ones(_SIZE, np.uint8)) for _ in range(3)]
     subject.await_buffers(buffers)
@@ -496,12 +444,9 @@ def _shrink(subject: Subject, end: str) -> None:
         subject.destroy_buffers(*buffers)
 
 
-@check(
-    "memory_stats.steady",
-    calls=(*_STATISTICS_CALLS, "PJRT_Buffer_Destroy"),
-    rule="Buffers that come and go leave no memory in use.",
-)
+@check("memory_stats.steady", calls=(*_STATISTICS_CALLS, "PJRT_Buffer_Destroy"))
 def _steady(subject: Subject) -> None:
+    """Buffers that come and go leave no memory in use."""
     subject.destroy_buffers(subject.buffer(np.ones(_SIZE, np.uint8)))
     before = _in_use(subject)
     for _ in range(50):
@@ -511,12 +456,9 @@ def _steady(subject: Subject) -> None:
     )
 
 
-@check(
-    "memory_stats.peak",
-    calls=_STATISTICS_CALLS,
-    rule="peak_bytes_in_use is the most that was in use, also after it is freed.",
-)
+@check("memory_stats.peak", calls=_STATISTICS_CALLS)
 def _peak(subject: Subject) -> None:
+    """peak_bytes_in_use is the most that was in use, also after it is freed."""
     if "peak_bytes_in_use" not in statistics(subject):
         raise Unsupported("the statistic peak_bytes_in_use")
     buffer = subject.buffer(np.ones(2 * _SIZE, np.uint8))
@@ -527,12 +469,9 @@ def _peak(subject: Subject) -> None:
     subject.expect(found >= full, f"at least {full} bytes", f"{found}")
 
 
-@check(
-    "memory_stats.allocations",
-    calls=_STATISTICS_CALLS,
-    rule="num_allocs and largest_alloc_size, where they are set, count the buffers that were made.",
-)
+@check("memory_stats.allocations", calls=_STATISTICS_CALLS)
 def _allocations(subject: Subject) -> None:
+    """num_allocs and largest_alloc_size, where they are set, count the buffers that were made."""
     before = statistics(subject)
     if not {"num_allocs", "largest_alloc_size"} & before.keys():
         raise Unsupported("the statistics num_allocs and largest_alloc_size")
@@ -547,12 +486,9 @@ def _allocations(subject: Subject) -> None:
     subject.destroy_buffers(*buffers)
 
 
-@check(
-    "memory_stats.external_reference",
-    calls=(*_STATISTICS_CALLS, INCREASE, DECREASE, "PJRT_Buffer_Delete"),
-    rule="While a buffer has external references, its memory stays in use after PJRT_Buffer_Delete.",
-)
+@check("memory_stats.external_reference", calls=(*_STATISTICS_CALLS, INCREASE, DECREASE, "PJRT_Buffer_Delete"))
 def _external_reference(subject: Subject) -> None:
+    """While a buffer has external references, its memory stays in use after PJRT_Buffer_Delete."""
     subject.require(INCREASE, DECREASE)
     statistics(subject)
     buffer = subject.buffer(np.ones(_SIZE, np.uint8))
@@ -568,12 +504,9 @@ def _external_reference(subject: Subject) -> None:
     subject.expect(_wait_until(lambda: _in_use(subject) <= most), f"at most {most} bytes in use", f"{_in_use(subject)}")
 
 
-@check(
-    "memory_stats.of_each_device",
-    calls=_STATISTICS_CALLS,
-    rule="A buffer counts on the device that it is on.",
-)
+@check("memory_stats.of_each_device", calls=_STATISTICS_CALLS)
 def _of_each_device(subject: Subject) -> None:
+    """A buffer counts on the device that it is on."""
     subject.require(STATS)
     first, second = subject.several_devices(2)
     before = {each: subject.call(STATS, device=each).bytes_in_use for each in (first, second)}

@@ -69,12 +69,10 @@ def fail(subject: Subject, handle: int, code: StatusCode, message: str) -> None:
 
 
 @check(
-    "alias_buffer.value",
-    calls=_ALIAS_CALLS,
-    rule="After PJRT_Client_FulfillAliasBuffer the alias has the value of the buffer.",
-    over={"rank_0": (), "rank_1": (5,), "rank_3": (2, 3, 4), "empty": (0, 3)},
+    "alias_buffer.value", calls=_ALIAS_CALLS, over={"rank_0": (), "rank_1": (5,), "rank_3": (2, 3, 4), "empty": (0, 3)}
 )
 def _value(subject: Subject, dims: tuple[int, ...]) -> None:
+    """After PJRT_Client_FulfillAliasBuffer the alias has the value of the buffer."""
     array = ramp(*dims)
     alias, handle = make_alias(subject, dims)
     buffer = subject.buffer(array)
@@ -84,12 +82,9 @@ def _value(subject: Subject, dims: tuple[int, ...]) -> None:
     subject.destroy_buffers(alias, buffer)
 
 
-@check(
-    "alias_buffer.waits",
-    calls=_ALIAS_CALLS,
-    rule="An alias is not ready before it is fulfilled.",
-)
+@check("alias_buffer.waits", calls=_ALIAS_CALLS)
 def _alias_buffer_waits(subject: Subject) -> None:
+    """An alias is not ready before it is fulfilled."""
     alias, handle = make_alias(subject, [4])
     event = subject.call("PJRT_Buffer_ReadyEvent", buffer=alias).event
     subject.expect(not is_ready(subject, event), "an alias that is not ready", "that it is ready")
@@ -108,9 +103,9 @@ def _alias_buffer_waits(subject: Subject) -> None:
         "PJRT_Buffer_Memory",
         "PJRT_Buffer_Device",
     ),
-    rule="An alias has its type, dimensions and place from the beginning, before there is a buffer.",
 )
 def _alias_buffer_properties(subject: Subject) -> None:
+    """An alias has its type, dimensions and place from the beginning, before there is a buffer."""
     alias, handle = make_alias(subject, [2, 3])
     subject.expect(subject.shape(alias) == (2, 3), "the dimensions (2, 3)", str(subject.shape(alias)))
     number = subject.call("PJRT_Buffer_ElementType", buffer=alias).type
@@ -123,12 +118,9 @@ def _alias_buffer_properties(subject: Subject) -> None:
     subject.destroy_buffers(alias)
 
 
-@check(
-    "alias_buffer.read_before_it_is_fulfilled",
-    calls=(*_ALIAS_CALLS, "PJRT_Buffer_ToHostBuffer"),
-    rule="A read of an alias waits until it is fulfilled.",
-)
+@check("alias_buffer.read_before_it_is_fulfilled", calls=(*_ALIAS_CALLS, "PJRT_Buffer_ToHostBuffer"))
 def _read_before_it_is_fulfilled(subject: Subject) -> None:
+    """A read of an alias waits until it is fulfilled."""
     array, data = ramp(4), np.zeros(4, np.float32)
     alias, handle = make_alias(subject, [4])
     read = subject.call("PJRT_Buffer_ToHostBuffer", src=alias, dst=data)
@@ -140,13 +132,9 @@ def _read_before_it_is_fulfilled(subject: Subject) -> None:
     subject.destroy_buffers(alias, buffer)
 
 
-@check(
-    "alias_buffer.error",
-    calls=_ALIAS_CALLS,
-    rule="With a status code the alias fails with this code and message, wherever it is used.",
-    over=("CANCELLED", "NOT_FOUND", "RESOURCE_EXHAUSTED", "INTERNAL"),
-)
+@check("alias_buffer.error", calls=_ALIAS_CALLS, over=("CANCELLED", "NOT_FOUND", "RESOURCE_EXHAUSTED", "INTERNAL"))
 def _error_of_alias(subject: Subject, code: str) -> None:
+    """With a status code the alias fails with this code and message, wherever it is used."""
     alias, handle = make_alias(subject, [4])
     fail(subject, handle, StatusCode[code], _REASON)
     expect_same_error(subject, ready_error(subject, alias), StatusCode[code], _REASON)
@@ -154,12 +142,9 @@ def _error_of_alias(subject: Subject, code: str) -> None:
     subject.destroy_buffers(alias)
 
 
-@check(
-    "alias_buffer.error_of_a_pending_read",
-    calls=(*_ALIAS_CALLS, "PJRT_Buffer_ToHostBuffer"),
-    rule="A read that waits for an alias ends with the error of the alias.",
-)
+@check("alias_buffer.error_of_a_pending_read", calls=(*_ALIAS_CALLS, "PJRT_Buffer_ToHostBuffer"))
 def _error_of_a_pending_read(subject: Subject) -> None:
+    """A read that waits for an alias ends with the error of the alias."""
     alias, handle = make_alias(subject, [4])
     data = np.zeros(4, np.float32)
     read = subject.call("PJRT_Buffer_ToHostBuffer", src=alias, dst=data)
@@ -168,12 +153,9 @@ def _error_of_a_pending_read(subject: Subject) -> None:
     subject.destroy_buffers(alias)
 
 
-@check(
-    "alias_buffer.of_an_error",
-    calls=(*_ALIAS_CALLS, "PJRT_Client_CreateErrorBuffer"),
-    rule="An alias of a buffer with an error has this error.",
-)
+@check("alias_buffer.of_an_error", calls=(*_ALIAS_CALLS, "PJRT_Client_CreateErrorBuffer"))
 def _of_an_error(subject: Subject) -> None:
+    """An alias of a buffer with an error has this error."""
     subject.require("PJRT_Client_CreateErrorBuffer")
     alias, handle = make_alias(subject, [4])
     fields: dict[str, Any] = error_fields(StatusCode.UNAVAILABLE, _REASON)
@@ -190,12 +172,9 @@ def _of_an_error(subject: Subject) -> None:
     subject.destroy_buffers(alias, buffer)
 
 
-@check(
-    "alias_buffer.buffer_destroyed",
-    calls=(*_ALIAS_CALLS, "PJRT_Buffer_Destroy"),
-    rule="An alias keeps its value when the buffer that it stands for is destroyed.",
-)
+@check("alias_buffer.buffer_destroyed", calls=(*_ALIAS_CALLS, "PJRT_Buffer_Destroy"))
 def _buffer_destroyed(subject: Subject) -> None:
+    """An alias keeps its value when the buffer that it stands for is destroyed."""
     array = ramp(4096)
     alias, handle = make_alias(subject, [4096])
     buffer = subject.buffer(array)
@@ -206,13 +185,9 @@ def _buffer_destroyed(subject: Subject) -> None:
     subject.destroy_buffers(alias, other)
 
 
-@check(
-    "alias_buffer.alias_destroyed",
-    calls=(*_ALIAS_CALLS, "PJRT_Buffer_Destroy"),
-    rule="An alias may be destroyed before it is fulfilled; fulfilling it then harms nothing.",
-    over=("value", "error"),
-)
+@check("alias_buffer.alias_destroyed", calls=(*_ALIAS_CALLS, "PJRT_Buffer_Destroy"), over=("value", "error"))
 def _alias_destroyed(subject: Subject, kind: str) -> None:
+    """An alias may be destroyed before it is fulfilled; fulfilling it then harms nothing."""
     alias, handle = make_alias(subject, [4])
     subject.destroy_buffers(alias)
     buffer = subject.buffer(ramp(4))
@@ -230,13 +205,9 @@ def _alias_destroyed(subject: Subject, kind: str) -> None:
     subject.destroy_buffers(buffer)
 
 
-@check(
-    "alias_buffer.of_an_alias",
-    calls=_ALIAS_CALLS,
-    rule="An alias may stand for another alias, in any order of fulfilling them.",
-    over=("inner_first", "outer_first"),
-)
+@check("alias_buffer.of_an_alias", calls=_ALIAS_CALLS, over=("inner_first", "outer_first"))
 def _of_an_alias(subject: Subject, order: str) -> None:
+    """An alias may stand for another alias, in any order of fulfilling them."""
     array = ramp(4)
     outer, outer_handle = make_alias(subject, [4])
     inner, inner_handle = make_alias(subject, [4])
@@ -251,12 +222,9 @@ def _of_an_alias(subject: Subject, order: str) -> None:
     subject.destroy_buffers(outer, inner, buffer)
 
 
-@check(
-    "alias_buffer.executed_before_it_is_fulfilled",
-    calls=(*_ALIAS_CALLS, "PJRT_LoadedExecutable_Execute"),
-    rule="An execution may take an alias before it is fulfilled; its results wait for the value.",
-)
+@check("alias_buffer.executed_before_it_is_fulfilled", calls=(*_ALIAS_CALLS, "PJRT_LoadedExecutable_Execute"))
 def _executed_before_it_is_fulfilled(subject: Subject) -> None:
+    """An execution may take an alias before it is fulfilled; its results wait for the value."""
     executable = subject.compile("identity")
     alias, handle = make_alias(subject, [4])
     result = subject.attempt_execute(executable, [[alias]])
@@ -273,19 +241,17 @@ def _executed_before_it_is_fulfilled(subject: Subject) -> None:
     subject.destroy_buffers(output, alias, buffer)
 
 
-@check(
-    "alias_buffer.nothing_to_stand_for",
-    calls=_ALIAS_CALLS,
-    rule="Without a buffer and without an error the call is an error.",
-)
+@check("alias_buffer.nothing_to_stand_for", calls=_ALIAS_CALLS)
 def _nothing_to_stand_for(subject: Subject) -> None:
+    """Without a buffer and without an error the call is an error."""
     alias, handle = make_alias(subject, [4])
     subject.fails(FULFILL, MISUSE, client=subject.client, buffer=0, status_code=0, fulfill_alias_buffer_cb=handle)
     subject.destroy_buffers(alias)
 
 
-@check("alias_buffer.null_handle", calls=(FULFILL,), rule="A null pointer in place of the handle is an error.")
+@check("alias_buffer.null_handle", calls=(FULFILL,))
 def _null_handle(subject: Subject) -> None:
+    """A null pointer in place of the handle is an error."""
     subject.require(*_ALIAS_CALLS)
     buffer = subject.buffer(ramp(4))
     subject.fails(FULFILL, MISUSE, client=subject.client, buffer=buffer, status_code=0, fulfill_alias_buffer_cb=0)
@@ -322,13 +288,9 @@ def error_buffer(
     return int(result.buffer)
 
 
-@check(
-    "error_buffer.code",
-    calls=(*_ERROR_CALLS, "PJRT_Buffer_ReadyEvent"),
-    rule="The ready event of an error buffer has the code and the message that the buffer was made with.",
-    over=_CODES,
-)
+@check("error_buffer.code", calls=(*_ERROR_CALLS, "PJRT_Buffer_ReadyEvent"), over=_CODES)
 def _code(subject: Subject, name: str) -> None:
+    """The ready event of an error buffer has the code and the message that the buffer was made with."""
     buffer = error_buffer(subject, StatusCode[name])
     expect_same_error(subject, ready_error(subject, buffer), StatusCode[name], _MESSAGE)
     subject.destroy_buffers(buffer)
@@ -342,24 +304,17 @@ _MESSAGES = {
 }
 
 
-@check(
-    "error_buffer.message",
-    calls=(*_ERROR_CALLS, "PJRT_Buffer_ReadyEvent"),
-    rule="The message is kept whole; error_message_size is its length.",
-    over=tuple(_MESSAGES),
-)
+@check("error_buffer.message", calls=(*_ERROR_CALLS, "PJRT_Buffer_ReadyEvent"), over=tuple(_MESSAGES))
 def _message(subject: Subject, name: str) -> None:
+    """The message is kept whole; error_message_size is its length."""
     buffer = error_buffer(subject, message=_MESSAGES[name])
     expect_same_error(subject, ready_error(subject, buffer), StatusCode.DATA_LOSS, _MESSAGES[name])
     subject.destroy_buffers(buffer)
 
 
-@check(
-    "error_buffer.message_size",
-    calls=(*_ERROR_CALLS, "PJRT_Buffer_ReadyEvent"),
-    rule="The message ends where error_message_size says, without a zero at its end.",
-)
+@check("error_buffer.message_size", calls=(*_ERROR_CALLS, "PJRT_Buffer_ReadyEvent"))
 def _message_size(subject: Subject) -> None:
+    """The message ends where error_message_size says, without a zero at its end."""
     buffer = error_buffer(subject, message=b"the message|not the message", error_message_size=11)  # type: ignore[arg-type]
     error = ready_error(subject, buffer)
     expect_same_error(subject, error, StatusCode.DATA_LOSS, "the message")
@@ -367,12 +322,9 @@ def _message_size(subject: Subject) -> None:
     subject.destroy_buffers(buffer)
 
 
-@check(
-    "error_buffer.event_is_ready",
-    calls=(*_ERROR_CALLS, "PJRT_Event_IsReady"),
-    rule="Its ready event is triggered: an error has occurred.",
-)
+@check("error_buffer.event_is_ready", calls=(*_ERROR_CALLS, "PJRT_Event_IsReady"))
 def _event_is_ready(subject: Subject) -> None:
+    """Its ready event is triggered: an error has occurred."""
     buffer = error_buffer(subject)
     event = subject.call("PJRT_Buffer_ReadyEvent", buffer=buffer).event
     calls = on_ready(subject, event)
@@ -388,10 +340,10 @@ def _event_is_ready(subject: Subject) -> None:
 @check(
     "error_buffer.read",
     calls=(*_ERROR_CALLS, "PJRT_Buffer_ToHostBuffer", "PJRT_Buffer_CopyRawToHost"),
-    rule="A read of an error buffer ends with its error, of the call or of its event.",
     over=("PJRT_Buffer_ToHostBuffer", "PJRT_Buffer_CopyRawToHost", "PJRT_Buffer_CopyRawToHostFuture"),
 )
 def _read(subject: Subject, name: str) -> None:
+    """A read of an error buffer ends with its error, of the call or of its event."""
     subject.require(name)
     buffer = error_buffer(subject)
     error = read_error(subject, buffer) if name == "PJRT_Buffer_ToHostBuffer" else raw_error(subject, name, buffer)
@@ -402,10 +354,10 @@ def _read(subject: Subject, name: str) -> None:
 @check(
     "error_buffer.copy",
     calls=(*_ERROR_CALLS, "PJRT_Buffer_CopyToDevice", "PJRT_Buffer_CopyToMemory"),
-    rule="A copy of an error buffer has its error, with the code and the message.",
     over=("PJRT_Buffer_CopyToDevice", "PJRT_Buffer_CopyToMemory"),
 )
 def _copy(subject: Subject, name: str) -> None:
+    """A copy of an error buffer has its error, with the code and the message."""
     subject.require(name)
     to_device = name == "PJRT_Buffer_CopyToDevice"
     place = {"dst_device": other_device(subject)} if to_device else {"dst_memory": other_memory(subject)}
@@ -415,13 +367,9 @@ def _copy(subject: Subject, name: str) -> None:
     subject.destroy_buffers(buffer)
 
 
-@check(
-    "error_buffer.execute",
-    calls=(*_ERROR_CALLS, "PJRT_LoadedExecutable_Execute"),
-    rule="An execution with an error buffer fails with its code and message, and so do executions with the results.",
-    over=_CODES,
-)
+@check("error_buffer.execute", calls=(*_ERROR_CALLS, "PJRT_LoadedExecutable_Execute"), over=_CODES)
 def _error_of_execution(subject: Subject, name: str) -> None:
+    """An execution with an error buffer fails with its code and message, and so do executions with the results."""
     executable = subject.compile("add")
     buffer, other = error_buffer(subject, StatusCode[name]), subject.buffer(ramp(4))
     errors, outputs = _execute(subject, executable, [buffer, other])
@@ -445,9 +393,9 @@ def _error_of_execution(subject: Subject, name: str) -> None:
         "PJRT_Buffer_IsDeleted",
         "PJRT_Buffer_Device",
     ),
-    rule="An error buffer has the type and the dimensions that it was made with, and is not deleted.",
 )
 def _error_buffer_properties(subject: Subject) -> None:
+    """An error buffer has the type and the dimensions that it was made with, and is not deleted."""
     buffer = error_buffer(subject, shape_dims=[2, 3], shape_element_type=4)
     subject.expect(subject.shape(buffer) == (2, 3), "the dimensions (2, 3)", str(subject.shape(buffer)))
     number = subject.call("PJRT_Buffer_ElementType", buffer=buffer).type
@@ -460,12 +408,9 @@ def _error_buffer_properties(subject: Subject) -> None:
     subject.destroy_buffers(buffer)
 
 
-@check(
-    "error_buffer.in_each_memory",
-    calls=(*_ERROR_CALLS, "PJRT_Buffer_Memory"),
-    rule="An error buffer is in the memory of the argument.",
-)
+@check("error_buffer.in_each_memory", calls=(*_ERROR_CALLS, "PJRT_Buffer_Memory"))
 def _in_each_memory(subject: Subject) -> None:
+    """An error buffer is in the memory of the argument."""
     subject.require(CREATE_ERROR)
     for device in subject.devices:
         for memory in memories_of(subject, device):
@@ -476,20 +421,18 @@ def _in_each_memory(subject: Subject) -> None:
             subject.destroy_buffers(buffer)
 
 
-@check(
-    "error_buffer.needs_no_memory",
-    calls=_ERROR_CALLS,
-    rule="An error buffer allocates no memory on the device, whatever its shape is.",
-)
+@check("error_buffer.needs_no_memory", calls=_ERROR_CALLS)
 def _needs_no_memory(subject: Subject) -> None:
+    """An error buffer allocates no memory on the device, whatever its shape is."""
     buffers = [error_buffer(subject, shape_dims=[1 << 40]) for _ in range(8)]
     for buffer in buffers:
         expect_same_error(subject, ready_error(subject, buffer), StatusCode.DATA_LOSS, _MESSAGE)
     subject.destroy_buffers(*buffers)
 
 
-@check("error_buffer.repeated", calls=_ERROR_CALLS, rule="The error is there as often as it is asked for.")
+@check("error_buffer.repeated", calls=_ERROR_CALLS)
 def _repeated(subject: Subject) -> None:
+    """The error is there as often as it is asked for."""
     buffer = error_buffer(subject)
     for _ in range(20):
         expect_same_error(subject, ready_error(subject, buffer), StatusCode.DATA_LOSS, _MESSAGE)
@@ -528,12 +471,9 @@ def release(subject: Subject, donation: raw.Result) -> None:
     call_back(subject, donation, "dependency_ready_callback")
 
 
-@check(
-    "donate_with_control_dependency.waits",
-    calls=_DONATE_CALLS,
-    rule="The new buffer has the value of the old one, and is not ready before the dependency is.",
-)
+@check("donate_with_control_dependency.waits", calls=_DONATE_CALLS)
 def _donate_with_control_dependency_waits(subject: Subject) -> None:
+    """The new buffer has the value of the old one, and is not ready before the dependency is."""
     array = ramp(3, 5)
     buffer = subject.buffer(array)
     donation = donate(subject, buffer)
@@ -545,12 +485,9 @@ def _donate_with_control_dependency_waits(subject: Subject) -> None:
     subject.destroy_buffers(buffer, donation.out_buffer)
 
 
-@check(
-    "donate_with_control_dependency.source_is_gone",
-    calls=_DONATE_CALLS,
-    rule="The old buffer was donated: its contents cannot be used any more.",
-)
+@check("donate_with_control_dependency.source_is_gone", calls=_DONATE_CALLS)
 def _source_is_gone(subject: Subject) -> None:
+    """The old buffer was donated: its contents cannot be used any more."""
     buffer = subject.buffer(ramp(4))
     donation = donate(subject, buffer)
     error = read_error(subject, buffer)
@@ -564,12 +501,9 @@ def _source_is_gone(subject: Subject) -> None:
     subject.destroy_buffers(buffer, donation.out_buffer)
 
 
-@check(
-    "donate_with_control_dependency.source_destroyed",
-    calls=(*_DONATE_CALLS, "PJRT_Buffer_Destroy"),
-    rule="The old buffer may be destroyed at once; the memory belongs to the new one.",
-)
+@check("donate_with_control_dependency.source_destroyed", calls=(*_DONATE_CALLS, "PJRT_Buffer_Destroy"))
 def _source_destroyed(subject: Subject) -> None:
+    """The old buffer may be destroyed at once; the memory belongs to the new one."""
     array = ramp(4096)
     buffer = subject.buffer(array)
     donation = donate(subject, buffer)
@@ -580,13 +514,9 @@ def _source_destroyed(subject: Subject) -> None:
     subject.destroy_buffers(donation.out_buffer, other)
 
 
-@check(
-    "donate_with_control_dependency.error",
-    calls=_DONATE_CALLS,
-    rule="If the dependency fails, the new buffer has its error, with the code and the message.",
-    over=("CANCELLED", "ABORTED", "INTERNAL"),
-)
+@check("donate_with_control_dependency.error", calls=_DONATE_CALLS, over=("CANCELLED", "ABORTED", "INTERNAL"))
 def _error_of_dependency(subject: Subject, code: str) -> None:
+    """If the dependency fails, the new buffer has its error, with the code and the message."""
     buffer = subject.buffer(ramp(4))
     donation = donate(subject, buffer)
     fields = error_fields(StatusCode[code], "the dependency failed on purpose")
@@ -598,12 +528,9 @@ def _error_of_dependency(subject: Subject, code: str) -> None:
     subject.destroy_buffers(buffer, donation.out_buffer)
 
 
-@check(
-    "donate_with_control_dependency.destroyed_before_the_dependency",
-    calls=(*_DONATE_CALLS, "PJRT_Buffer_Destroy"),
-    rule="The new buffer may be destroyed before the dependency is ready; the callback may still be called.",
-)
+@check("donate_with_control_dependency.destroyed_before_the_dependency", calls=(*_DONATE_CALLS, "PJRT_Buffer_Destroy"))
 def _destroyed_before_the_dependency(subject: Subject) -> None:
+    """The new buffer may be destroyed before the dependency is ready; the callback may still be called."""
     buffer = subject.buffer(ramp(4))
     donation = donate(subject, buffer)
     subject.destroy_buffers(buffer, donation.out_buffer)
@@ -611,12 +538,9 @@ def _destroyed_before_the_dependency(subject: Subject) -> None:
     subject.expect_contents(subject.buffer(ramp(4)), ramp(4))
 
 
-@check(
-    "donate_with_control_dependency.before_ready",
-    calls=(*_DONATE_CALLS, "PJRT_Client_BufferFromHostBuffer"),
-    rule="A buffer may be donated before it is ready: the new one waits for the data and for the dependency.",
-)
+@check("donate_with_control_dependency.before_ready", calls=(*_DONATE_CALLS, "PJRT_Client_BufferFromHostBuffer"))
 def _before_ready(subject: Subject) -> None:
+    """A buffer may be donated before it is ready: the new one waits for the data and for the dependency."""
     array = ramp(1 << 20)
     result = from_host(subject, array, 1)
     donation = donate(subject, result.buffer)
@@ -626,12 +550,9 @@ def _before_ready(subject: Subject) -> None:
     subject.destroy_buffers(result.buffer, donation.out_buffer)
 
 
-@check(
-    "donate_with_control_dependency.used_before_the_dependency",
-    calls=(*_DONATE_CALLS, "PJRT_Buffer_CopyToDevice"),
-    rule="Copies of the new buffer wait for the dependency as the buffer does.",
-)
+@check("donate_with_control_dependency.used_before_the_dependency", calls=(*_DONATE_CALLS, "PJRT_Buffer_CopyToDevice"))
 def _used_before_the_dependency(subject: Subject) -> None:
+    """Copies of the new buffer wait for the dependency as the buffer does."""
     subject.require("PJRT_Buffer_CopyToDevice")
     target = other_device(subject)
     buffer = subject.buffer(ramp(4))
@@ -645,12 +566,9 @@ def _used_before_the_dependency(subject: Subject) -> None:
     subject.destroy_buffers(buffer, donation.out_buffer, copy)
 
 
-@check(
-    "donate_with_control_dependency.chain",
-    calls=_DONATE_CALLS,
-    rule="The new buffer may be donated again before it is ready; the last one waits for all dependencies.",
-)
+@check("donate_with_control_dependency.chain", calls=_DONATE_CALLS)
 def _chain(subject: Subject) -> None:
+    """The new buffer may be donated again before it is ready; the last one waits for all dependencies."""
     buffer = subject.buffer(ramp(4))
     first = donate(subject, buffer)
     second = donate(subject, first.out_buffer)
@@ -666,9 +584,9 @@ def _chain(subject: Subject) -> None:
 @check(
     "donate_with_control_dependency.properties",
     calls=(*_DONATE_CALLS, "PJRT_Buffer_Dimensions", "PJRT_Buffer_ElementType", "PJRT_Buffer_Memory"),
-    rule="The new buffer has the type, the dimensions and the place of the old one.",
 )
 def _donate_with_control_dependency_properties(subject: Subject) -> None:
+    """The new buffer has the type, the dimensions and the place of the old one."""
     buffer = subject.buffer(ramp(2, 3))
     place = subject.call("PJRT_Buffer_Device", buffer=buffer).device
     donation = donate(subject, buffer)
@@ -686,12 +604,9 @@ def _donate_with_control_dependency_properties(subject: Subject) -> None:
 _READY = ("PJRT_Buffer_ReadyEvent",)
 
 
-@check(
-    "buffer.ready_event",
-    calls=(*_READY, "PJRT_Event_Await", "PJRT_Event_IsReady", "PJRT_Event_Error"),
-    rule="The event is triggered when the data is ready, and then has no error.",
-)
+@check("buffer.ready_event", calls=(*_READY, "PJRT_Event_Await", "PJRT_Event_IsReady", "PJRT_Event_Error"))
 def _ready_event(subject: Subject) -> None:
+    """The event is triggered when the data is ready, and then has no error."""
     array = ramp(1 << 18)
     result = from_host(subject, array, 1)
     event = subject.call(_READY[0], buffer=result.buffer).event
@@ -704,12 +619,9 @@ def _ready_event(subject: Subject) -> None:
     subject.destroy_buffers(result.buffer)
 
 
-@check(
-    "buffer.ready_events_are_independent",
-    calls=_READY,
-    rule="Each call returns an event of the caller's own, which is destroyed by itself.",
-)
+@check("buffer.ready_events_are_independent", calls=_READY)
 def _ready_events_are_independent(subject: Subject) -> None:
+    """Each call returns an event of the caller's own, which is destroyed by itself."""
     buffer = subject.buffer(ramp(4))
     events = [subject.call(_READY[0], buffer=buffer).event for _ in range(5)]
     subject.expect(len(set(events)) == 5, "5 different events", f"{len(set(events))}")
@@ -720,12 +632,9 @@ def _ready_events_are_independent(subject: Subject) -> None:
     subject.destroy_buffers(buffer)
 
 
-@check(
-    "buffer.ready_callback_once",
-    calls=(*_READY, "PJRT_Event_OnReady"),
-    rule="A callback on the event is called once, before or after the buffer is ready.",
-)
+@check("buffer.ready_callback_once", calls=(*_READY, "PJRT_Event_OnReady"))
 def _ready_callback_once(subject: Subject) -> None:
+    """A callback on the event is called once, before or after the buffer is ready."""
     array = ramp(1 << 18)
     result = from_host(subject, array, 1)
     event = subject.call(_READY[0], buffer=result.buffer).event
@@ -739,12 +648,9 @@ def _ready_callback_once(subject: Subject) -> None:
     subject.destroy_buffers(result.buffer)
 
 
-@check(
-    "buffer.ready_event_destroyed_in_its_callback",
-    calls=(*_READY, "PJRT_Event_OnReady", "PJRT_Event_Destroy"),
-    rule="An event may be destroyed right after a callback was registered on it; the callback is still called once.",
-)
+@check("buffer.ready_event_destroyed_in_its_callback", calls=(*_READY, "PJRT_Event_OnReady", "PJRT_Event_Destroy"))
 def _ready_event_destroyed_after_registration(subject: Subject) -> None:
+    """An event may be destroyed right after a callback was registered on it; the callback is still called once."""
     array = ramp(1 << 18)
     result = from_host(subject, array, 1)
     event = subject.call(_READY[0], buffer=result.buffer).event
@@ -756,12 +662,10 @@ def _ready_event_destroyed_after_registration(subject: Subject) -> None:
 
 
 @check(
-    "buffer.ready_event_outlives_delete",
-    calls=(*_READY, "PJRT_Buffer_Delete"),
-    rule="An event that was made before PJRT_Buffer_Delete does not become an error by it.",
-    over=("ready_before", "pending_before"),
+    "buffer.ready_event_outlives_delete", calls=(*_READY, "PJRT_Buffer_Delete"), over=("ready_before", "pending_before")
 )
 def _ready_event_outlives_delete(subject: Subject, kind: str) -> None:
+    """An event that was made before PJRT_Buffer_Delete does not become an error by it."""
     array = ramp(1 << 18)
     result = from_host(subject, array, 1)
     event = subject.call(_READY[0], buffer=result.buffer).event
@@ -773,12 +677,9 @@ def _ready_event_outlives_delete(subject: Subject, kind: str) -> None:
     subject.destroy_buffers(result.buffer)
 
 
-@check(
-    "buffer.ready_event_after_delete",
-    calls=(*_READY, "PJRT_Buffer_Delete"),
-    rule="The event of a deleted buffer immediately indicates an error.",
-)
+@check("buffer.ready_event_after_delete", calls=(*_READY, "PJRT_Buffer_Delete"))
 def _ready_event_after_delete(subject: Subject) -> None:
+    """The event of a deleted buffer immediately indicates an error."""
     buffer = deleted_buffer(subject)
     event = subject.call(_READY[0], buffer=buffer).event
     subject.expect(event, "an event", "a null pointer")
@@ -793,9 +694,9 @@ def _ready_event_after_delete(subject: Subject) -> None:
 @check(
     "buffer.ready_event_of_a_pending_buffer",
     calls=(*_READY, "PJRT_Client_CreateAliasBuffer", "PJRT_Client_FulfillAliasBuffer"),
-    rule="While the data is not there, the event is not ready and its callbacks are not called.",
 )
 def _ready_event_of_a_pending_buffer(subject: Subject) -> None:
+    """While the data is not there, the event is not ready and its callbacks are not called."""
     alias, handle = make_alias(subject, [4])
     event = subject.call(_READY[0], buffer=alias).event
     calls = on_ready(subject, event)

@@ -62,13 +62,9 @@ def _plain(value: Any) -> Any:
     return tuple(value) if isinstance(value, (list, tuple)) else value
 
 
-@check(
-    "buffer.dimensions",
-    calls=("PJRT_Buffer_Dimensions",),
-    rule="PJRT_Buffer_Dimensions returns the size of each dimension.",
-    over=tuple(_ALL_SHAPES),
-)
+@check("buffer.dimensions", calls=("PJRT_Buffer_Dimensions",), over=tuple(_ALL_SHAPES))
 def _dimensions(subject: Subject, name: str) -> None:
+    """PJRT_Buffer_Dimensions returns the size of each dimension."""
     dims = _ALL_SHAPES[name]
     buffer = subject.buffer(np.zeros(dims, np.float32))
     result = subject.call("PJRT_Buffer_Dimensions", buffer=buffer)
@@ -77,13 +73,9 @@ def _dimensions(subject: Subject, name: str) -> None:
     subject.destroy_buffers(buffer)
 
 
-@check(
-    "buffer.unpadded_dimensions",
-    calls=("PJRT_Buffer_UnpaddedDimensions",),
-    rule="Without dynamic dimensions, PJRT_Buffer_UnpaddedDimensions returns the same as PJRT_Buffer_Dimensions.",
-    over=tuple(_ALL_SHAPES),
-)
+@check("buffer.unpadded_dimensions", calls=("PJRT_Buffer_UnpaddedDimensions",), over=tuple(_ALL_SHAPES))
 def _unpadded_dimensions(subject: Subject, name: str) -> None:
+    """Without dynamic dimensions, PJRT_Buffer_UnpaddedDimensions returns the same as PJRT_Buffer_Dimensions."""
     dims = _ALL_SHAPES[name]
     buffer = subject.buffer(np.zeros(dims, np.float32))
     result = subject.call("PJRT_Buffer_UnpaddedDimensions", buffer=buffer)
@@ -92,13 +84,9 @@ def _unpadded_dimensions(subject: Subject, name: str) -> None:
     subject.destroy_buffers(buffer)
 
 
-@check(
-    "buffer.dynamic_dimensions",
-    calls=("PJRT_Buffer_DynamicDimensionIndices",),
-    rule="A buffer of host data has no dynamic dimensions: the list is empty.",
-    over=("rank_0", "rank_1", "rank_3"),
-)
+@check("buffer.dynamic_dimensions", calls=("PJRT_Buffer_DynamicDimensionIndices",), over=("rank_0", "rank_1", "rank_3"))
 def _dynamic_dimensions(subject: Subject, name: str) -> None:
+    """A buffer of host data has no dynamic dimensions: the list is empty."""
     buffer = subject.buffer(ramp(*SHAPES[name]))
     result = subject.call("PJRT_Buffer_DynamicDimensionIndices", buffer=buffer)
     subject.expect(result.num_dynamic_dims == 0, "no dynamic dimension", result.num_dynamic_dims)
@@ -108,10 +96,10 @@ def _dynamic_dimensions(subject: Subject, name: str) -> None:
 @check(
     "buffer.on_device_size",
     calls=("PJRT_Buffer_OnDeviceSizeInBytes",),
-    rule="The storage of a buffer on its device has room for all of its elements.",
     over=("pred", "u16", "f32", "c128", "scalar", "empty", "large"),
 )
 def _on_device_size(subject: Subject, kind: str) -> None:
+    """The storage of a buffer on its device has room for all of its elements."""
     array = {
         "pred": np.zeros(77, np.bool_),
         "u16": ramp(77, dtype=np.uint16),
@@ -129,12 +117,9 @@ def _on_device_size(subject: Subject, kind: str) -> None:
     subject.destroy_buffers(buffer)
 
 
-@check(
-    "buffer.device_and_memory",
-    calls=("PJRT_Buffer_Device", "PJRT_Buffer_Memory"),
-    rule="The device and the memory of a buffer are those of the client, and belong together.",
-)
+@check("buffer.device_and_memory", calls=("PJRT_Buffer_Device", "PJRT_Buffer_Memory"))
 def _device_and_memory(subject: Subject) -> None:
+    """The device and the memory of a buffer are those of the client, and belong together."""
     buffer = subject.buffer(ramp(3))
     device = subject.call("PJRT_Buffer_Device", buffer=buffer).device
     subject.expect(device in subject.devices, "a device of the client", hex(device))
@@ -144,12 +129,9 @@ def _device_and_memory(subject: Subject) -> None:
     subject.destroy_buffers(buffer)
 
 
-@check(
-    "buffer.is_on_cpu",
-    calls=("PJRT_Buffer_IsOnCpu",),
-    rule="Whether a buffer is on the CPU depends on its memory: two buffers in one memory agree.",
-)
+@check("buffer.is_on_cpu", calls=("PJRT_Buffer_IsOnCpu",))
 def _is_on_cpu(subject: Subject) -> None:
+    """Whether a buffer is on the CPU depends on its memory: two buffers in one memory agree."""
     subject.require("PJRT_Buffer_IsOnCpu")
     for memory in memories_of(subject, subject.device):
         answers = set()
@@ -161,8 +143,9 @@ def _is_on_cpu(subject: Subject) -> None:
         subject.expect(len(answers) == 1, "the same answer for both", answers)
 
 
-@check("buffer.not_deleted", calls=("PJRT_Buffer_IsDeleted",), rule="A new buffer is not deleted.")
+@check("buffer.not_deleted", calls=("PJRT_Buffer_IsDeleted",))
 def _not_deleted(subject: Subject) -> None:
+    """A new buffer is not deleted."""
     array = ramp(3)
     result = from_host(subject, array, 1)
     deleted = subject.call("PJRT_Buffer_IsDeleted", buffer=result.buffer).is_deleted
@@ -173,12 +156,9 @@ def _not_deleted(subject: Subject) -> None:
     subject.destroy_buffers(result.buffer)
 
 
-@check(
-    "buffer.properties_before_ready",
-    calls=tuple(GETTERS),
-    rule="The properties of a buffer are the same before and after it is ready.",
-)
+@check("buffer.properties_before_ready", calls=tuple(GETTERS))
 def _properties_before_ready(subject: Subject) -> None:
+    """The properties of a buffer are the same before and after it is ready."""
     array = ramp(1 << 18, 4)
     result = from_host(subject, array, 1)
     before = properties(subject, result.buffer)
@@ -189,12 +169,9 @@ def _properties_before_ready(subject: Subject) -> None:
     subject.destroy_buffers(result.buffer)
 
 
-@check(
-    "buffer.properties_repeated",
-    calls=tuple(GETTERS),
-    rule="A property has the same value each time, whatever happens to other buffers.",
-)
+@check("buffer.properties_repeated", calls=tuple(GETTERS))
 def _properties_repeated(subject: Subject) -> None:
+    """A property has the same value each time, whatever happens to other buffers."""
     buffer = subject.buffer(ramp(3, 4, 5))
     first = properties(subject, buffer)
     others = [subject.buffer(ramp(size, 2)) for size in range(1, 20)]
@@ -210,10 +187,10 @@ def _properties_repeated(subject: Subject) -> None:
 @check(
     "buffer.lifetime_of_dimensions",
     calls=("PJRT_Buffer_Dimensions", "PJRT_Buffer_UnpaddedDimensions"),
-    rule="The memory of the dimensions lives as long as the buffer.",
     over=("PJRT_Buffer_Dimensions", "PJRT_Buffer_UnpaddedDimensions"),
 )
 def _lifetime_of_dimensions(subject: Subject, name: str) -> None:
+    """The memory of the dimensions lives as long as the buffer."""
     dims = (2, 3, 4, 5)
     buffer = subject.buffer(ramp(*dims))
     pointer = address_in(subject.call(name, buffer=buffer), GETTERS[name])
@@ -227,12 +204,9 @@ def _lifetime_of_dimensions(subject: Subject, name: str) -> None:
     subject.destroy_buffers(buffer)
 
 
-@check(
-    "buffer.lifetime_of_layout",
-    calls=("PJRT_Buffer_GetMemoryLayout",),
-    rule="The data of a layout is owned by the buffer, and lives as long.",
-)
+@check("buffer.lifetime_of_layout", calls=("PJRT_Buffer_GetMemoryLayout",))
 def _lifetime_of_layout(subject: Subject) -> None:
+    """The data of a layout is owned by the buffer, and lives as long."""
     name = "PJRT_Buffer_GetMemoryLayout"
     subject.require(name)
     buffer = subject.buffer(ramp(2, 3, 4))
@@ -266,8 +240,9 @@ def deleted_buffer(subject: Subject) -> int:
     return buffer
 
 
-@check("buffer.is_deleted", calls=_DELETE, rule="PJRT_Buffer_IsDeleted is true if PJRT_Buffer_Delete has been called.")
+@check("buffer.is_deleted", calls=_DELETE)
 def _deleted_is_reported(subject: Subject) -> None:
+    """PJRT_Buffer_IsDeleted is true if PJRT_Buffer_Delete has been called."""
     buffer, other = subject.buffer(ramp(4)), subject.buffer(ramp(4))
     subject.expect(not _is_deleted(subject, buffer), "a new buffer that is not deleted", "that it is")
     subject.call("PJRT_Buffer_Delete", buffer=buffer)
@@ -281,10 +256,10 @@ def _deleted_is_reported(subject: Subject) -> None:
 @check(
     "buffer.delete_before_ready",
     calls=_DELETE,
-    rule="A buffer may be deleted before it is ready; its host memory is released all the same.",
     over=("immutable_only_during_call", "immutable_until_transfer_completes", "immutable_zero_copy"),
 )
 def _delete_before_ready(subject: Subject, semantics: str) -> None:
+    """A buffer may be deleted before it is ready; its host memory is released all the same."""
     number = ("immutable_only_during_call", "immutable_until_transfer_completes", "immutable_zero_copy").index(
         semantics
     )
@@ -296,34 +271,30 @@ def _delete_before_ready(subject: Subject, semantics: str) -> None:
     subject.await_event(result.done_with_host_buffer)
 
 
-@check("buffer.destroy_null", calls=_DESTROY, rule="PJRT_Buffer_Destroy takes a null pointer, and does nothing.")
+@check("buffer.destroy_null", calls=_DESTROY)
 def _destroy_null(subject: Subject) -> None:
+    """PJRT_Buffer_Destroy takes a null pointer, and does nothing."""
     subject.destroy_buffers(0)
     expect_value(subject, subject.buffer(ramp(4)), ramp(4))
 
 
-@check(
-    "buffer.destroy_without_delete",
-    calls=_DESTROY,
-    rule="PJRT_Buffer_Destroy deletes the buffer as PJRT_Buffer_Delete does, and frees it.",
-)
+@check("buffer.destroy_without_delete", calls=_DESTROY)
 def _destroy_without_delete(subject: Subject) -> None:
+    """PJRT_Buffer_Destroy deletes the buffer as PJRT_Buffer_Delete does, and frees it."""
     for size in range(50):
         subject.destroy_buffers(subject.buffer(ramp(size + 1)))
 
 
-@check("buffer.destroy_after_delete", calls=_DESTROY, rule="A deleted buffer is still destroyed by its owner.")
+@check("buffer.destroy_after_delete", calls=_DESTROY)
 def _destroy_after_delete(subject: Subject) -> None:
+    """A deleted buffer is still destroyed by its owner."""
     for _ in range(50):
         subject.destroy_buffers(deleted_buffer(subject))
 
 
-@check(
-    "buffer.destroyed_in_any_order",
-    calls=_DESTROY,
-    rule="Buffers are independent: they are destroyed in any order.",
-)
+@check("buffer.destroyed_in_any_order", calls=_DESTROY)
 def _destroyed_in_any_order(subject: Subject) -> None:
+    """Buffers are independent: they are destroyed in any order."""
     for order in itertools.permutations(range(4)):
         arrays = [ramp(100 + number) for number in range(4)]
         buffers = [subject.buffer(array) for array in arrays]
@@ -335,12 +306,9 @@ def _destroyed_in_any_order(subject: Subject) -> None:
                 expect_value(subject, buffers[other], arrays[other])
 
 
-@check(
-    "buffer.destroyed_before_its_events",
-    calls=(*_DESTROY, "PJRT_Event_Destroy"),
-    rule="Events of a buffer outlive it: they are awaited, asked and destroyed after it.",
-)
+@check("buffer.destroyed_before_its_events", calls=(*_DESTROY, "PJRT_Event_Destroy"))
 def _destroyed_before_its_events(subject: Subject) -> None:
+    """Events of a buffer outlive it: they are awaited, asked and destroyed after it."""
     array = ramp(1 << 18)
     result = from_host(subject, array, 1)
     data = np.zeros_like(array)
@@ -356,10 +324,10 @@ def _destroyed_before_its_events(subject: Subject) -> None:
 @check(
     "buffer.getter_after_delete",
     calls=tuple(GETTERS),
-    rule="A deleted buffer is asked IsDeleted; any other getter returns an error or the old value, and harms nothing.",
     over=tuple(name for name in GETTERS if name != "PJRT_Buffer_IsDeleted"),
 )
 def _getter_after_delete(subject: Subject, name: str) -> None:
+    """A deleted buffer is asked IsDeleted; any other getter returns an error or the old value, and harms nothing."""
     subject.require(name)
     buffer = subject.buffer(ramp(2, 3))
     before = getattr(subject.call(name, buffer=buffer), GETTERS[name])
@@ -378,13 +346,9 @@ _USES: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
-@check(
-    "buffer.use_after_delete",
-    calls=tuple(_USES),
-    rule="The contents of a deleted buffer are gone: a use of them is an error, of the call or of its event.",
-    over=tuple(_USES),
-)
+@check("buffer.use_after_delete", calls=tuple(_USES), over=tuple(_USES))
 def _use_after_delete(subject: Subject, name: str) -> None:
+    """The contents of a deleted buffer are gone: a use of them is an error, of the call or of its event."""
     subject.require(name)
     field, others = _USES[name]
     buffer = deleted_buffer(subject)
@@ -397,10 +361,10 @@ def _use_after_delete(subject: Subject, name: str) -> None:
 @check(
     "buffer.copy_after_delete",
     calls=("PJRT_Buffer_CopyToDevice", "PJRT_Buffer_CopyToMemory"),
-    rule="The contents of a deleted buffer are gone: a copy is an error, of the call or of the new buffer.",
     over=("PJRT_Buffer_CopyToDevice", "PJRT_Buffer_CopyToMemory"),
 )
 def _copy_after_delete(subject: Subject, name: str) -> None:
+    """The contents of a deleted buffer are gone: a copy is an error, of the call or of the new buffer."""
     subject.require(name)
     to_device = name == "PJRT_Buffer_CopyToDevice"
     place = {"dst_device": other_device(subject)} if to_device else {"dst_memory": other_memory(subject)}
@@ -414,10 +378,10 @@ def _copy_after_delete(subject: Subject, name: str) -> None:
 @check(
     "buffer.change_after_delete",
     calls=("PJRT_Buffer_Bitcast", "PJRT_Buffer_DonateWithControlDependency"),
-    rule="The contents of a deleted buffer are gone: no new buffer can be made of them.",
     over=("PJRT_Buffer_Bitcast", "PJRT_Buffer_DonateWithControlDependency"),
 )
 def _change_after_delete(subject: Subject, name: str) -> None:
+    """The contents of a deleted buffer are gone: no new buffer can be made of them."""
     subject.require(name)
     buffer = deleted_buffer(subject)
     fields = {"element_type": 4, "dims": [4]} if name == "PJRT_Buffer_Bitcast" else {}
@@ -432,12 +396,9 @@ def _change_after_delete(subject: Subject, name: str) -> None:
     _expect_alive(subject)
 
 
-@check(
-    "buffer.raw_copy_later_after_delete",
-    calls=("PJRT_Buffer_CopyRawToHostFuture",),
-    rule="The contents of a deleted buffer are gone: a raw copy is an error, of the call or of its event.",
-)
+@check("buffer.raw_copy_later_after_delete", calls=("PJRT_Buffer_CopyRawToHostFuture",))
 def _raw_copy_later_after_delete(subject: Subject) -> None:
+    """The contents of a deleted buffer are gone: a raw copy is an error, of the call or of its event."""
     name = "PJRT_Buffer_CopyRawToHostFuture"
     subject.require(name)
     buffer = deleted_buffer(subject)
@@ -454,7 +415,6 @@ def _raw_copy_later_after_delete(subject: Subject) -> None:
 @check(
     "buffer.pointer_after_delete",
     calls=("PJRT_Buffer_UnsafePointer", "PJRT_Buffer_OpaqueDeviceMemoryDataPointer"),
-    rule="The memory of a deleted buffer is gone: there is no pointer to it.",
     over=(
         "PJRT_Buffer_UnsafePointer",
         "PJRT_Buffer_OpaqueDeviceMemoryDataPointer",
@@ -462,6 +422,7 @@ def _raw_copy_later_after_delete(subject: Subject) -> None:
     ),
 )
 def _pointer_after_delete(subject: Subject, name: str) -> None:
+    """The memory of a deleted buffer is gone: there is no pointer to it."""
     subject.require(name)
     before = subject.buffer(ramp(4))
     subject.call(name, buffer=before)
@@ -474,12 +435,9 @@ def _pointer_after_delete(subject: Subject, name: str) -> None:
     _expect_alive(subject)
 
 
-@check(
-    "buffer.delete_twice",
-    calls=_DELETE,
-    rule="After PJRT_Buffer_Delete only IsDeleted and Destroy are promised; a second Delete harms nothing.",
-)
+@check("buffer.delete_twice", calls=_DELETE)
 def _delete_twice(subject: Subject) -> None:
+    """After PJRT_Buffer_Delete only IsDeleted and Destroy are promised; a second Delete harms nothing."""
     buffer = deleted_buffer(subject)
     subject.attempt("PJRT_Buffer_Delete", buffer=buffer)
     subject.expect(_is_deleted(subject, buffer), "a deleted buffer", "that it is not")
@@ -487,12 +445,9 @@ def _delete_twice(subject: Subject) -> None:
     _expect_alive(subject)
 
 
-@check(
-    "buffer.execute_after_delete",
-    calls=("PJRT_LoadedExecutable_Execute",),
-    rule="A deleted buffer cannot be an argument: the execution is an error, of the call or of its results.",
-)
+@check("buffer.execute_after_delete", calls=("PJRT_LoadedExecutable_Execute",))
 def _execute_after_delete(subject: Subject) -> None:
+    """A deleted buffer cannot be an argument: the execution is an error, of the call or of its results."""
     executable = subject.compile("identity")
     buffer = deleted_buffer(subject)
     result = subject.attempt_execute(executable, [[buffer]])

@@ -55,12 +55,9 @@ OUTSIDE = {
 """Offsets and sizes that are not inside of a buffer of 128 bytes."""
 
 
-@check(
-    "copy_raw_to_host.whole",
-    calls=_RAW,
-    rule="The copy has the bytes that the buffer has on its device.",
-)
+@check("copy_raw_to_host.whole", calls=_RAW)
 def _whole(subject: Subject) -> None:
+    """The copy has the bytes that the buffer has on its device."""
     subject.require(_RAW[0])
     array = ramp(1000, dtype=np.uint8)
     buffer = subject.buffer(array)
@@ -74,10 +71,10 @@ def _whole(subject: Subject) -> None:
 @check(
     "copy_raw_to_host.piece",
     calls=(*_RAW, *_FUTURE),
-    rule="offset and transfer_size select bytes of the buffer; no byte outside of the destination is written.",
     over=tuple(f"{function}-{name}" for function in _FUNCTIONS for name in PIECES),
 )
 def _piece(subject: Subject, case: str) -> None:
+    """offset and transfer_size select bytes of the buffer; no byte outside of the destination is written."""
     function, name = case.split("-")
     subject.require(_name(function))
     offset, size = PIECES[name]
@@ -95,10 +92,10 @@ def _piece(subject: Subject, case: str) -> None:
 @check(
     "copy_raw_to_host.outside",
     calls=(*_RAW, *_FUTURE),
-    rule="Bytes that the buffer does not have are an error, of the call or of its event, and nothing is written.",
     over=tuple(f"{function}-{name}" for function in _FUNCTIONS for name in OUTSIDE),
 )
 def _copy_raw_to_host_outside(subject: Subject, case: str) -> None:
+    """Bytes that the buffer does not have are an error, of the call or of its event, and nothing is written."""
     function, name = case.split("-")
     subject.require(_name(function))
     offset, size = OUTSIDE[name]
@@ -115,10 +112,10 @@ def _copy_raw_to_host_outside(subject: Subject, case: str) -> None:
 @check(
     "copy_raw_to_host.released_during_the_copy",
     calls=(*_RAW, *_FUTURE, "PJRT_Buffer_Destroy"),
-    rule="The memory of a buffer is freed when all operations that use it have completed: a raw copy goes on.",
     over=("delete", "destroy"),
 )
 def _released_during_the_copy(subject: Subject, kind: str) -> None:
+    """The memory of a buffer is freed when all operations that use it have completed: a raw copy goes on."""
     subject.require(_RAW[0])
     array = ramp(1 << 20)
     buffer = subject.buffer(array)
@@ -136,8 +133,9 @@ def _released_during_the_copy(subject: Subject, kind: str) -> None:
         subject.destroy_buffers(buffer)
 
 
-@check("copy_raw_to_host.several_at_once", calls=_RAW, rule="Several raw copies of a buffer may be under way at once.")
+@check("copy_raw_to_host.several_at_once", calls=_RAW)
 def _several_at_once(subject: Subject) -> None:
+    """Several raw copies of a buffer may be under way at once."""
     subject.require(_RAW[0])
     buffer = subject.buffer(ramp(4096, dtype=np.uint8))
     everything = raw_bytes(subject, buffer)
@@ -152,12 +150,9 @@ def _several_at_once(subject: Subject) -> None:
     subject.destroy_buffers(buffer)
 
 
-@check(
-    "copy_raw_to_host_future.waits",
-    calls=_FUTURE,
-    rule="The transfer does not happen until future_ready_callback is called.",
-)
+@check("copy_raw_to_host_future.waits", calls=_FUTURE)
 def _waits(subject: Subject) -> None:
+    """The transfer does not happen until future_ready_callback is called."""
     subject.require(_FUTURE[0])
     buffer = subject.buffer(ramp(32))
     expected = raw_bytes(subject, buffer)
@@ -171,13 +166,9 @@ def _waits(subject: Subject) -> None:
     subject.destroy_buffers(buffer)
 
 
-@check(
-    "copy_raw_to_host_future.error",
-    calls=_FUTURE,
-    rule="An error that the caller gives in place of the destination is that of the event: code and message.",
-    over=("CANCELLED", "RESOURCE_EXHAUSTED", "INTERNAL"),
-)
+@check("copy_raw_to_host_future.error", calls=_FUTURE, over=("CANCELLED", "RESOURCE_EXHAUSTED", "INTERNAL"))
 def _error_in_place_of_destination(subject: Subject, code: str) -> None:
+    """An error that the caller gives in place of the destination is that of the event: code and message."""
     subject.require(_FUTURE[0])
     buffer = subject.buffer(ramp(32))
     copy = subject.call(_FUTURE[0], buffer=buffer, offset=0, transfer_size=128)
@@ -191,10 +182,10 @@ def _error_in_place_of_destination(subject: Subject, code: str) -> None:
 @check(
     "copy_raw_to_host_future.released_before_the_destination",
     calls=(*_FUTURE, "PJRT_Buffer_Destroy"),
-    rule="The memory of a buffer is freed when all operations that use it have completed, also one that waits.",
     over=("delete", "destroy"),
 )
 def _released_before_the_destination(subject: Subject, kind: str) -> None:
+    """The memory of a buffer is freed when all operations that use it have completed, also one that waits."""
     subject.require(_FUTURE[0])
     buffer = subject.buffer(ramp(32))
     expected = raw_bytes(subject, buffer)
@@ -275,9 +266,9 @@ def _end(subject: Subject, raw_buffer: int, *buffers: int) -> None:
 @check(
     "raw_buffer.properties",
     calls=(*_RAW_BUFFER_CALLS, "PJRT_RawBuffer_GetOnDeviceSizeInBytes", "PJRT_RawBuffer_GetMemorySpace"),
-    rule="A raw buffer has the size and the memory of the buffer that it is an alias of.",
 )
 def _raw_buffer_properties(subject: Subject) -> None:
+    """A raw buffer has the size and the memory of the buffer that it is an alias of."""
     buffer = subject.buffer(ramp(32))
     alias = _raw(subject, buffer)
     size = subject.call("PJRT_RawBuffer_GetOnDeviceSizeInBytes", buffer=alias).on_device_size_in_bytes
@@ -291,13 +282,9 @@ def _raw_buffer_properties(subject: Subject) -> None:
 BUFFER_PIECES = {"whole": (0, 128), "begin": (0, 7), "middle": (33, 50), "end": (100, 28), "none": (64, 0)}
 
 
-@check(
-    "raw_buffer.read",
-    calls=(*_RAW_BUFFER_CALLS, READ_RAW),
-    rule="A read copies the bytes from offset on, and no others.",
-    over=BUFFER_PIECES,
-)
+@check("raw_buffer.read", calls=(*_RAW_BUFFER_CALLS, READ_RAW), over=BUFFER_PIECES)
 def _read(subject: Subject, piece: tuple[int, int]) -> None:
+    """A read copies the bytes from offset on, and no others."""
     offset, size = piece
     buffer = subject.buffer(ramp(128, dtype=np.uint8))
     alias = _raw(subject, buffer)
@@ -311,13 +298,9 @@ def _read(subject: Subject, piece: tuple[int, int]) -> None:
     _end(subject, alias, buffer)
 
 
-@check(
-    "raw_buffer.write",
-    calls=(*_RAW_BUFFER_CALLS, WRITE_RAW),
-    rule="A write changes the bytes of the buffer from offset on, and no others.",
-    over=BUFFER_PIECES,
-)
+@check("raw_buffer.write", calls=(*_RAW_BUFFER_CALLS, WRITE_RAW), over=BUFFER_PIECES)
 def _write(subject: Subject, piece: tuple[int, int]) -> None:
+    """A write changes the bytes of the buffer from offset on, and no others."""
     offset, size = piece
     buffer = subject.buffer(ramp(128, dtype=np.uint8))
     alias = _raw(subject, buffer)
@@ -333,7 +316,6 @@ def _write(subject: Subject, piece: tuple[int, int]) -> None:
 @check(
     "raw_buffer.outside",
     calls=(*_RAW_BUFFER_CALLS, READ_RAW, WRITE_RAW),
-    rule="Bytes that the buffer does not have are an error, of the call or of its event.",
     over=tuple(
         f"{kind}-{case}"
         for kind in ("read", "write")
@@ -341,6 +323,7 @@ def _write(subject: Subject, piece: tuple[int, int]) -> None:
     ),
 )
 def _raw_buffer_outside(subject: Subject, case: str) -> None:
+    """Bytes that the buffer does not have are an error, of the call or of its event."""
     kind, place = case.split("-")
     buffer = subject.buffer(ramp(128, dtype=np.uint8))
     alias = _raw(subject, buffer)
@@ -359,12 +342,9 @@ def _raw_buffer_outside(subject: Subject, case: str) -> None:
     _end(subject, alias, buffer)
 
 
-@check(
-    "raw_buffer.host_pointer",
-    calls=(*_RAW_BUFFER_CALLS, "PJRT_RawBuffer_GetHostPointer"),
-    rule="If the memory is visible to the host, the pointer points to the bytes of the buffer.",
-)
+@check("raw_buffer.host_pointer", calls=(*_RAW_BUFFER_CALLS, "PJRT_RawBuffer_GetHostPointer"))
 def _host_pointer(subject: Subject) -> None:
+    """If the memory is visible to the host, the pointer points to the bytes of the buffer."""
     buffer = subject.buffer(ramp(128, dtype=np.uint8))
     alias = _raw(subject, buffer)
     pointer = supported(subject, "PJRT_RawBuffer_GetHostPointer", buffer=alias).host_pointer
@@ -378,10 +358,10 @@ def _host_pointer(subject: Subject) -> None:
 @check(
     "raw_buffer.destroyed_in_any_order",
     calls=(*_RAW_BUFFER_CALLS, "PJRT_Buffer_Destroy"),
-    rule="The raw buffer and the buffer are destroyed in any order.",
     over=("buffer_first", "raw_buffer_first", "two_raw_buffers"),
 )
 def _destroyed_in_any_order(subject: Subject, order: str) -> None:
+    """The raw buffer and the buffer are destroyed in any order."""
     buffer = subject.buffer(ramp(128, dtype=np.uint8))
     alias = _raw(subject, buffer)
     if order == "two_raw_buffers":
@@ -442,8 +422,9 @@ class View:
         self._subject.destroy_buffers(self.owner)
 
 
-@check("device_view.value", calls=_VIEW_CALLS, rule="The view has the value that is in the device memory.")
+@check("device_view.value", calls=_VIEW_CALLS)
 def _device_view_value(subject: Subject) -> None:
+    """The view has the value that is in the device memory."""
     array = ramp(16)
     view = View(subject, array)
     subject.expect_contents(view.buffer, array)
@@ -451,13 +432,9 @@ def _device_view_value(subject: Subject) -> None:
     view.end()
 
 
-@check(
-    "device_view.on_delete",
-    calls=_VIEW_CALLS,
-    rule="on_delete_callback is called once, with pointer and argument, when the buffer is done with the memory.",
-    over=("destroy", "delete_and_destroy"),
-)
+@check("device_view.on_delete", calls=_VIEW_CALLS, over=("destroy", "delete_and_destroy"))
 def _on_delete(subject: Subject, end: str) -> None:
+    """on_delete_callback is called once, with pointer and argument, when the buffer is done with the memory."""
     view = View(subject, ramp(16))
     subject.expect_contents(view.buffer, ramp(16))
     view.deletions.expect_none()
@@ -468,12 +445,9 @@ def _on_delete(subject: Subject, end: str) -> None:
     view.end()
 
 
-@check(
-    "device_view.memory_is_not_freed",
-    calls=_VIEW_CALLS,
-    rule="The view does not own the memory: its owner keeps the value when the view is gone.",
-)
+@check("device_view.memory_is_not_freed", calls=_VIEW_CALLS)
 def _memory_is_not_freed(subject: Subject) -> None:
+    """The view does not own the memory: its owner keeps the value when the view is gone."""
     array = ramp(4096)
     view = View(subject, array)
     subject.destroy_buffers(view.buffer)
@@ -483,12 +457,9 @@ def _memory_is_not_freed(subject: Subject) -> None:
     view.end()
 
 
-@check(
-    "device_view.several",
-    calls=_VIEW_CALLS,
-    rule="Several views of one memory end one by one, each with a call of its own callback.",
-)
+@check("device_view.several", calls=_VIEW_CALLS)
 def _several(subject: Subject) -> None:
+    """Several views of one memory end one by one, each with a call of its own callback."""
     first = View(subject, ramp(16))
     second = View(subject, ramp(16), first.owner, first.pointer)
     subject.destroy_buffers(first.buffer)
@@ -500,12 +471,9 @@ def _several(subject: Subject) -> None:
     first.end()
 
 
-@check(
-    "device_view.read_under_way",
-    calls=(*_VIEW_CALLS, "PJRT_Buffer_ToHostBuffer", "PJRT_Buffer_Destroy"),
-    rule="The callback comes after the operations that use the memory, and not before.",
-)
+@check("device_view.read_under_way", calls=(*_VIEW_CALLS, "PJRT_Buffer_ToHostBuffer", "PJRT_Buffer_Destroy"))
 def _read_under_way(subject: Subject) -> None:
+    """The callback comes after the operations that use the memory, and not before."""
     array = ramp(1 << 20)
     view = View(subject, array)
     data = np.zeros_like(array)
@@ -517,8 +485,9 @@ def _read_under_way(subject: Subject) -> None:
     view.end()
 
 
-@check("device_view.without_callback", calls=_VIEW_CALLS, rule="on_delete_callback is optional.")
+@check("device_view.without_callback", calls=_VIEW_CALLS)
 def _without_callback(subject: Subject) -> None:
+    """on_delete_callback is optional."""
     array = ramp(16)
     owner, pointer = referenced_buffer(subject, array)
     buffer = _make_view(subject, pointer, device=subject.device)
@@ -528,13 +497,9 @@ def _without_callback(subject: Subject) -> None:
     subject.destroy_buffers(owner)
 
 
-@check(
-    "device_view.memory",
-    calls=(*_VIEW_CALLS, "PJRT_Buffer_Memory"),
-    rule="With memory set the view is in that memory, and device is ignored.",
-    over=("memory", "memory_and_device"),
-)
+@check("device_view.memory", calls=(*_VIEW_CALLS, "PJRT_Buffer_Memory"), over=("memory", "memory_and_device"))
 def _memory(subject: Subject, kind: str) -> None:
+    """With memory set the view is in that memory, and device is ignored."""
     array = ramp(16)
     owner, pointer = referenced_buffer(subject, array)
     place = default_memory(subject, subject.device)
@@ -551,9 +516,9 @@ def _memory(subject: Subject, kind: str) -> None:
 @check(
     "device_view.properties",
     calls=(*_VIEW_CALLS, "PJRT_Buffer_Dimensions", "PJRT_Buffer_ElementType", "PJRT_Buffer_Device"),
-    rule="The view has the type, the dimensions and the device of the arguments, and is ready.",
 )
 def _device_view_properties(subject: Subject) -> None:
+    """The view has the type, the dimensions and the device of the arguments, and is ready."""
     array = ramp(4, 4)
     view = View(subject, array)
     subject.expect(subject.shape(view.buffer) == (4, 4), "the dimensions (4, 4)", str(subject.shape(view.buffer)))
@@ -569,7 +534,6 @@ def _device_view_properties(subject: Subject) -> None:
 @check(
     "device_view.wrong",
     calls=_VIEW_CALLS,
-    rule="Arguments that describe no memory are an error, and no callback is called.",
     over={
         "null_pointer": {"device_buffer_ptr": 0},
         "no_place": {"device": 0},
@@ -578,6 +542,7 @@ def _device_view_properties(subject: Subject) -> None:
     },
 )
 def _device_view_wrong(subject: Subject, change: dict[str, object]) -> None:
+    """Arguments that describe no memory are an error, and no callback is called."""
     view = View(subject, ramp(16))
     calls = Calls(subject)
     fields = {
@@ -620,13 +585,9 @@ _BITCASTS: dict[str, tuple[tuple[int, ...], Any, tuple[int, ...], Any]] = {
 }
 
 
-@check(
-    "bitcast.value",
-    calls=_BITCAST_CALLS,
-    rule="The new buffer has the same bytes, with the type and the dimensions of the arguments.",
-    over=tuple(_BITCASTS),
-)
+@check("bitcast.value", calls=_BITCAST_CALLS, over=tuple(_BITCASTS))
 def _bitcast_value(subject: Subject, name: str) -> None:
+    """The new buffer has the same bytes, with the type and the dimensions of the arguments."""
     dims, dtype, new_dims, new_dtype = _BITCASTS[name]
     array = ramp(*dims, dtype=dtype)
     buffer = subject.buffer(array)
@@ -638,12 +599,9 @@ def _bitcast_value(subject: Subject, name: str) -> None:
     subject.destroy_buffers(buffer, cast)
 
 
-@check(
-    "bitcast.source_destroyed",
-    calls=(*_BITCAST_CALLS, "PJRT_Buffer_Destroy"),
-    rule="The new buffer keeps the memory, also when the old one is destroyed.",
-)
+@check("bitcast.source_destroyed", calls=(*_BITCAST_CALLS, "PJRT_Buffer_Destroy"))
 def _source_destroyed(subject: Subject) -> None:
+    """The new buffer keeps the memory, also when the old one is destroyed."""
     array = ramp(4096)
     buffer = subject.buffer(array)
     cast = _bitcast(subject, buffer, (4096,), np.int32)
@@ -656,7 +614,6 @@ def _source_destroyed(subject: Subject) -> None:
 @check(
     "bitcast.wrong",
     calls=_BITCAST_CALLS,
-    rule="A type and dimensions that need another number of bytes are an error, and the old buffer stays.",
     over={
         "more_elements": (11, [7]),
         "fewer_elements": (11, [5]),
@@ -667,6 +624,7 @@ def _source_destroyed(subject: Subject) -> None:
     },
 )
 def _bitcast_wrong(subject: Subject, case: tuple[int, list[int]]) -> None:
+    """A type and dimensions that need another number of bytes are an error, and the old buffer stays."""
     number, dims = case
     buffer = subject.buffer(ramp(6))
     probe = subject.buffer(ramp(6))

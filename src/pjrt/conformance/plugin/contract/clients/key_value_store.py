@@ -174,12 +174,9 @@ def _job(subject: Subject) -> list[dict[str, Any]]:
     raise Unsupported(f"a job of several processes through the key-value store: {reason}")
 
 
-@check(
-    "key_value_store.one_process",
-    calls=_CALLS,
-    rule="A client may be given a store that it does not need.",
-)
+@check("key_value_store.one_process", calls=_CALLS)
 def _one_process(subject: Subject) -> None:
+    """A client may be given a store that it does not need."""
     subject.call("PJRT_Client_Destroy", client=subject.client)
     with tempfile.TemporaryDirectory(prefix="pjrt-conform-") as folder:
         store = Store(folder)
@@ -195,10 +192,11 @@ def _one_process(subject: Subject) -> None:
 @check(
     "key_value_store.two_processes",
     calls=(*_CALLS, "PJRT_Client_ProcessIndex", "PJRT_Client_Devices", "PJRT_Client_AddressableDevices"),
-    rule="The clients of a job find each other through the store: each has the devices of all, and its own are "
-    "addressable. The plugin calls the deleter of each value once, and passes on the user data of the callbacks.",
 )
 def _two(subject: Subject) -> None:
+    """The clients of a job find each other through the store: each has the devices of all, and its own are addressable.
+    The plugin calls the deleter of each value once, and passes on the user data of the callbacks.
+    """
     facts = _job(subject)
     own = [each["own"] for each in facts]
     devices = [each["devices"] for each in facts]
@@ -208,12 +206,9 @@ def _two(subject: Subject) -> None:
         subject.expect(each["freed"] == [1] * each["handed_out"], f"{each['handed_out']} values freed once", str(each))
 
 
-@check(
-    "key_value_store.error",
-    calls=_CALLS,
-    rule="An error of the store is the error of PJRT_Client_Create where the client needs the store.",
-)
+@check("key_value_store.error", calls=_CALLS)
 def _store_error(subject: Subject) -> None:
+    """An error of the store is the error of PJRT_Client_Create where the client needs the store."""
     subject.call("PJRT_Client_Destroy", client=subject.new_client())
     for count, index in _OPTIONS:
         store = Store("", StatusCode.UNAVAILABLE)

@@ -501,10 +501,10 @@ _BUFFER_KINDS: dict[str, Callable[[Subject], Round]] = {
         DESTROY_MANAGER,
         DESTROY_LAYOUT,
     ),
-    rule="What the caller destroys is freed: ten thousand rounds leave no memory behind.",
     over=_BUFFER_KINDS,
 )
 def _rounds(subject: Subject, kind: Callable[[Subject], Round]) -> None:
+    """What the caller destroys is freed: ten thousand rounds leave no memory behind."""
     expect_no_growth(subject, kind(subject))
 
 
@@ -644,9 +644,9 @@ _EXECUTION_KINDS: dict[str, tuple[Callable[[Subject], Round], int]] = {
     "leaks.executions",
     calls=(_EXECUTE, "PJRT_Buffer_Destroy", "PJRT_Event_Destroy", "PJRT_Executable_Destroy"),
     over=_EXECUTION_KINDS,
-    rule="What the caller destroys is freed: ten thousand executions leave no memory behind.",
 )
 def _executions(subject: Subject, case: tuple[Callable[[Subject], Round], int]) -> None:
+    """What the caller destroys is freed: ten thousand executions leave no memory behind."""
     kind, rounds = case
     expect_no_growth(subject, kind(subject), rounds=rounds)
 
@@ -686,9 +686,9 @@ def _client(subject: Subject) -> Round:
         # XLA keeps up to 70 KB for each client, whose threads end later. A process makes few clients.
         "client": (_client, 120, 256 << 10, 256 << 10),
     },
-    rule="What the caller destroys is freed: a thousand compilations leave no memory behind.",
 )
 def _compilations(subject: Subject, case: tuple[Callable[[Subject], Round], int, int, int]) -> None:
+    """What the caller destroys is freed: a thousand compilations leave no memory behind."""
     kind, warm_up, heap_bytes, resident_bytes = case
     run = kind(subject)
     expect_no_growth(

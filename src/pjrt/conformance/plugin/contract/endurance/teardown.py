@@ -49,13 +49,9 @@ def _destroyers(subject: Subject) -> dict[str, list[tuple[str, dict[str, int]]]]
     }
 
 
-@check(
-    "teardown.order",
-    calls=_CALLS,
-    over=_ORDERS,
-    rule="The caller destroys buffers, events and executables in any order, before their client.",
-)
+@check("teardown.order", calls=_CALLS, over=_ORDERS)
 def _order(subject: Subject, order: tuple[str, ...]) -> None:
+    """The caller destroys buffers, events and executables in any order, before their client."""
     other = _another(subject)
     destroyers = _destroyers(other)
     for kind in order:
@@ -64,12 +60,9 @@ def _order(subject: Subject, order: tuple[str, ...]) -> None:
     other.call(_DESTROY, client=other.client)
 
 
-@check(
-    "teardown.while_work_is_under_way",
-    calls=_CALLS,
-    rule="Objects may be destroyed while the work with them goes on; destroying the client waits for it or ends it.",
-)
+@check("teardown.while_work_is_under_way", calls=_CALLS)
 def _under_way(subject: Subject) -> None:
+    """Objects may be destroyed while the work with them goes on; destroying the client waits for it or ends it."""
     other = _another(subject)
     loaded = other.compile("long_loop")
     x = other.buffer(_X)
@@ -81,13 +74,11 @@ def _under_way(subject: Subject) -> None:
     other.call(_DESTROY, client=other.client)
 
 
-@check(
-    "teardown.pending_execution",
-    calls=_CALLS,
-    rule="A client may be destroyed while an execution waits for an argument that never comes, if its objects are "
-    "destroyed.",
-)
+@check("teardown.pending_execution", calls=_CALLS)
 def _pending(subject: Subject) -> None:
+    """A client may be destroyed while an execution waits for an argument that never comes, if its objects are
+    destroyed.
+    """
     other = _another(subject)
     pending = PendingBuffer(other)
     loaded = other.compile("add")
@@ -99,12 +90,9 @@ def _pending(subject: Subject) -> None:
     other.call(_DESTROY, client=other.client)
 
 
-@check(
-    "teardown.another_client",
-    calls=_CALLS,
-    rule="When a client is destroyed, the plugin makes another, and other clients work on.",
-)
+@check("teardown.another_client", calls=_CALLS)
 def _another_client(subject: Subject) -> None:
+    """When a client is destroyed, the plugin makes another, and other clients work on."""
     kept = subject.compile("add")
     for _ in range(3):
         other = _another(subject)
@@ -115,12 +103,9 @@ def _another_client(subject: Subject) -> None:
         Launch(subject, kept, [[subject.buffer(_X), subject.buffer(_X)]]).expect(2 * _X)
 
 
-@check(
-    "teardown.long_execution",
-    calls=("PJRT_LoadedExecutable_Execute", "PJRT_Event_IsReady", "PJRT_Event_Await"),
-    rule="PJRT_Event_IsReady returns at once while a program runs, and is true when PJRT_Event_Await has returned.",
-)
+@check("teardown.long_execution", calls=("PJRT_LoadedExecutable_Execute", "PJRT_Event_IsReady", "PJRT_Event_Await"))
 def _long(subject: Subject) -> None:
+    """PJRT_Event_IsReady returns at once while a program runs, and is true when PJRT_Event_Await has returned."""
     loaded = subject.compile("long_loop")
     launch = Launch(subject, loaded, [[subject.buffer(_X)]], with_events=True).succeeded()
     for _ in range(10):
@@ -164,9 +149,9 @@ def destroy_client(subject: Subject) -> int:
         "with_work_under_way": leave_work,
         "after_the_client": destroy_client,
     },
-    rule="A process ends normally, whatever of the plugin it leaves: nothing crashes or waits for ever.",
 )
 def _ends(subject: Subject, function: object) -> None:
+    """A process ends normally, whatever of the plugin it leaves: nothing crashes or waits for ever."""
     subject.new_client()
     call_in_another_process(subject, function)  # type: ignore[arg-type]
 
@@ -177,12 +162,9 @@ _ROUNDS = 12
 _TASKS = Path("/proc/self/task")
 
 
-@check(
-    "client.destroy.while_a_program_runs",
-    calls=(_DESTROY, "PJRT_LoadedExecutable_Execute"),
-    rule="A client whose objects are destroyed can be destroyed before the work that was enqueued is done.",
-)
+@check("client.destroy.while_a_program_runs", calls=(_DESTROY, "PJRT_LoadedExecutable_Execute"))
 def _while_running(subject: Subject) -> None:
+    """A client whose objects are destroyed can be destroyed before the work that was enqueued is done."""
     client = subject.client
     executable = subject.compile("long_loop")
     argument = subject.buffer(np.arange(4, dtype=np.float32))
@@ -194,13 +176,11 @@ def _while_running(subject: Subject) -> None:
     subject.call(_DESTROY, client=client)
 
 
-@check(
-    "client.destroy.ends_threads",
-    calls=(_DESTROY, "PJRT_Client_Create"),
-    rule="Clients can come and go as often as the caller wants. The threads of a client should end with it. The header "
-    "leaves that open: a plugin in a language with a garbage collector may end them later.",
-)
+@check("client.destroy.ends_threads", calls=(_DESTROY, "PJRT_Client_Create"))
 def _ends_threads(subject: Subject) -> None:
+    """Clients can come and go as often as the caller wants. The threads of a client should end with it. The header
+    leaves that open: a plugin in a language with a garbage collector may end them later.
+    """
     if not _TASKS.is_dir():
         raise Unsupported("the number of threads, which this system does not state")
     for _ in range(2):  # threads of the plugin itself, which stay, come with the first clients

@@ -65,9 +65,9 @@ def _add(subject: Subject, executable: int, number: int) -> None:
 @check(
     "threads.execute",
     calls=(_EXECUTE, "PJRT_Client_BufferFromHostBuffer", "PJRT_Buffer_ToHostBuffer", "PJRT_Buffer_Destroy"),
-    rule="Many threads may execute one executable at the same time; each gets the results of its own arguments.",
 )
 def _execute(subject: Subject) -> None:
+    """Many threads may execute one executable at the same time; each gets the results of its own arguments."""
     executable = subject.compile("add")
     subject.device  # made before the threads ask for it  # noqa: B018
 
@@ -78,12 +78,9 @@ def _execute(subject: Subject) -> None:
     _in_threads(work)
 
 
-@check(
-    "threads.compile",
-    calls=("PJRT_Client_Compile", _EXECUTE, "PJRT_LoadedExecutable_Destroy"),
-    rule="Many threads may compile at the same time; each gets an executable of its own.",
-)
+@check("threads.compile", calls=("PJRT_Client_Compile", _EXECUTE, "PJRT_LoadedExecutable_Destroy"))
 def _compile(subject: Subject) -> None:
+    """Many threads may compile at the same time; each gets an executable of its own."""
     subject.device  # noqa: B018
     executables: list[int] = []
     begin = time.monotonic()
@@ -113,9 +110,9 @@ def _destroy(subject: Subject, executable: int) -> None:
         "PJRT_Device_GetDescription",
         "PJRT_Buffer_Dimensions",
     ),
-    rule="Many threads may ask about the same objects at the same time; each gets the same answers.",
 )
 def _questions(subject: Subject) -> None:
+    """Many threads may ask about the same objects at the same time; each gets the same answers."""
     loaded = subject.compile("add")
     handle = subject.call("PJRT_LoadedExecutable_GetExecutable", loaded_executable=loaded).executable
     buffer = subject.buffer(_X)
@@ -136,12 +133,9 @@ def _questions(subject: Subject) -> None:
     subject.expect(len(answers) == 1, "the same answers in all threads", str(answers))
 
 
-@check(
-    "threads.read_one_buffer",
-    calls=("PJRT_Buffer_ToHostBuffer", "PJRT_Buffer_ReadyEvent"),
-    rule="Many threads may read one buffer at the same time, also before it has its value.",
-)
+@check("threads.read_one_buffer", calls=("PJRT_Buffer_ToHostBuffer", "PJRT_Buffer_ReadyEvent"))
 def _read(subject: Subject) -> None:
+    """Many threads may read one buffer at the same time, also before it has its value."""
     pending = PendingBuffer(subject)
     launch = Launch(subject, subject.compile("add"), [[pending.handle, subject.buffer(_X)]]).succeeded()
     (result,) = launch.results[0]
@@ -162,12 +156,9 @@ def _read(subject: Subject) -> None:
     feeder.join()
 
 
-@check(
-    "threads.one_argument",
-    calls=(_EXECUTE,),
-    rule="Many threads may give one buffer to executions at the same time.",
-)
+@check("threads.one_argument", calls=(_EXECUTE,))
 def _one_argument(subject: Subject) -> None:
+    """Many threads may give one buffer to executions at the same time."""
     executable, x = subject.compile("add"), subject.buffer(_X)
 
     def work(number: int) -> None:
@@ -178,13 +169,11 @@ def _one_argument(subject: Subject) -> None:
     subject.expect_contents(x, _X)
 
 
-@check(
-    "threads.donate_one_buffer",
-    calls=(_EXECUTE, "PJRT_Buffer_IsDeleted"),
-    rule="A buffer is donated once: of many threads that donate it at the same time at most one gets a result, and the "
-    "others an error.",
-)
+@check("threads.donate_one_buffer", calls=(_EXECUTE, "PJRT_Buffer_IsDeleted"))
 def _donate(subject: Subject) -> None:
+    """A buffer is donated once: of many threads that donate it at the same time at most one gets a result, and the
+    others an error.
+    """
     executable, y = subject.compile("donates_first"), subject.buffer(np.ones(4, np.float32))
     x = subject.buffer(_X)
     launches: list[Launch] = []
@@ -197,12 +186,9 @@ def _donate(subject: Subject) -> None:
         each.expect(_X + 1)
 
 
-@check(
-    "threads.several_clients",
-    calls=("PJRT_Client_Create", "PJRT_Client_Compile", _EXECUTE),
-    rule="Clients of one plugin do not disturb each other: threads may use each at the same time.",
-)
+@check("threads.several_clients", calls=("PJRT_Client_Create", "PJRT_Client_Compile", _EXECUTE))
 def _several_clients(subject: Subject) -> None:
+    """Clients of one plugin do not disturb each other: threads may use each at the same time."""
     subjects = []
     for _ in range(_CLIENTS):
         other = Subject(subject.plugin, subject.options, subject.samples, subject.name)
@@ -221,9 +207,9 @@ def _several_clients(subject: Subject) -> None:
 @check(
     "threads.create_and_destroy_clients",
     calls=("PJRT_Client_Create", "PJRT_Client_Destroy", "PJRT_Client_AddressableDevices"),
-    rule="Threads may create and destroy clients at the same time.",
 )
 def _clients(subject: Subject) -> None:
+    """Threads may create and destroy clients at the same time."""
     subject.new_client()
 
     def work(_: int) -> None:
@@ -235,12 +221,9 @@ def _clients(subject: Subject) -> None:
     _in_threads(work, 8)
 
 
-@check(
-    "threads.external_references",
-    calls=(_INCREASE, _DECREASE),
-    rule="Many threads may take and give back external references of one buffer at the same time: none is lost.",
-)
+@check("threads.external_references", calls=(_INCREASE, _DECREASE))
 def _external_references(subject: Subject) -> None:
+    """Many threads may take and give back external references of one buffer at the same time: none is lost."""
     subject.require(_INCREASE, _DECREASE)
     buffer = subject.buffer(_X)
     subject.call(_INCREASE, buffer=buffer)
@@ -267,12 +250,9 @@ def _external_references(subject: Subject) -> None:
     subject.destroy_buffers(buffer)
 
 
-@check(
-    "threads.many_reads_of_one_buffer",
-    calls=(_TO_HOST, "PJRT_Event_Await", "PJRT_Event_Destroy"),
-    rule="Many threads may read one buffer at the same time, again and again.",
-)
+@check("threads.many_reads_of_one_buffer", calls=(_TO_HOST, "PJRT_Event_Await", "PJRT_Event_Destroy"))
 def _many_reads(subject: Subject) -> None:
+    """Many threads may read one buffer at the same time, again and again."""
     buffer = subject.buffer(_X)
     subject.expect_contents(buffer, _X)
     targets = np.zeros((_FEW_THREADS, _X.size), _X.dtype)

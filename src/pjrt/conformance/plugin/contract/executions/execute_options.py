@@ -28,23 +28,16 @@ def _add(subject: Subject, **options: object) -> Launch:
     return Launch(subject, subject.compile("add"), [[subject.buffer(_X), subject.buffer(_Y)]], **options)  # type: ignore[arg-type]
 
 
-@check(
-    "execute_options.launch_id",
-    calls=_CALLS,
-    over=(0, 1, 77, 2**31 - 1, -1),
-    rule="launch_id is any number; executions with an id compute the same as without one.",
-)
+@check("execute_options.launch_id", calls=_CALLS, over=(0, 1, 77, 2**31 - 1, -1))
 def _launch_id(subject: Subject, number: int) -> None:
+    """launch_id is any number; executions with an id compute the same as without one."""
     for _ in range(2):
         _add(subject, launch_id=number).expect(_X + _Y)
 
 
-@check(
-    "execute_options.launch_ids_out_of_order",
-    calls=_CALLS,
-    rule="Launches of one process on one device may have their ids in any order.",
-)
+@check("execute_options.launch_ids_out_of_order", calls=_CALLS)
 def _out_of_order(subject: Subject) -> None:
+    """Launches of one process on one device may have their ids in any order."""
     loaded = subject.compile("add")
     row = [subject.buffer(_X), subject.buffer(_Y)]
     for launch in [Launch(subject, loaded, [row], launch_id=number) for number in (9, 3, 12, 3, 1)]:
@@ -55,9 +48,9 @@ def _out_of_order(subject: Subject) -> None:
     "execute_options.call_location",
     calls=_CALLS,
     over={"null": 0, "empty": b"\0", "line": b"train.py:12\0", "long": b"x" * 10_000 + b":1\0"},
-    rule="call_location is a text of the caller that lives for the call only; it changes no result.",
 )
 def _call_location(subject: Subject, location: bytes | int) -> None:
+    """call_location is a text of the caller that lives for the call only; it changes no result."""
     if isinstance(location, int):
         _add(subject, call_location=0).expect(_X + _Y)
         return
@@ -67,22 +60,16 @@ def _call_location(subject: Subject, location: bytes | int) -> None:
     launch.expect(_X + _Y)
 
 
-@check(
-    "execute_options.tasks",
-    calls=_CALLS,
-    rule="task_ids and incarnation_ids have num_tasks entries, which live for the call only; they change no result.",
-)
+@check("execute_options.tasks", calls=_CALLS)
 def _tasks(subject: Subject) -> None:
+    """task_ids and incarnation_ids have num_tasks entries, which live for the call only; they change no result."""
     _add(subject, num_tasks=2, task_ids=[0, 1], incarnation_ids=[11, 2**62]).expect(_X + _Y)
     _add(subject, num_tasks=0, task_ids=0, incarnation_ids=0).expect(_X + _Y)
 
 
-@check(
-    "execute_options.context",
-    calls=(*_CALLS, "PJRT_ExecuteContext_Create", "PJRT_ExecuteContext_Destroy"),
-    rule="An execute context may be given to executions, one after the other, and is destroyed by the caller.",
-)
+@check("execute_options.context", calls=(*_CALLS, "PJRT_ExecuteContext_Create", "PJRT_ExecuteContext_Destroy"))
 def _context(subject: Subject) -> None:
+    """An execute context may be given to executions, one after the other, and is destroyed by the caller."""
     subject.require("PJRT_ExecuteContext_Create")
     context = subject.call("PJRT_ExecuteContext_Create").context
     loaded = subject.compile("add")
@@ -94,12 +81,9 @@ def _context(subject: Subject) -> None:
     subject.call("PJRT_ExecuteContext_Destroy", context=context)
 
 
-@check(
-    "execute_context.destroy",
-    calls=("PJRT_ExecuteContext_Create", "PJRT_ExecuteContext_Destroy"),
-    rule="Each context is a new one that the caller destroys; null may be destroyed, too.",
-)
+@check("execute_context.destroy", calls=("PJRT_ExecuteContext_Create", "PJRT_ExecuteContext_Destroy"))
 def _context_destroy(subject: Subject) -> None:
+    """Each context is a new one that the caller destroys; null may be destroyed, too."""
     subject.require("PJRT_ExecuteContext_Create", "PJRT_ExecuteContext_Destroy")
     contexts = [subject.call("PJRT_ExecuteContext_Create").context for _ in range(3)]
     subject.expect(len(set(contexts)) == 3, "3 contexts", "the same handle for two of them")
@@ -110,13 +94,9 @@ def _context_destroy(subject: Subject) -> None:
 _FIELDS = ("num_recv_ops", "num_non_donatable_input_indices", "context", "call_location")
 
 
-@check(
-    "execute_options.older_struct",
-    calls=_CALLS,
-    over=_FIELDS,
-    rule="Options of an older header end earlier, as struct_size states; the plugin takes the rest as unset.",
-)
+@check("execute_options.older_struct", calls=_CALLS, over=_FIELDS)
 def _older(subject: Subject, last: str) -> None:
+    """Options of an older header end earlier, as struct_size states; the plugin takes the rest as unset."""
     fields = STRUCTS["PJRT_ExecuteOptions"].fields
     size = fields[last].offset + fields[last].size
     if last == "num_recv_ops":
@@ -132,12 +112,9 @@ def _older(subject: Subject, last: str) -> None:
     subject.expect_contents(answer.output_lists[0][0], _X + _Y)
 
 
-@check(
-    "execute_options.non_donatable_of_nothing",
-    calls=_CALLS,
-    rule="non_donatable_input_indices may name arguments that the program does not donate.",
-)
+@check("execute_options.non_donatable_of_nothing", calls=_CALLS)
 def _nothing(subject: Subject) -> None:
+    """non_donatable_input_indices may name arguments that the program does not donate."""
     _add(subject, non_donatable_input_indices=[0, 1]).expect(_X + _Y)
 
 
@@ -154,13 +131,11 @@ def _poison(subject: Subject, launch_id: int, device: int | None = None) -> bool
     )
 
 
-@check(
-    "poison.pending_execution",
-    calls=(_POISON, *_CALLS),
-    rule="An execution with this launch id that has not ended is poisoned: its results have the error. poisoned states "
-    "whether that was done.",
-)
+@check("poison.pending_execution", calls=(_POISON, *_CALLS))
 def _pending(subject: Subject) -> None:
+    """An execution with this launch id that has not ended is poisoned: its results have the error. poisoned states
+    whether that was done.
+    """
     subject.require(_POISON)
     loaded = subject.compile("add")
     pending = PendingBuffer(subject)
@@ -174,12 +149,9 @@ def _pending(subject: Subject) -> None:
     expect_sum(subject, loaded)
 
 
-@check(
-    "poison.another_launch",
-    calls=(_POISON, *_CALLS),
-    rule="Only executions with the launch id are poisoned.",
-)
+@check("poison.another_launch", calls=(_POISON, *_CALLS))
 def _another_launch(subject: Subject) -> None:
+    """Only executions with the launch id are poisoned."""
     subject.require(_POISON)
     pending = PendingBuffer(subject)
     rows = [[pending.handle, subject.buffer(_Y)]]
@@ -190,12 +162,9 @@ def _another_launch(subject: Subject) -> None:
     launch.expect(_X + _Y)
 
 
-@check(
-    "poison.finished_execution",
-    calls=(_POISON, *_CALLS),
-    rule="An execution that has ended is not poisoned: poisoned is false, and its results keep their values.",
-)
+@check("poison.finished_execution", calls=(_POISON, *_CALLS))
 def _finished(subject: Subject) -> None:
+    """An execution that has ended is not poisoned: poisoned is false, and its results keep their values."""
     subject.require(_POISON)
     launch = _add(subject, with_events=True, launch_id=5).succeeded()
     subject.await_event(launch.events[0])
@@ -205,12 +174,9 @@ def _finished(subject: Subject) -> None:
     launch.expect(_X + _Y)
 
 
-@check(
-    "poison.earliest_of_two",
-    calls=(_POISON, *_CALLS),
-    rule="Of several executions with the launch id the earliest is poisoned, and no other.",
-)
+@check("poison.earliest_of_two", calls=(_POISON, *_CALLS))
 def _earliest(subject: Subject) -> None:
+    """Of several executions with the launch id the earliest is poisoned, and no other."""
     subject.require(_POISON)
     loaded = subject.compile("add")
     pending = PendingBuffer(subject)
@@ -289,12 +255,9 @@ def _send(subject: Subject, callback: Sends, user_arg: int = 0) -> Launch:
     return _begun(Launch(subject, _compiled_exchange(subject, "sends"), rows, with_events=True, **options))
 
 
-@check(
-    "send.value",
-    calls=(_EXECUTE,),
-    rule="A send callback is given the value in chunks; the last one is marked, and each states the size of the whole.",
-)
+@check("send.value", calls=(_EXECUTE,))
 def _value(subject: Subject) -> None:
+    """A send callback is given the value in chunks; the last one is marked, and each states the size of the whole."""
     callback = Sends()
     launch = _send(subject, callback)
     subject.await_event(launch.events[0])
@@ -306,24 +269,18 @@ def _value(subject: Subject) -> None:
     subject.expect(totals == {_X.nbytes}, f"the total size {_X.nbytes}", str(totals))
 
 
-@check(
-    "send.user_data",
-    calls=(_EXECUTE,),
-    rule="user_arg is passed to the callback unchanged.",
-)
+@check("send.user_data", calls=(_EXECUTE,))
 def _user_data(subject: Subject) -> None:
+    """user_arg is passed to the callback unchanged."""
     callback = Sends()
     subject.await_event(_send(subject, callback, (1 << 63) + 5).events[0])
     found = {user_arg for *_, user_arg in callback.chunks}
     subject.expect(found == {(1 << 63) + 5}, hex((1 << 63) + 5), str(found))
 
 
-@check(
-    "send.error",
-    calls=(_EXECUTE, "PJRT_Event_Await"),
-    rule="An error that the callback returns is the error of the execution; the client goes on.",
-)
+@check("send.error", calls=(_EXECUTE, "PJRT_Event_Await"))
 def _send_error(subject: Subject) -> None:
+    """An error that the callback returns is the error of the execution; the client goes on."""
     launch = _send(subject, Sends(b"nobody is listening"))
     launch.expect_error((StatusCode.NOT_FOUND,), "nobody is listening")
     expect_sum(subject, subject.compile("add"))
@@ -391,12 +348,10 @@ def _receive(subject: Subject, pieces: list[bytes]) -> tuple[Launch, Receives]:
 
 
 @check(
-    "receive.value",
-    calls=(_EXECUTE, _ADD, "PJRT_CopyToDeviceStream_Destroy"),
-    over={"one_chunk": 1, "four_chunks": 4},
-    rule="A receive callback fills the stream chunk by chunk; the program gets the value when all bytes are there.",
+    "receive.value", calls=(_EXECUTE, _ADD, "PJRT_CopyToDeviceStream_Destroy"), over={"one_chunk": 1, "four_chunks": 4}
 )
 def _received(subject: Subject, count: int) -> None:
+    """A receive callback fills the stream chunk by chunk; the program gets the value when all bytes are there."""
     data = _X.tobytes()
     size = len(data) // count
     launch, callback = _receive(subject, [data[number * size :][:size] for number in range(count)])
@@ -412,9 +367,9 @@ def _received(subject: Subject, count: int) -> None:
         "PJRT_CopyToDeviceStream_GranuleSize",
         "PJRT_CopyToDeviceStream_CurrentBytes",
     ),
-    rule="A stream states the bytes that it expects, those that it has, and of what size a chunk is a multiple.",
 )
 def _sizes(subject: Subject) -> None:
+    """A stream states the bytes that it expects, those that it has, and of what size a chunk is a multiple."""
     data = _X.tobytes()
     launch, callback = _receive(subject, [data[:8], data[8:]])
     launch.expect(_X)
@@ -425,12 +380,9 @@ def _sizes(subject: Subject) -> None:
     subject.expect(callback.sizes == expected, str(expected), str(callback.sizes))
 
 
-@check(
-    "receive.chunks_are_freed_once",
-    calls=(_ADD,),
-    rule="The stream takes over each chunk, and calls its deleter exactly once.",
-)
+@check("receive.chunks_are_freed_once", calls=(_ADD,))
 def _freed(subject: Subject) -> None:
+    """The stream takes over each chunk, and calls its deleter exactly once."""
     data = _X.tobytes()
     launch, callback = _receive(subject, [data[:4], data[4:12], data[12:]])
     launch.expect(_X)
@@ -438,12 +390,9 @@ def _freed(subject: Subject) -> None:
     subject.expect(callback.deleted == [1, 1, 1], "each deleter called once", str(callback.deleted))
 
 
-@check(
-    "receive.too_many_bytes",
-    calls=(_ADD,),
-    rule="A chunk with more bytes than the stream expects fails; its deleter is called all the same.",
-)
+@check("receive.too_many_bytes", calls=(_ADD,))
 def _too_many(subject: Subject) -> None:
+    """A chunk with more bytes than the stream expects fails; its deleter is called all the same."""
     launch, callback = _receive(subject, [_X.tobytes() + bytes(4)])
     callback.wait()
     subject.expect(callback.errors[0] is not None, "an error", "a chunk of 20 bytes taken for 16")
@@ -452,25 +401,20 @@ def _too_many(subject: Subject) -> None:
     expect_sum(subject, subject.compile("add"))
 
 
-@check(
-    "receive.stream_destroyed_early",
-    calls=("PJRT_CopyToDeviceStream_Destroy", "PJRT_Event_Await"),
-    rule="A stream that is destroyed before all bytes are there gives no value: the execution fails, and nothing waits "
-    "for ever.",
-)
+@check("receive.stream_destroyed_early", calls=("PJRT_CopyToDeviceStream_Destroy", "PJRT_Event_Await"))
 def _destroyed_early(subject: Subject) -> None:
+    """A stream that is destroyed before all bytes are there gives no value: the execution fails, and nothing waits for
+    ever.
+    """
     launch, callback = _receive(subject, [_X.tobytes()[:8]])
     callback.wait()
     launch.expect_error()
     expect_sum(subject, subject.compile("add"))
 
 
-@check(
-    "copy_to_device_stream.destroy_null",
-    calls=("PJRT_CopyToDeviceStream_Destroy",),
-    rule="The stream of PJRT_CopyToDeviceStream_Destroy may be null.",
-)
+@check("copy_to_device_stream.destroy_null", calls=("PJRT_CopyToDeviceStream_Destroy",))
 def _destroy_null(subject: Subject) -> None:
+    """The stream of PJRT_CopyToDeviceStream_Destroy may be null."""
     subject.require("PJRT_CopyToDeviceStream_Destroy")
     subject.call("PJRT_CopyToDeviceStream_Destroy", stream=0)
 
@@ -523,13 +467,9 @@ def _sample(operation: str, count: int) -> str:
     return operation if count == 2 else f"{operation}_{count}"
 
 
-@check(
-    "collectives.result",
-    calls=_COLLECTIVE_CALLS,
-    over=_COLLECTIVES,
-    rule="In a collective the replicas of a program exchange values; each device has its own result.",
-)
+@check("collectives.result", calls=_COLLECTIVE_CALLS, over=_COLLECTIVES)
 def _result(subject: Subject, case: tuple[str, int]) -> None:
+    """In a collective the replicas of a program exchange values; each device has its own result."""
     operation, count = case
     executable = _compiled_collective(subject, _sample(operation, count), count)
     arrays = _arrays(count)
@@ -538,12 +478,9 @@ def _result(subject: Subject, case: tuple[str, int]) -> None:
         launch.expect(array, device=device)
 
 
-@check(
-    "collectives.in_flight",
-    calls=_COLLECTIVE_CALLS,
-    rule="Several launches of a program with collectives may be in flight; each exchanges its own values.",
-)
+@check("collectives.in_flight", calls=_COLLECTIVE_CALLS)
 def _in_flight(subject: Subject) -> None:
+    """Several launches of a program with collectives may be in flight; each exchanges its own values."""
     executable = _compiled_collective(subject, "all_reduce", 2)
     launches = [
         Launch(subject, executable, _rows(subject, executable, [_X * number, _X + number])) for number in range(_ROUNDS)
@@ -553,12 +490,9 @@ def _in_flight(subject: Subject) -> None:
             launch.expect(_X * number + _X + number, device=device)
 
 
-@check(
-    "collectives.events",
-    calls=(*_COLLECTIVE_CALLS, "PJRT_Event_Await"),
-    rule="There is an event for each device, which is ready when the device has finished.",
-)
+@check("collectives.events", calls=(*_COLLECTIVE_CALLS, "PJRT_Event_Await"))
 def _events(subject: Subject) -> None:
+    """There is an event for each device, which is ready when the device has finished."""
     executable = _compiled_collective(subject, "all_reduce", 2)
     launch = Launch(subject, executable, _rows(subject, executable, _arrays(2)), with_events=True).succeeded()
     subject.expect(len(set(launch.events)) == 2, "2 events", "the same handle for both")
@@ -566,12 +500,9 @@ def _events(subject: Subject) -> None:
         subject.await_event(event)
 
 
-@check(
-    "collectives.device_by_device",
-    calls=_COLLECTIVE_CALLS,
-    rule="A program for several devices may be launched on each by execute_device, by one call for each device.",
-)
+@check("collectives.device_by_device", calls=_COLLECTIVE_CALLS)
 def _one_by_one(subject: Subject) -> None:
+    """A program for several devices may be launched on each by execute_device, by one call for each device."""
     executable = _compiled_collective(subject, "all_reduce", 2)
     devices = subject.call("PJRT_LoadedExecutable_AddressableDevices", executable=executable).addressable_devices
     rows = _rows(subject, executable, _arrays(2))
@@ -585,12 +516,9 @@ def _one_by_one(subject: Subject) -> None:
         launch.expect(2 * _X + 10)
 
 
-@check(
-    "collectives.waits_for_each_device",
-    calls=_COLLECTIVE_CALLS,
-    rule="A collective waits for the values of all devices, also where one of them comes later.",
-)
+@check("collectives.waits_for_each_device", calls=_COLLECTIVE_CALLS)
 def _waits(subject: Subject) -> None:
+    """A collective waits for the values of all devices, also where one of them comes later."""
     executable = _compiled_collective(subject, "all_reduce", 2)
     rows = _rows(subject, executable, _arrays(2))
     pending = PendingBuffer(subject)
@@ -600,13 +528,11 @@ def _waits(subject: Subject) -> None:
         launch.expect(2 * _X + 10, device=device)
 
 
-@check(
-    "collectives.error_of_one_device",
-    calls=(*_COLLECTIVE_CALLS, "PJRT_Client_CreateErrorBuffer"),
-    rule="Where the argument of one device has an error its results have that error; those of the others have an error "
-    "too, and nothing waits for ever.",
-)
+@check("collectives.error_of_one_device", calls=(*_COLLECTIVE_CALLS, "PJRT_Client_CreateErrorBuffer"))
 def _error(subject: Subject) -> None:
+    """Where the argument of one device has an error its results have that error; those of the others have an error too,
+    and nothing waits for ever.
+    """
     executable = _compiled_collective(subject, "all_reduce", 2)
     rows = _rows(subject, executable, _arrays(2))
     failed = error_buffer(subject, StatusCode.DATA_LOSS, b"lost on the way")
@@ -621,12 +547,9 @@ def _error(subject: Subject) -> None:
     again.expect(2 * _X + 10)
 
 
-@check(
-    "collectives.replica_id",
-    calls=_COLLECTIVE_CALLS,
-    rule="Each replica knows its number: the results of the devices are in the order of the replicas.",
-)
+@check("collectives.replica_id", calls=_COLLECTIVE_CALLS)
 def _replica_id(subject: Subject) -> None:
+    """Each replica knows its number: the results of the devices are in the order of the replicas."""
     executable = _compiled_collective(subject, "replica_id", 2)
     launch = Launch(subject, executable, [[], []])
     for device in range(2):

@@ -61,8 +61,9 @@ def _stablehlo(subject: Subject) -> str:
     return bytes(program.code).decode()
 
 
-@check("compile.text", calls=_CALLS, rule="A program of the format 'mlir' may be the text of an MLIR module.")
+@check("compile.text", calls=_CALLS)
 def _text(subject: Subject) -> None:
+    """A program of the format 'mlir' may be the text of an MLIR module."""
     expect_sum(subject, _expect_compiled(subject, compile_code(subject, _stablehlo(subject).encode(), "mlir")))
 
 
@@ -83,24 +84,16 @@ def _encoded(subject: Subject, encoding: str) -> tuple[bytes, str]:
     return program.code, program.format
 
 
-@check(
-    "compile.encoding",
-    calls=_CALLS,
-    over=("bytecode", "portable_artifact"),
-    rule="A program of the format 'mlir' may be the bytecode of an MLIR module.",
-)
+@check("compile.encoding", calls=_CALLS, over=("bytecode", "portable_artifact"))
 def _bytecode(subject: Subject, encoding: str) -> None:
+    """A program of the format 'mlir' may be the bytecode of an MLIR module."""
     code, program_format = _encoded(subject, encoding)
     expect_sum(subject, _expect_compiled(subject, compile_code(subject, code, program_format)))
 
 
-@check(
-    "compile.hlo",
-    calls=_CALLS,
-    over=("hlo", "hlo_with_config"),
-    rule="'hlo' is the format of a serialized HloModuleProto, 'hlo_with_config' of one with its configuration.",
-)
+@check("compile.hlo", calls=_CALLS, over=("hlo", "hlo_with_config"))
 def _hlo(subject: Subject, program_format: str) -> None:
+    """'hlo' is the format of a serialized HloModuleProto, 'hlo_with_config' of one with its configuration."""
     code, program_format = _encoded(subject, program_format)
     answer = compile_code(subject, code, program_format)
     if answer.error is not None and "format" in answer.error.message.lower():
@@ -108,36 +101,27 @@ def _hlo(subject: Subject, program_format: str) -> None:
     expect_sum(subject, _expect_compiled(subject, answer))
 
 
-@check(
-    "compile.code_is_not_terminated",
-    calls=_CALLS,
-    rule="code_size is the size of the program; what follows in memory is not read.",
-)
+@check("compile.code_is_not_terminated", calls=_CALLS)
 def _compile_code_is_not_terminated(subject: Subject) -> None:
+    """code_size is the size of the program; what follows in memory is not read."""
     program = subject.program("add")
     memory = ctypes.create_string_buffer(program.code + b"}})) junk @@ \xff" * 16)
     answer = compile_code(subject, ctypes.addressof(memory), program.format, code_size=len(program.code))
     expect_sum(subject, _expect_compiled(subject, answer))
 
 
-@check(
-    "compile.format_is_not_terminated",
-    calls=_CALLS,
-    rule="format_size is the size of the name of the format; no zero follows it.",
-)
+@check("compile.format_is_not_terminated", calls=_CALLS)
 def _format_not_terminated(subject: Subject) -> None:
+    """format_size is the size of the name of the format; no zero follows it."""
     program = subject.program("add")
     memory = ctypes.create_string_buffer(program.format.encode() + b"xyz")
     answer = compile_code(subject, program.code, "", format=ctypes.addressof(memory), format_size=len(program.format))
     expect_sum(subject, _expect_compiled(subject, answer))
 
 
-@check(
-    "compile.caller_owns_the_program",
-    calls=_CALLS,
-    rule="Program and options only have to live for the call: the caller may free them when it has returned.",
-)
+@check("compile.caller_owns_the_program", calls=_CALLS)
 def _caller_owns(subject: Subject) -> None:
+    """Program and options only have to live for the call: the caller may free them when it has returned."""
     program = subject.program("add")
     memories = [ctypes.create_string_buffer(each, len(each) + 1) for each in (program.code, OPTIONS)]
     answer = subject.attempt(
@@ -157,12 +141,9 @@ def _caller_owns(subject: Subject) -> None:
     )
 
 
-@check(
-    "compile.program_is_not_changed",
-    calls=_CALLS,
-    rule="The program belongs to the caller; compiling reads it and writes nothing into it.",
-)
+@check("compile.program_is_not_changed", calls=_CALLS)
 def _not_changed(subject: Subject) -> None:
+    """The program belongs to the caller; compiling reads it and writes nothing into it."""
     program = subject.program("add")
     memory = ctypes.create_string_buffer(program.code, len(program.code) + 1)
     answer = compile_code(subject, ctypes.addressof(memory), program.format, code_size=len(program.code))
@@ -170,12 +151,9 @@ def _not_changed(subject: Subject) -> None:
     subject.expect(memory.raw[:-1] == program.code, "the same bytes as before", "other bytes")
 
 
-@check(
-    "compile.twice",
-    calls=(*_CALLS, "PJRT_LoadedExecutable_Destroy", "PJRT_LoadedExecutable_Delete"),
-    rule="Each compilation makes an executable of its own, which lives until it is destroyed.",
-)
+@check("compile.twice", calls=(*_CALLS, "PJRT_LoadedExecutable_Destroy", "PJRT_LoadedExecutable_Delete"))
 def _twice(subject: Subject) -> None:
+    """Each compilation makes an executable of its own, which lives until it is destroyed."""
     first, second, third = (subject.compile("add") for _ in range(3))
     subject.expect(len({first, second, third}) == 3, "three executables", "the same handle for two of them")
     subject.call("PJRT_LoadedExecutable_Destroy", executable=first)
@@ -185,12 +163,10 @@ def _twice(subject: Subject) -> None:
 
 
 @check(
-    "compile.damaged",
-    calls=_CALLS,
-    over=("empty", "half", "noise", "zeros", "prose", "unknown_operation", "no_entry"),
-    rule="A program that cannot be read is refused with an error, and the client goes on.",
+    "compile.damaged", calls=_CALLS, over=("empty", "half", "noise", "zeros", "prose", "unknown_operation", "no_entry")
 )
 def _compile_damaged(subject: Subject, damage: str) -> None:
+    """A program that cannot be read is refused with an error, and the client goes on."""
     program = subject.program("add")
     code = program.code
     match damage:
@@ -214,13 +190,9 @@ def _compile_damaged(subject: Subject, damage: str) -> None:
     _expect_refused(subject, compile_code(subject, code, program.format))
 
 
-@check(
-    "compile.damaged_encoding",
-    calls=_CALLS,
-    over=("bytecode", "portable_artifact"),
-    rule="Bytecode that ends early is refused with an error, and the client goes on.",
-)
+@check("compile.damaged_encoding", calls=_CALLS, over=("bytecode", "portable_artifact"))
 def _truncated(subject: Subject, encoding: str) -> None:
+    """Bytecode that ends early is refused with an error, and the client goes on."""
     code, program_format = _encoded(subject, encoding)
     for size in (5, len(code) // 3, len(code) - 3):
         answer = compile_code(subject, code[:size], program_format)
@@ -232,18 +204,15 @@ def _truncated(subject: Subject, encoding: str) -> None:
     "compile.format",
     calls=_CALLS,
     over={"unknown": "no-such-format", "empty": "", "longer": "mlir2", "other_case": "MLIR"},
-    rule="The formats are 'mlir', 'hlo' and 'hlo_with_config'; a name of no format is refused with an error.",
 )
 def _format(subject: Subject, name: str) -> None:
+    """The formats are 'mlir', 'hlo' and 'hlo_with_config'; a name of no format is refused with an error."""
     _expect_refused(subject, compile_code(subject, subject.program("add").code, name))
 
 
-@check(
-    "compile.large",
-    calls=_CALLS,
-    rule="A program may have any size.",
-)
+@check("compile.large", calls=_CALLS)
 def _large(subject: Subject) -> None:
+    """A program may have any size."""
     program = subject.program("add")
     comment = b"\n# a comment of the program\n" if program.format == "tiny" else b"\n// a comment of the program\n"
     answer = compile_code(subject, program.code + comment * 40_000, program.format)
@@ -274,21 +243,18 @@ def assigned(ids: list[list[int]]) -> bytes:
     "compile_options.damaged",
     calls=_CALLS,
     over={"noise": b"\xff\xff\xff\xff\x0f", "prose": b"invalid compile options", "half": OPTIONS[:-1]},
-    rule="compile_options is a serialized CompileOptionsProto; bytes that are none are refused with an error.",
 )
 def _compile_options_damaged(subject: Subject, options: bytes) -> None:
+    """compile_options is a serialized CompileOptionsProto; bytes that are none are refused with an error."""
     program = subject.program("add")
     answer = compile_code(subject, program.code, program.format, options)
     subject.expect(answer.error is not None, "an error", "a compiled program")
     expect_sum(subject, subject.compile("add"))
 
 
-@check(
-    "compile_options.are_not_terminated",
-    calls=_CALLS,
-    rule="compile_options_size is the size of the options; what follows in memory is not read.",
-)
+@check("compile_options.are_not_terminated", calls=_CALLS)
 def _compile_options_are_not_terminated(subject: Subject) -> None:
+    """compile_options_size is the size of the options; what follows in memory is not read."""
     program = subject.program("add")
     options = np.frombuffer(OPTIONS + b"\xff" * 64, np.uint8)
     answer = subject.call(
@@ -304,9 +270,9 @@ def _compile_options_are_not_terminated(subject: Subject) -> None:
 @check(
     "compile_options.second_device",
     calls=(*_CALLS, "PJRT_LoadedExecutable_AddressableDevices", "PJRT_LoadedExecutable_Execute", "PJRT_Buffer_Device"),
-    rule="The device assignment of the options names the devices that run the program.",
 )
 def _second_device(subject: Subject) -> None:
+    """The device assignment of the options names the devices that run the program."""
     second = subject.several_devices(2)[1]
     program = subject.program("add")
     answer = compile_code(subject, program.code, program.format, assigned([[device_ids(subject)[1]]]))
@@ -321,26 +287,18 @@ def _second_device(subject: Subject) -> None:
     subject.expect(place == second, "a result on the second device", "a result on another")
 
 
-@check(
-    "compile_options.unknown_device",
-    calls=_CALLS,
-    over={"large": 987654, "negative": -5},
-    rule="A device assignment names devices of the client; one that names another is refused with an error.",
-)
+@check("compile_options.unknown_device", calls=_CALLS, over={"large": 987654, "negative": -5})
 def _unknown_device(subject: Subject, number: int) -> None:
+    """A device assignment names devices of the client; one that names another is refused with an error."""
     program = subject.program("add")
     answer = compile_code(subject, program.code, program.format, assigned([[number]]))
     subject.expect(answer.error is not None, "an error", f"a program compiled for a device {number}")
     expect_sum(subject, subject.compile("add"))
 
 
-@check(
-    "compile_options.too_many",
-    calls=_CALLS,
-    over={"replicas": "num_replicas", "partitions": "num_partitions"},
-    rule="A program for more devices than there are is refused with an error.",
-)
+@check("compile_options.too_many", calls=_CALLS, over={"replicas": "num_replicas", "partitions": "num_partitions"})
 def _too_many(subject: Subject, name: str) -> None:
+    """A program for more devices than there are is refused with an error."""
     program = subject.program("add")
     count = len(subject.call("PJRT_Client_Devices", client=subject.client).devices) + 1
     options = CompileOptions(**{name: count}).to_proto()  # type: ignore[arg-type]
@@ -352,9 +310,9 @@ def _too_many(subject: Subject, name: str) -> None:
 @check(
     "compile_options.replicas",
     calls=(*_CALLS, "PJRT_Executable_NumReplicas", "PJRT_LoadedExecutable_AddressableDeviceLogicalIds"),
-    rule="A program of two replicas has two addressable devices, with the replicas 0 and 1.",
 )
 def _replicas(subject: Subject) -> None:
+    """A program of two replicas has two addressable devices, with the replicas 0 and 1."""
     subject.several_devices(2)
     program = subject.program("add")
     answer = compile_code(subject, program.code, program.format, CompileOptions(num_replicas=2).to_proto())
@@ -378,10 +336,11 @@ def _replicas(subject: Subject) -> None:
 @check(
     "compile_options.order_of_devices",
     calls=(*_CALLS, "PJRT_LoadedExecutable_Execute", "PJRT_LoadedExecutable_AddressableDevices"),
-    rule="The lists of arguments and results follow the order of the addressable devices, also when the assignment is "
-    "not in the order of ids.",
 )
 def _order(subject: Subject) -> None:
+    """The lists of arguments and results follow the order of the addressable devices, also when the assignment is not
+    in the order of ids.
+    """
     subject.several_devices(2)
     ids = device_ids(subject)
     program = subject.program("add")
@@ -399,12 +358,9 @@ def _order(subject: Subject) -> None:
         subject.expect(place == device, f"the result of list {number} on its device", "another device")
 
 
-@check(
-    "compile_options.portable",
-    calls=(*_CALLS, "PJRT_LoadedExecutable_Execute"),
-    rule="A portable executable runs on the addressable device that execute_device names.",
-)
+@check("compile_options.portable", calls=(*_CALLS, "PJRT_LoadedExecutable_Execute"))
 def _portable(subject: Subject) -> None:
+    """A portable executable runs on the addressable device that execute_device names."""
     program = subject.program("add")
     options = CompileOptions(compile_portable_executable=True).to_proto()
     answer = compile_code(subject, program.code, program.format, options)

@@ -58,12 +58,9 @@ def answer_of(subject: Subject, name: str, **fields: Any) -> Any:
     return answer
 
 
-@check(
-    "executable.name",
-    calls=("PJRT_Executable_Name",),
-    rule="PJRT_Executable_Name returns a string that identifies the executable; the executable owns it.",
-)
+@check("executable.name", calls=("PJRT_Executable_Name",))
 def _name(subject: Subject) -> None:
+    """PJRT_Executable_Name returns a string that identifies the executable; the executable owns it."""
     handle = executable_of(subject, "add")
     first = subject.call("PJRT_Executable_Name", executable=handle).executable_name
     second = subject.call("PJRT_Executable_Name", executable=handle).executable_name
@@ -71,12 +68,9 @@ def _name(subject: Subject) -> None:
     subject.expect(first == second, f"the same name again, {first!r}", repr(second))
 
 
-@check(
-    "executable.num_replicas_and_partitions",
-    calls=("PJRT_Executable_NumReplicas", "PJRT_Executable_NumPartitions"),
-    rule="A program that is compiled for one device has one replica and one partition.",
-)
+@check("executable.num_replicas_and_partitions", calls=("PJRT_Executable_NumReplicas", "PJRT_Executable_NumPartitions"))
 def _counts(subject: Subject) -> None:
+    """A program that is compiled for one device has one replica and one partition."""
     handle = executable_of(subject, "add")
     replicas = subject.call("PJRT_Executable_NumReplicas", executable=handle).num_replicas
     partitions = subject.call("PJRT_Executable_NumPartitions", executable=handle).num_partitions
@@ -87,20 +81,17 @@ def _counts(subject: Subject) -> None:
     "executable.num_outputs",
     calls=("PJRT_Executable_NumOutputs",),
     over={"none": ("no_results", 0), "one": ("add", 1), "three": ("mixed_results", 3), "many": ("many_results", MANY)},
-    rule="PJRT_Executable_NumOutputs is the number of results on each device.",
 )
 def _num_outputs(subject: Subject, case: tuple[str, int]) -> None:
+    """PJRT_Executable_NumOutputs is the number of results on each device."""
     sample, count = case
     found = subject.call("PJRT_Executable_NumOutputs", executable=executable_of(subject, sample)).num_outputs
     subject.expect(found == count, f"{count} results", str(found))
 
 
-@check(
-    "executable.output_element_types",
-    calls=("PJRT_Executable_OutputElementTypes",),
-    rule="PJRT_Executable_OutputElementTypes has the element type of each result, in order.",
-)
+@check("executable.output_element_types", calls=("PJRT_Executable_OutputElementTypes",))
 def _types(subject: Subject) -> None:
+    """PJRT_Executable_OutputElementTypes has the element type of each result, in order."""
     answer = answer_of(
         subject, "PJRT_Executable_OutputElementTypes", executable=executable_of(subject, "mixed_results")
     )
@@ -110,12 +101,9 @@ def _types(subject: Subject) -> None:
     )
 
 
-@check(
-    "executable.output_dimensions",
-    calls=("PJRT_Executable_OutputDimensions",),
-    rule="PJRT_Executable_OutputDimensions has the dimensions of all results in a row, and the rank of each.",
-)
+@check("executable.output_dimensions", calls=("PJRT_Executable_OutputDimensions",))
 def _dimensions(subject: Subject) -> None:
+    """PJRT_Executable_OutputDimensions has the dimensions of all results in a row, and the rank of each."""
     answer = answer_of(subject, "PJRT_Executable_OutputDimensions", executable=executable_of(subject, "mixed_results"))
     ranks = [int(each) for each in answer.dim_sizes or ()]
     subject.expect(ranks == [len(shape) for shape in _MIXED_SHAPES], "the ranks 1, 2 and 0", str(ranks))
@@ -124,33 +112,26 @@ def _dimensions(subject: Subject) -> None:
 
 
 @check(
-    "executable.outputs_of_no_results",
-    calls=("PJRT_Executable_OutputElementTypes", "PJRT_Executable_OutputDimensions"),
-    rule="A program without results has lists of length 0.",
+    "executable.outputs_of_no_results", calls=("PJRT_Executable_OutputElementTypes", "PJRT_Executable_OutputDimensions")
 )
 def _no_results(subject: Subject) -> None:
+    """A program without results has lists of length 0."""
     handle = executable_of(subject, "no_results")
     types = answer_of(subject, "PJRT_Executable_OutputElementTypes", executable=handle).num_output_types
     count = answer_of(subject, "PJRT_Executable_OutputDimensions", executable=handle).num_outputs
     subject.expect((types, count) == (0, 0), "0 types and 0 shapes", f"{types} and {count}")
 
 
-@check(
-    "executable.output_memory_kinds",
-    calls=("PJRT_Executable_OutputMemoryKinds", "PJRT_Memory_Kind"),
-    rule="PJRT_Executable_OutputMemoryKinds has the memory kind of each result, one of the devices' kinds.",
-)
+@check("executable.output_memory_kinds", calls=("PJRT_Executable_OutputMemoryKinds", "PJRT_Memory_Kind"))
 def _output_kinds(subject: Subject) -> None:
+    """PJRT_Executable_OutputMemoryKinds has the memory kind of each result, one of the devices' kinds."""
     answer = answer_of(subject, "PJRT_Executable_OutputMemoryKinds", executable=executable_of(subject, "mixed_results"))
     _expect_kinds(subject, answer.memory_kinds, answer.num_outputs, 3)
 
 
-@check(
-    "executable.parameter_memory_kinds",
-    calls=("PJRT_Executable_ParameterMemoryKinds", "PJRT_Memory_Kind"),
-    rule="PJRT_Executable_ParameterMemoryKinds has the memory kind of each parameter, one of the devices' kinds.",
-)
+@check("executable.parameter_memory_kinds", calls=("PJRT_Executable_ParameterMemoryKinds", "PJRT_Memory_Kind"))
 def _parameter_kinds(subject: Subject) -> None:
+    """PJRT_Executable_ParameterMemoryKinds has the memory kind of each parameter, one of the devices' kinds."""
     answer = answer_of(subject, "PJRT_Executable_ParameterMemoryKinds", executable=executable_of(subject, "add"))
     _expect_kinds(subject, answer.memory_kinds, answer.num_parameters, 2)
 
@@ -163,12 +144,9 @@ def _expect_kinds(subject: Subject, kinds: Any, number: int, count: int) -> None
         subject.expect(bytes(kind) in known, f"one of the kinds {known}", repr(kind))
 
 
-@check(
-    "executable.fingerprint",
-    calls=("PJRT_Executable_Fingerprint",),
-    rule="Executables of the same program and options have the same fingerprint; it identifies the executable.",
-)
+@check("executable.fingerprint", calls=("PJRT_Executable_Fingerprint",))
 def _fingerprint(subject: Subject) -> None:
+    """Executables of the same program and options have the same fingerprint; it identifies the executable."""
     first, second, other = (_fingerprint_of(subject, sample) for sample in ("add", "add", "mixed_results"))
     subject.expect(bool(first), "a fingerprint", "an empty one")
     subject.expect(first == second, f"the same fingerprint, {first!r}", repr(second))
@@ -181,11 +159,10 @@ def _fingerprint_of(subject: Subject, sample: str) -> Any:
 
 
 @check(
-    "executable.fingerprint_of_the_loaded",
-    calls=("PJRT_Executable_Fingerprint", "PJRT_LoadedExecutable_Fingerprint"),
-    rule="PJRT_LoadedExecutable_Fingerprint is the older name of PJRT_Executable_Fingerprint, with the same rule.",
+    "executable.fingerprint_of_the_loaded", calls=("PJRT_Executable_Fingerprint", "PJRT_LoadedExecutable_Fingerprint")
 )
 def _loaded_fingerprint(subject: Subject) -> None:
+    """PJRT_LoadedExecutable_Fingerprint is the older name of PJRT_Executable_Fingerprint, with the same rule."""
     loaded = [subject.compile(sample) for sample in ("add", "add", "mixed_results")]
     first, second, other = (
         answer_of(subject, "PJRT_LoadedExecutable_Fingerprint", executable=each).executable_fingerprint
@@ -195,12 +172,9 @@ def _loaded_fingerprint(subject: Subject) -> None:
     subject.expect(not first or first != other, "another fingerprint for another program", repr(other))
 
 
-@check(
-    "executable.size_of_generated_code",
-    calls=("PJRT_Executable_SizeOfGeneratedCodeInBytes",),
-    rule="The size of the generated code is in bytes; −1 means that it is unknown.",
-)
+@check("executable.size_of_generated_code", calls=("PJRT_Executable_SizeOfGeneratedCodeInBytes",))
 def _code_size(subject: Subject) -> None:
+    """The size of the generated code is in bytes; −1 means that it is unknown."""
     handle = executable_of(subject, "add")
     size = answer_of(subject, "PJRT_Executable_SizeOfGeneratedCodeInBytes", executable=handle).size_in_bytes
     subject.expect(-1 <= size < 1 << 32, "a size in bytes", str(size))
@@ -209,9 +183,9 @@ def _code_size(subject: Subject) -> None:
 @check(
     "executable.answers_live_as_long_as_it",
     calls=("PJRT_Executable_Name", "PJRT_Executable_OutputDimensions", "PJRT_LoadedExecutable_Destroy"),
-    rule="What an executable answers lives as long as the executable, whatever is asked in between.",
 )
 def _answers_live(subject: Subject) -> None:
+    """What an executable answers lives as long as the executable, whatever is asked in between."""
     loaded = subject.compile("mixed_results")
     handle = subject.call("PJRT_LoadedExecutable_GetExecutable", loaded_executable=loaded).executable
     name = subject.call("PJRT_Executable_Name", executable=handle)
@@ -225,22 +199,17 @@ def _answers_live(subject: Subject) -> None:
     subject.expect(after == before, f"the same answers, {before}", str(after))
 
 
-@check(
-    "executable.destroy_null",
-    calls=("PJRT_Executable_Destroy",),
-    rule="The executable of PJRT_Executable_Destroy may be null.",
-)
+@check("executable.destroy_null", calls=("PJRT_Executable_Destroy",))
 def _executable_destroy_null(subject: Subject) -> None:
+    """The executable of PJRT_Executable_Destroy may be null."""
     subject.call("PJRT_Executable_Destroy", executable=0)
 
 
-@check(
-    "executable.compile_options",
-    calls=("PJRT_Executable_GetCompileOptions",),
-    rule="PJRT_Executable_GetCompileOptions returns the options that the program was compiled with; its deleter frees "
-    "them.",
-)
+@check("executable.compile_options", calls=("PJRT_Executable_GetCompileOptions",))
 def _options(subject: Subject) -> None:
+    """PJRT_Executable_GetCompileOptions returns the options that the program was compiled with; its deleter frees
+    them.
+    """
     from pjrt.api.compile_options import CompileOptions
 
     answer = answer_of(subject, "PJRT_Executable_GetCompileOptions", executable=executable_of(subject, "add"))
@@ -251,11 +220,10 @@ def _options(subject: Subject) -> None:
 
 
 @check(
-    "executable.compile_options_can_be_used_again",
-    calls=("PJRT_Executable_GetCompileOptions", "PJRT_Client_Compile"),
-    rule="The options of an executable are those that it was compiled with: the program compiles with them again.",
+    "executable.compile_options_can_be_used_again", calls=("PJRT_Executable_GetCompileOptions", "PJRT_Client_Compile")
 )
 def _options_again(subject: Subject) -> None:
+    """The options of an executable are those that it was compiled with: the program compiles with them again."""
     answer = answer_of(subject, "PJRT_Executable_GetCompileOptions", executable=executable_of(subject, "add"))
     program = subject.program("add")
     again = compile_code(subject, program.code, program.format, bytes(answer.serialized_bytes))
@@ -278,36 +246,28 @@ def _is_deleted(subject: Subject, executable: int) -> bool:
     return bool(subject.call("PJRT_LoadedExecutable_IsDeleted", executable=executable).is_deleted)
 
 
-@check(
-    "loaded_executable.addressable_devices",
-    calls=("PJRT_LoadedExecutable_AddressableDevices",),
-    rule="The addressable devices are those on which the executable runs; they are devices of the client.",
-)
+@check("loaded_executable.addressable_devices", calls=("PJRT_LoadedExecutable_AddressableDevices",))
 def _devices(subject: Subject) -> None:
+    """The addressable devices are those on which the executable runs; they are devices of the client."""
     answer = subject.call("PJRT_LoadedExecutable_AddressableDevices", executable=subject.compile("add"))
     devices = list(answer.addressable_devices)
     subject.expect(len(devices) == 1, "1 device", str(len(devices)))
     subject.expect(devices[0] in subject.devices, "a device of the client", hex(devices[0]))
 
 
-@check(
-    "loaded_executable.logical_ids",
-    calls=("PJRT_LoadedExecutable_AddressableDeviceLogicalIds",),
-    rule="The logical ids are the replica and the partition of each addressable device, in the same order.",
-)
+@check("loaded_executable.logical_ids", calls=("PJRT_LoadedExecutable_AddressableDeviceLogicalIds",))
 def _logical_ids(subject: Subject) -> None:
+    """The logical ids are the replica and the partition of each addressable device, in the same order."""
     answer = answer_of(subject, "PJRT_LoadedExecutable_AddressableDeviceLogicalIds", executable=subject.compile("add"))
     places = [(each.replica, each.partition) for each in answer.addressable_device_logical_ids]
     subject.expect(places == [(0, 0)], "replica 0, partition 0", str(places))
 
 
-@check(
-    "loaded_executable.device_assignment",
-    calls=("PJRT_LoadedExecutable_GetDeviceAssignment",),
-    rule="PJRT_LoadedExecutable_GetDeviceAssignment returns a serialized DeviceAssignmentProto with the ids of the "
-    "devices, and a deleter.",
-)
+@check("loaded_executable.device_assignment", calls=("PJRT_LoadedExecutable_GetDeviceAssignment",))
 def _assignment(subject: Subject) -> None:
+    """PJRT_LoadedExecutable_GetDeviceAssignment returns a serialized DeviceAssignmentProto with the ids of the devices,
+    and a deleter.
+    """
     loaded = subject.compile("add")
     answer = answer_of(subject, "PJRT_LoadedExecutable_GetDeviceAssignment", executable=loaded)
     subject.expect(bool(answer.serialized_device_assignment_deleter), "a deleter", "null")
@@ -319,9 +279,9 @@ def _assignment(subject: Subject) -> None:
 @check(
     "loaded_executable.device_assignment_outlives_it",
     calls=("PJRT_LoadedExecutable_GetDeviceAssignment", "PJRT_LoadedExecutable_Destroy"),
-    rule="The bytes of a device assignment live until their deleter is called.",
 )
 def _assignment_outlives(subject: Subject) -> None:
+    """The bytes of a device assignment live until their deleter is called."""
     loaded = subject.compile("add")
     answer = answer_of(subject, "PJRT_LoadedExecutable_GetDeviceAssignment", executable=loaded)
     before = bytes(answer.serialized_bytes)
@@ -331,12 +291,9 @@ def _assignment_outlives(subject: Subject) -> None:
     delete(answer.serialized_device_assignment_deleter, answer.serialized_device_assignment)
 
 
-@check(
-    "loaded_executable.is_deleted",
-    calls=("PJRT_LoadedExecutable_IsDeleted", "PJRT_LoadedExecutable_Delete"),
-    rule="PJRT_LoadedExecutable_IsDeleted is true if and only if PJRT_LoadedExecutable_Delete was called.",
-)
+@check("loaded_executable.is_deleted", calls=("PJRT_LoadedExecutable_IsDeleted", "PJRT_LoadedExecutable_Delete"))
 def _deleted(subject: Subject) -> None:
+    """PJRT_LoadedExecutable_IsDeleted is true if and only if PJRT_LoadedExecutable_Delete was called."""
     loaded = subject.compile("add")
     subject.expect(not _is_deleted(subject, loaded), "an executable that is not deleted", "a deleted one")
     expect_sum(subject, loaded)
@@ -346,12 +303,9 @@ def _deleted(subject: Subject) -> None:
     subject.call("PJRT_LoadedExecutable_Destroy", executable=loaded)
 
 
-@check(
-    "loaded_executable.delete_twice",
-    calls=("PJRT_LoadedExecutable_Delete", "PJRT_LoadedExecutable_IsDeleted"),
-    rule="Deleting a deleted executable may fail, and changes nothing.",
-)
+@check("loaded_executable.delete_twice", calls=("PJRT_LoadedExecutable_Delete", "PJRT_LoadedExecutable_IsDeleted"))
 def _delete_twice(subject: Subject) -> None:
+    """Deleting a deleted executable may fail, and changes nothing."""
     loaded = subject.compile("add")
     subject.call("PJRT_LoadedExecutable_Delete", executable=loaded)
     subject.attempt("PJRT_LoadedExecutable_Delete", executable=loaded)
@@ -360,11 +314,10 @@ def _delete_twice(subject: Subject) -> None:
 
 
 @check(
-    "loaded_executable.execute_after_delete",
-    calls=("PJRT_LoadedExecutable_Delete", "PJRT_LoadedExecutable_Execute"),
-    rule="A deleted executable cannot be executed: the call or the results have an error.",
+    "loaded_executable.execute_after_delete", calls=("PJRT_LoadedExecutable_Delete", "PJRT_LoadedExecutable_Execute")
 )
 def _execute_deleted(subject: Subject) -> None:
+    """A deleted executable cannot be executed: the call or the results have an error."""
     loaded = subject.compile("add")
     subject.call("PJRT_LoadedExecutable_Delete", executable=loaded)
     Launch(subject, loaded, [[subject.buffer(_X), subject.buffer(_X)]]).expect_error()
@@ -375,9 +328,9 @@ def _execute_deleted(subject: Subject) -> None:
     "loaded_executable.delete_during_execution",
     calls=("PJRT_LoadedExecutable_Delete", "PJRT_LoadedExecutable_Execute"),
     over={"delete": "PJRT_LoadedExecutable_Delete", "destroy": "PJRT_LoadedExecutable_Destroy"},
-    rule="An execution that has begun goes on when its executable is deleted; the code is freed after it.",
 )
 def _delete_during(subject: Subject, function: str) -> None:
+    """An execution that has begun goes on when its executable is deleted; the code is freed after it."""
     loaded = subject.compile("add")
     pending = PendingBuffer(subject)
     launch = Launch(subject, loaded, [[pending.handle, subject.buffer(_X)]]).succeeded()
@@ -389,30 +342,27 @@ def _delete_during(subject: Subject, function: str) -> None:
 @check(
     "loaded_executable.results_outlive_it",
     calls=("PJRT_LoadedExecutable_Destroy", "PJRT_LoadedExecutable_Execute", "PJRT_Buffer_ToHostBuffer"),
-    rule="Results belong to the caller, and live on when the executable is destroyed.",
 )
 def _results_outlive(subject: Subject) -> None:
+    """Results belong to the caller, and live on when the executable is destroyed."""
     loaded = subject.compile("add")
     launch = Launch(subject, loaded, [[subject.buffer(_X), subject.buffer(_X)]]).succeeded()
     subject.call("PJRT_LoadedExecutable_Destroy", executable=loaded)
     launch.expect(2 * _X)
 
 
-@check(
-    "loaded_executable.destroy_null",
-    calls=("PJRT_LoadedExecutable_Destroy",),
-    rule="The executable of PJRT_LoadedExecutable_Destroy may be null.",
-)
+@check("loaded_executable.destroy_null", calls=("PJRT_LoadedExecutable_Destroy",))
 def _loaded_executable_destroy_null(subject: Subject) -> None:
+    """The executable of PJRT_LoadedExecutable_Destroy may be null."""
     subject.call("PJRT_LoadedExecutable_Destroy", executable=0)
 
 
 @check(
     "loaded_executable.executable_outlives_it",
     calls=("PJRT_LoadedExecutable_GetExecutable", "PJRT_LoadedExecutable_Destroy", "PJRT_Executable_NumOutputs"),
-    rule="The handle of PJRT_LoadedExecutable_GetExecutable belongs to the caller, and lives until it is destroyed.",
 )
 def _executable_outlives(subject: Subject) -> None:
+    """The handle of PJRT_LoadedExecutable_GetExecutable belongs to the caller, and lives until it is destroyed."""
     loaded = subject.compile("add")
     handle = subject.call("PJRT_LoadedExecutable_GetExecutable", loaded_executable=loaded).executable
     subject.call("PJRT_LoadedExecutable_Destroy", executable=loaded)
@@ -423,11 +373,10 @@ def _executable_outlives(subject: Subject) -> None:
 
 
 @check(
-    "loaded_executable.get_executable_twice",
-    calls=("PJRT_LoadedExecutable_GetExecutable", "PJRT_Executable_Destroy"),
-    rule="Each call of PJRT_LoadedExecutable_GetExecutable returns a handle that is destroyed on its own.",
+    "loaded_executable.get_executable_twice", calls=("PJRT_LoadedExecutable_GetExecutable", "PJRT_Executable_Destroy")
 )
 def _get_twice(subject: Subject) -> None:
+    """Each call of PJRT_LoadedExecutable_GetExecutable returns a handle that is destroyed on its own."""
     loaded = subject.compile("add")
     first, second = (
         subject.call("PJRT_LoadedExecutable_GetExecutable", loaded_executable=loaded).executable for _ in range(2)
@@ -442,9 +391,9 @@ def _get_twice(subject: Subject) -> None:
 @check(
     "loaded_executable.destroying_the_executable_leaves_it",
     calls=("PJRT_LoadedExecutable_GetExecutable", "PJRT_Executable_Destroy", "PJRT_LoadedExecutable_Execute"),
-    rule="The loaded executable lives on when a handle of PJRT_LoadedExecutable_GetExecutable is destroyed.",
 )
 def _handle_destroyed(subject: Subject) -> None:
+    """The loaded executable lives on when a handle of PJRT_LoadedExecutable_GetExecutable is destroyed."""
     loaded = subject.compile("add")
     handle = subject.call("PJRT_LoadedExecutable_GetExecutable", loaded_executable=loaded).executable
     subject.call("PJRT_Executable_Destroy", executable=handle)
@@ -491,23 +440,17 @@ def _format(answer: Result) -> str:
     return name.decode() if isinstance(name, bytes) else str(name)
 
 
-@check(
-    "optimized_program.size",
-    calls=_CALLS,
-    rule="With code null the plugin sets code_size to the bytes that the program needs, and the format.",
-)
+@check("optimized_program.size", calls=_CALLS)
 def _size(subject: Subject) -> None:
+    """With code null the plugin sets code_size to the bytes that the program needs, and the format."""
     program = _OptimizedProgram(subject, executable_of(subject, "add"))
     subject.expect(program.size > 0, "a size above 0", str(program.size))
     subject.expect(bool(program.format), "the name of a format", repr(program.format))
 
 
-@check(
-    "optimized_program.code",
-    calls=_CALLS,
-    rule="With memory of that size the plugin fills it with the program, and writes nothing behind it.",
-)
+@check("optimized_program.code", calls=_CALLS)
 def _code(subject: Subject) -> None:
+    """With memory of that size the plugin fills it with the program, and writes nothing behind it."""
     program = _OptimizedProgram(subject, executable_of(subject, "add"))
     answer, memory = program.fill(program.size)
     subject.expect(answer.error is None, "the program", str(answer.error))
@@ -519,13 +462,11 @@ def _code(subject: Subject) -> None:
     subject.expect(len(again) == len(code), "a program of the same size", str(len(again)))
 
 
-@check(
-    "optimized_program.little_room",
-    calls=_CALLS,
-    rule="code_size must be at least the size of the program; with less the call fails, and writes nothing behind the "
-    "memory.",
-)
+@check("optimized_program.little_room", calls=_CALLS)
 def _little_room(subject: Subject) -> None:
+    """code_size must be at least the size of the program; with less the call fails, and writes nothing behind the
+    memory.
+    """
     program = _OptimizedProgram(subject, executable_of(subject, "add"))
     room = program.size // 2
     answer, memory = program.fill(room)
@@ -533,12 +474,9 @@ def _little_room(subject: Subject) -> None:
     subject.expect(memory.raw[room:] == b"\xa5" * 64, "memory behind it as it was", "memory that was written")
 
 
-@check(
-    "optimized_program.compiles_again",
-    calls=(*_CALLS, "PJRT_LoadedExecutable_Destroy"),
-    rule="The optimized program can be asked for when the loaded executable is destroyed.",
-)
+@check("optimized_program.compiles_again", calls=(*_CALLS, "PJRT_LoadedExecutable_Destroy"))
 def _outlives_loaded(subject: Subject) -> None:
+    """The optimized program can be asked for when the loaded executable is destroyed."""
     loaded = subject.compile("add")
     handle = subject.call("PJRT_LoadedExecutable_GetExecutable", loaded_executable=loaded).executable
     subject.call("PJRT_LoadedExecutable_Destroy", executable=loaded)
@@ -547,12 +485,9 @@ def _outlives_loaded(subject: Subject) -> None:
     subject.expect(answer.error is None, "the program", str(answer.error))
 
 
-@check(
-    "cost_analysis.properties",
-    calls=("PJRT_Executable_GetCostAnalysis",),
-    rule="The cost analysis is an array of named values, each with its own name and a type of PJRT_NamedValue_Type.",
-)
+@check("cost_analysis.properties", calls=("PJRT_Executable_GetCostAnalysis",))
 def _costs(subject: Subject) -> None:
+    """The cost analysis is an array of named values, each with its own name and a type of PJRT_NamedValue_Type."""
     answer = answer_of(subject, "PJRT_Executable_GetCostAnalysis", executable=executable_of(subject, "add"))
     properties = answer.properties or []
     names = [bytes(each.name) for each in properties]
@@ -564,12 +499,9 @@ def _costs(subject: Subject) -> None:
         subject.expect(not wrong, f"a number for {each.name!r}", str(each.value))
 
 
-@check(
-    "cost_analysis.lives_as_long_as_the_executable",
-    calls=("PJRT_Executable_GetCostAnalysis",),
-    rule="The properties and what they hold live as long as the executable; asking again does not change them.",
-)
+@check("cost_analysis.lives_as_long_as_the_executable", calls=("PJRT_Executable_GetCostAnalysis",))
 def _costs_live(subject: Subject) -> None:
+    """The properties and what they hold live as long as the executable; asking again does not change them."""
     handle = executable_of(subject, "add")
     first = answer_of(subject, "PJRT_Executable_GetCostAnalysis", executable=handle)
     before = [(bytes(each.name), each.value) for each in first.properties or ()]
@@ -581,12 +513,9 @@ def _costs_live(subject: Subject) -> None:
     subject.expect(after == before, str(before), str(after))
 
 
-@check(
-    "memory_stats.sizes",
-    calls=("PJRT_Executable_GetCompiledMemoryStats",),
-    rule="The memory statistics are sizes in bytes: none is negative, and arguments and results are counted.",
-)
+@check("memory_stats.sizes", calls=("PJRT_Executable_GetCompiledMemoryStats",))
 def _memory(subject: Subject) -> None:
+    """The memory statistics are sizes in bytes: none is negative, and arguments and results are counted."""
     answer = answer_of(subject, "PJRT_Executable_GetCompiledMemoryStats", executable=executable_of(subject, "add"))
     sizes = {name: getattr(answer, name) for name in (*_SIZES, *_HOST_SIZES)}
     subject.expect(all(size >= 0 for size in sizes.values()), "no negative size", str(sizes))
@@ -596,12 +525,9 @@ def _memory(subject: Subject) -> None:
     subject.expect(results in (0, *range(16, 4096)), "16 bytes of results or more", str(results))
 
 
-@check(
-    "memory_stats.aliased",
-    calls=("PJRT_Executable_GetCompiledMemoryStats",),
-    rule="alias_size_in_bytes is how much memory of arguments the results reuse: no more than there is of either.",
-)
+@check("memory_stats.aliased", calls=("PJRT_Executable_GetCompiledMemoryStats",))
 def _aliased(subject: Subject) -> None:
+    """alias_size_in_bytes is how much memory of arguments the results reuse: no more than there is of either."""
     handle = executable_of(subject, "donates_first")
     answer = answer_of(subject, "PJRT_Executable_GetCompiledMemoryStats", executable=handle)
     alias = answer.alias_size_in_bytes

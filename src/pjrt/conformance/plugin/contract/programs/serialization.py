@@ -31,12 +31,9 @@ def load(subject: Subject, data: bytes) -> int:
     return int(answer.loaded_executable)
 
 
-@check(
-    "serialization.bytes",
-    calls=("PJRT_Executable_Serialize",),
-    rule="PJRT_Executable_Serialize returns bytes, their owner, and the deleter that frees them.",
-)
+@check("serialization.bytes", calls=("PJRT_Executable_Serialize",))
 def _bytes(subject: Subject) -> None:
+    """PJRT_Executable_Serialize returns bytes, their owner, and the deleter that frees them."""
     answer = answer_of(subject, "PJRT_Executable_Serialize", executable=executable_of(subject, "add"))
     subject.expect(bool(answer.serialized_bytes), "bytes", "none")
     subject.expect(bool(answer.serialized_executable_deleter), "a deleter", "null")
@@ -46,9 +43,9 @@ def _bytes(subject: Subject) -> None:
 @check(
     "serialization.bytes_outlive_the_executable",
     calls=("PJRT_Executable_Serialize", "PJRT_Executable_Destroy", "PJRT_LoadedExecutable_Destroy"),
-    rule="The bytes live until their deleter is called, also when the executable is destroyed.",
 )
 def _bytes_outlive(subject: Subject) -> None:
+    """The bytes live until their deleter is called, also when the executable is destroyed."""
     loaded = subject.compile("add")
     handle = subject.call("PJRT_LoadedExecutable_GetExecutable", loaded_executable=loaded).executable
     answer = answer_of(subject, "PJRT_Executable_Serialize", executable=handle)
@@ -60,12 +57,9 @@ def _bytes_outlive(subject: Subject) -> None:
     delete(answer.serialized_executable_deleter, answer.serialized_executable)
 
 
-@check(
-    "serialization.each_is_deleted_on_its_own",
-    calls=("PJRT_Executable_Serialize",),
-    rule="The deleter is called once for each serialized executable.",
-)
+@check("serialization.each_is_deleted_on_its_own", calls=("PJRT_Executable_Serialize",))
 def _each(subject: Subject) -> None:
+    """The deleter is called once for each serialized executable."""
     handle = executable_of(subject, "add")
     first, second = (answer_of(subject, "PJRT_Executable_Serialize", executable=handle) for _ in range(2))
     before = bytes(second.serialized_bytes)
@@ -75,12 +69,9 @@ def _each(subject: Subject) -> None:
     delete(second.serialized_executable_deleter, second.serialized_executable)
 
 
-@check(
-    "serialization.loads_again",
-    calls=_CALLS,
-    rule="PJRT_Executable_DeserializeAndLoad makes an executable of these bytes that computes the same.",
-)
+@check("serialization.loads_again", calls=_CALLS)
 def _serialization_loads_again(subject: Subject) -> None:
+    """PJRT_Executable_DeserializeAndLoad makes an executable of these bytes that computes the same."""
     loaded = load(subject, serialized(subject))
     expect_sum(subject, loaded)
     subject.call("PJRT_LoadedExecutable_Destroy", executable=loaded)
@@ -89,9 +80,9 @@ def _serialization_loads_again(subject: Subject) -> None:
 @check(
     "serialization.keeps_the_answers",
     calls=(*_CALLS, "PJRT_Executable_NumOutputs", "PJRT_Executable_NumReplicas", "PJRT_Executable_OutputElementTypes"),
-    rule="A deserialized executable answers about itself as the one that was serialized.",
 )
 def _keeps(subject: Subject) -> None:
+    """A deserialized executable answers about itself as the one that was serialized."""
     loaded = load(subject, serialized(subject, "mixed_results"))
     again = subject.call("PJRT_LoadedExecutable_GetExecutable", loaded_executable=loaded).executable
     before, after = (_answers(subject, each) for each in (executable_of(subject, "mixed_results"), again))
@@ -101,10 +92,11 @@ def _keeps(subject: Subject) -> None:
 @check(
     "serialization.keeps_the_options",
     calls=(*_CALLS, "PJRT_Executable_NumReplicas", "PJRT_LoadedExecutable_AddressableDevices"),
-    rule="Null for overridden_serialized_compile_options leaves the options in the bytes: a program of two replicas "
-    "comes back as one.",
 )
 def _keeps_the_options(subject: Subject) -> None:
+    """Null for overridden_serialized_compile_options leaves the options in the bytes: a program of two replicas comes
+    back as one.
+    """
     subject.several_devices(2)
     subject.require("PJRT_Executable_NumReplicas", "PJRT_LoadedExecutable_AddressableDevices")
     program = subject.program("add")
@@ -137,12 +129,9 @@ def _answers(subject: Subject, executable: int) -> dict[str, object]:
     return answers
 
 
-@check(
-    "serialization.caller_owns_the_bytes",
-    calls=_CALLS,
-    rule="The bytes that are deserialized only have to live for the call.",
-)
+@check("serialization.caller_owns_the_bytes", calls=_CALLS)
 def _caller_owns(subject: Subject) -> None:
+    """The bytes that are deserialized only have to live for the call."""
     data = bytearray(serialized(subject))
     import ctypes
 
@@ -157,12 +146,9 @@ def _caller_owns(subject: Subject) -> None:
     expect_sum(subject, answer.loaded_executable)
 
 
-@check(
-    "serialization.several_loads",
-    calls=_CALLS,
-    rule="The bytes can be loaded as often as the caller wants; each executable is destroyed on its own.",
-)
+@check("serialization.several_loads", calls=_CALLS)
 def _several(subject: Subject) -> None:
+    """The bytes can be loaded as often as the caller wants; each executable is destroyed on its own."""
     data = serialized(subject)
     first, second = load(subject, data), load(subject, data)
     subject.expect(first != second, "two executables", "the same handle twice")
@@ -170,12 +156,9 @@ def _several(subject: Subject) -> None:
     expect_sum(subject, second)
 
 
-@check(
-    "serialization.serializes_again",
-    calls=_CALLS,
-    rule="A deserialized executable can be serialized in its turn.",
-)
+@check("serialization.serializes_again", calls=_CALLS)
 def _again(subject: Subject) -> None:
+    """A deserialized executable can be serialized in its turn."""
     loaded = load(subject, serialized(subject))
     handle = subject.call("PJRT_LoadedExecutable_GetExecutable", loaded_executable=loaded).executable
     answer = answer_of(subject, "PJRT_Executable_Serialize", executable=handle)
@@ -183,12 +166,9 @@ def _again(subject: Subject) -> None:
     delete(answer.serialized_executable_deleter, answer.serialized_executable)
 
 
-@check(
-    "serialization.options_are_overridden",
-    calls=_CALLS,
-    rule="overridden_serialized_compile_options replace the options that are in the bytes; null leaves them.",
-)
+@check("serialization.options_are_overridden", calls=_CALLS)
 def _overridden(subject: Subject) -> None:
+    """overridden_serialized_compile_options replace the options that are in the bytes; null leaves them."""
     data = serialized(subject)
     answer = answer_of(
         subject,
@@ -200,12 +180,9 @@ def _overridden(subject: Subject) -> None:
     expect_sum(subject, answer.loaded_executable)
 
 
-@check(
-    "serialization.another_client",
-    calls=(*_CALLS, "PJRT_Client_Create"),
-    rule="The bytes can be loaded by any client of the same platform and version.",
-)
+@check("serialization.another_client", calls=(*_CALLS, "PJRT_Client_Create"))
 def _another_client(subject: Subject) -> None:
+    """The bytes can be loaded by any client of the same platform and version."""
     data = serialized(subject)
     other = subject.new_client()
     answer = answer_of(subject, "PJRT_Executable_DeserializeAndLoad", client=other, serialized_executable=data)
@@ -214,12 +191,9 @@ def _another_client(subject: Subject) -> None:
     subject.expect(count == 1, "1 result", str(count))
 
 
-@check(
-    "serialization.another_process",
-    calls=_CALLS,
-    rule="The bytes can be loaded in another process, by the same platform and version of the plugin.",
-)
+@check("serialization.another_process", calls=_CALLS)
 def _another_process(subject: Subject) -> None:
+    """The bytes can be loaded in another process, by the same platform and version of the plugin."""
     expect_sum(subject, load(subject, call_in_another_process(subject, serialized)))
 
 
@@ -227,9 +201,9 @@ def _another_process(subject: Subject) -> None:
     "serialization.damaged",
     calls=("PJRT_Executable_DeserializeAndLoad",),
     over=("empty", "half", "last_byte_missing", "noise", "prose"),
-    rule="Bytes that are not a whole serialized executable are refused with an error, and the client goes on.",
 )
 def _serialization_damaged(subject: Subject, damage: str) -> None:
+    """Bytes that are not a whole serialized executable are refused with an error, and the client goes on."""
     data = serialized(subject)
     match damage:
         case "empty":
@@ -279,12 +253,9 @@ def _compiled_for_topology(subject: Subject, **fields: Any) -> int:
     return int(answer.executable)
 
 
-@check(
-    "compile_for_topology.without_client",
-    calls=(*_TOPOLOGY_CALLS, "PJRT_Executable_NumOutputs"),
-    rule="PJRT_Compile makes an executable for a topology; the client is optional.",
-)
+@check("compile_for_topology.without_client", calls=(*_TOPOLOGY_CALLS, "PJRT_Executable_NumOutputs"))
 def _without(subject: Subject) -> None:
+    """PJRT_Compile makes an executable for a topology; the client is optional."""
     handle = _compiled_for_topology(subject)
     count = subject.call("PJRT_Executable_NumOutputs", executable=handle).num_outputs
     subject.expect(count == 1, "1 result", str(count))
@@ -293,23 +264,17 @@ def _without(subject: Subject) -> None:
     subject.call("PJRT_Executable_Destroy", executable=handle)
 
 
-@check(
-    "compile_for_topology.with_client",
-    calls=_TOPOLOGY_CALLS,
-    rule="PJRT_Compile takes a client too, for optimizations that it guides.",
-)
+@check("compile_for_topology.with_client", calls=_TOPOLOGY_CALLS)
 def _with(subject: Subject) -> None:
+    """PJRT_Compile takes a client too, for optimizations that it guides."""
     handle = _compiled_for_topology(subject, client=subject.client)
     count = subject.call("PJRT_Executable_NumOutputs", executable=handle).num_outputs
     subject.expect(count == 1, "1 result", str(count))
 
 
-@check(
-    "compile_for_topology.loads",
-    calls=(*_TOPOLOGY_CALLS, "PJRT_Client_Load", "PJRT_LoadedExecutable_Execute"),
-    rule="A compatible client loads the executable with PJRT_Client_Load, and executes it then.",
-)
+@check("compile_for_topology.loads", calls=(*_TOPOLOGY_CALLS, "PJRT_Client_Load", "PJRT_LoadedExecutable_Execute"))
 def _compile_for_topology_loads(subject: Subject) -> None:
+    """A compatible client loads the executable with PJRT_Client_Load, and executes it then."""
     handle = _compiled_for_topology(subject)
     loaded = answer_of(
         subject, "PJRT_Client_Load", client=subject.client, executable=handle, compile_options=OPTIONS
@@ -320,9 +285,9 @@ def _compile_for_topology_loads(subject: Subject) -> None:
 @check(
     "compile_for_topology.executable_can_be_destroyed",
     calls=(*_TOPOLOGY_CALLS, "PJRT_Client_Load", "PJRT_Executable_Destroy"),
-    rule="The loaded executable lives on when the executable is destroyed that was loaded.",
 )
 def _destroyed(subject: Subject) -> None:
+    """The loaded executable lives on when the executable is destroyed that was loaded."""
     handle = _compiled_for_topology(subject)
     loaded = answer_of(
         subject, "PJRT_Client_Load", client=subject.client, executable=handle, compile_options=OPTIONS
@@ -334,9 +299,9 @@ def _destroyed(subject: Subject) -> None:
 @check(
     "compile_for_topology.serializes",
     calls=(*_TOPOLOGY_CALLS, "PJRT_Executable_Serialize", "PJRT_Executable_DeserializeAndLoad"),
-    rule="An executable for a topology can be serialized, and loaded by a client.",
 )
 def _serializes(subject: Subject) -> None:
+    """An executable for a topology can be serialized, and loaded by a client."""
     answer = answer_of(subject, "PJRT_Executable_Serialize", executable=_compiled_for_topology(subject))
     data = bytes(answer.serialized_bytes)
     delete(answer.serialized_executable_deleter, answer.serialized_executable)
@@ -346,13 +311,9 @@ def _serializes(subject: Subject) -> None:
     expect_sum(subject, loaded)
 
 
-@check(
-    "compile_for_topology.damaged",
-    calls=_TOPOLOGY_CALLS,
-    over=("program", "options", "format"),
-    rule="A damaged program, damaged options and an unknown format are refused with an error.",
-)
+@check("compile_for_topology.damaged", calls=_TOPOLOGY_CALLS, over=("program", "options", "format"))
 def _compile_for_topology_damaged(subject: Subject, what: str) -> None:
+    """A damaged program, damaged options and an unknown format are refused with an error."""
     match what:
         case "program":
             answer = _compile_for_topology(subject, code=b"Once upon a time there was a program.")

@@ -47,12 +47,9 @@ def copy_elsewhere(subject: Subject, name: str, buffer: int) -> int:
     return int(result.dst_buffer)
 
 
-@check(
-    "buffer.copy_to_each_device",
-    calls=(TO_DEVICE, "PJRT_Buffer_Device"),
-    rule="PJRT_Buffer_CopyToDevice copies the buffer to another device of the client.",
-)
+@check("buffer.copy_to_each_device", calls=(TO_DEVICE, "PJRT_Buffer_Device"))
 def _copy_to_each_device(subject: Subject) -> None:
+    """PJRT_Buffer_CopyToDevice copies the buffer to another device of the client."""
     subject.require(TO_DEVICE)
     other_device(subject)
     array = ramp(3, 5)
@@ -68,12 +65,9 @@ def _copy_to_each_device(subject: Subject) -> None:
         subject.destroy_buffers(buffer)
 
 
-@check(
-    "buffer.copy_to_each_memory",
-    calls=(TO_MEMORY, "PJRT_Buffer_Memory"),
-    rule="PJRT_Buffer_CopyToMemory copies the buffer to another memory of the client.",
-)
+@check("buffer.copy_to_each_memory", calls=(TO_MEMORY, "PJRT_Buffer_Memory"))
 def _copy_to_each_memory(subject: Subject) -> None:
+    """PJRT_Buffer_CopyToMemory copies the buffer to another memory of the client."""
     subject.require(TO_MEMORY)
     array = ramp(3, 5)
     memories = [memory for device in subject.devices for memory in memories_of(subject, device)]
@@ -94,13 +88,9 @@ def _copy_to_each_memory(subject: Subject) -> None:
     subject.destroy_buffers(source)
 
 
-@check(
-    "buffer.copy_to_its_own_place",
-    calls=_BOTH,
-    rule="A copy to the place where the buffer is already is an error; plugins of XLA make a copy with the same value.",
-    over=_BOTH,
-)
+@check("buffer.copy_to_its_own_place", calls=_BOTH, over=_BOTH)
 def _copy_to_its_own_place(subject: Subject, name: str) -> None:
+    """A copy to the place where the buffer is already is an error; plugins of XLA make a copy with the same value."""
     subject.require(name)
     array = ramp(6)
     buffer = subject.buffer(array)
@@ -118,13 +108,9 @@ def _copy_to_its_own_place(subject: Subject, name: str) -> None:
         subject.destroy_buffers(buffer)
 
 
-@check(
-    "buffer.copy_is_independent",
-    calls=_BOTH,
-    rule="A copy has memory of its own: it keeps its value when the source is gone, and the source when the copy is.",
-    over=_BOTH,
-)
+@check("buffer.copy_is_independent", calls=_BOTH, over=_BOTH)
 def _copy_is_independent(subject: Subject, name: str) -> None:
+    """A copy has memory of its own: it keeps its value when the source is gone, and the source when the copy is."""
     array = ramp(1000)
     buffer = subject.buffer(array)
     copy = copy_elsewhere(subject, name, buffer)
@@ -141,10 +127,10 @@ def _copy_is_independent(subject: Subject, name: str) -> None:
 @check(
     "buffer.copy_of_a_released_source",
     calls=(*_BOTH, "PJRT_Buffer_Destroy"),
-    rule="The source may be deleted or destroyed while the copy is under way.",
     over=tuple(f"{name}-{end}" for name in _BOTH for end in ("delete", "destroy")),
 )
 def _copy_of_a_released_source(subject: Subject, case: str) -> None:
+    """The source may be deleted or destroyed while the copy is under way."""
     name, end = case.split("-")
     array = ramp(1 << 20)
     buffer = subject.buffer(array)
@@ -158,13 +144,9 @@ def _copy_of_a_released_source(subject: Subject, case: str) -> None:
     subject.destroy_buffers(copy, other, *([buffer] if end == "delete" else []))
 
 
-@check(
-    "buffer.copy_before_ready",
-    calls=(*_BOTH, "PJRT_Client_BufferFromHostBuffer"),
-    rule="A buffer may be copied before it is ready; the copy becomes ready after it.",
-    over=_BOTH,
-)
+@check("buffer.copy_before_ready", calls=(*_BOTH, "PJRT_Client_BufferFromHostBuffer"), over=_BOTH)
 def _copy_before_ready(subject: Subject, name: str) -> None:
+    """A buffer may be copied before it is ready; the copy becomes ready after it."""
     array = ramp(1 << 20)
     result = from_host(subject, array, 1)
     copy = copy_elsewhere(subject, name, result.buffer)
@@ -173,13 +155,9 @@ def _copy_before_ready(subject: Subject, name: str) -> None:
     subject.destroy_buffers(copy, result.buffer)
 
 
-@check(
-    "buffer.copy_of_a_pending_buffer",
-    calls=(*_BOTH, "PJRT_Client_CreateAliasBuffer"),
-    rule="A copy of a buffer whose data is not there yet waits for the data.",
-    over=_BOTH,
-)
+@check("buffer.copy_of_a_pending_buffer", calls=(*_BOTH, "PJRT_Client_CreateAliasBuffer"), over=_BOTH)
 def _copy_of_a_pending_buffer(subject: Subject, name: str) -> None:
+    """A copy of a buffer whose data is not there yet waits for the data."""
     array = ramp(4)
     alias, handle = make_alias(subject, [4])
     copy = copy_elsewhere(subject, name, alias)
@@ -195,12 +173,12 @@ def _copy_of_a_pending_buffer(subject: Subject, name: str) -> None:
 @check(
     "buffer.copy_keeps_the_type",
     calls=(*_BOTH, "PJRT_Buffer_ElementType", "PJRT_Buffer_Dimensions"),
-    rule="A copy has the type, the dimensions and the value of its source.",
     over=tuple(
         f"{name}-{kind}" for name in _BOTH for kind in ("pred", "u8", "f64", "c64", "scalar", "empty", "rank_5")
     ),
 )
 def _copy_keeps_the_type(subject: Subject, case: str) -> None:
+    """A copy has the type, the dimensions and the value of its source."""
     name, kind = case.split("-")
     array = {
         "pred": np.array([True, False, True]),
@@ -217,12 +195,9 @@ def _copy_keeps_the_type(subject: Subject, case: str) -> None:
     subject.destroy_buffers(copy, buffer)
 
 
-@check(
-    "buffer.copy_around_all_devices",
-    calls=(TO_DEVICE,),
-    rule="Copies of copies keep the value, also without a wait between them.",
-)
+@check("buffer.copy_around_all_devices", calls=(TO_DEVICE,))
 def _copy_around_all_devices(subject: Subject) -> None:
+    """Copies of copies keep the value, also without a wait between them."""
     subject.require(TO_DEVICE)
     other_device(subject)
     array = ramp(4099)
@@ -321,13 +296,9 @@ class _Sender:
         self._subject.call("PJRT_Event_Set", event=self.event, error_code=10, error_message="nowhere, on purpose")
 
 
-@check(
-    "cross_host.value",
-    calls=_CALLS,
-    rule="A buffer that is sent to a descriptor arrives in the buffer that the descriptor was made for.",
-    over=(1, 3),
-)
+@check("cross_host.value", calls=_CALLS, over=(1, 3))
 def _value(subject: Subject, number: int) -> None:
+    """A buffer that is sent to a descriptor arrives in the buffer that the descriptor was made for."""
     subject.require_extension("CrossHostTransfers")
     _, target = subject.several_devices(2)
     receiver = _Receiver(subject, target, [[4]] * number)
@@ -343,12 +314,9 @@ def _value(subject: Subject, number: int) -> None:
     subject.destroy_buffers(*buffers, *receiver.buffers)
 
 
-@check(
-    "cross_host.waits",
-    calls=_CALLS,
-    rule="A buffer that is to receive data is not ready before they are sent.",
-)
+@check("cross_host.waits", calls=_CALLS)
 def _waits(subject: Subject) -> None:
+    """A buffer that is to receive data is not ready before they are sent."""
     subject.require_extension("CrossHostTransfers")
     _, target = subject.several_devices(2)
     receiver = _Receiver(subject, target, [[4]])
@@ -361,12 +329,9 @@ def _waits(subject: Subject) -> None:
     subject.destroy_buffers(buffer, *receiver.buffers)
 
 
-@check(
-    "cross_host.properties",
-    calls=(RECEIVE, "PJRT_Buffer_Dimensions", "PJRT_Buffer_Device"),
-    rule="Buffers that are to receive data have their dimensions and their device before.",
-)
+@check("cross_host.properties", calls=(RECEIVE, "PJRT_Buffer_Dimensions", "PJRT_Buffer_Device"))
 def _properties(subject: Subject) -> None:
+    """Buffers that are to receive data have their dimensions and their device before."""
     subject.require_extension("CrossHostTransfers")
     receiver = _Receiver(subject, subject.device, [[2, 3], [4]])
     for buffer, dims in zip(receiver.buffers, ((2, 3), (4,)), strict=True):
@@ -375,12 +340,9 @@ def _properties(subject: Subject) -> None:
         subject.expect(place == subject.device, "the device of the argument", "another device")
 
 
-@check(
-    "cross_host.no_descriptor",
-    calls=(SEND,),
-    rule="If there is no descriptor, on_done is called once, with an error, and the buffer stays.",
-)
+@check("cross_host.no_descriptor", calls=(SEND,))
 def _no_descriptor(subject: Subject) -> None:
+    """If there is no descriptor, on_done is called once, with an error, and the buffer stays."""
     subject.require_extension("CrossHostTransfers")
     buffer = subject.buffer(ramp(4))
     sender = _Sender(subject, buffer)
@@ -392,12 +354,9 @@ def _no_descriptor(subject: Subject) -> None:
     subject.destroy_buffers(buffer)
 
 
-@check(
-    "cross_host.by_key",
-    calls=(RECEIVE_BY_KEY, SEND_BY_KEY),
-    rule="Sends and receives with the same key belong together; each send has an event.",
-)
+@check("cross_host.by_key", calls=(RECEIVE_BY_KEY, SEND_BY_KEY))
 def _by_key(subject: Subject) -> None:
+    """Sends and receives with the same key belong together; each send has an event."""
     subject.require_extension("CrossHostTransfers")
     source, target = subject.several_devices(2)
     ids = {

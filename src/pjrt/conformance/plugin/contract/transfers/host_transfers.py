@@ -40,13 +40,9 @@ _ZERO_COPY = ("immutable_zero_copy", "mutable_zero_copy")
 _LARGE = 1 << 20
 
 
-@check(
-    "buffer_from_host.value",
-    calls=_FROM_HOST,
-    rule="The new buffer has the value of the host memory.",
-    over=tuple(SEMANTICS),
-)
+@check("buffer_from_host.value", calls=_FROM_HOST, over=tuple(SEMANTICS))
 def _value(subject: Subject, semantics: str) -> None:
+    """The new buffer has the value of the host memory."""
     array = ramp(5, 7)
     result = from_host(subject, array, SEMANTICS[semantics])
     expect_value(subject, result.buffer, array)
@@ -54,13 +50,9 @@ def _value(subject: Subject, semantics: str) -> None:
     subject.await_event(result.done_with_host_buffer)
 
 
-@check(
-    "buffer_from_host.done_event",
-    calls=_FROM_HOST,
-    rule="done_with_host_buffer is an event that becomes ready without an error, at the latest with the buffer's end.",
-    over=tuple(SEMANTICS),
-)
+@check("buffer_from_host.done_event", calls=_FROM_HOST, over=tuple(SEMANTICS))
 def _done_event(subject: Subject, semantics: str) -> None:
+    """done_with_host_buffer is an event that becomes ready without an error, at the latest with the buffer's end."""
     array = ramp(1000)
     result = from_host(subject, array, SEMANTICS[semantics])
     subject.await_buffers([result.buffer])
@@ -73,13 +65,9 @@ def _done_event(subject: Subject, semantics: str) -> None:
     subject.call("PJRT_Event_Destroy", event=event)
 
 
-@check(
-    "buffer_from_host.done_callback_once",
-    calls=(*_FROM_HOST, "PJRT_Event_OnReady"),
-    rule="A callback on done_with_host_buffer is called once.",
-    over=tuple(SEMANTICS),
-)
+@check("buffer_from_host.done_callback_once", calls=(*_FROM_HOST, "PJRT_Event_OnReady"), over=tuple(SEMANTICS))
 def _done_callback_once(subject: Subject, semantics: str) -> None:
+    """A callback on done_with_host_buffer is called once."""
     array = ramp(1000)
     result = from_host(subject, array, SEMANTICS[semantics])
     callback = on_ready(subject, result.done_with_host_buffer)
@@ -89,13 +77,9 @@ def _done_callback_once(subject: Subject, semantics: str) -> None:
     callback.expect_once(None)
 
 
-@check(
-    "buffer_from_host.done_event_destroyed_early",
-    calls=(*_FROM_HOST, "PJRT_Event_Destroy"),
-    rule="The caller may destroy done_with_host_buffer at any time; the buffer is not affected.",
-    over=tuple(SEMANTICS),
-)
+@check("buffer_from_host.done_event_destroyed_early", calls=(*_FROM_HOST, "PJRT_Event_Destroy"), over=tuple(SEMANTICS))
 def _done_event_destroyed_early(subject: Subject, semantics: str) -> None:
+    """The caller may destroy done_with_host_buffer at any time; the buffer is not affected."""
     array = ramp(1000)
     result = from_host(subject, array, SEMANTICS[semantics])
     subject.call("PJRT_Event_Destroy", event=result.done_with_host_buffer)
@@ -103,26 +87,18 @@ def _done_event_destroyed_early(subject: Subject, semantics: str) -> None:
     subject.destroy_buffers(result.buffer)
 
 
-@check(
-    "buffer_from_host.destroyed_before_done",
-    calls=(*_FROM_HOST, "PJRT_Buffer_Destroy"),
-    rule="done_with_host_buffer becomes ready also if the buffer is destroyed right after the call.",
-    over=tuple(SEMANTICS),
-)
+@check("buffer_from_host.destroyed_before_done", calls=(*_FROM_HOST, "PJRT_Buffer_Destroy"), over=tuple(SEMANTICS))
 def _destroyed_before_done(subject: Subject, semantics: str) -> None:
+    """done_with_host_buffer becomes ready also if the buffer is destroyed right after the call."""
     array = ramp(_LARGE)
     result = from_host(subject, array, SEMANTICS[semantics])
     subject.destroy_buffers(result.buffer)
     subject.await_event(result.done_with_host_buffer)
 
 
-@check(
-    "buffer_from_host.host_memory_changed_after_done",
-    calls=_FROM_HOST,
-    rule="Once done_with_host_buffer is ready, the host memory is the caller's again: changes do not reach the buffer.",
-    over=tuple(SEMANTICS),
-)
+@check("buffer_from_host.host_memory_changed_after_done", calls=_FROM_HOST, over=tuple(SEMANTICS))
 def _host_memory_changed_after_done(subject: Subject, semantics: str) -> None:
+    """Once done_with_host_buffer is ready, the host memory is the caller's again: changes do not reach the buffer."""
     array = ramp(_LARGE)
     copy = array.copy()
     result = from_host(subject, array, SEMANTICS[semantics])
@@ -139,13 +115,9 @@ def _host_memory_changed_after_done(subject: Subject, semantics: str) -> None:
     subject.await_event(event)
 
 
-@check(
-    "buffer_from_host.changed_after_the_call",
-    calls=_FROM_HOST,
-    rule="With kImmutableOnlyDuringCall the plugin holds no reference to the host memory after the call.",
-    over=("small", "large"),
-)
+@check("buffer_from_host.changed_after_the_call", calls=_FROM_HOST, over=("small", "large"))
 def _changed_after_the_call(subject: Subject, size: str) -> None:
+    """With kImmutableOnlyDuringCall the plugin holds no reference to the host memory after the call."""
     array = ramp(3 if size == "small" else _LARGE)
     copy = array.copy()
     result = from_host(subject, array)
@@ -155,13 +127,9 @@ def _changed_after_the_call(subject: Subject, size: str) -> None:
     subject.destroy_buffers(result.buffer)
 
 
-@check(
-    "buffer_from_host.many_at_once",
-    calls=_FROM_HOST,
-    rule="Each of many transfers under way has its own value and its own event.",
-    over=tuple(SEMANTICS),
-)
+@check("buffer_from_host.many_at_once", calls=_FROM_HOST, over=tuple(SEMANTICS))
 def _many_at_once(subject: Subject, semantics: str) -> None:
+    """Each of many transfers under way has its own value and its own event."""
     arrays = [np.full(4099, number, np.int32) for number in range(32)]
     results = [from_host(subject, array, SEMANTICS[semantics]) for array in arrays]
     for array, result in zip(arrays, results, strict=True):
@@ -172,13 +140,9 @@ def _many_at_once(subject: Subject, semantics: str) -> None:
         subject.await_event(result.done_with_host_buffer)
 
 
-@check(
-    "buffer_from_host.host_memory_unchanged",
-    calls=_FROM_HOST,
-    rule="The plugin only reads the host memory while it makes a buffer.",
-    over=tuple(SEMANTICS),
-)
+@check("buffer_from_host.host_memory_unchanged", calls=_FROM_HOST, over=tuple(SEMANTICS))
 def _host_memory_unchanged(subject: Subject, semantics: str) -> None:
+    """The plugin only reads the host memory while it makes a buffer."""
     around = np.full(1024 + 128, 0xAB, np.uint8)
     array = around[64:-64]
     array[:] = ramp(1024, dtype=np.uint8)
@@ -191,13 +155,9 @@ def _host_memory_unchanged(subject: Subject, semantics: str) -> None:
     expect_bytes(subject, around, before)
 
 
-@check(
-    "buffer_from_host.unaligned",
-    calls=_FROM_HOST,
-    rule="The host memory has any alignment.",
-    over=tuple(SEMANTICS),
-)
+@check("buffer_from_host.unaligned", calls=_FROM_HOST, over=tuple(SEMANTICS))
 def _buffer_from_host_unaligned(subject: Subject, semantics: str) -> None:
+    """The host memory has any alignment."""
     memory = np.zeros(4 * 33 + 1, np.uint8)
     array = memory[1:].view(np.float32)
     array[:] = ramp(33)
@@ -210,10 +170,10 @@ def _buffer_from_host_unaligned(subject: Subject, semantics: str) -> None:
 @check(
     "buffer_from_host.in_use_while_aliased",
     calls=(*_FROM_HOST, "PJRT_Buffer_OpaqueDeviceMemoryDataPointer"),
-    rule="While a buffer uses the host memory in place, done_with_host_buffer is not ready.",
     over=_ZERO_COPY,
 )
 def _in_use_while_aliased(subject: Subject, semantics: str) -> None:
+    """While a buffer uses the host memory in place, done_with_host_buffer is not ready."""
     subject.require("PJRT_Buffer_OpaqueDeviceMemoryDataPointer")
     array = _aligned(4096)
     result = from_host(subject, array, SEMANTICS[semantics])
@@ -232,10 +192,10 @@ def _in_use_while_aliased(subject: Subject, semantics: str) -> None:
 @check(
     "buffer_from_host.one_memory_two_buffers",
     calls=_FROM_HOST,
-    rule="Two buffers may be made of the same immutable host memory; each has an event of its own.",
     over=("immutable_until_transfer_completes", "immutable_zero_copy"),
 )
 def _one_memory_two_buffers(subject: Subject, semantics: str) -> None:
+    """Two buffers may be made of the same immutable host memory; each has an event of its own."""
     array = _aligned(4096)
     first = from_host(subject, array, SEMANTICS[semantics])
     second = from_host(subject, array, SEMANTICS[semantics])
@@ -249,10 +209,10 @@ def _one_memory_two_buffers(subject: Subject, semantics: str) -> None:
 @check(
     "buffer_from_host.zero_copy_read_outlives_the_buffer",
     calls=(*_FROM_HOST, "PJRT_Buffer_ToHostBuffer", "PJRT_Buffer_Destroy"),
-    rule="A read that is under way has the value also if the buffer over the host memory is destroyed meanwhile.",
     over=_ZERO_COPY,
 )
 def _zero_copy_read_outlives_the_buffer(subject: Subject, semantics: str) -> None:
+    """A read that is under way has the value also if the buffer over the host memory is destroyed meanwhile."""
     array = _aligned(_LARGE)
     result = from_host(subject, array, SEMANTICS[semantics])
     data = np.zeros_like(array)
@@ -264,11 +224,10 @@ def _zero_copy_read_outlives_the_buffer(subject: Subject, semantics: str) -> Non
 
 
 @check(
-    "buffer_from_host.immutable_zero_copy_not_donated_in_place",
-    calls=(*_FROM_HOST, "PJRT_LoadedExecutable_Execute"),
-    rule="With kImmutableZeroCopy the plugin never writes to the host memory, also if the buffer is donated.",
+    "buffer_from_host.immutable_zero_copy_not_donated_in_place", calls=(*_FROM_HOST, "PJRT_LoadedExecutable_Execute")
 )
 def _immutable_zero_copy_not_donated_in_place(subject: Subject) -> None:
+    """With kImmutableZeroCopy the plugin never writes to the host memory, also if the buffer is donated."""
     executable = subject.compile("donates_first")
     array = _aligned(4)
     before = array.copy()
@@ -295,13 +254,9 @@ def _aligned(elements: int) -> np.ndarray[tuple[int], np.dtype[np.float32]]:
 _READ = ("PJRT_Buffer_ToHostBuffer",)
 
 
-@check(
-    "to_host.size_query",
-    calls=_READ,
-    rule="With dst null the call only sets dst_size to the bytes that are needed, whatever dst_size was.",
-    over=("zero_before", "garbage_before"),
-)
+@check("to_host.size_query", calls=_READ, over=("zero_before", "garbage_before"))
 def _size_query(subject: Subject, before: str) -> None:
+    """With dst null the call only sets dst_size to the bytes that are needed, whatever dst_size was."""
     buffer = subject.buffer(ramp(3, 5))
     size = 0 if before == "zero_before" else 987654321
     found = subject.call("PJRT_Buffer_ToHostBuffer", src=buffer, dst=0, dst_size=size).dst_size
@@ -309,13 +264,9 @@ def _size_query(subject: Subject, before: str) -> None:
     subject.destroy_buffers(buffer)
 
 
-@check(
-    "to_host.size_query_of_an_empty_buffer",
-    calls=_READ,
-    rule="With dst null the call sets dst_size to the bytes that are needed: none for a buffer without elements.",
-    over=("zero_before", "garbage_before"),
-)
+@check("to_host.size_query_of_an_empty_buffer", calls=_READ, over=("zero_before", "garbage_before"))
 def _size_query_of_an_empty_buffer(subject: Subject, before: str) -> None:
+    """With dst null the call sets dst_size to the bytes that are needed: none for a buffer without elements."""
     buffer = subject.buffer(np.zeros((4, 0), np.float32))
     size = 0 if before == "zero_before" else 987654321
     result = subject.call("PJRT_Buffer_ToHostBuffer", src=buffer, dst=0, dst_size=size)
@@ -325,13 +276,9 @@ def _size_query_of_an_empty_buffer(subject: Subject, before: str) -> None:
     subject.destroy_buffers(buffer)
 
 
-@check(
-    "to_host.exact_size",
-    calls=_READ,
-    rule="The copy fills the needed bytes of dst and no other byte.",
-    over=("exact", "larger"),
-)
+@check("to_host.exact_size", calls=_READ, over=("exact", "larger"))
 def _exact_size(subject: Subject, kind: str) -> None:
+    """The copy fills the needed bytes of dst and no other byte."""
     array = ramp(7, 3)
     buffer = subject.buffer(array)
     around = np.full(array.nbytes + 256, 0xAB, np.uint8)
@@ -344,13 +291,9 @@ def _exact_size(subject: Subject, kind: str) -> None:
     subject.destroy_buffers(buffer)
 
 
-@check(
-    "to_host.too_small",
-    calls=_READ,
-    rule="dst_size is at least the needed size; otherwise the call is an error and writes nothing.",
-    over=("one_byte_less", "one_byte", "none"),
-)
+@check("to_host.too_small", calls=_READ, over=("one_byte_less", "one_byte", "none"))
 def _too_small(subject: Subject, kind: str) -> None:
+    """dst_size is at least the needed size; otherwise the call is an error and writes nothing."""
     buffer = subject.buffer(ramp(10))
     data = np.full(40, 0xAB, np.uint8)
     size = {"one_byte_less": 39, "one_byte": 1, "none": 0}[kind]
@@ -359,8 +302,9 @@ def _too_small(subject: Subject, kind: str) -> None:
     subject.destroy_buffers(buffer)
 
 
-@check("to_host.event", calls=_READ, rule="The event becomes ready, without an error, when the copy has completed.")
+@check("to_host.event", calls=_READ)
 def _event(subject: Subject) -> None:
+    """The event becomes ready, without an error, when the copy has completed."""
     array = ramp(_LARGE)
     buffer = subject.buffer(array)
     data = np.zeros_like(array)
@@ -375,12 +319,9 @@ def _event(subject: Subject) -> None:
     subject.destroy_buffers(buffer)
 
 
-@check(
-    "to_host.data_there_when_ready",
-    calls=(*_READ, "PJRT_Event_OnReady"),
-    rule="When the event is ready the whole copy is in dst, also inside of its callback.",
-)
+@check("to_host.data_there_when_ready", calls=(*_READ, "PJRT_Event_OnReady"))
 def _data_there_when_ready(subject: Subject) -> None:
+    """When the event is ready the whole copy is in dst, also inside of its callback."""
     array = ramp(_LARGE, dtype=np.int32) + 1
     buffer = subject.buffer(array)
     data = np.zeros_like(array)
@@ -400,11 +341,10 @@ def _data_there_when_ready(subject: Subject) -> None:
 
 
 @check(
-    "to_host.data_there_when_pending_is_ready",
-    calls=(*_READ, "PJRT_Event_OnReady", "PJRT_Client_CreateAliasBuffer"),
-    rule="The event of a read that waited for its buffer is ready when the whole copy is in dst, and not before.",
+    "to_host.data_there_when_pending_is_ready", calls=(*_READ, "PJRT_Event_OnReady", "PJRT_Client_CreateAliasBuffer")
 )
 def _data_there_when_pending_is_ready(subject: Subject) -> None:
+    """The event of a read that waited for its buffer is ready when the whole copy is in dst, and not before."""
     array = ramp(_LARGE, dtype=np.int32) + 1
     alias, handle = make_alias(subject, array.shape, element_type=4)
     data = np.zeros_like(array)
@@ -425,12 +365,9 @@ def _data_there_when_pending_is_ready(subject: Subject) -> None:
     subject.destroy_buffers(alias, buffer)
 
 
-@check(
-    "to_host.callback_once",
-    calls=(*_READ, "PJRT_Event_OnReady"),
-    rule="A callback on the event is called once, also if it is registered after the event is ready.",
-)
+@check("to_host.callback_once", calls=(*_READ, "PJRT_Event_OnReady"))
 def _callback_once(subject: Subject) -> None:
+    """A callback on the event is called once, also if it is registered after the event is ready."""
     array = ramp(100)
     buffer = subject.buffer(array)
     data = np.zeros_like(array)
@@ -445,12 +382,9 @@ def _callback_once(subject: Subject) -> None:
     subject.destroy_buffers(buffer)
 
 
-@check(
-    "to_host.event_destroyed_early",
-    calls=(*_READ, "PJRT_Event_Destroy"),
-    rule="The event may be destroyed before the copy has completed; the copy goes on.",
-)
+@check("to_host.event_destroyed_early", calls=(*_READ, "PJRT_Event_Destroy"))
 def _event_destroyed_early(subject: Subject) -> None:
+    """The event may be destroyed before the copy has completed; the copy goes on."""
     array = ramp(_LARGE)
     buffer = subject.buffer(array)
     first, second = np.zeros_like(array), np.zeros_like(array)
@@ -464,8 +398,9 @@ def _event_destroyed_early(subject: Subject) -> None:
     subject.destroy_buffers(buffer)
 
 
-@check("to_host.several_at_once", calls=_READ, rule="A buffer may be read several times at once.")
+@check("to_host.several_at_once", calls=_READ)
 def _several_at_once(subject: Subject) -> None:
+    """A buffer may be read several times at once."""
     array = ramp(10_007)
     buffer = subject.buffer(array)
     copies = [np.zeros_like(array) for _ in range(16)]
@@ -477,8 +412,9 @@ def _several_at_once(subject: Subject) -> None:
     subject.destroy_buffers(buffer)
 
 
-@check("to_host.from_many_threads", calls=_READ, rule="Threads may read the same buffer at the same time.")
+@check("to_host.from_many_threads", calls=_READ)
 def _from_many_threads(subject: Subject) -> None:
+    """Threads may read the same buffer at the same time."""
     array = ramp(4099)
     buffer = subject.buffer(array)
     copies = [np.zeros_like(array) for _ in range(16)]
@@ -502,12 +438,9 @@ def _from_many_threads(subject: Subject) -> None:
     subject.destroy_buffers(buffer)
 
 
-@check(
-    "to_host.before_the_buffer_is_ready",
-    calls=("PJRT_Client_BufferFromHostBuffer", *_READ),
-    rule="A buffer may be read before it is ready; the copy is made when it is.",
-)
+@check("to_host.before_the_buffer_is_ready", calls=("PJRT_Client_BufferFromHostBuffer", *_READ))
 def _before_the_buffer_is_ready(subject: Subject) -> None:
+    """A buffer may be read before it is ready; the copy is made when it is."""
     array = ramp(_LARGE)
     result = from_host(subject, array, 1)
     data = np.zeros_like(array)
@@ -520,10 +453,10 @@ def _before_the_buffer_is_ready(subject: Subject) -> None:
 @check(
     "to_host.released_during_the_copy",
     calls=(*_READ, "PJRT_Buffer_Delete", "PJRT_Buffer_Destroy"),
-    rule="The memory of a buffer is freed when all operations that use it have completed: a copy under way goes on.",
     over=("delete", "destroy"),
 )
 def _released_during_the_copy(subject: Subject, kind: str) -> None:
+    """The memory of a buffer is freed when all operations that use it have completed: a copy under way goes on."""
     array = ramp(_LARGE)
     buffer = subject.buffer(array)
     data = np.zeros_like(array)
@@ -538,8 +471,9 @@ def _released_during_the_copy(subject: Subject, kind: str) -> None:
     subject.destroy_buffers(later, *([buffer] if kind == "delete" else []))
 
 
-@check("to_host.unaligned", calls=_READ, rule="dst has any alignment.")
+@check("to_host.unaligned", calls=_READ)
 def _to_host_unaligned(subject: Subject) -> None:
+    """dst has any alignment."""
     array = ramp(33)
     buffer = subject.buffer(array)
     memory = np.zeros(array.nbytes + 8, np.uint8)
@@ -553,8 +487,9 @@ def _to_host_unaligned(subject: Subject) -> None:
     subject.destroy_buffers(buffer)
 
 
-@check("to_host.repeated", calls=_READ, rule="A read does not change the buffer: each one has the same value.")
+@check("to_host.repeated", calls=_READ)
 def _repeated(subject: Subject) -> None:
+    """A read does not change the buffer: each one has the same value."""
     array = ramp(17)
     buffer = subject.buffer(array)
     for _ in range(50):
@@ -585,8 +520,9 @@ def _mapped(subject: Subject, size: int = 1 << 16) -> Array:
     return data
 
 
-@check("dma.map_and_unmap", calls=_CALLS, rule="Memory is mapped by its address and size, and unmapped by its address.")
+@check("dma.map_and_unmap", calls=_CALLS)
 def _map_and_unmap(subject: Subject) -> None:
+    """Memory is mapped by its address and size, and unmapped by its address."""
     data = _mapped(subject)
     data[:] = 7
     subject.call(UNMAP, client=subject.client, data=address(data))
@@ -596,10 +532,10 @@ def _map_and_unmap(subject: Subject) -> None:
 @check(
     "dma.transfers",
     calls=(*_CALLS, "PJRT_Client_BufferFromHostBuffer", "PJRT_Buffer_ToHostBuffer"),
-    rule="Mapped memory is used for transfers as any other.",
     over=tuple(SEMANTICS),
 )
 def _transfers(subject: Subject, semantics: str) -> None:
+    """Mapped memory is used for transfers as any other."""
     data = _mapped(subject)
     source, target = data[:4096], data[8192 : 8192 + 4096]
     source[:] = np.arange(4096).astype(np.uint8)
@@ -612,8 +548,9 @@ def _transfers(subject: Subject, semantics: str) -> None:
     subject.call(UNMAP, client=subject.client, data=address(data))
 
 
-@check("dma.again", calls=_CALLS, rule="Memory that was unmapped may be mapped again.")
+@check("dma.again", calls=_CALLS)
 def _again(subject: Subject) -> None:
+    """Memory that was unmapped may be mapped again."""
     data = _mapped(subject)
     for _ in range(20):
         subject.call(UNMAP, client=subject.client, data=address(data))
@@ -621,15 +558,17 @@ def _again(subject: Subject) -> None:
     subject.call(UNMAP, client=subject.client, data=address(data))
 
 
-@check("dma.several", calls=_CALLS, rule="Several pieces of memory are mapped at once, and unmapped in any order.")
+@check("dma.several", calls=_CALLS)
 def _dma_several(subject: Subject) -> None:
+    """Several pieces of memory are mapped at once, and unmapped in any order."""
     pieces = [_mapped(subject, 1 << 14) for _ in range(8)]
     for piece in pieces[::2] + pieces[1::2]:
         subject.call(UNMAP, client=subject.client, data=address(piece))
 
 
-@check("dma.unmap_unknown", calls=_CALLS, rule="Unmapping memory that is not mapped harms nothing.")
+@check("dma.unmap_unknown", calls=_CALLS)
 def _unmap_unknown(subject: Subject) -> None:
+    """Unmapping memory that is not mapped harms nothing."""
     data = _mapped(subject)
     other = np.zeros(4096, np.uint8)
     subject.attempt(UNMAP, client=subject.client, data=address(other))
@@ -652,24 +591,17 @@ _ALLOCATE_NEW = _NEW["allocate"]
 _SIZES = (1, 100, 4096, 1 << 20)
 
 
-@check(
-    "host_allocator.alignment",
-    calls=(_ALIGNMENT,),
-    rule="The preferred alignment is a power of two.",
-)
+@check("host_allocator.alignment", calls=(_ALIGNMENT,))
 def _alignment(subject: Subject) -> None:
+    """The preferred alignment is a power of two."""
     subject.require_extension("HostAllocator")
     found = supported(subject, _ALIGNMENT, client=subject.client).preferred_alignment
     subject.expect(found > 0 and not found & (found - 1), "a power of two", f"{found}")
 
 
-@check(
-    "host_allocator.allocate",
-    calls=(_ALLOCATE, _FREE),
-    rule="The memory has the size and the alignment of the arguments, and is the caller's until it is freed.",
-    over=_SIZES,
-)
+@check("host_allocator.allocate", calls=(_ALLOCATE, _FREE), over=_SIZES)
 def _allocate(subject: Subject, size: int) -> None:
+    """The memory has the size and the alignment of the arguments, and is the caller's until it is freed."""
     subject.require_extension("HostAllocator")
     for alignment_wanted in (16, 64, 4096):
         pointer = supported(subject, _ALLOCATE, client=subject.client, size=size, alignment=alignment_wanted).ptr
@@ -679,12 +611,9 @@ def _allocate(subject: Subject, size: int) -> None:
         subject.call(_FREE, client=subject.client, ptr=pointer)
 
 
-@check(
-    "host_allocator.several",
-    calls=(_ALLOCATE, _FREE),
-    rule="Pieces of memory do not overlap, and are freed in any order.",
-)
+@check("host_allocator.several", calls=(_ALLOCATE, _FREE))
 def _host_allocator_several(subject: Subject) -> None:
+    """Pieces of memory do not overlap, and are freed in any order."""
     subject.require_extension("HostAllocator")
     pointers = [supported(subject, _ALLOCATE, client=subject.client, size=1000, alignment=64).ptr for _ in range(16)]
     for number, pointer in enumerate(pointers):
@@ -695,13 +624,9 @@ def _host_allocator_several(subject: Subject) -> None:
         subject.call(_FREE, client=subject.client, ptr=pointer)
 
 
-@check(
-    "host_memory_allocator.allocate",
-    calls=(_ALLOCATE_NEW,),
-    rule="The memory has the size of the argument, and is the caller's until the deleter is called.",
-    over=_SIZES,
-)
+@check("host_memory_allocator.allocate", calls=(_ALLOCATE_NEW,), over=_SIZES)
 def _allocate_with_deleter(subject: Subject, size: int) -> None:
+    """The memory has the size of the argument, and is the caller's until the deleter is called."""
     subject.require_extension("HostMemoryAllocator")
     result = supported(subject, _ALLOCATE_NEW, client=subject.client, size=size, numa_node=-1)
     subject.expect(result.ptr, "memory", "a null pointer")
@@ -710,12 +635,9 @@ def _allocate_with_deleter(subject: Subject, size: int) -> None:
     ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p)(result.deleter)(result.ptr, result.deleter_arg)
 
 
-@check(
-    "host_memory_allocator.several",
-    calls=(_ALLOCATE_NEW,),
-    rule="Pieces of memory do not overlap, and are freed in any order.",
-)
+@check("host_memory_allocator.several", calls=(_ALLOCATE_NEW,))
 def _several_with_deleters(subject: Subject) -> None:
+    """Pieces of memory do not overlap, and are freed in any order."""
     subject.require_extension("HostMemoryAllocator")
     results = [supported(subject, _ALLOCATE_NEW, client=subject.client, size=1000, numa_node=-1) for _ in range(16)]
     for number, result in enumerate(results):

@@ -100,12 +100,10 @@ def _bytes(size: int = 240) -> Array:
 
 
 @check(
-    "async_transfer.whole",
-    calls=_CALLS,
-    rule="A buffer that is filled by one transfer, the last one, has its value.",
-    over={"rank_0": (), "rank_1": (7,), "rank_3": (2, 3, 4), "large": (1 << 20,)},
+    "async_transfer.whole", calls=_CALLS, over={"rank_0": (), "rank_1": (7,), "rank_3": (2, 3, 4), "large": (1 << 20,)}
 )
 def _whole(subject: Subject, dims: tuple[int, ...]) -> None:
+    """A buffer that is filled by one transfer, the last one, has its value."""
     array = ramp(*dims)
     manager = make_manager(subject, (dims, 11))
     buffer = retrieve(subject, manager)
@@ -117,7 +115,6 @@ def _whole(subject: Subject, dims: tuple[int, ...]) -> None:
 @check(
     "async_transfer.pieces",
     calls=_CALLS,
-    rule="Transfers fill the bytes from offset on, in any order; the last one is the one that says so.",
     over={
         "in_order": (0, 1, 2, 3),
         "reversed": (3, 2, 1, 0),
@@ -125,6 +122,7 @@ def _whole(subject: Subject, dims: tuple[int, ...]) -> None:
     },
 )
 def _pieces(subject: Subject, order: tuple[int, ...]) -> None:
+    """Transfers fill the bytes from offset on, in any order; the last one is the one that says so."""
     array = _bytes()
     manager = make_manager(subject, ([240], 6))
     buffer = retrieve(subject, manager)
@@ -134,12 +132,9 @@ def _pieces(subject: Subject, order: tuple[int, ...]) -> None:
     end(subject, manager, buffer)
 
 
-@check(
-    "async_transfer.pieces_at_once",
-    calls=_CALLS,
-    rule="Transfers may be under way at once; the buffer is ready when all of them have completed.",
-)
+@check("async_transfer.pieces_at_once", calls=_CALLS)
 def _pieces_at_once(subject: Subject) -> None:
+    """Transfers may be under way at once; the buffer is ready when all of them have completed."""
     array = ramp(1 << 20, dtype=np.uint8)
     manager = make_manager(subject, ([1 << 20], 6))
     buffer = retrieve(subject, manager)
@@ -154,12 +149,9 @@ def _pieces_at_once(subject: Subject) -> None:
     end(subject, manager, buffer)
 
 
-@check(
-    "async_transfer.odd_pieces",
-    calls=_CALLS,
-    rule="offset and transfer_size are any numbers of bytes inside of the buffer, also none.",
-)
+@check("async_transfer.odd_pieces", calls=_CALLS)
 def _odd_pieces(subject: Subject) -> None:
+    """offset and transfer_size are any numbers of bytes inside of the buffer, also none."""
     array = _bytes()
     manager = make_manager(subject, ([240], 6))
     buffer = retrieve(subject, manager)
@@ -172,12 +164,9 @@ def _odd_pieces(subject: Subject) -> None:
     end(subject, manager, buffer)
 
 
-@check(
-    "async_transfer.waits_for_the_last",
-    calls=(*_CALLS, "PJRT_Buffer_ReadyEvent"),
-    rule="The buffer is not ready before a transfer with is_last_transfer.",
-)
+@check("async_transfer.waits_for_the_last", calls=(*_CALLS, "PJRT_Buffer_ReadyEvent"))
 def _waits_for_the_last(subject: Subject) -> None:
+    """The buffer is not ready before a transfer with is_last_transfer."""
     array = _bytes()
     manager = make_manager(subject, ([240], 6))
     buffer = retrieve(subject, manager)
@@ -195,12 +184,9 @@ def _waits_for_the_last(subject: Subject) -> None:
     end(subject, manager, buffer)
 
 
-@check(
-    "async_transfer.read_before_the_transfer",
-    calls=(*_CALLS, "PJRT_Buffer_ToHostBuffer"),
-    rule="A read of a buffer waits for its transfers.",
-)
+@check("async_transfer.read_before_the_transfer", calls=(*_CALLS, "PJRT_Buffer_ToHostBuffer"))
 def _read_before_the_transfer(subject: Subject) -> None:
+    """A read of a buffer waits for its transfers."""
     array, data = _bytes(), np.zeros(240, np.uint8)
     manager = make_manager(subject, ([240], 6))
     buffer = retrieve(subject, manager)
@@ -212,12 +198,9 @@ def _read_before_the_transfer(subject: Subject) -> None:
     end(subject, manager, buffer)
 
 
-@check(
-    "async_transfer.host_memory_changed_after_done",
-    calls=_CALLS,
-    rule="Once done_with_h2d_transfer is ready, the host memory is the caller's again.",
-)
+@check("async_transfer.host_memory_changed_after_done", calls=_CALLS)
 def _host_memory_changed_after_done(subject: Subject) -> None:
+    """Once done_with_h2d_transfer is ready, the host memory is the caller's again."""
     array = ramp(1 << 20, dtype=np.uint8)
     data = array.copy()
     manager = make_manager(subject, ([1 << 20], 6))
@@ -228,12 +211,9 @@ def _host_memory_changed_after_done(subject: Subject) -> None:
     end(subject, manager, buffer)
 
 
-@check(
-    "async_transfer.several_buffers",
-    calls=_CALLS,
-    rule="Each buffer of a manager has its own type, shape and transfers, in any order.",
-)
+@check("async_transfer.several_buffers", calls=_CALLS)
 def _several_buffers(subject: Subject) -> None:
+    """Each buffer of a manager has its own type, shape and transfers, in any order."""
     arrays = [ramp(7), ramp(2, 3, dtype=np.int32), ramp(5, dtype=np.uint8)]
     manager = make_manager(subject, ([7], 11), ([2, 3], 4), ([5], 6))
     buffers = {index: retrieve(subject, manager, index) for index in (2, 0, 1)}
@@ -243,12 +223,9 @@ def _several_buffers(subject: Subject) -> None:
     end(subject, manager, *buffers.values())
 
 
-@check(
-    "async_transfer.one_ready_before_the_others",
-    calls=(*_CALLS, "PJRT_Buffer_ReadyEvent"),
-    rule="A buffer becomes ready when its own transfers are done, whatever the others of its manager do.",
-)
+@check("async_transfer.one_ready_before_the_others", calls=(*_CALLS, "PJRT_Buffer_ReadyEvent"))
 def _one_ready_before_the_others(subject: Subject) -> None:
+    """A buffer becomes ready when its own transfers are done, whatever the others of its manager do."""
     manager = make_manager(subject, ([7], 11), ([7], 11))
     first, second = retrieve(subject, manager, 0), retrieve(subject, manager, 1)
     transfer(subject, manager, ramp(7), index=1)
@@ -261,12 +238,9 @@ def _one_ready_before_the_others(subject: Subject) -> None:
     end(subject, manager, first, second)
 
 
-@check(
-    "async_transfer.retrieved_after_the_transfer",
-    calls=_CALLS,
-    rule="A buffer may be retrieved before, during and after its transfers.",
-)
+@check("async_transfer.retrieved_after_the_transfer", calls=_CALLS)
 def _retrieved_after_the_transfer(subject: Subject) -> None:
+    """A buffer may be retrieved before, during and after its transfers."""
     array = _bytes()
     manager = make_manager(subject, ([240], 6))
     transfer(subject, manager, array[:120], last=False)
@@ -276,13 +250,9 @@ def _retrieved_after_the_transfer(subject: Subject) -> None:
     end(subject, manager, buffer)
 
 
-@check(
-    "async_transfer.buffer_outlives_the_manager",
-    calls=_CALLS,
-    rule="A buffer that was filled keeps its value when its manager is destroyed.",
-    over=("waited", "not_waited"),
-)
+@check("async_transfer.buffer_outlives_the_manager", calls=_CALLS, over=("waited", "not_waited"))
 def _buffer_outlives_the_manager(subject: Subject, kind: str) -> None:
+    """A buffer that was filled keeps its value when its manager is destroyed."""
     array = ramp(1 << 20, dtype=np.uint8)
     manager = make_manager(subject, ([1 << 20], 6))
     buffer = retrieve(subject, manager)
@@ -295,12 +265,9 @@ def _buffer_outlives_the_manager(subject: Subject, kind: str) -> None:
     subject.destroy_buffers(buffer)
 
 
-@check(
-    "async_transfer.in_each_memory",
-    calls=(*_CALLS, "PJRT_Buffer_Memory", f"{MANAGER}_Device"),
-    rule="The buffers are in the memory of the argument, and the manager's device is one of it.",
-)
+@check("async_transfer.in_each_memory", calls=(*_CALLS, "PJRT_Buffer_Memory", f"{MANAGER}_Device"))
 def _in_each_memory(subject: Subject) -> None:
+    """The buffers are in the memory of the argument, and the manager's device is one of it."""
     subject.require(*_CALLS)
     for device in subject.devices:
         for memory in memories_of(subject, device):
@@ -317,13 +284,9 @@ def _in_each_memory(subject: Subject) -> None:
             end(subject, manager, buffer)
 
 
-@check(
-    "async_transfer.layouts",
-    calls=_CALLS,
-    rule="device_layouts has a layout for each shape; the bytes of a transfer are in the buffer's layout.",
-    over=("row_major", "column_major"),
-)
+@check("async_transfer.layouts", calls=_CALLS, over=("row_major", "column_major"))
 def _layouts(subject: Subject, kind: str) -> None:
+    """device_layouts has a layout for each shape; the bytes of a transfer are in the buffer's layout."""
     array = ramp(3, 5)
     order = (1, 0) if kind == "row_major" else (0, 1)
     manager = make_manager(subject, ([3, 5], 11), device_layouts=[tiled(order)])
@@ -347,13 +310,9 @@ def set_error(subject: Subject, manager: int, index: int, code: StatusCode, mess
     subject.call(SET_ERROR, transfer_manager=manager, buffer_index=index, error_code=int(code), error_message=message)
 
 
-@check(
-    "transfer_manager.buffer_count",
-    calls=(CREATE, COUNT),
-    rule="A manager has as many buffers as there were shapes.",
-    over=(1, 2, 17),
-)
+@check("transfer_manager.buffer_count", calls=(CREATE, COUNT), over=(1, 2, 17))
 def _buffer_count(subject: Subject, number: int) -> None:
+    """A manager has as many buffers as there were shapes."""
     subject.require(COUNT)
     manager = make_manager(subject, *[([3], 11)] * number)
     found = subject.call(COUNT, transfer_manager=manager).buffer_count
@@ -361,12 +320,9 @@ def _buffer_count(subject: Subject, number: int) -> None:
     end(subject, manager)
 
 
-@check(
-    "transfer_manager.buffer_size",
-    calls=(CREATE, SIZE),
-    rule="The size of a buffer of a manager is the size of its storage on the device.",
-)
+@check("transfer_manager.buffer_size", calls=(CREATE, SIZE))
 def _buffer_size(subject: Subject) -> None:
+    """The size of a buffer of a manager is the size of its storage on the device."""
     subject.require(SIZE)
     manager = make_manager(subject, ([7], 11), ([2, 3], 12), ([], 6))
     for index, least in enumerate((28, 48, 1)):
@@ -379,8 +335,9 @@ def _buffer_size(subject: Subject) -> None:
     end(subject, manager)
 
 
-@check("transfer_manager.device", calls=(CREATE, DEVICE), rule="The device of a manager is that of its buffers.")
+@check("transfer_manager.device", calls=(CREATE, DEVICE))
 def _device(subject: Subject) -> None:
+    """The device of a manager is that of its buffers."""
     subject.require(DEVICE)
     manager = make_manager(subject, ([7], 11))
     found = subject.call(DEVICE, transfer_manager=manager).device_out
@@ -391,9 +348,9 @@ def _device(subject: Subject) -> None:
 @check(
     "transfer_manager.properties_of_a_buffer",
     calls=(CREATE, RETRIEVE, "PJRT_Buffer_Dimensions", "PJRT_Buffer_ElementType"),
-    rule="A buffer has its type and its dimensions before there is any data.",
 )
 def _properties_of_a_buffer(subject: Subject) -> None:
+    """A buffer has its type and its dimensions before there is any data."""
     manager = make_manager(subject, ([2, 3], 12))
     buffer = retrieve(subject, manager)
     subject.expect(subject.shape(buffer) == (2, 3), "the dimensions (2, 3)", str(subject.shape(buffer)))
@@ -402,8 +359,9 @@ def _properties_of_a_buffer(subject: Subject) -> None:
     end(subject, manager, buffer)
 
 
-@check("transfer_manager.destroy_null", calls=(DESTROY,), rule="A null pointer is destroyed without an error.")
+@check("transfer_manager.destroy_null", calls=(DESTROY,))
 def _destroy_null(subject: Subject) -> None:
+    """A null pointer is destroyed without an error."""
     subject.require(DESTROY)
     subject.call(DESTROY, transfer_manager=0)
 
@@ -411,10 +369,10 @@ def _destroy_null(subject: Subject) -> None:
 @check(
     "transfer_manager.destroyed_unused",
     calls=(CREATE, DESTROY),
-    rule="A manager may be destroyed before its buffers are retrieved or filled.",
     over=("nothing_retrieved", "one_of_two_retrieved", "partly_filled"),
 )
 def _destroyed_unused(subject: Subject, kind: str) -> None:
+    """A manager may be destroyed before its buffers are retrieved or filled."""
     manager = make_manager(subject, ([240], 6), ([240], 6))
     buffers = [retrieve(subject, manager, 0)] if kind == "one_of_two_retrieved" else []
     if kind == "partly_filled":
@@ -426,10 +384,10 @@ def _destroyed_unused(subject: Subject, kind: str) -> None:
 @check(
     "transfer_manager.destroyed_before_the_data",
     calls=(CREATE, RETRIEVE, DESTROY, "PJRT_Buffer_ReadyEvent"),
-    rule="A buffer whose data can never come does not stay pending: it has an error when its manager is destroyed.",
     over=("no_data", "half_of_the_data"),
 )
 def _destroyed_before_the_data(subject: Subject, kind: str) -> None:
+    """A buffer whose data can never come does not stay pending: it has an error when its manager is destroyed."""
     manager = make_manager(subject, ([240], 6))
     buffer = retrieve(subject, manager)
     if kind == "half_of_the_data":
@@ -443,7 +401,6 @@ def _destroyed_before_the_data(subject: Subject, kind: str) -> None:
 @check(
     "transfer_manager.set_error",
     calls=(CREATE, SET_ERROR, RETRIEVE),
-    rule="The buffer has the code and the message of PJRT_AsyncHostToDeviceTransferManager_SetBufferError.",
     over=tuple(
         f"{code}-{time}"
         for code in ("CANCELLED", "INTERNAL", "UNAVAILABLE")
@@ -451,6 +408,7 @@ def _destroyed_before_the_data(subject: Subject, kind: str) -> None:
     ),
 )
 def _error_of_buffer(subject: Subject, case: str) -> None:
+    """The buffer has the code and the message of PJRT_AsyncHostToDeviceTransferManager_SetBufferError."""
     code, time = case.split("-")
     manager = make_manager(subject, ([240], 6))
     buffer = retrieve(subject, manager) if time == "retrieved_before" else 0
@@ -461,12 +419,9 @@ def _error_of_buffer(subject: Subject, case: str) -> None:
     end(subject, manager, buffer)
 
 
-@check(
-    "transfer_manager.set_error_of_one",
-    calls=(CREATE, SET_ERROR, RETRIEVE, TRANSFER),
-    rule="The error of one buffer does not reach the other buffers of its manager.",
-)
+@check("transfer_manager.set_error_of_one", calls=(CREATE, SET_ERROR, RETRIEVE, TRANSFER))
 def _set_error_of_one(subject: Subject) -> None:
+    """The error of one buffer does not reach the other buffers of its manager."""
     manager = make_manager(subject, ([7], 11), ([7], 11))
     first, second = retrieve(subject, manager, 0), retrieve(subject, manager, 1)
     set_error(subject, manager, 0, StatusCode.ABORTED)
@@ -476,12 +431,9 @@ def _set_error_of_one(subject: Subject) -> None:
     end(subject, manager, first, second)
 
 
-@check(
-    "transfer_manager.set_error_during_a_read",
-    calls=(CREATE, SET_ERROR, "PJRT_Buffer_ToHostBuffer"),
-    rule="A read that waits for the data ends with the error of the buffer.",
-)
+@check("transfer_manager.set_error_during_a_read", calls=(CREATE, SET_ERROR, "PJRT_Buffer_ToHostBuffer"))
 def _set_error_during_a_read(subject: Subject) -> None:
+    """A read that waits for the data ends with the error of the buffer."""
     manager = make_manager(subject, ([7], 11))
     buffer = retrieve(subject, manager)
     read = subject.call("PJRT_Buffer_ToHostBuffer", src=buffer, dst=np.zeros(7, np.float32))
@@ -490,12 +442,9 @@ def _set_error_during_a_read(subject: Subject) -> None:
     end(subject, manager, buffer)
 
 
-@check(
-    "transfer_manager.set_error_and_copy",
-    calls=(CREATE, SET_ERROR, "PJRT_Buffer_CopyToDevice"),
-    rule="A copy of a buffer with an error has this error.",
-)
+@check("transfer_manager.set_error_and_copy", calls=(CREATE, SET_ERROR, "PJRT_Buffer_CopyToDevice"))
 def _set_error_and_copy(subject: Subject) -> None:
+    """A copy of a buffer with an error has this error."""
     target = other_device(subject)
     manager = make_manager(subject, ([7], 11))
     buffer = retrieve(subject, manager)
@@ -505,12 +454,9 @@ def _set_error_and_copy(subject: Subject) -> None:
     end(subject, manager, buffer)
 
 
-@check(
-    "transfer_manager.transfer_after_error",
-    calls=(CREATE, SET_ERROR, TRANSFER),
-    rule="A transfer to a buffer with an error harms nothing, and the error stays.",
-)
+@check("transfer_manager.transfer_after_error", calls=(CREATE, SET_ERROR, TRANSFER))
 def _transfer_after_error(subject: Subject) -> None:
+    """A transfer to a buffer with an error harms nothing, and the error stays."""
     manager = make_manager(subject, ([240], 6))
     buffer = retrieve(subject, manager)
     set_error(subject, manager, 0, StatusCode.ABORTED)
@@ -520,12 +466,9 @@ def _transfer_after_error(subject: Subject) -> None:
     end(subject, manager, buffer)
 
 
-@check(
-    "transfer_manager.error_after_some_data",
-    calls=(CREATE, SET_ERROR, TRANSFER),
-    rule="A buffer may get its error when a part of its data was transferred.",
-)
+@check("transfer_manager.error_after_some_data", calls=(CREATE, SET_ERROR, TRANSFER))
 def _error_after_some_data(subject: Subject) -> None:
+    """A buffer may get its error when a part of its data was transferred."""
     manager = make_manager(subject, ([240], 6))
     buffer = retrieve(subject, manager)
     transfer(subject, manager, ramp(100, dtype=np.uint8), last=False)
@@ -534,12 +477,9 @@ def _error_after_some_data(subject: Subject) -> None:
     end(subject, manager, buffer)
 
 
-@check(
-    "transfer_manager.transfer_after_the_last",
-    calls=(CREATE, TRANSFER),
-    rule="After the last transfer there is none: a further one is an error, and the value stays.",
-)
+@check("transfer_manager.transfer_after_the_last", calls=(CREATE, TRANSFER))
 def _transfer_after_the_last(subject: Subject) -> None:
+    """After the last transfer there is none: a further one is an error, and the value stays."""
     array = ramp(240, dtype=np.uint8)
     manager = make_manager(subject, ([240], 6))
     buffer = retrieve(subject, manager)
@@ -551,12 +491,9 @@ def _transfer_after_the_last(subject: Subject) -> None:
     end(subject, manager, buffer)
 
 
-@check(
-    "transfer_manager.retrieved_twice",
-    calls=(CREATE, RETRIEVE),
-    rule="A buffer belongs to the one who retrieved it; it is not given away a second time.",
-)
+@check("transfer_manager.retrieved_twice", calls=(CREATE, RETRIEVE))
 def _retrieved_twice(subject: Subject) -> None:
+    """A buffer belongs to the one who retrieved it; it is not given away a second time."""
     manager = make_manager(subject, ([240], 6))
     buffer = retrieve(subject, manager)
     again = subject.attempt(RETRIEVE, transfer_manager=manager, buffer_index=0)
@@ -575,10 +512,10 @@ _INDEXED = {"TransferData": TRANSFER, "RetrieveBuffer": RETRIEVE, "BufferSize": 
 @check(
     "transfer_manager.wrong_index",
     calls=tuple(_INDEXED.values()),
-    rule="An index that no buffer of the manager has is an error.",
     over=tuple(f"{name} {index}" for name in _INDEXED for index in (-1, 2, 1 << 30)),
 )
 def _transfer_manager_wrong_index(subject: Subject, case: str) -> None:
+    """An index that no buffer of the manager has is an error."""
     short, number = case.split(" ")
     name = _INDEXED[short]
     subject.require(name)
@@ -598,7 +535,6 @@ def _transfer_manager_wrong_index(subject: Subject, case: str) -> None:
 @check(
     "transfer_manager.outside",
     calls=(TRANSFER,),
-    rule="Bytes that the buffer does not have are an error, of the call or of its event; no other memory is written.",
     over={
         "one_byte_beyond": (0, 241),
         "offset_at_the_end": (240, 1),
@@ -610,6 +546,7 @@ def _transfer_manager_wrong_index(subject: Subject, case: str) -> None:
     },
 )
 def _outside(subject: Subject, case: tuple[int, int]) -> None:
+    """Bytes that the buffer does not have are an error, of the call or of its event; no other memory is written."""
     offset, size = case
     manager = make_manager(subject, ([240], 6))
     buffer = retrieve(subject, manager)
@@ -622,13 +559,9 @@ def _outside(subject: Subject, case: tuple[int, int]) -> None:
     end(subject, manager, buffer)
 
 
-@check(
-    "transfer_manager.metadata",
-    calls=(CREATE, ADD_METADATA),
-    rule="Metadata are named values that accompany the transfers; they do not change the data.",
-    over=("one", "several", "none", "twice"),
-)
+@check("transfer_manager.metadata", calls=(CREATE, ADD_METADATA), over=("one", "several", "none", "twice"))
 def _metadata(subject: Subject, kind: str) -> None:
+    """Metadata are named values that accompany the transfers; they do not change the data."""
     subject.require(ADD_METADATA)
     manager = make_manager(subject, ([7], 11))
     values = {"one": 1, "several": 5, "none": 0, "twice": 1}[kind]
@@ -660,7 +593,6 @@ def _fields(manager: int, array: Array, index: int = 0) -> dict[str, Any]:
 @check(
     "transfer_literal.value",
     calls=_LITERAL_CALLS,
-    rule="The buffer has the value of the literal, and is ready when it is transferred.",
     over={
         "rank_0": ramp(),
         "rank_1": ramp(7),
@@ -674,6 +606,7 @@ def _fields(manager: int, array: Array, index: int = 0) -> dict[str, Any]:
     },
 )
 def _value(subject: Subject, array: Array) -> None:
+    """The buffer has the value of the literal, and is ready when it is transferred."""
     subject.require(LITERAL)
     manager = make_manager(subject, (array.shape, int(ElementType.of(array.dtype))))
     buffer = retrieve(subject, manager)
@@ -683,13 +616,9 @@ def _value(subject: Subject, array: Array) -> None:
     end(subject, manager, buffer)
 
 
-@check(
-    "transfer_literal.layout",
-    calls=_LITERAL_CALLS,
-    rule="shape_layout is the order of the elements in the memory of the literal.",
-    over={"row_major": (1, 0), "column_major": (0, 1)},
-)
+@check("transfer_literal.layout", calls=_LITERAL_CALLS, over={"row_major": (1, 0), "column_major": (0, 1)})
 def _layout(subject: Subject, order: tuple[int, int]) -> None:
+    """shape_layout is the order of the elements in the memory of the literal."""
     subject.require(LITERAL)
     array = ramp(3, 5)
     data = array if order == (1, 0) else np.ascontiguousarray(array.T)
@@ -702,12 +631,9 @@ def _layout(subject: Subject, order: tuple[int, int]) -> None:
     end(subject, manager, buffer)
 
 
-@check(
-    "transfer_literal.several",
-    calls=_LITERAL_CALLS,
-    rule="Each buffer of a manager takes a literal of its own.",
-)
+@check("transfer_literal.several", calls=_LITERAL_CALLS)
 def _several(subject: Subject) -> None:
+    """Each buffer of a manager takes a literal of its own."""
     subject.require(LITERAL)
     arrays = [ramp(4) + number for number in range(4)]
     manager = make_manager(subject, *[([4], 11)] * 4)
@@ -720,12 +646,9 @@ def _several(subject: Subject) -> None:
     end(subject, manager, *buffers)
 
 
-@check(
-    "transfer_literal.memory_changed_after_done",
-    calls=_LITERAL_CALLS,
-    rule="Once done_with_h2d_transfer is ready, the memory of the literal is the caller's again.",
-)
+@check("transfer_literal.memory_changed_after_done", calls=_LITERAL_CALLS)
 def _memory_changed_after_done(subject: Subject) -> None:
+    """Once done_with_h2d_transfer is ready, the memory of the literal is the caller's again."""
     subject.require(LITERAL)
     array = ramp(1 << 18)
     data = array.copy()
@@ -738,13 +661,9 @@ def _memory_changed_after_done(subject: Subject) -> None:
     end(subject, manager, buffer)
 
 
-@check(
-    "transfer_literal.wrong_shape",
-    calls=_LITERAL_CALLS,
-    rule="A literal that is larger than the buffer is an error.",
-    over=("more_elements", "wider_type"),
-)
+@check("transfer_literal.wrong_shape", calls=_LITERAL_CALLS, over=("more_elements", "wider_type"))
 def _wrong_shape(subject: Subject, kind: str) -> None:
+    """A literal that is larger than the buffer is an error."""
     subject.require(LITERAL)
     array = ramp(8) if kind == "more_elements" else ramp(7, dtype=np.float64)
     manager = make_manager(subject, ([7], 11))
@@ -753,13 +672,9 @@ def _wrong_shape(subject: Subject, kind: str) -> None:
     end(subject, manager)
 
 
-@check(
-    "transfer_literal.wrong_index",
-    calls=_LITERAL_CALLS,
-    rule="An index that no buffer of the manager has is an error.",
-    over=(-1, 1),
-)
+@check("transfer_literal.wrong_index", calls=_LITERAL_CALLS, over=(-1, 1))
 def _transfer_literal_wrong_index(subject: Subject, index: int) -> None:
+    """An index that no buffer of the manager has is an error."""
     subject.require(LITERAL)
     manager = make_manager(subject, ([7], 11))
     error = outcome(subject, LITERAL, "done_with_h2d_transfer", **_fields(manager, ramp(7), index))
@@ -767,12 +682,9 @@ def _transfer_literal_wrong_index(subject: Subject, index: int) -> None:
     end(subject, manager)
 
 
-@check(
-    "transfer_literal.after_error",
-    calls=_LITERAL_CALLS,
-    rule="A literal for a buffer with an error harms nothing.",
-)
+@check("transfer_literal.after_error", calls=_LITERAL_CALLS)
 def _after_error(subject: Subject) -> None:
+    """A literal for a buffer with an error harms nothing."""
     subject.require(LITERAL)
     manager = make_manager(subject, ([7], 11))
     buffer = retrieve(subject, manager)
