@@ -134,7 +134,6 @@ def _user_data_twice(subject: Subject) -> None:
     data = {"type_id": number, "data": 8}
     subject.call(_ADD_DATA, context=context, user_data=data)
     subject.attempt(_ADD_DATA, context=context, user_data=data)
-    subject.call("PJRT_ExecuteContext_Destroy", context=context)
 
 
 @check("ffi.handler.is_called", calls=(_REGISTER_HANDLER, "PJRT_Client_Compile", "PJRT_LoadedExecutable_Execute"))

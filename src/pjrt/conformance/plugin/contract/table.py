@@ -338,7 +338,6 @@ def _code(subject: Subject) -> None:
     error = make_error(subject)
     code = subject.call(_CODE, error=error).code
     subject.expect(code in _CODES, "a code from 1 to 16", code)
-    subject.call(_DESTROY, error=error)
 
 
 @check("error.message.text", calls=(_MESSAGE,))
@@ -351,7 +350,6 @@ def _message(subject: Subject) -> None:
     text = result.message.decode("utf-8", "replace")
     subject.expect(text.encode() == result.message, "a message in UTF-8", repr(result.message))
     subject.expect(b"\0" not in result.message, "a size without the zero byte behind it", repr(result.message))
-    subject.call(_DESTROY, error=error)
 
 
 @check("error.lives_until_destroyed", calls=_FUNCTIONS)
@@ -451,7 +449,6 @@ def _payloads(subject: Subject) -> None:
     subject.call(_PAYLOADS, error=error, visitor=visit, user_arg=0)
     subject.expect(len(set(first)) == len(first), "each key once", first)
     subject.expect(sorted(keys[len(first) :]) == sorted(first), "the same payloads each time", keys)
-    subject.call(_DESTROY, error=error)
 
 
 @check("error.for_each_payload.user_arg", calls=(_PAYLOADS, "PJRT_Client_CreateErrorBuffer", "PJRT_Event_Await"))
@@ -487,6 +484,3 @@ def _payloads_of_a_buffer(subject: Subject) -> None:
         subject.expect(user_arg == 4711, "the user_arg 4711", user_arg)
         subject.expect(value, "a value", repr(value))
     subject.advise(payloads, "the payload 'the key' of the error buffer", "none")
-    subject.call(_DESTROY, error=error)
-    subject.call("PJRT_Event_Destroy", event=event)
-    subject.destroy_buffers(buffer)

@@ -364,8 +364,7 @@ FLOATS = np.arange(41, 45, dtype=np.float32)
 )
 def _buffer_transfer(subject: Subject) -> None:
     """A transfer from memory that stays unchanged until it ends is done when its event is."""
-    buffer = subject.buffer(FLOATS, host_buffer_semantics="ImmutableUntilTransferCompletes")
-    subject.destroy_buffers(buffer)
+    subject.buffer(FLOATS, host_buffer_semantics="ImmutableUntilTransferCompletes")
 
 
 @check("official.buffer_is_deleted", calls=("PJRT_Buffer_IsDeleted", "PJRT_Buffer_Delete"))

@@ -63,7 +63,6 @@ def _view(subject: Subject) -> None:
         device=device,
     ).buffer
     subject.expect_contents(view, FLOATS)
-    subject.destroy_buffers(view, buffer)
 
 
 @check("official.gpu.copy_raw_to_host", calls=(_RAW_COPY,))
@@ -201,7 +200,6 @@ def _explicit_topology(subject: Subject, gpu: str) -> None:
         for each in descriptions
     }
     subject.expect(len(processes) == 32, "32 processes", len(processes))
-    subject.call("PJRT_TopologyDescription_Destroy", topology=result.topology)
 
 
 @check(
@@ -315,8 +313,6 @@ def _set_buffer_error(subject: Subject) -> None:
     assert error is not None
     subject.expect_code(error, "INTERNAL", "PJRT_Buffer_ToHostBuffer")
     subject.expect("test error" in error.message, "a message with 'test error'", repr(error.message))
-    subject.destroy_buffers(buffer)
-    subject.call(f"{_MANAGER}Destroy", transfer_manager=manager)
 
 
 @check(
@@ -343,8 +339,6 @@ def _transfer_raw_data(subject: Subject) -> None:
     subject.await_event(result.done_with_h2d_transfer)
     subject.await_event(event)
     subject.expect_contents(buffer, data)
-    subject.destroy_buffers(buffer)
-    subject.call(f"{_MANAGER}Destroy", transfer_manager=manager)
 
 
 # Clients that share a key-value store.

@@ -72,7 +72,6 @@ def _shape(subject: Subject, name: str) -> None:
     expect_value(subject, result.buffer, array)
     subject.await_event(result.done_with_host_buffer)
     _expect_dims(subject, result.buffer, SHAPES[name])
-    subject.destroy_buffers(result.buffer)
 
 
 @check("buffer_from_host.empty", calls=_ROUND_TRIP, over=tuple(EMPTY))
@@ -89,7 +88,6 @@ def _empty(subject: Subject, name: str) -> None:
     error = outcome(subject, "PJRT_Buffer_ToHostBuffer", src=result.buffer, dst=address(around), dst_size=8)
     subject.expect(error is None, "a read without an error", error)
     subject.expect(bool((around == 0xAB).all()), "no byte to be written", list(around))
-    subject.destroy_buffers(result.buffer)
 
 
 @check("buffer_from_host.empty_null_data", calls=_ROUND_TRIP, over=tuple(SEMANTICS))
@@ -149,7 +147,6 @@ def _element_type_strided(subject: Subject, name: str) -> None:
     )
     subject.await_event(result.done_with_host_buffer)
     _expect(subject, kind, result.buffer, dense.reshape(-1))
-    subject.destroy_buffers(result.buffer)
 
 
 @check("buffer.element_type", calls=("PJRT_Buffer_ElementType",), over=ELEMENT_TYPES)
@@ -161,7 +158,6 @@ def _reported_element_type(subject: Subject, name: str) -> None:
     subject.await_event(result.done_with_host_buffer)
     number = subject.call("PJRT_Buffer_ElementType", buffer=result.buffer).type
     subject.expect(number == int(kind), f"{int(kind)} ({kind.name})", number)
-    subject.destroy_buffers(result.buffer)
 
 
 @check("buffer_from_host.special_floats", calls=_ROUND_TRIP, over=("f16", "bf16", "f32", "f64", "c64", "c128"))
@@ -179,7 +175,6 @@ def _special_floats(subject: Subject, name: str) -> None:
     result = supported(subject, "PJRT_Client_BufferFromHostBuffer", **_fields(subject, kind, host, [count]))
     subject.await_event(result.done_with_host_buffer)
     _expect(subject, kind, result.buffer, host)
-    subject.destroy_buffers(result.buffer)
 
 
 def _round_trip(subject: Subject, kind: ElementType, dims: tuple[int, ...], count: int) -> None:
@@ -269,7 +264,6 @@ def _read(subject: Subject, dims: list[int]) -> None:
     size = read_size(subject, buffer)
     subject.expect(size == expected, f"{expected} bytes", f"{size}")
     read_bytes(subject, buffer)
-    subject.destroy_buffers(buffer)
 
 
 @check(
@@ -286,7 +280,6 @@ def _properties(subject: Subject, name: str) -> None:
     subject.expect(found == number, f"the type {number}", f"{found}")
     deleted = subject.call("PJRT_Buffer_IsDeleted", buffer=buffer).is_deleted
     subject.expect(not deleted, "a buffer that is not deleted", "that it is")
-    subject.destroy_buffers(buffer)
 
 
 @check("uninitialized_buffer.in_each_memory", calls=(*_CALLS, "PJRT_Buffer_Memory"))
@@ -325,7 +318,6 @@ def _own_memory(subject: Subject) -> None:
     subject.destroy_buffers(*empty)
     for number, each in enumerate(values):
         subject.expect_contents(each, ramp(100) + number)
-    subject.destroy_buffers(*values)
 
 
 @check("uninitialized_buffer.released", calls=(*_CALLS, "PJRT_Buffer_Delete", "PJRT_Buffer_Destroy"))
@@ -396,7 +388,6 @@ def _wrong_argument(subject: Subject, kind: str) -> None:
     result = from_host(subject, array)
     expect_value(subject, result.buffer, array)
     subject.await_event(result.done_with_host_buffer)
-    subject.destroy_buffers(result.buffer)
 
 
 @check(
@@ -419,7 +410,6 @@ def _buffer_from_host_too_large(subject: Subject, semantics: str) -> None:
     result = from_host(subject, array)
     expect_value(subject, result.buffer, array)
     subject.await_event(result.done_with_host_buffer)
-    subject.destroy_buffers(result.buffer)
 
 
 _SHAPES: dict[str, dict[str, Any]] = {
@@ -500,4 +490,3 @@ def _dims_copied(subject: Subject) -> None:
     found = subject.call("PJRT_Buffer_Dimensions", buffer=result.buffer).dims
     subject.expect(list(found) == [3, 4], "[3, 4]", found)
     subject.await_event(result.done_with_host_buffer)
-    subject.destroy_buffers(result.buffer)

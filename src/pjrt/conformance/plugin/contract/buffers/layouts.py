@@ -71,7 +71,6 @@ def _buffer_from_host_strides(subject: Subject, name: str) -> None:
     result = from_host(subject, array, byte_strides=list(array.strides))
     expect_value(subject, result.buffer, array)
     subject.await_event(result.done_with_host_buffer)
-    subject.destroy_buffers(result.buffer)
 
 
 @check("buffer_from_host.strides_and_semantics", calls=_FROM_HOST, over=tuple(SEMANTICS))
@@ -92,7 +91,6 @@ def _dense_strides(subject: Subject) -> None:
     result = from_host(subject, array, byte_strides=list(array.strides))
     expect_value(subject, result.buffer, array)
     subject.await_event(result.done_with_host_buffer)
-    subject.destroy_buffers(result.buffer)
 
 
 @check("buffer_from_host.empty_strides", calls=_FROM_HOST)
@@ -102,7 +100,6 @@ def _empty_strides(subject: Subject) -> None:
     result = from_host(subject, array, byte_strides=[], num_byte_strides=0)
     expect_value(subject, result.buffer, array)
     subject.await_event(result.done_with_host_buffer)
-    subject.destroy_buffers(result.buffer)
 
 
 @check("buffer_from_host.strides_of_single_elements", calls=_FROM_HOST)
@@ -112,7 +109,6 @@ def _strides_of_single_elements(subject: Subject) -> None:
     result = from_host(subject, array, byte_strides=[12345, 4, -777])
     expect_value(subject, result.buffer, array)
     subject.await_event(result.done_with_host_buffer)
-    subject.destroy_buffers(result.buffer)
 
 
 @check("buffer_from_host.strides_of_a_scalar", calls=_FROM_HOST)
@@ -122,7 +118,6 @@ def _strides_of_a_scalar(subject: Subject) -> None:
     result = from_host(subject, array, byte_strides=[], num_byte_strides=0)
     expect_value(subject, result.buffer, array.reshape(1))
     subject.await_event(result.done_with_host_buffer)
-    subject.destroy_buffers(result.buffer)
 
 
 @check("buffer_from_host.wrong_number_of_strides", calls=_FROM_HOST, over=("too_few", "too_many"))
@@ -158,7 +153,6 @@ def _host_layout(subject: Subject, name: str) -> None:
     data = _read(subject, buffer, tiled(order))
     expected = array.transpose(tuple(reversed(order))).reshape(-1).copy()
     expect_bytes(subject, data, expected.view(np.uint8))
-    subject.destroy_buffers(buffer)
 
 
 @check("to_host.host_layout_of_each_size", calls=_READ, over=("u8", "u16", "u32", "u64", "c128"))
@@ -169,7 +163,6 @@ def _host_layout_of_each_size(subject: Subject, name: str) -> None:
     buffer = subject.buffer(array)
     data = _read(subject, buffer, tiled((0, 1)))
     expect_bytes(subject, data, np.asfortranarray(array).T.reshape(-1).view(np.uint8))
-    subject.destroy_buffers(buffer)
 
 
 @check("to_host.strided_host_layout", calls=_READ, over=("row_major", "column_major", "padded"))
@@ -195,7 +188,6 @@ def _strided_host_layout(subject: Subject, kind: str) -> None:
         expect_bytes(subject, memory[span:], expected[span:])
     else:
         expect_bytes(subject, memory, expected)
-    subject.destroy_buffers(buffer)
 
 
 @check("to_host.strided_too_small", calls=_READ)
@@ -207,7 +199,6 @@ def _strided_too_small(subject: Subject) -> None:
     _raise_if_refused(subject.attempt("PJRT_Buffer_ToHostBuffer", **{**fields, "dst": 0}))
     subject.fails("PJRT_Buffer_ToHostBuffer", MISUSE, **fields, dst_size=60)
     subject.expect(bool((memory == 0xAB).all()), "no byte to be written", "changed bytes")
-    subject.destroy_buffers(buffer)
 
 
 @check("to_host.host_layout_used_during_the_call", calls=_READ)
@@ -227,7 +218,6 @@ def _host_layout_used_during_the_call(subject: Subject) -> None:
     error = subject.event_error(result.event)
     subject.expect(error is None, "a read without an error", error)
     expect_bytes(subject, data, array.T.copy().reshape(-1).view(np.uint8))
-    subject.destroy_buffers(buffer)
 
 
 _WRONG_LAYOUTS: dict[str, raw.Struct] = {
@@ -248,7 +238,6 @@ def _wrong_host_layout(subject: Subject, kind: str) -> None:
     data = np.zeros(1024, np.uint8)
     fields: dict[str, Any] = {"src": buffer, "dst": address(data), "dst_size": data.nbytes}
     subject.fails("PJRT_Buffer_ToHostBuffer", MISUSE, host_layout=_WRONG_LAYOUTS[kind], **fields)
-    subject.destroy_buffers(buffer)
 
 
 def _read(subject: Subject, buffer: int, layout: raw.Struct) -> Array:
@@ -297,7 +286,6 @@ def _device_layout(subject: Subject, name: str) -> None:
     result = supported_from_host(subject, array, device_layout=tiled(order))
     subject.await_event(result.done_with_host_buffer)
     _expect_row_major(subject, result.buffer, array)
-    subject.destroy_buffers(result.buffer)
 
 
 @check("buffer.memory_layout", calls=_LAYOUT, over=tuple(DEVICE_ORDERS))
@@ -315,7 +303,6 @@ def _memory_layout(subject: Subject, name: str) -> None:
     else:
         expected = _strides(dims, order)
         subject.expect(tuple(layout["byte_strides"] or ()) == expected, str(expected), layout["byte_strides"])
-    subject.destroy_buffers(result.buffer)
 
 
 @check("buffer.default_memory_layout", calls=_LAYOUT, over=("rank_0", "rank_1", "row_major", "rank_3_row_major"))
@@ -332,7 +319,6 @@ def _default_memory_layout(subject: Subject, name: str) -> None:
     else:
         expected = _strides(dims, order)
         subject.expect(tuple(layout["byte_strides"] or ()) == expected, str(expected), layout["byte_strides"])
-    subject.destroy_buffers(result.buffer)
 
 
 @check(
@@ -348,7 +334,6 @@ def _read_in_device_layout(subject: Subject, name: str) -> None:
     subject.await_event(result.done_with_host_buffer)
     expected = array.transpose(tuple(reversed(order))).reshape(-1).copy()
     expect_bytes(subject, read_bytes(subject, result.buffer), expected.view(np.uint8))
-    subject.destroy_buffers(result.buffer)
 
 
 @check("buffer_from_host.strided_device_layout", calls=_FROM_HOST, over=("row_major", "column_major", "rank_3_mixed"))
@@ -359,7 +344,6 @@ def _strided_device_layout(subject: Subject, name: str) -> None:
     result = supported_from_host(subject, array, device_layout=strided(_strides(dims, order)))
     subject.await_event(result.done_with_host_buffer)
     _expect_row_major(subject, result.buffer, array)
-    subject.destroy_buffers(result.buffer)
 
 
 @check("buffer_from_host.tiled_device_layout", calls=_FROM_HOST, over=("one_tile", "two_tiles"))
@@ -370,7 +354,6 @@ def _tiled_device_layout(subject: Subject, kind: str) -> None:
     result = supported_from_host(subject, array, device_layout=tiled((1, 0), tiles))
     subject.await_event(result.done_with_host_buffer)
     _expect_row_major(subject, result.buffer, array)
-    subject.destroy_buffers(result.buffer)
 
 
 @check("buffer_from_host.layout_and_semantics", calls=_FROM_HOST, over=tuple(SEMANTICS))
@@ -391,7 +374,6 @@ def _layout_and_strides(subject: Subject, kind: str) -> None:
     result = supported_from_host(subject, array, byte_strides=list(array.strides), device_layout=tiled(order))
     subject.await_event(result.done_with_host_buffer)
     _expect_row_major(subject, result.buffer, array)
-    subject.destroy_buffers(result.buffer)
 
 
 def _strides(dims: tuple[int, ...], order: tuple[int, ...]) -> tuple[int, ...]:
@@ -476,7 +458,6 @@ def _default_of_topology(subject: Subject) -> None:
     layout = supported(subject, OF_TOPOLOGY, topology_description=topology, type=11, dims=[3, 5]).layout
     text = layout_text(subject, layout)
     subject.expect(text == expected, expected, text)
-    subject.call(DESTROY_LAYOUT, layout=layout)
 
 
 @check(
@@ -492,8 +473,6 @@ def _of_buffer(subject: Subject, dims: tuple[int, ...]) -> None:
     text = layout_text(subject, layout)
     expected = list(range(len(dims)))[::-1]
     subject.expect(_order(text) == expected, f"the order {expected}", text)
-    subject.call(DESTROY_LAYOUT, layout=layout)
-    subject.destroy_buffers(buffer)
 
 
 @check(
@@ -511,8 +490,6 @@ def _of_buffer_with_a_layout(subject: Subject, case: tuple[tuple[int, ...], tupl
     layout = supported(subject, OF_BUFFER, buffer=result.buffer).layout
     text = layout_text(subject, layout)
     subject.expect(_order(text) == list(order), f"the order {list(order)}", text)
-    subject.call(DESTROY_LAYOUT, layout=layout)
-    subject.destroy_buffers(result.buffer)
 
 
 @check("layouts.outlives_its_buffer", calls=(OF_BUFFER, *_CALLS, "PJRT_Buffer_Destroy"))

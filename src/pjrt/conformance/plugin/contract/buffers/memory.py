@@ -61,7 +61,6 @@ def _count(subject: Subject) -> None:
     subject.call(INCREASE, buffer=buffer)
     subject.call(DECREASE, buffer=buffer)
     expect_value(subject, buffer, ramp(4))
-    subject.destroy_buffers(buffer)
 
 
 @check("external_reference.below_zero", calls=_COUNTS, over=("never_increased", "taken_back", "twice_taken_back"))
@@ -75,7 +74,6 @@ def _below_zero(subject: Subject, kind: str) -> None:
         subject.call(DECREASE, buffer=buffer)
     subject.fails(DECREASE, MISUSE, buffer=buffer)
     expect_value(subject, buffer, ramp(4))
-    subject.destroy_buffers(buffer)
 
 
 @check("external_reference.of_each_buffer", calls=_COUNTS)
@@ -86,7 +84,6 @@ def _of_each_buffer(subject: Subject) -> None:
     subject.call(INCREASE, buffer=first)
     subject.fails(DECREASE, MISUSE, buffer=second)
     subject.call(DECREASE, buffer=first)
-    subject.destroy_buffers(first, second)
 
 
 @check("external_reference.pointer", calls=(POINTER, *_COUNTS))
@@ -99,7 +96,6 @@ def _pointer_stays(subject: Subject) -> None:
     again = subject.call(POINTER, buffer=buffer).device_memory_ptr
     subject.expect(again == pointer, hex(pointer), str(again))
     subject.call(DECREASE, buffer=buffer)
-    subject.destroy_buffers(buffer)
 
 
 @check("external_reference.pointers_differ", calls=(POINTER, *_COUNTS))
@@ -110,7 +106,6 @@ def _pointers_differ(subject: Subject) -> None:
     subject.expect(at_first != at_second, "different pointers", hex(at_first))
     for each in (first, second):
         subject.call(DECREASE, buffer=each)
-    subject.destroy_buffers(first, second)
 
 
 @check("external_reference.memory_has_the_value", calls=(POINTER, *_COUNTS, "PJRT_Buffer_IsOnCpu"))
@@ -121,7 +116,6 @@ def _memory_has_the_value(subject: Subject) -> None:
     readable(subject, buffer)
     expect_bytes(subject, memory_at(pointer, array.nbytes), array.view(np.uint8))
     subject.call(DECREASE, buffer=buffer)
-    subject.destroy_buffers(buffer)
 
 
 @check("external_reference.keeps_the_memory", calls=(POINTER, *_COUNTS, "PJRT_Buffer_Delete"))
@@ -154,7 +148,6 @@ def _not_reused_by_donation(subject: Subject) -> None:
             subject.event_error(subject.call("PJRT_Buffer_ReadyEvent", buffer=output).event)
     expect_bytes(subject, memory_at(pointer, array.nbytes), array.view(np.uint8))
     subject.call(DECREASE, buffer=buffer)
-    subject.destroy_buffers(buffer, other)
 
 
 @check("buffer.unsafe_pointer", calls=("PJRT_Buffer_UnsafePointer",))
@@ -169,7 +162,6 @@ def _unsafe_pointer(subject: Subject) -> None:
     subject.expect(again == at_first, f"the same address again, {at_first:#x}", f"{again:#x}")
     at_second = subject.call(name, buffer=second).buffer_pointer
     subject.expect(at_second != at_first, "another address for another buffer", f"{at_second:#x}")
-    subject.destroy_buffers(first, second)
 
 
 # Memory that must be separate: of copies, of references, and of what functions return.
@@ -219,11 +211,11 @@ def _keeps_memory(subject: Subject) -> None:
     buffer = subject.buffer(array)
     address = _pointer_on_host(subject, buffer)
     subject.call("PJRT_Buffer_Delete", buffer=buffer)
-    others = [subject.buffer(np.full_like(array, -1)) for _ in range(4)]
+    for _ in range(4):
+        subject.buffer(np.full_like(array, -1))
     contents = np.frombuffer(ctypes.string_at(address, array.nbytes), np.float32)
     subject.expect(np.array_equal(contents, array), "the contents of the buffer", "other contents")
     subject.call(DECREASE, buffer=buffer)
-    subject.destroy_buffers(buffer, *others)
 
 
 @check("external_reference.prevents_donation", calls=(INCREASE, "PJRT_LoadedExecutable_Execute"))
@@ -386,7 +378,7 @@ def _wait_until(condition: Callable[[], bool]) -> bool:
 @check("memory_stats.sane", calls=_STATISTICS_CALLS)
 def _sane(subject: Subject) -> None:
     """The statistics are numbers of bytes: none is negative, and peaks are no smaller."""
-    buffer = subject.buffer(ramp(1000))
+    subject.buffer(ramp(1000))
     found = statistics(subject)
     for name, number in found.items():
         subject.expect(number >= 0, f"{name} of at least 0", f"{number}")
@@ -394,7 +386,6 @@ def _sane(subject: Subject) -> None:
     for name in ("peak_bytes_in_use", "bytes_limit"):
         if found.get(name):
             subject.expect(found[name] >= in_use, f"{name} of at least {in_use}", f"{found[name]}")
-    subject.destroy_buffers(buffer)
 
 
 @check("memory_stats.flags", calls=_STATISTICS_CALLS)
@@ -419,7 +410,6 @@ def _grow(subject: Subject) -> None:
     subject.await_buffers(buffers)
     after = _in_use(subject)
     subject.expect(after >= before + 3 * _SIZE, f"at least {before + 3 * _SIZE} bytes", f"{after}")
-    subject.destroy_buffers(*buffers)
 
 
 @check(
@@ -475,7 +465,8 @@ def _allocations(subject: Subject) -> None:
     before = statistics(subject)
     if not {"num_allocs", "largest_alloc_size"} & before.keys():
         raise Unsupported("the statistics num_allocs and largest_alloc_size")
-    buffers = [subject.buffer(np.ones(2 * _SIZE, np.uint8)) for _ in range(3)]
+    for _ in range(3):
+        subject.buffer(np.ones(2 * _SIZE, np.uint8))
     after = statistics(subject)
     if "num_allocs" in before:
         least = before["num_allocs"] + 1
@@ -483,7 +474,6 @@ def _allocations(subject: Subject) -> None:
     if "largest_alloc_size" in before:
         found = after["largest_alloc_size"]
         subject.expect(found >= 2 * _SIZE, f"at least {2 * _SIZE} bytes", f"{found}")
-    subject.destroy_buffers(*buffers)
 
 
 @check("memory_stats.external_reference", calls=(*_STATISTICS_CALLS, INCREASE, DECREASE, "PJRT_Buffer_Delete"))
@@ -514,4 +504,3 @@ def _of_each_device(subject: Subject) -> None:
     subject.await_buffers([buffer])
     after = subject.call(STATS, device=second).bytes_in_use
     subject.expect(after >= before[second] + _SIZE, f"at least {before[second] + _SIZE} bytes", f"{after}")
-    subject.destroy_buffers(buffer)

@@ -79,7 +79,6 @@ def _value(subject: Subject, dims: tuple[int, ...]) -> None:
     fulfill(subject, handle, buffer)
     subject.expect_contents(alias, array)
     subject.expect_contents(buffer, array)
-    subject.destroy_buffers(alias, buffer)
 
 
 @check("alias_buffer.waits", calls=_ALIAS_CALLS)
@@ -91,7 +90,6 @@ def _alias_buffer_waits(subject: Subject) -> None:
     buffer = subject.buffer(ramp(4))
     fulfill(subject, handle, buffer)
     subject.await_event(event)
-    subject.destroy_buffers(alias, buffer)
 
 
 @check(
@@ -115,7 +113,6 @@ def _alias_buffer_properties(subject: Subject) -> None:
     deleted = subject.call("PJRT_Buffer_IsDeleted", buffer=alias).is_deleted
     subject.expect(not deleted, "an alias that is not deleted", "that it is")
     fail(subject, handle, StatusCode.ABORTED, _REASON)
-    subject.destroy_buffers(alias)
 
 
 @check("alias_buffer.read_before_it_is_fulfilled", calls=(*_ALIAS_CALLS, "PJRT_Buffer_ToHostBuffer"))
@@ -129,7 +126,6 @@ def _read_before_it_is_fulfilled(subject: Subject) -> None:
     fulfill(subject, handle, buffer)
     subject.await_event(read.event)
     expect_bytes(subject, data.view(np.uint8), array.view(np.uint8))
-    subject.destroy_buffers(alias, buffer)
 
 
 @check("alias_buffer.error", calls=_ALIAS_CALLS, over=("CANCELLED", "NOT_FOUND", "RESOURCE_EXHAUSTED", "INTERNAL"))
@@ -139,7 +135,6 @@ def _error_of_alias(subject: Subject, code: str) -> None:
     fail(subject, handle, StatusCode[code], _REASON)
     expect_same_error(subject, ready_error(subject, alias), StatusCode[code], _REASON)
     expect_same_error(subject, read_error(subject, alias), StatusCode[code], _REASON)
-    subject.destroy_buffers(alias)
 
 
 @check("alias_buffer.error_of_a_pending_read", calls=(*_ALIAS_CALLS, "PJRT_Buffer_ToHostBuffer"))
@@ -150,7 +145,6 @@ def _error_of_a_pending_read(subject: Subject) -> None:
     read = subject.call("PJRT_Buffer_ToHostBuffer", src=alias, dst=data)
     fail(subject, handle, StatusCode.DATA_LOSS, _REASON)
     expect_same_error(subject, subject.event_error(read.event), StatusCode.DATA_LOSS, _REASON)
-    subject.destroy_buffers(alias)
 
 
 @check("alias_buffer.of_an_error", calls=(*_ALIAS_CALLS, "PJRT_Client_CreateErrorBuffer"))
@@ -169,7 +163,6 @@ def _of_an_error(subject: Subject) -> None:
     ).buffer
     fulfill(subject, handle, buffer)
     expect_same_error(subject, ready_error(subject, alias), StatusCode.UNAVAILABLE, _REASON)
-    subject.destroy_buffers(alias, buffer)
 
 
 @check("alias_buffer.buffer_destroyed", calls=(*_ALIAS_CALLS, "PJRT_Buffer_Destroy"))
@@ -219,7 +212,6 @@ def _of_an_alias(subject: Subject, order: str) -> None:
         fulfill(subject, outer_handle, inner)
         fulfill(subject, inner_handle, buffer)
     subject.expect_contents(outer, array)
-    subject.destroy_buffers(outer, inner, buffer)
 
 
 @check("alias_buffer.executed_before_it_is_fulfilled", calls=(*_ALIAS_CALLS, "PJRT_LoadedExecutable_Execute"))
@@ -238,15 +230,13 @@ def _executed_before_it_is_fulfilled(subject: Subject) -> None:
     for each in result.device_complete_events:
         subject.await_event(each)
     subject.expect_contents(output, ramp(4))
-    subject.destroy_buffers(output, alias, buffer)
 
 
 @check("alias_buffer.nothing_to_stand_for", calls=_ALIAS_CALLS)
 def _nothing_to_stand_for(subject: Subject) -> None:
     """Without a buffer and without an error the call is an error."""
-    alias, handle = make_alias(subject, [4])
+    _, handle = make_alias(subject, [4])
     subject.fails(FULFILL, MISUSE, client=subject.client, buffer=0, status_code=0, fulfill_alias_buffer_cb=handle)
-    subject.destroy_buffers(alias)
 
 
 @check("alias_buffer.null_handle", calls=(FULFILL,))
@@ -256,7 +246,6 @@ def _null_handle(subject: Subject) -> None:
     buffer = subject.buffer(ramp(4))
     subject.fails(FULFILL, MISUSE, client=subject.client, buffer=buffer, status_code=0, fulfill_alias_buffer_cb=0)
     subject.expect_contents(buffer, ramp(4))
-    subject.destroy_buffers(buffer)
 
 
 # Error buffers: buffers that carry an error in place of a value.
@@ -293,7 +282,6 @@ def _code(subject: Subject, name: str) -> None:
     """The ready event of an error buffer has the code and the message that the buffer was made with."""
     buffer = error_buffer(subject, StatusCode[name])
     expect_same_error(subject, ready_error(subject, buffer), StatusCode[name], _MESSAGE)
-    subject.destroy_buffers(buffer)
 
 
 _MESSAGES = {
@@ -309,7 +297,6 @@ def _message(subject: Subject, name: str) -> None:
     """The message is kept whole; error_message_size is its length."""
     buffer = error_buffer(subject, message=_MESSAGES[name])
     expect_same_error(subject, ready_error(subject, buffer), StatusCode.DATA_LOSS, _MESSAGES[name])
-    subject.destroy_buffers(buffer)
 
 
 @check("error_buffer.message_size", calls=(*_ERROR_CALLS, "PJRT_Buffer_ReadyEvent"))
@@ -319,7 +306,6 @@ def _message_size(subject: Subject) -> None:
     error = ready_error(subject, buffer)
     expect_same_error(subject, error, StatusCode.DATA_LOSS, "the message")
     subject.expect(error is not None and "not the" not in error.message, "the message alone", str(error))
-    subject.destroy_buffers(buffer)
 
 
 @check("error_buffer.event_is_ready", calls=(*_ERROR_CALLS, "PJRT_Event_IsReady"))
@@ -333,8 +319,6 @@ def _event_is_ready(subject: Subject) -> None:
     again = subject.attempt("PJRT_Event_Error", event=event).error
     subject.expect(again == error, str(error), str(again))
     calls.expect_once(error)
-    subject.call("PJRT_Event_Destroy", event=event)
-    subject.destroy_buffers(buffer)
 
 
 @check(
@@ -348,7 +332,6 @@ def _read(subject: Subject, name: str) -> None:
     buffer = error_buffer(subject)
     error = read_error(subject, buffer) if name == "PJRT_Buffer_ToHostBuffer" else raw_error(subject, name, buffer)
     expect_same_error(subject, error, StatusCode.DATA_LOSS, _MESSAGE)
-    subject.destroy_buffers(buffer)
 
 
 @check(
@@ -364,7 +347,6 @@ def _copy(subject: Subject, name: str) -> None:
     buffer = error_buffer(subject)
     error = outcome_of_copy(subject, name, "dst_buffer", buffer=buffer, **place)
     expect_same_error(subject, error, StatusCode.DATA_LOSS, _MESSAGE)
-    subject.destroy_buffers(buffer)
 
 
 @check("error_buffer.execute", calls=(*_ERROR_CALLS, "PJRT_LoadedExecutable_Execute"), over=_CODES)
@@ -381,7 +363,6 @@ def _error_of_execution(subject: Subject, name: str) -> None:
             expect_same_error(subject, error, StatusCode[name], _MESSAGE)
         subject.destroy_buffers(*outputs, *more)
     subject.expect_contents(other, ramp(4))
-    subject.destroy_buffers(buffer, other)
 
 
 @check(
@@ -405,7 +386,6 @@ def _error_buffer_properties(subject: Subject) -> None:
     device = subject.call("PJRT_Buffer_Device", buffer=buffer).device
     subject.expect(device == subject.device, "the first device", "another device")
     subject.call("PJRT_Buffer_Delete", buffer=buffer)
-    subject.destroy_buffers(buffer)
 
 
 @check("error_buffer.in_each_memory", calls=(*_ERROR_CALLS, "PJRT_Buffer_Memory"))
@@ -427,7 +407,6 @@ def _needs_no_memory(subject: Subject) -> None:
     buffers = [error_buffer(subject, shape_dims=[1 << 40]) for _ in range(8)]
     for buffer in buffers:
         expect_same_error(subject, ready_error(subject, buffer), StatusCode.DATA_LOSS, _MESSAGE)
-    subject.destroy_buffers(*buffers)
 
 
 @check("error_buffer.repeated", calls=_ERROR_CALLS)
@@ -437,7 +416,6 @@ def _repeated(subject: Subject) -> None:
     for _ in range(20):
         expect_same_error(subject, ready_error(subject, buffer), StatusCode.DATA_LOSS, _MESSAGE)
         expect_same_error(subject, read_error(subject, buffer), StatusCode.DATA_LOSS, _MESSAGE)
-    subject.destroy_buffers(buffer)
 
 
 def _execute(subject: Subject, executable: int, row: list[int]) -> tuple[list[raw.Error | None], list[int]]:
@@ -482,7 +460,6 @@ def _donate_with_control_dependency_waits(subject: Subject) -> None:
     release(subject, donation)
     subject.await_event(event)
     subject.expect_contents(donation.out_buffer, array)
-    subject.destroy_buffers(buffer, donation.out_buffer)
 
 
 @check("donate_with_control_dependency.source_is_gone", calls=_DONATE_CALLS)
@@ -498,7 +475,6 @@ def _source_is_gone(subject: Subject) -> None:
     subject.expect(error is not None, "a ready event with an error", "no error")
     release(subject, donation)
     subject.expect_contents(donation.out_buffer, ramp(4))
-    subject.destroy_buffers(buffer, donation.out_buffer)
 
 
 @check("donate_with_control_dependency.source_destroyed", calls=(*_DONATE_CALLS, "PJRT_Buffer_Destroy"))
@@ -525,7 +501,6 @@ def _error_of_dependency(subject: Subject, code: str) -> None:
     expect_same_error(subject, error, StatusCode[code], "the dependency failed on purpose")
     error = read_error(subject, donation.out_buffer)
     expect_same_error(subject, error, StatusCode[code], "the dependency failed on purpose")
-    subject.destroy_buffers(buffer, donation.out_buffer)
 
 
 @check("donate_with_control_dependency.destroyed_before_the_dependency", calls=(*_DONATE_CALLS, "PJRT_Buffer_Destroy"))
@@ -547,7 +522,6 @@ def _before_ready(subject: Subject) -> None:
     release(subject, donation)
     subject.expect_contents(donation.out_buffer, array)
     subject.await_event(result.done_with_host_buffer)
-    subject.destroy_buffers(result.buffer, donation.out_buffer)
 
 
 @check("donate_with_control_dependency.used_before_the_dependency", calls=(*_DONATE_CALLS, "PJRT_Buffer_CopyToDevice"))
@@ -563,7 +537,6 @@ def _used_before_the_dependency(subject: Subject) -> None:
     release(subject, donation)
     subject.await_event(event)
     subject.expect_contents(copy, ramp(4))
-    subject.destroy_buffers(buffer, donation.out_buffer, copy)
 
 
 @check("donate_with_control_dependency.chain", calls=_DONATE_CALLS)
@@ -578,7 +551,6 @@ def _chain(subject: Subject) -> None:
     release(subject, first)
     subject.await_event(event)
     subject.expect_contents(second.out_buffer, ramp(4))
-    subject.destroy_buffers(buffer, first.out_buffer, second.out_buffer)
 
 
 @check(
@@ -596,7 +568,6 @@ def _donate_with_control_dependency_properties(subject: Subject) -> None:
     subject.expect(number == 11, "the type F32", f"{number}")
     subject.expect(subject.call("PJRT_Buffer_Device", buffer=out).device == place, "the same device", "another one")
     release(subject, donation)
-    subject.destroy_buffers(buffer, out)
 
 
 # The events that tell when a buffer is ready.
@@ -616,7 +587,6 @@ def _ready_event(subject: Subject) -> None:
     subject.call("PJRT_Event_Error", event=event)
     subject.call("PJRT_Event_Destroy", event=event)
     subject.await_event(result.done_with_host_buffer)
-    subject.destroy_buffers(result.buffer)
 
 
 @check("buffer.ready_events_are_independent", calls=_READY)
@@ -645,7 +615,6 @@ def _ready_callback_once(subject: Subject) -> None:
     early.expect_once(None)
     subject.call("PJRT_Event_Destroy", event=event)
     subject.await_event(result.done_with_host_buffer)
-    subject.destroy_buffers(result.buffer)
 
 
 @check("buffer.ready_event_destroyed_in_its_callback", calls=(*_READY, "PJRT_Event_OnReady", "PJRT_Event_Destroy"))
@@ -674,7 +643,6 @@ def _ready_event_outlives_delete(subject: Subject, kind: str) -> None:
     subject.call("PJRT_Buffer_Delete", buffer=result.buffer)
     subject.await_event(event)
     subject.await_event(result.done_with_host_buffer)
-    subject.destroy_buffers(result.buffer)
 
 
 @check("buffer.ready_event_after_delete", calls=(*_READY, "PJRT_Buffer_Delete"))
@@ -688,7 +656,6 @@ def _ready_event_after_delete(subject: Subject) -> None:
     subject.expect(error is not None, "an event with an error", "no error")
     awaited = subject.event_error(event)
     subject.expect(awaited == error, str(error), str(awaited))
-    subject.destroy_buffers(buffer)
 
 
 @check(
@@ -706,4 +673,3 @@ def _ready_event_of_a_pending_buffer(subject: Subject) -> None:
     fulfill(subject, handle, buffer)
     subject.await_event(event)
     calls.expect_once(None)
-    subject.destroy_buffers(alias, buffer)

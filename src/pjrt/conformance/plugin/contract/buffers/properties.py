@@ -70,7 +70,6 @@ def _dimensions(subject: Subject, name: str) -> None:
     result = subject.call("PJRT_Buffer_Dimensions", buffer=buffer)
     subject.expect(result.num_dims == len(dims), f"{len(dims)} dimensions", result.num_dims)
     subject.expect(tuple(result.dims or ()) == dims, str(dims), result.dims)
-    subject.destroy_buffers(buffer)
 
 
 @check("buffer.unpadded_dimensions", calls=("PJRT_Buffer_UnpaddedDimensions",), over=tuple(_ALL_SHAPES))
@@ -81,7 +80,6 @@ def _unpadded_dimensions(subject: Subject, name: str) -> None:
     result = subject.call("PJRT_Buffer_UnpaddedDimensions", buffer=buffer)
     subject.expect(result.num_dims == len(dims), f"{len(dims)} dimensions", result.num_dims)
     subject.expect(tuple(result.unpadded_dims or ()) == dims, str(dims), result.unpadded_dims)
-    subject.destroy_buffers(buffer)
 
 
 @check("buffer.dynamic_dimensions", calls=("PJRT_Buffer_DynamicDimensionIndices",), over=("rank_0", "rank_1", "rank_3"))
@@ -90,7 +88,6 @@ def _dynamic_dimensions(subject: Subject, name: str) -> None:
     buffer = subject.buffer(ramp(*SHAPES[name]))
     result = subject.call("PJRT_Buffer_DynamicDimensionIndices", buffer=buffer)
     subject.expect(result.num_dynamic_dims == 0, "no dynamic dimension", result.num_dynamic_dims)
-    subject.destroy_buffers(buffer)
 
 
 @check(
@@ -114,7 +111,6 @@ def _on_device_size(subject: Subject, kind: str) -> None:
     subject.expect(size >= array.nbytes, f"{array.nbytes} bytes or more", size)
     most = 64 * array.nbytes + (1 << 20)  # generous: tiles of 8 × 128 words around a scalar are 4 KiB
     subject.expect(size <= most, f"at most {most} bytes", size)
-    subject.destroy_buffers(buffer)
 
 
 @check("buffer.device_and_memory", calls=("PJRT_Buffer_Device", "PJRT_Buffer_Memory"))
@@ -126,7 +122,6 @@ def _device_and_memory(subject: Subject) -> None:
     subject.require("PJRT_Buffer_Memory")
     memory = subject.call("PJRT_Buffer_Memory", buffer=buffer).memory
     subject.expect(memory in memories_of(subject, device), "a memory of the device", hex(memory))
-    subject.destroy_buffers(buffer)
 
 
 @check("buffer.is_on_cpu", calls=("PJRT_Buffer_IsOnCpu",))
@@ -153,7 +148,6 @@ def _not_deleted(subject: Subject) -> None:
     subject.await_event(result.done_with_host_buffer)
     deleted = subject.call("PJRT_Buffer_IsDeleted", buffer=result.buffer).is_deleted
     subject.expect(not deleted, "a buffer that is not deleted", "that it is")
-    subject.destroy_buffers(result.buffer)
 
 
 @check("buffer.properties_before_ready", calls=tuple(GETTERS))
@@ -166,7 +160,6 @@ def _properties_before_ready(subject: Subject) -> None:
     after = properties(subject, result.buffer)
     for name in before:
         subject.expect(before[name] == after[name], f"{name}: {before[name]}", after[name])
-    subject.destroy_buffers(result.buffer)
 
 
 @check("buffer.properties_repeated", calls=tuple(GETTERS))
@@ -181,7 +174,6 @@ def _properties_repeated(subject: Subject) -> None:
     again = properties(subject, buffer)
     for name in first:
         subject.expect(first[name] == again[name], f"{name}: {first[name]}", again[name])
-    subject.destroy_buffers(buffer)
 
 
 @check(
@@ -201,7 +193,6 @@ def _lifetime_of_dimensions(subject: Subject, name: str) -> None:
         subject.destroy_buffers(other)
     found = tuple((ctypes.c_int64 * 4).from_address(pointer))
     subject.expect(found == dims, str(dims), found)
-    subject.destroy_buffers(buffer)
 
 
 @check("buffer.lifetime_of_layout", calls=("PJRT_Buffer_GetMemoryLayout",))
@@ -224,7 +215,6 @@ def _lifetime_of_layout(subject: Subject) -> None:
         subject.destroy_buffers(other)
     found = list((ctypes.c_int64 * 3).from_address(pointer))
     subject.expect(found == list(layout["minor_to_major"]), layout["minor_to_major"], found)
-    subject.destroy_buffers(buffer)
 
 
 # The end of buffers: deleted, destroyed, and used afterwards.
@@ -250,7 +240,6 @@ def _deleted_is_reported(subject: Subject) -> None:
     subject.expect(_is_deleted(subject, buffer), "a deleted buffer, when asked again", "that it is not")
     subject.expect(not _is_deleted(subject, other), "the other buffer not to be deleted", "that it is")
     expect_value(subject, other, ramp(4))
-    subject.destroy_buffers(buffer, other)
 
 
 @check(

@@ -65,7 +65,6 @@ def _whole(subject: Subject) -> None:
     subject.expect(data.size >= array.nbytes, f"{array.nbytes} bytes or more on the device", data.size)
     if data.size == array.nbytes:  # Otherwise the buffer has padding, at places that only the plugin knows.
         expect_bytes(subject, data, array)
-    subject.destroy_buffers(buffer)
 
 
 @check(
@@ -86,7 +85,6 @@ def _piece(subject: Subject, case: str) -> None:
     error = _copy(subject, function, buffer, data, 16, offset, size)
     subject.expect(error is None, "a copy without an error", error)
     expect_bytes(subject, data, expected)
-    subject.destroy_buffers(buffer)
 
 
 @check(
@@ -106,7 +104,6 @@ def _copy_raw_to_host_outside(subject: Subject, case: str) -> None:
     error = _copy(subject, function, buffer, data, 0, offset, size)
     subject.expect(error is not None, "an error", "a copy without an error")
     subject.expect(bool((data == 0xAB).all()), "no byte to be written", "changed bytes")
-    subject.destroy_buffers(buffer)
 
 
 @check(
@@ -147,7 +144,6 @@ def _several_at_once(subject: Subject) -> None:
     for copy in reversed(copies):
         subject.await_event(copy.event)
     expect_bytes(subject, data, everything[:4096])
-    subject.destroy_buffers(buffer)
 
 
 @check("copy_raw_to_host_future.waits", calls=_FUTURE)
@@ -163,7 +159,6 @@ def _waits(subject: Subject) -> None:
     call_back(subject, copy, "future_ready_callback", dst=address(data))
     subject.await_event(copy.event)
     expect_bytes(subject, data, expected[:128])
-    subject.destroy_buffers(buffer)
 
 
 @check("copy_raw_to_host_future.error", calls=_FUTURE, over=("CANCELLED", "RESOURCE_EXHAUSTED", "INTERNAL"))
@@ -176,7 +171,6 @@ def _error_in_place_of_destination(subject: Subject, code: str) -> None:
     call_back(subject, copy, "future_ready_callback", **fields)
     error = subject.event_error(copy.event)
     expect_same_error(subject, error, StatusCode[code], "no destination, on purpose")
-    subject.destroy_buffers(buffer)
 
 
 @check(
@@ -494,7 +488,6 @@ def _without_callback(subject: Subject) -> None:
     subject.expect_contents(buffer, array)
     subject.destroy_buffers(buffer)
     subject.call(DECREASE, buffer=owner)
-    subject.destroy_buffers(owner)
 
 
 @check("device_view.memory", calls=(*_VIEW_CALLS, "PJRT_Buffer_Memory"), over=("memory", "memory_and_device"))
@@ -510,7 +503,6 @@ def _memory(subject: Subject, kind: str) -> None:
     subject.expect_contents(buffer, array)
     subject.destroy_buffers(buffer)
     subject.call(DECREASE, buffer=owner)
-    subject.destroy_buffers(owner)
 
 
 @check(
@@ -596,7 +588,6 @@ def _bitcast_value(subject: Subject, name: str) -> None:
     subject.expect(found.shape == new_dims, f"the dimensions {new_dims}", str(found.shape))
     subject.expect(found.dtype == np.dtype(new_dtype), f"the type {np.dtype(new_dtype)}", str(found.dtype))
     expect_bytes(subject, found.reshape(-1).view(np.uint8), array.reshape(-1).view(np.uint8))
-    subject.destroy_buffers(buffer, cast)
 
 
 @check("bitcast.source_destroyed", calls=(*_BITCAST_CALLS, "PJRT_Buffer_Destroy"))
@@ -631,7 +622,6 @@ def _bitcast_wrong(subject: Subject, case: tuple[int, list[int]]) -> None:
     subject.destroy_buffers(probe, _bitcast(subject, probe, (6,), np.int32))  # unsupported where it cannot be done
     subject.fails(BITCAST, MISUSE, buffer=buffer, element_type=number, dims=dims)
     subject.expect_contents(buffer, ramp(6))
-    subject.destroy_buffers(buffer)
 
 
 def _bitcast(subject: Subject, buffer: int, dims: tuple[int, ...], dtype: Any) -> int:

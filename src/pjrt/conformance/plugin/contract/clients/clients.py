@@ -106,7 +106,6 @@ def _options_are_copied(subject: Subject) -> None:
     del result
     _is_alive(subject, client)
     subject.call("PJRT_Client_PlatformName", client=client)
-    subject.call(_DESTROY, client=client)
 
 
 @check(

@@ -240,7 +240,6 @@ def _fingerprint(subject: Subject) -> None:
     again = read_topology(subject, topology_bytes(subject, topology))
     second = subject.call(_FINGERPRINT, topology=again).fingerprint
     subject.expect(first == second, f"the fingerprint {first}", second)
-    subject.call(_DESTROY, topology=again)
 
 
 @check("topology.memory_space_kind_ids.agree", calls=(_KIND_IDS, "PJRT_Memory_Kind_Id"))

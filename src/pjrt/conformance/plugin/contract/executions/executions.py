@@ -596,7 +596,6 @@ def _external(subject: Subject) -> None:
         values = np.frombuffer(ctypes.string_at(pointer, _X.nbytes), np.float32)
         subject.expect(np.array_equal(values, _X), f"the memory as it was, {_X}", str(values))
     subject.call("PJRT_Buffer_DecreaseExternalReferenceCount", buffer=x)
-    subject.call("PJRT_Buffer_Destroy", buffer=x)
 
 
 @check("donation.event", calls=(*_DONATION_CALLS, "PJRT_Event_Await"))

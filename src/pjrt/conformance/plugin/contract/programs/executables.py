@@ -300,7 +300,6 @@ def _deleted(subject: Subject) -> None:
     subject.expect(not _is_deleted(subject, loaded), "an executable that is not deleted", "a deleted one after it ran")
     subject.call("PJRT_LoadedExecutable_Delete", executable=loaded)
     subject.expect(_is_deleted(subject, loaded), "a deleted executable", "one that is not deleted")
-    subject.call("PJRT_LoadedExecutable_Destroy", executable=loaded)
 
 
 @check("loaded_executable.delete_twice", calls=("PJRT_LoadedExecutable_Delete", "PJRT_LoadedExecutable_IsDeleted"))
@@ -310,7 +309,6 @@ def _delete_twice(subject: Subject) -> None:
     subject.call("PJRT_LoadedExecutable_Delete", executable=loaded)
     subject.attempt("PJRT_LoadedExecutable_Delete", executable=loaded)
     subject.expect(_is_deleted(subject, loaded), "a deleted executable", "one that is not deleted")
-    subject.call("PJRT_LoadedExecutable_Destroy", executable=loaded)
 
 
 @check(

@@ -74,7 +74,6 @@ def _serialization_loads_again(subject: Subject) -> None:
     """PJRT_Executable_DeserializeAndLoad makes an executable of these bytes that computes the same."""
     loaded = load(subject, serialized(subject))
     expect_sum(subject, loaded)
-    subject.call("PJRT_LoadedExecutable_Destroy", executable=loaded)
 
 
 @check(
@@ -261,7 +260,6 @@ def _without(subject: Subject) -> None:
     subject.expect(count == 1, "1 result", str(count))
     name = subject.call("PJRT_Executable_Name", executable=handle).executable_name
     subject.expect(bool(name), "a name", "an empty name")
-    subject.call("PJRT_Executable_Destroy", executable=handle)
 
 
 @check("compile_for_topology.with_client", calls=_TOPOLOGY_CALLS)

@@ -85,7 +85,6 @@ def _copy_to_each_memory(subject: Subject) -> None:
         back = subject.call(TO_MEMORY, buffer=copy, dst_memory=home).dst_buffer
         subject.expect_contents(back, array)
         subject.destroy_buffers(copy, back)
-    subject.destroy_buffers(source)
 
 
 @check("buffer.copy_to_its_own_place", calls=_BOTH, over=_BOTH)
@@ -119,9 +118,8 @@ def _copy_is_independent(subject: Subject, name: str) -> None:
     subject.destroy_buffers(second)
     expect_value(subject, buffer, array)
     subject.call("PJRT_Buffer_Delete", buffer=buffer)
-    other = subject.buffer(np.full_like(array, -1))
+    subject.buffer(np.full_like(array, -1))
     subject.expect_contents(copy, array)
-    subject.destroy_buffers(copy, buffer, other)
 
 
 @check(
@@ -152,7 +150,6 @@ def _copy_before_ready(subject: Subject, name: str) -> None:
     copy = copy_elsewhere(subject, name, result.buffer)
     subject.expect_contents(copy, array)
     subject.await_event(result.done_with_host_buffer)
-    subject.destroy_buffers(copy, result.buffer)
 
 
 @check("buffer.copy_of_a_pending_buffer", calls=(*_BOTH, "PJRT_Client_CreateAliasBuffer"), over=_BOTH)
@@ -167,7 +164,6 @@ def _copy_of_a_pending_buffer(subject: Subject, name: str) -> None:
     fulfill(subject, handle, buffer)
     subject.await_event(event)
     subject.expect_contents(copy, array)
-    subject.destroy_buffers(copy, alias, buffer)
 
 
 @check(
@@ -192,7 +188,6 @@ def _copy_keeps_the_type(subject: Subject, case: str) -> None:
     buffer = subject.buffer(array)
     copy = copy_elsewhere(subject, name, buffer)
     subject.expect_contents(copy, array)
-    subject.destroy_buffers(copy, buffer)
 
 
 @check("buffer.copy_around_all_devices", calls=(TO_DEVICE,))
@@ -207,7 +202,6 @@ def _copy_around_all_devices(subject: Subject) -> None:
         subject.destroy_buffers(buffer)
         buffer = copy
     subject.expect_contents(buffer, array)
-    subject.destroy_buffers(buffer)
 
 
 # Transfers between hosts (the extension CrossHostTransfers), as far as one process has both ends.
@@ -311,7 +305,6 @@ def _value(subject: Subject, number: int) -> None:
         subject.expect_contents(buffer, array)
     for sender in senders:
         sender.calls.expect_once(None)
-    subject.destroy_buffers(*buffers, *receiver.buffers)
 
 
 @check("cross_host.waits", calls=_CALLS)
@@ -326,7 +319,6 @@ def _waits(subject: Subject) -> None:
     sender = _Sender(subject, buffer)
     sender.give(receiver.descriptors()[0])
     subject.await_event(event)
-    subject.destroy_buffers(buffer, *receiver.buffers)
 
 
 @check("cross_host.properties", calls=(RECEIVE, "PJRT_Buffer_Dimensions", "PJRT_Buffer_Device"))
@@ -351,7 +343,6 @@ def _no_descriptor(subject: Subject) -> None:
     subject.expect(error is not None, "an error", "none")
     sender.calls.expect_once(error)
     subject.expect_contents(buffer, ramp(4))
-    subject.destroy_buffers(buffer)
 
 
 @check("cross_host.by_key", calls=(RECEIVE_BY_KEY, SEND_BY_KEY))
@@ -389,4 +380,3 @@ def _by_key(subject: Subject) -> None:
     )
     subject.expect_contents(received.buffers[0], ramp(4))
     subject.await_event(sent.send_events[0])
-    subject.destroy_buffers(buffer, received.buffers[0])

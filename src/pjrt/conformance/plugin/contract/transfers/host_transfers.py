@@ -62,7 +62,6 @@ def _done_event(subject: Subject, semantics: str) -> None:
     subject.expect(error is None, "an event without an error", error)
     subject.expect(is_ready(subject, event), "the event to be ready after the wait", "that it is not")
     subject.call("PJRT_Event_Error", event=event)
-    subject.call("PJRT_Event_Destroy", event=event)
 
 
 @check("buffer_from_host.done_callback_once", calls=(*_FROM_HOST, "PJRT_Event_OnReady"), over=tuple(SEMANTICS))
@@ -124,7 +123,6 @@ def _changed_after_the_call(subject: Subject, size: str) -> None:
     array.fill(-1)
     expect_value(subject, result.buffer, copy)
     subject.await_event(result.done_with_host_buffer)
-    subject.destroy_buffers(result.buffer)
 
 
 @check("buffer_from_host.many_at_once", calls=_FROM_HOST, over=tuple(SEMANTICS))
@@ -261,7 +259,6 @@ def _size_query(subject: Subject, before: str) -> None:
     size = 0 if before == "zero_before" else 987654321
     found = subject.call("PJRT_Buffer_ToHostBuffer", src=buffer, dst=0, dst_size=size).dst_size
     subject.expect(found == 60, "60 bytes", found)
-    subject.destroy_buffers(buffer)
 
 
 @check("to_host.size_query_of_an_empty_buffer", calls=_READ, over=("zero_before", "garbage_before"))
@@ -273,7 +270,6 @@ def _size_query_of_an_empty_buffer(subject: Subject, before: str) -> None:
     subject.expect(result.dst_size == 0, "0 bytes", result.dst_size)
     if result.event:
         subject.await_event(result.event)
-    subject.destroy_buffers(buffer)
 
 
 @check("to_host.exact_size", calls=_READ, over=("exact", "larger"))
@@ -288,7 +284,6 @@ def _exact_size(subject: Subject, kind: str) -> None:
     error = outcome(subject, "PJRT_Buffer_ToHostBuffer", src=buffer, dst=address(around) + 128, dst_size=size)
     subject.expect(error is None, "a read without an error", error)
     expect_bytes(subject, around, expected)
-    subject.destroy_buffers(buffer)
 
 
 @check("to_host.too_small", calls=_READ, over=("one_byte_less", "one_byte", "none"))
@@ -299,7 +294,6 @@ def _too_small(subject: Subject, kind: str) -> None:
     size = {"one_byte_less": 39, "one_byte": 1, "none": 0}[kind]
     subject.fails("PJRT_Buffer_ToHostBuffer", MISUSE, src=buffer, dst=address(data), dst_size=size)
     subject.expect(bool((data == 0xAB).all()), "no byte to be written", "changed bytes")
-    subject.destroy_buffers(buffer)
 
 
 @check("to_host.event", calls=_READ)
@@ -315,8 +309,6 @@ def _event(subject: Subject) -> None:
     expect_bytes(subject, data.view(np.uint8), array.view(np.uint8))
     subject.expect(is_ready(subject, found), "the event to be ready after the wait", "that it is not")
     subject.call("PJRT_Event_Error", event=found)
-    subject.call("PJRT_Event_Destroy", event=found)
-    subject.destroy_buffers(buffer)
 
 
 @check("to_host.data_there_when_ready", calls=(*_READ, "PJRT_Event_OnReady"))
@@ -337,7 +329,6 @@ def _data_there_when_ready(subject: Subject) -> None:
     subject.expect(done.wait(30), "a call of the callback", "no call")
     subject.expect(seen == [True], "the whole copy inside of the callback", "a part of it")
     subject.await_event(read.event)
-    subject.destroy_buffers(buffer)
 
 
 @check(
@@ -362,7 +353,6 @@ def _data_there_when_pending_is_ready(subject: Subject) -> None:
     subject.expect(done.wait(30), "a call of the callback", "no call")
     subject.expect(complete == [True], "the whole copy inside of the callback", "a part of it")
     subject.await_event(read.event)
-    subject.destroy_buffers(alias, buffer)
 
 
 @check("to_host.callback_once", calls=(*_READ, "PJRT_Event_OnReady"))
@@ -379,7 +369,6 @@ def _callback_once(subject: Subject) -> None:
     subject.await_event(read.event)
     before.expect_once(None)
     after.expect_once(None)
-    subject.destroy_buffers(buffer)
 
 
 @check("to_host.event_destroyed_early", calls=(*_READ, "PJRT_Event_Destroy"))
@@ -409,7 +398,6 @@ def _several_at_once(subject: Subject) -> None:
         subject.await_event(read.event)
     for copy in copies:
         expect_bytes(subject, copy.view(np.uint8), array.view(np.uint8))
-    subject.destroy_buffers(buffer)
 
 
 @check("to_host.from_many_threads", calls=_READ)
@@ -435,7 +423,6 @@ def _from_many_threads(subject: Subject) -> None:
         raise errors[0]
     for copy in copies:
         expect_bytes(subject, copy.view(np.uint8), array.view(np.uint8))
-    subject.destroy_buffers(buffer)
 
 
 @check("to_host.before_the_buffer_is_ready", calls=("PJRT_Client_BufferFromHostBuffer", *_READ))
@@ -447,7 +434,6 @@ def _before_the_buffer_is_ready(subject: Subject) -> None:
     _read_into(subject, result.buffer, data)
     expect_bytes(subject, data.view(np.uint8), array.view(np.uint8))
     subject.await_event(result.done_with_host_buffer)
-    subject.destroy_buffers(result.buffer)
 
 
 @check(
@@ -484,7 +470,6 @@ def _to_host_unaligned(subject: Subject) -> None:
         )
         subject.expect(error is None, "a read without an error", error)
         expect_bytes(subject, memory[offset : offset + array.nbytes], array.view(np.uint8))
-    subject.destroy_buffers(buffer)
 
 
 @check("to_host.repeated", calls=_READ)
@@ -498,7 +483,6 @@ def _repeated(subject: Subject) -> None:
         expect_bytes(subject, data.view(np.uint8), array.view(np.uint8))
         data.fill(-1)
     subject.expect(read_size(subject, buffer) == array.nbytes, f"{array.nbytes} bytes", read_size(subject, buffer))
-    subject.destroy_buffers(buffer)
 
 
 def _read_into(subject: Subject, buffer: int, data: Array) -> None:
