@@ -47,7 +47,7 @@ facts() {
 import importlib.metadata as metadata, sys
 print(sys.version)
 for name in ("numpy", "jax", "jaxlib", "jax-cuda13-plugin", "jax-cuda13-pjrt", "torch", "cupy-cuda13x", "triton", "Cython",
-             "setuptools", "click", "filelock", "ml-dtypes", "protobuf", "rich", "flatbuffers", "pytest", "hypothesis"):
+             "setuptools", "click", "filelock", "ml-dtypes", "protobuf", "rich", "pytest", "hypothesis"):
     try:
         print(name, metadata.version(name))
     except metadata.PackageNotFoundError:

@@ -1,9 +1,8 @@
 """The flatbuffers of ``jax.export`` files: their tables, by the number of each field, and the reading of these.
 
-A flatbuffer is tables that point forward to other tables, texts and vectors. The library trusts the offsets in it. Here
-none is followed before it is known to lie inside the buffer. Tables may share what they point to, so a small file could
-spell a huge structure: a budget of bytes that may be read, as many as the buffer has, bounds it. Real files share
-nothing.
+A flatbuffer is tables that point forward to other tables, texts and vectors. No offset is followed before it is known
+to lie inside the buffer. Tables may share what they point to, so a small file could spell a huge structure: a budget of
+bytes that may be read, as many as the buffer has, bounds it. Real files share nothing.
 
 The format of the files grows at the end of a table, and no number is used again. The comments have the serialization
 version that added a field; all others are as old as the format.
@@ -12,18 +11,14 @@ version that added a field; all others are as old as the format.
 from __future__ import annotations
 
 from enum import IntEnum
-from typing import Any
-
-from flatbuffers import encode
-from flatbuffers import number_types as kinds
-from flatbuffers.table import Table as NativeTable
+from struct import Struct
 
 from pjrt.api.element_type import ElementType
 from pjrt.api.errors import DataLossError, InvalidArgumentError, PjrtError
 from pjrt.stablehlo.format import JAX_FUNCTION_NAME, JAX_IN_TREE, JAX_MLIR_MODULE, JAX_OUT_TREE
 
-UINT8, UINT16, UINT32 = kinds.Uint8Flags, kinds.Uint16Flags, kinds.Uint32Flags
-INT8, INT16 = kinds.Int8Flags, kinds.Int16Flags
+UINT8, UINT16, UINT32 = Struct("<B"), Struct("<H"), Struct("<I")
+INT8, INT16, _INT32 = Struct("<b"), Struct("<h"), Struct("<i")
 
 _OFFSET = 4
 _FIRST_SLOT = 4
@@ -84,10 +79,10 @@ class FlatBuffer:
         if self._left < 0:
             raise self.damaged(field, "shares its contents with others until they are more than the file has")
 
-    def number(self, position: int, kind: Any, field: str) -> int:
+    def number(self, position: int, kind: Struct, field: str) -> int:
         """Return the number at a position."""
-        self.check(position, kind.bytewidth, field)
-        return int(encode.Get(kind.packer_type, self.code, position))
+        self.check(position, kind.size, field)
+        return int(kind.unpack_from(self.code, position)[0])
 
     def target(self, position: int, field: str) -> int:
         """Return where the offset at a position points."""
@@ -105,15 +100,13 @@ class FlatTable:
         name: what it is, for messages.
     """
 
-    __slots__ = ("_native", "_num_slots", "_size", "buffer", "name", "position")
+    __slots__ = ("_num_slots", "_size", "_vtable", "buffer", "name", "position")
 
     def __init__(self, buffer: FlatBuffer, position: int, name: str = "root") -> None:
         self.buffer = buffer
-        self._native = NativeTable(buffer.code, position)
         self.name = name
         self.position = position
-        buffer.check(position, _OFFSET, name)
-        vtable = position - int(self._native.Get(kinds.SOffsetTFlags, position))
+        vtable = self._vtable = position - buffer.number(position, _INT32, name)
         size, self._size = (buffer.number(vtable + at, UINT16, name) for at in (0, 2))
         buffer.check(vtable, size, name)
         buffer.check(position, self._size, name)
@@ -130,9 +123,9 @@ class FlatTable:
         """Whether a field behind this one is there: one that a later version of the format added."""
         return any(map(self.has, range(slot + 1, self._num_slots)))
 
-    def number(self, slot: int, kind: Any, default: int = 0) -> int:
+    def number(self, slot: int, kind: Struct, default: int = 0) -> int:
         """Return a number; ``default`` where the field is missing."""
-        place = self._place(slot, kind.bytewidth)
+        place = self._place(slot, kind.size)
         return default if place is None else self.buffer.number(place, kind, self._field(slot))
 
     def text(self, slot: int) -> str | None:
@@ -163,10 +156,10 @@ class FlatTable:
         field = self._field(slot)
         return tuple(self._text_at(place, field) for place in self._elements(slot, _OFFSET))
 
-    def numbers(self, slot: int, kind: Any) -> tuple[int, ...]:
+    def numbers(self, slot: int, kind: Struct) -> tuple[int, ...]:
         """Return the numbers of a vector; none where the field is missing."""
         field = self._field(slot)
-        return tuple(self.buffer.number(place, kind, field) for place in self._elements(slot, kind.bytewidth))
+        return tuple(self.buffer.number(place, kind, field) for place in self._elements(slot, kind.size))
 
     def refused(self, message: str) -> PjrtError:
         """Return the error of a table that cannot be."""
@@ -176,7 +169,9 @@ class FlatTable:
         return f"field {slot} of {self.name}"
 
     def _offset(self, slot: int) -> int:
-        return int(self._native.Offset(_FIRST_SLOT + 2 * slot))
+        if slot >= self._num_slots:
+            return 0
+        return self.buffer.number(self._vtable + _FIRST_SLOT + 2 * slot, UINT16, self.name)
 
     def _place(self, slot: int, width: int) -> int | None:
         offset = self._offset(slot)
