@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 import sysconfig
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -148,6 +149,41 @@ def test_what_is_made_is_safe_whatever_the_process_lets_others_do(tmp_path: Path
     assert system.writable_by_everyone(folder / "x") == ""
     assert [path.name for path in folder.iterdir()] == ["x"]
     assert system.read_plain_file(folder / "x") == b"data"
+
+
+def test_a_temporary_folder_goes_with_what_is_in_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    folder = system.TemporaryFolder("things")
+    (folder.path / "file").write_text("something")
+    assert folder.path.parent == tmp_path
+    assert folder.path.name.startswith(f"pjrt-things-{os.getpid()}-")
+    folder.close()
+    folder.close()
+    assert list(tmp_path.iterdir()) == []
+
+
+_KILLED = """
+import os, signal
+from pjrt import system
+(system.TemporaryFolder("things").path / "file").write_text("left")
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@posix
+def test_the_temporary_folder_of_a_killed_process_is_swept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    in_use = system.TemporaryFolder("others")
+    elsewhere = [tmp_path / name for name in ("pjrt-things", "pjrt-job-abcdefgh", "another-1-abcdefgh")]
+    for each in elsewhere:
+        each.mkdir()
+    (tmp_path / "pjrt-things-1-abcdefgh").symlink_to(elsewhere[0])
+    subprocess.run([sys.executable, "-c", _KILLED], env=os.environ | {"TMPDIR": str(tmp_path)}, check=False)
+    assert len(list(tmp_path.glob("pjrt-things-*/file"))) == 1
+    with system.TemporaryFolder("more") as folder:
+        assert list(tmp_path.glob("pjrt-things-*/file")) == []
+        assert {*elsewhere, in_use.path, folder} <= set(tmp_path.iterdir())
+    in_use.close()
 
 
 def test_nothing_at_a_path_is_said(tmp_path: Path) -> None:

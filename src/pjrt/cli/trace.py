@@ -5,9 +5,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import os
-import shutil
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -17,6 +15,7 @@ from typing import Any
 import click
 
 import pjrt
+from pjrt import system
 from pjrt.api.printable import readable_bytes
 from pjrt.cli._console import echo, print_facts, print_json, print_table, progress, readable, single_line
 from pjrt.cli._options import complete_device, json_option
@@ -231,22 +230,22 @@ def _raw_files(outputs: Sequence[Path]) -> Iterator[tuple[str, Callable[[], list
     If the user keeps the trace, they are beside that output, so that they are found if this process is killed, too.
     """
     kept = next((path for path in outputs if path.suffix == _RAW), None)
-    folder = Path(tempfile.mkdtemp(prefix="pjrt-trace-")) if kept is None else kept.parent
     stem = "" if kept is None else f"{kept.stem}."
-    before = set(folder.glob(f"{stem}*{_RAW}"))
+    with system.TemporaryFolder("trace") if kept is None else contextlib.nullcontext(kept.parent) as folder:
+        before = set(folder.glob(f"{stem}*{_RAW}"))
 
-    def found() -> list[str]:
-        files = (path for path in folder.glob(f"{stem}*{_RAW}") if path not in before or path.stat().st_mtime > start)
-        return [str(path) for path in files if path.stem.removeprefix(stem).isdecimal()]
+        def found() -> list[str]:
+            files = (
+                each for each in folder.glob(f"{stem}*{_RAW}") if each not in before or each.stat().st_mtime > start
+            )
+            return [str(path) for path in files if path.stem.removeprefix(stem).isdecimal()]
 
-    start = time.time()
-    try:
-        yield f"{folder}/{stem}%p{_RAW}", found
-    finally:
-        for name in found():
-            Path(name).unlink(missing_ok=True)
-        if kept is None:
-            shutil.rmtree(folder, ignore_errors=True)
+        start = time.time()
+        try:
+            yield f"{folder}/{stem}%p{_RAW}", found
+        finally:
+            for name in found():
+                Path(name).unlink(missing_ok=True)
 
 
 def _output_path(text: str) -> Path:

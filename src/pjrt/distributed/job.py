@@ -6,10 +6,8 @@ import atexit
 import contextlib
 import os
 import re
-import shutil
 import signal
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -389,7 +387,7 @@ class Job:
         self._settings = settings
         self._calls = Calls()
         self._loop = EventLoop()
-        self._folder = Path(tempfile.mkdtemp(prefix="pjrt-job-"))
+        self._folder = system.TemporaryFolder("job")
         self._membership = Membership([Member.here(settings.process_index)])
         self._lock = threading.Lock()
         self._begun = False
@@ -427,9 +425,9 @@ class Job:
         try:
             settings = self._settings
             side = self._side = (
-                Follower(settings, self._folder, self._loop, self._notice)
+                Follower(settings, self._folder.path, self._loop, self._notice)
                 if self.process_index != settings.leader_index
-                else Leader(settings, self._folder, self._loop, self._notice, listening)
+                else Leader(settings, self._folder.path, self._loop, self._notice, listening)
             )
             side.meet(deadline)
             self.address = side.address
@@ -697,7 +695,7 @@ class Job:
             self._calls.join(_FAREWELL_SECONDS)
         self._loop.stop()
         _remove_running(self)
-        shutil.rmtree(self._folder, ignore_errors=True)
+        self._folder.close()
 
 
 def _over() -> FailedPreconditionError:

@@ -9,7 +9,6 @@ import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,6 +19,7 @@ from pjrt import system
 from pjrt.api.errors import UnavailableError
 from pjrt.distributed.environments import ADDRESS, COUNT, INDEX
 from pjrt.distributed.job import FAILURES
+from pjrt.system import TemporaryFolder
 from pjrt.system.processes import loopback_host, reserved_port
 
 _LONGEST_LINE = 1 << 16
@@ -98,7 +98,7 @@ class Launcher:
         """
         host = loopback_host()
         with contextlib.ExitStack() as stack:
-            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="pjrt-launch-"))
+            folder = stack.enter_context(TemporaryFolder("launch"))
             try:
                 port = stack.enter_context(reserved_port(host))
             except OSError as error:
@@ -109,13 +109,13 @@ class Launcher:
             stack.enter_context(self._handling_signals())
             try:
                 self._start_all(f"[{host}]:{port}" if ":" in host else f"{host}:{port}", folder)
-                return self._follow(Path(folder))
+                return self._follow(folder)
             finally:
                 for process in self._processes:
                     with process.popen:  # closes its streams, and waits for it
                         process.send(signal.SIGKILL)
 
-    def _start_all(self, address: str, folder: str) -> None:
+    def _start_all(self, address: str, folder: Path) -> None:
         count = str(len(self._environments))
         shared = {
             ADDRESS: address,
@@ -123,7 +123,7 @@ class Launcher:
             "WORLD_SIZE": count,
             "LOCAL_WORLD_SIZE": count,
             "PYTHONUNBUFFERED": "1",
-            FAILURES: folder,
+            FAILURES: str(folder),
         }
         with_parent = system.end_with_parent()
         for rank, further in enumerate(self._environments):

@@ -11,9 +11,7 @@ import contextlib
 import hmac
 import os
 import secrets
-import shutil
 import socket
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -458,11 +456,11 @@ class Coordinator:
         )
         self._lock = threading.Lock()
         self._is_closed = False
-        self._folder = Path(tempfile.mkdtemp(prefix="pjrt-job-"))
+        self._folder = system.TemporaryFolder("job")
         self._loop = EventLoop()
         self._leader: Leader | None = None
         try:
-            self._leader = Leader(self._settings, self._folder, self._loop, self._notice)
+            self._leader = Leader(self._settings, self._folder.path, self._loop, self._notice)
             self._port = self._leader.listen()
         except BaseException:
             self.close()
@@ -513,7 +511,7 @@ class Coordinator:
             with contextlib.suppress(OSError):
                 self._leader.close(agent_has_stopped=True)
         self._loop.stop()
-        shutil.rmtree(self._folder, ignore_errors=True)
+        self._folder.close()
 
 
 _of_the_parent: list[object] = []

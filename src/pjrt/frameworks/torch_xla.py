@@ -12,7 +12,6 @@ import functools
 import json
 import os
 import re
-import tempfile
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
@@ -119,17 +118,11 @@ def _library(device: str, name: str) -> Path:
     platform_name = None if re.fullmatch("[A-Za-z]+", name) else "pjrt"
     make = functools.partial(registry.client, device)
     _exported[attribute] = export(make, name="pjrt", platform_name=platform_name)
-    folder = tempfile.mkdtemp(prefix="pjrt-torch-xla-")
-    atexit.register(_remove, folder)
-    check_loadable(folder)
+    folder = system.TemporaryFolder("torch-xla")
+    atexit.register(folder.close)
+    check_loadable(str(folder.path))
     (file_name, *_) = system.library_file_names("libpjrt_python")
-    return write_library(Path(folder) / file_name, f"{__name__}:{attribute}", "pjrt")
-
-
-def _remove(folder: str) -> None:
-    for file in Path(folder).iterdir():
-        file.unlink()
-    Path(folder).rmdir()
+    return write_library(folder.path / file_name, f"{__name__}:{attribute}", "pjrt")
 
 
 VARIABLE = "PJRT_TORCH_XLA_DEVICE"

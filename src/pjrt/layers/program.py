@@ -12,7 +12,6 @@ import os
 import re
 import signal
 import subprocess
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -23,7 +22,7 @@ from pjrt.capi.library_files import check_loadable
 from pjrt.layers.stack import LayerOptions, check_layers, option_text, write_layer_library
 from pjrt.plugins import env_vars, factories, probe, registry
 from pjrt.plugins.declaration import Declaration, is_path
-from pjrt.system import with_preloaded
+from pjrt.system import TemporaryFolder, with_preloaded
 
 TIME_LIMIT = 60.0
 """The seconds that a plugin's library may take to load before the program is started."""
@@ -106,8 +105,8 @@ def program_environment(
     """
     check_layers(layers)
     variables = dict(os.environ if environment is None else environment)
-    with tempfile.TemporaryDirectory(prefix="pjrt-layers-") as folder:
-        target = _Target.of(plugin, Path(folder), time_limit) if plugin is not None else None
+    with TemporaryFolder("layers") as folder:
+        target = _Target.of(plugin, folder, time_limit) if plugin is not None else None
         preloaded = with_preloaded(str(library_path()), variables)
         if preloaded is not None:
             variables = preloaded

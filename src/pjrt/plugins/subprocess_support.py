@@ -5,7 +5,6 @@ A compiler that crashes or hangs does no harm there, and the changes that a libr
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -21,6 +20,7 @@ from pjrt.api.topology import TopologyDescription
 from pjrt.plugins import registry
 from pjrt.plugins.registry import client_with_devices
 from pjrt.stablehlo.conversion import with_partitioning
+from pjrt.system import TemporaryFolder
 from pjrt.system.python_process import NoAnswerError, ask
 
 
@@ -86,8 +86,8 @@ def support_of(
         InternalError: the subprocess crashed before it had the program.
         PjrtError: the plugin cannot be loaded, or has no such topology.
     """
-    with tempfile.TemporaryDirectory(prefix="pjrt-support-") as name:
-        begun = Path(name) / "begun"  # made when the subprocess has the device: from then on a crash is the program's
+    with TemporaryFolder("support") as folder:
+        begun = folder / "begun"  # made when the subprocess has the device: from then on a crash is the program's
         question = _Question(target, program, CompileOptions.of(options), effort, begun)
         try:
             return Support.from_dict(_result(ask(answer_with_support, question, time_limit)))

@@ -22,6 +22,7 @@ from pjrt.system.dynlib import (
 from pjrt.system.files import (
     PARTIAL,
     FileStamp,
+    TemporaryFolder,
     cache_folder,
     config_folder,
     file_stamp,
@@ -50,6 +51,7 @@ from pjrt.system.processes import (
 __all__ = [
     "PARTIAL",
     "FileStamp",
+    "TemporaryFolder",
     "after_fork_in_child",
     "any_file",
     "cache_folder",

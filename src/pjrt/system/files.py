@@ -1,10 +1,12 @@
-"""Files that other processes see complete or not at all, their permissions and stamps, and the folders of users."""
+"""Files that other processes see complete or not at all, permissions, stamps, the folders of users, temporary ones."""
 
 from __future__ import annotations
 
 import errno
 import functools
 import os
+import re
+import shutil
 import stat
 import sys
 from pathlib import Path
@@ -164,3 +166,75 @@ def file_stamp(path: str | os.PathLike[str]) -> FileStamp | None:
     except OSError:
         return None
     return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
+
+
+class TemporaryFolder:
+    """A folder of this process in the temporary one; only this user may use it.
+
+    ``close`` removes it. One that a killed process left is removed by the next process that makes one: its maker keeps
+    it locked, and the system unlocks it when the maker and the forks of it have ended. Windows has no such locks.
+
+    Args:
+        kind: what it is for, as a part of its name: ``pjrt-KIND-PROCESS-…``.
+
+    Attributes:
+        path: the folder.
+    """
+
+    def __init__(self, kind: str) -> None:
+        import tempfile  # here, for the time that ``import pjrt`` takes
+
+        _sweep(Path(tempfile.gettempdir()))
+        self._descriptor: int | None = None
+        while self._descriptor is None:  # one that another process swept before it was locked is lost
+            self.path = Path(tempfile.mkdtemp(prefix=f"pjrt-{kind}-{os.getpid()}-"))
+            if sys.platform == "win32":
+                return
+            self._descriptor = _locked(self.path)
+
+    def __enter__(self) -> Path:
+        return self.path
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Remove the folder with all that is in it; a second call does nothing."""
+        shutil.rmtree(self.path, ignore_errors=True)
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+
+
+_OURS = re.compile(r"pjrt-.+-\d+-\w+")
+
+
+def _sweep(folder: Path) -> None:
+    """Remove the temporary folders whose makers have ended."""
+    if sys.platform == "win32":
+        return
+    with os.scandir(folder) as entries:
+        names = [each.path for each in entries if _OURS.fullmatch(each.name)]
+    for name in names:
+        descriptor = _locked(Path(name))
+        if descriptor is not None:
+            shutil.rmtree(name, ignore_errors=True)
+            os.close(descriptor)
+
+
+def _locked(folder: Path) -> int | None:
+    """Lock a folder of this user; return its descriptor, or ``None`` if it is in use, of another user, or gone."""
+    import fcntl
+
+    try:
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    except OSError:
+        return None
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if os.fstat(descriptor).st_uid == os.getuid() and os.path.samestat(os.fstat(descriptor), os.stat(folder)):
+            return descriptor
+    except OSError:
+        pass
+    os.close(descriptor)
+    return None

@@ -9,12 +9,12 @@ import re
 import signal
 import subprocess
 import sys
-import tempfile
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
+
+from pjrt.system.files import TemporaryFolder
 
 _LAST_WORDS = (
     # A fatal message in the log of XLA, behind a place in its source; stack frames may follow.
@@ -164,10 +164,9 @@ def ask(function: Callable[[Any], Any], question: Any, time_limit: float) -> Any
     Raises:
         NoAnswerError: the subprocess crashed, raised an error, or took too long.
     """
-    with tempfile.TemporaryDirectory(prefix="pjrt-ask-") as name:
-        folder = Path(name)
+    with TemporaryFolder("ask") as folder:
         (folder / "question").write_bytes(pickle.dumps((function, question)))
-        command = [sys.executable, "-P", "-c", _ANSWER, name, json.dumps(sys.path)]
+        command = [sys.executable, "-P", "-c", _ANSWER, str(folder), json.dumps(sys.path)]
         printed = folder / "printed"  # a file: a pipe would stay open as long as anything that the function started
         with printed.open("wb") as output:
             child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output)

@@ -65,9 +65,9 @@ Run = tuple[Path, str]
 
 def run_checks(jobs: int, limit: float, checks: Iterable[Run]) -> Iterator[tuple[Path, Outcome]]:
     """Run checks on libraries, each in a forked process, and give the outcomes as they come."""
-    with tempfile.TemporaryDirectory(prefix="pjrt-mutants-") as folder:
+    with tempfile.TemporaryDirectory(prefix="pjrt-mutants-") as name:
         waiting, busy = deque(checks), []
-        free = [ForkedChild(folder, number) for number in range(jobs)]
+        free = [ForkedChild(Path(name), number) for number in range(jobs)]
         libraries: dict[ForkedChild, Path] = {}
         try:
             while waiting or busy:

@@ -97,7 +97,7 @@ def test_a_process_that_is_started_anew_does_the_same(
     unruly_library: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """For systems that cannot fork."""
-    with contextlib.closing(SpawnedChild(str(tmp_path), 0)) as child:
+    with contextlib.closing(SpawnedChild(tmp_path, 0)) as child:
         for fault, verdict in (("none", Verdict.PASSED), ("crash", Verdict.CRASHED), ("hang", Verdict.HUNG)):
             monkeypatch.setenv("UNRULY", fault)
             child.start(Task(str(unruly_library)), FILTERS[0], 10.0 if verdict is Verdict.HUNG else 120.0)

@@ -10,14 +10,13 @@ import hashlib
 import hmac
 import json
 import secrets
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from typing import Any
 
 from pjrt.api.errors import InvalidArgumentError
 from pjrt.distributed.settings import Settings
+from pjrt.system import TemporaryFolder
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,8 +199,8 @@ def server_files(certificate: str, key: str, client_ca: str) -> Iterator[dict[st
         client_ca: the certificate of the authority of the clients.
     """
     contents = {"tls_certificate": certificate, "tls_key": key, "client_ca": client_ca}
-    with tempfile.TemporaryDirectory(prefix="pjrt-worker-") as name:
-        files = {title: Path(name, title) for title, content in contents.items() if content}
+    with TemporaryFolder("worker") as folder:
+        files = {title: folder / title for title, content in contents.items() if content}
         for title, path in files.items():
             path.touch(mode=0o600)
             path.write_text(contents[title])

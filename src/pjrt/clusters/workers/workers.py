@@ -11,7 +11,6 @@ import os
 import secrets
 import shutil
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -28,6 +27,7 @@ from pjrt.clusters.workers.control_server import ControlServer, Place, Refusal
 from pjrt.clusters.workers.handshake import Assignment, Bootstrap, Child, InnerNodeAssignment
 from pjrt.distributed.leader import Coordinator
 from pjrt.distributed.messages import Message
+from pjrt.system import TemporaryFolder
 
 STARTING, SERVING = "starting its process", "serving"
 
@@ -433,7 +433,7 @@ class Workers:
         self._failures: list[WorkerState] = []
         self._on_lost: Callable[[int, str], object] | None = None
         self._on_call: Callable[[int, Message], object] = lambda index, message: None
-        self._folder = Path(tempfile.mkdtemp(prefix="pjrt-cluster-"))
+        self._folder = TemporaryFolder("cluster")
         self._server: ControlServer | None = None
         self.inner_nodes: InnerNodes | None = None
         self._coordinator: Coordinator | None = None
@@ -444,7 +444,7 @@ class Workers:
                 WorkerState(index, host, worker_output(launcher.hosts, index, settings.logs))
                 for index, host in enumerate(launcher.hosts)
             ]
-            self._place = Place.of(launcher, settings.controller_address, self._folder)
+            self._place = Place.of(launcher, settings.controller_address, self._folder.path)
             self._coordinator = Coordinator(
                 len(self.members),
                 self._place.hosts,
@@ -678,7 +678,7 @@ class Workers:
             self._launcher.close()
             for worker in self.members:
                 worker.output.close()
-            shutil.rmtree(self._folder, ignore_errors=True)
+            self._folder.close()
             _remove_running(self)
             self._ended.set()
 

@@ -164,8 +164,8 @@ class Child:
         number: the number of the place.
     """
 
-    def __init__(self, folder: str, number: int) -> None:
-        self._folder = Path(folder)
+    def __init__(self, folder: Path, number: int) -> None:
+        self._folder = folder
         self._number = number
         self._printed = (self._folder / f"printed{number}").open("w+b")
         self._memory = self._new_memory()

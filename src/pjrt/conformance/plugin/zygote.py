@@ -27,6 +27,7 @@ from pjrt.api.errors import FailedPreconditionError, InternalError
 from pjrt.conformance.plugin.check import all_checks
 from pjrt.conformance.plugin.process import LOADING, Child, ForkedChild, SpawnedChild, Task, wait_for_any
 from pjrt.plugins import registry
+from pjrt.system import TemporaryFolder
 from pjrt.system.python_process import Ended, module_command, module_environment
 
 _SLACK = 60.0
@@ -146,7 +147,7 @@ def main() -> None:
     registry.declaration(task.plugin)  # reads files that describe plugins, which each process would read for itself
     kind = ForkedChild if hasattr(os, "fork") else SpawnedChild
     with contextlib.ExitStack() as stack, contextlib.suppress(BrokenPipeError):
-        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="pjrt-conform-"))
+        folder = stack.enter_context(TemporaryFolder("conform"))
         slots = [stack.enter_context(contextlib.closing(kind(folder, number))) for number in range(task.jobs)]
         loaded = _load(task, slots[0])
         _send(events, loaded)

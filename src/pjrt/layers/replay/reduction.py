@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import os
-import tempfile
 import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 from pjrt.abi.schema import STRUCTS
@@ -16,6 +14,7 @@ from pjrt.layers.recording import Call, Recording, functions_in, handles_in, wri
 from pjrt.layers.replay.replay_arguments import Settings
 from pjrt.layers.replay.replay_process import ReplayResult, replay
 from pjrt.layers.replay.replayer import ReplayFinding
+from pjrt.system import TemporaryFolder
 
 _HANG_LIMIT = 10.0
 """The seconds after which a call counts as hanging while a hang is reduced: it would take long otherwise."""
@@ -82,9 +81,9 @@ def reduce_recording(
     finding = first.findings[0]
     if finding.call == 0:
         raise FailedPreconditionError(f"there is nothing to reduce: {finding}")
-    with tempfile.TemporaryDirectory(prefix="pjrt-reduce-") as folder:
+    with TemporaryFolder("reduce") as folder:
         limit = min(time_limit, _HANG_LIMIT) if finding.kind == "hang" else time_limit
-        trial = Path(folder) / "trial.rec"
+        trial = folder / "trial.rec"
 
         def run(calls: Sequence[Call], left_out: Collection[int]) -> ReplayResult:
             write_recording(recording, trial, calls, leave_out=left_out)

@@ -6,7 +6,6 @@ import json
 import os
 import pickle
 import subprocess
-import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,6 +17,7 @@ from pjrt.layers.recording import Recording
 from pjrt.layers.replay.replay_arguments import Settings
 from pjrt.layers.replay.replayer import PROGRESS, ReplayFinding, Task
 from pjrt.layers.wrapping import table_of, wrap
+from pjrt.system import TemporaryFolder
 from pjrt.system.python_process import Ended, module_command, module_environment
 
 __all__ = ["TIME_LIMIT", "PluginOpener", "ReplayFinding", "ReplayResult", "Settings", "replay"]
@@ -87,8 +87,8 @@ def replay(
     if isinstance(open_plugin, (str, os.PathLike)):
         open_plugin = PluginOpener(os.fspath(open_plugin))
     task = Task(os.fspath(path), open_plugin, settings or Settings())
-    with tempfile.TemporaryDirectory(prefix="pjrt-replay-") as name:
-        return _Run(Path(name), Recording.open(path), task, time_limit).result()
+    with TemporaryFolder("replay") as folder:
+        return _Run(folder, Recording.open(path), task, time_limit).result()
 
 
 @dataclass(frozen=True, slots=True)

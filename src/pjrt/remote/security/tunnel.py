@@ -11,7 +11,6 @@ import asyncio
 import contextlib
 import logging
 import os
-import shutil
 import socket
 import ssl
 import subprocess
@@ -24,6 +23,7 @@ from pjrt.api.errors import AlreadyExistsError, InvalidArgumentError, Permission
 from pjrt.remote.connection_log import log_event
 from pjrt.remote.security.credentials import ClientSecurity
 from pjrt.remote.transport.addresses import Address, parse_address
+from pjrt.system import TemporaryFolder
 from pjrt.system.python_process import module_command, module_environment
 
 # The token is a header field of each request of the HTTP/2 connection, which is added while the bytes pass by. Frames
@@ -141,8 +141,10 @@ class Tunnel:
             raise InvalidArgumentError(f"a tunnel leads to a host and a port, found {server}")
         self._server = server
         self._security = security
-        self._folder = tempfile.mkdtemp(prefix="pjrt-") if socket_path is None else ""  # with the mode 0700
-        self._path = _free_path(Path(self._folder, "tunnel.sock") if socket_path is None else Path(socket_path))
+        self._folder = TemporaryFolder("tunnel") if socket_path is None else None
+        self._path = _free_path(
+            self._folder.path / "tunnel.sock" if self._folder is not None else Path(socket_path or "")
+        )
         self._connections: set[asyncio.Task[None]] = set()
         self._loop = asyncio.new_event_loop()
         self._ended = asyncio.Event()
@@ -167,8 +169,8 @@ class Tunnel:
             self._loop.call_soon_threadsafe(self._ended.set)
         self._thread.join()
         self._path.unlink(missing_ok=True)
-        if self._folder:
-            shutil.rmtree(self._folder, ignore_errors=True)
+        if self._folder is not None:
+            self._folder.close()
 
     def __enter__(self) -> Tunnel:
         return self

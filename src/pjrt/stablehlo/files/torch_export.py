@@ -17,7 +17,6 @@ import json
 import os
 import pickle
 import sys
-import tempfile
 import warnings
 import zipfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -37,6 +36,7 @@ from pjrt.stablehlo.files.torch_folder import NONE, TorchInput, call_tree, parse
 from pjrt.stablehlo.format import ZIP_MAGIC
 from pjrt.stablehlo.safe_parse import run_module
 from pjrt.stablehlo.tree import Tree
+from pjrt.system import TemporaryFolder
 
 REQUIREMENTS = "torch torchax jax"
 """The packages that ``pip install`` needs to get."""
@@ -563,8 +563,8 @@ def read_torch_export(source: str | bytes | os.PathLike[str] | ExportedProgram) 
     if _is_program(source) and "torchax" in sys.modules:
         return contents(convert(source))
     if _is_program(source) or isinstance(source, bytes):
-        with tempfile.TemporaryDirectory(prefix="pjrt-torch-") as folder:
-            path = Path(folder, "program.pt2")
+        with TemporaryFolder("torch") as folder:
+            path = folder / "program.pt2"
             _save(source, path)
             return contents(_converted(path))
     if not isinstance(source, str | os.PathLike):
@@ -604,9 +604,8 @@ def _is_archive(file: Any) -> bool:
 
 
 def _converted(path: Path) -> Converted:
-    with tempfile.TemporaryDirectory(prefix="pjrt-torch-") as name:
-        folder = Path(name)
-        ended = run_module(convert.__module__, str(path), name, given=b"", time_limit=None)
+    with TemporaryFolder("torch") as folder:
+        ended = run_module(convert.__module__, str(path), str(folder), given=b"", time_limit=None)
         if ended is None:
             raise FailedPreconditionError(
                 "expected a Python to start, which converts the file; found none: give the program as an "

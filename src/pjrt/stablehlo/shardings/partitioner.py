@@ -14,10 +14,8 @@ from __future__ import annotations
 import functools
 import re
 import sys
-import tempfile
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 from pjrt.api.compile_options import CompileOptions, DeviceAssignment, OptionValue
@@ -32,6 +30,7 @@ from pjrt.stablehlo.mlir_module import MlirModule, walk
 from pjrt.stablehlo.reader import read
 from pjrt.stablehlo.shardings.sharding import Sharding
 from pjrt.stablehlo.types import TensorType
+from pjrt.system import TemporaryFolder
 
 # HloModuleProto; OpSharding.Type
 _PROGRAM_SHAPE, _OUTPUT_SHARDING, _PARAMETER_SHARDINGS = 4, 12, 14
@@ -286,13 +285,15 @@ def _compile_and_dump(code: bytes, options: CompileOptions) -> bytes:
     client = jax.get_tfrt_cpu_client(asynchronous=False, num_devices=count)
     devices = jax.DeviceList(tuple(client.local_devices()))
     message = "the compiler ended without a message"
-    with tempfile.TemporaryDirectory(prefix="pjrt-partition-") as folder:
-        asked = with_debug_options(replace(options, option_overrides={**_OVERRIDES, "xla_dump_to": folder}).to_proto())
+    with TemporaryFolder("partition") as folder:
+        asked = with_debug_options(
+            replace(options, option_overrides={**_OVERRIDES, "xla_dump_to": str(folder)}).to_proto()
+        )
         try:
             client.compile_and_load(code, devices, jax.CompileOptions.ParseFromString(asked))
         except (RuntimeError, ValueError) as error:  # the stop at least
             message = str(error)
-        dumped = sorted(Path(folder).rglob(_DUMP))
+        dumped = sorted(folder.rglob(_DUMP))
         if dumped:
             return dumped[-1].read_bytes()
     if _STOP in message:

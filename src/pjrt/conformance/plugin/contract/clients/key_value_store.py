@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import os
-import tempfile
 import threading
 import time
 from pathlib import Path
@@ -18,6 +17,7 @@ from pjrt.conformance.plugin.check import Failed, Unsupported, check
 from pjrt.conformance.plugin.contract.programs.compilation import expect_sum
 from pjrt.conformance.plugin.other_process import call_in_another_process
 from pjrt.conformance.plugin.subject import Subject
+from pjrt.system import TemporaryFolder
 
 _CALLS = ("PJRT_Client_Create",)
 _Deleter = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
@@ -151,9 +151,9 @@ def _job(subject: Subject) -> list[dict[str, Any]]:
     reason = ""
     for names in _OPTIONS:
         facts: dict[int, Any] = {}
-        with tempfile.TemporaryDirectory(prefix="pjrt-conform-") as folder:
+        with TemporaryFolder("conform") as folder:
 
-            def run(number: int, folder: str = folder, names: Any = names, facts: dict[int, Any] = facts) -> None:
+            def run(number: int, folder: str = str(folder), names: Any = names, facts: dict[int, Any] = facts) -> None:
                 try:
                     facts[number] = call_in_another_process(subject, member, folder, names, number)
                 except (Failed, Unsupported) as problem:
@@ -178,8 +178,8 @@ def _job(subject: Subject) -> list[dict[str, Any]]:
 def _one_process(subject: Subject) -> None:
     """A client may be given a store that it does not need."""
     subject.call("PJRT_Client_Destroy", client=subject.client)
-    with tempfile.TemporaryDirectory(prefix="pjrt-conform-") as folder:
-        store = Store(folder)
+    with TemporaryFolder("conform") as folder:
+        store = Store(str(folder))
         answer = _create(subject, store)
         subject.expect(answer.error is None, "a client", str(answer.error))
         index = subject.call("PJRT_Client_ProcessIndex", client=answer.client).process_index
