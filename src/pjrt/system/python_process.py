@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import pickle
+import queue
 import re
 import signal
 import subprocess
 import sys
+import tempfile
+import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any
+from typing import IO, Any, Generic, TypeVar
 
 from pjrt.system.files import TemporaryFolder
 
+Message = TypeVar("Message")
+
+_MAX_PRINTED = 20000
 _LAST_WORDS = (
     # A fatal message in the log of XLA, behind a place in its source; stack frames may follow.
     re.compile(r"F\d{4} [\d:.]+ +\d+ (?:\S+:\d+\] )?(.*)"),
@@ -125,6 +132,94 @@ def run_module(
     return Ended(child.returncode, output, errors.decode(errors="replace"))
 
 
+class PythonChild(Generic[Message]):
+    """A subprocess that runs a module as a program: it is sent pickles, and its output is read as messages.
+
+    What it prints, on its standard error, is kept for ``ended``.
+
+    Args:
+        module: the module's name; it is found where this process finds modules.
+        read: reads one message from its output; an ``EOFError``, ``OSError`` or ``ValueError`` means that it has ended.
+        own_session: whether it has a session of its own: Ctrl-C on the terminal does not reach it then.
+
+    Raises:
+        OSError: it cannot be started.
+    """
+
+    def __init__(self, module: str, read: Callable[[IO[bytes]], Message], *, own_session: bool = False) -> None:
+        self._printed = tempfile.TemporaryFile()  # noqa: SIM115  # closed by `close`
+        self._process = subprocess.Popen(
+            module_command(module),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._printed,
+            env=module_environment(),
+            start_new_session=own_session,
+        )
+        self._messages: queue.Queue[Message | None] = queue.Queue()
+        self._reader = threading.Thread(target=self._receive, args=(read,), name=f"pjrt {module}", daemon=True)
+        self._reader.start()
+
+    def send(self, value: object, *, last: bool = False) -> None:
+        """Send a value; nothing happens if the process has ended, which ``next`` reports.
+
+        Args:
+            value: the value.
+            last: whether its input ends there.
+        """
+        pipe = self._process.stdin
+        assert pipe is not None
+        with contextlib.suppress(OSError):
+            pickle.dump(value, pipe, protocol=5)
+            pipe.flush()
+            if last:
+                pipe.close()
+
+    def next(self, seconds: float) -> Message | None:
+        """Return the next message; ``None`` if the process has ended.
+
+        Raises:
+            TimeoutError: there was none in that time.
+        """
+        try:
+            return self._messages.get(timeout=seconds)
+        except queue.Empty:
+            raise TimeoutError from None
+
+    def stop(self, number: int, seconds: float) -> None:
+        """Send the process a signal, and wait so long for its end."""
+        self._process.send_signal(number)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(seconds)
+
+    def kill(self) -> None:
+        """End the process at once."""
+        self._process.kill()
+        self._process.wait()
+
+    def ended(self) -> Ended:
+        """Return how the process ended, when it has."""
+        status = self._process.wait()
+        self._printed.seek(0)
+        return Ended(status, b"", self._printed.read()[-_MAX_PRINTED:].decode("utf-8", "replace"))
+
+    def close(self) -> None:
+        """End the process, if it runs, and close the files."""
+        self.kill()
+        self._reader.join()
+        for file in (self._process.stdin, self._process.stdout, self._printed):
+            with contextlib.suppress(OSError):  # what was left in the pipe's buffer has no reader any more
+                if file is not None:
+                    file.close()
+
+    def _receive(self, read: Callable[[IO[bytes]], Message]) -> None:
+        assert self._process.stdout is not None
+        with contextlib.suppress(EOFError, OSError, ValueError, pickle.UnpicklingError):
+            while True:
+                self._messages.put(read(self._process.stdout))
+        self._messages.put(None)
+
+
 _ANSWER = """
 import json, pickle, sys
 from pathlib import Path
@@ -135,7 +230,6 @@ answer = function(question)
 (folder / "partial").write_text(json.dumps(answer, default=str), encoding="utf-8")
 (folder / "partial").rename(folder / "answer")
 """
-_MAX_PRINTED = 20000
 
 
 class NoAnswerError(Exception):

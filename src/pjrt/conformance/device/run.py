@@ -4,17 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import json
-import pickle
-import queue
 import re
 import signal
-import subprocess
-import tempfile
-import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import IO, Any
 
 from pjrt.api.capability import Capabilities
 from pjrt.api.element_type import ElementType
@@ -23,7 +18,7 @@ from pjrt.conformance.device.checks import Finding, Kind, shown_inputs
 from pjrt.conformance.device.plan import GROUPS, JAX, Choice, plan
 from pjrt.conformance.device.worker import Task
 from pjrt.conformance.operation_table import cases_of
-from pjrt.system.python_process import Ended, module_command, module_environment
+from pjrt.system.python_process import PythonChild
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,7 +194,7 @@ class _DeviceTest:
     def run(self, task: Task) -> None:
         """Run the checks of a task, in one subprocess after the other until none crashes."""
         for _ in range(_MOST_PROCESSES):
-            with _worker(task) as worker:
+            with contextlib.closing(_Worker(task)) as worker:
                 last = self._follow(worker)
             if last is None:
                 return
@@ -218,7 +213,7 @@ class _DeviceTest:
                 return None
             try:
                 patience = self._check_seconds if names else max(self._check_seconds, _START_SECONDS)
-                event = worker.next_event(min(patience, left))
+                event = worker.next(min(patience, left))
             except TimeoutError:
                 if self._end - time.monotonic() <= 0:
                     continue
@@ -266,82 +261,26 @@ class _DeviceTest:
         self.findings.append(Finding(name, kind, message))
 
 
-@contextlib.contextmanager
-def _worker(task: Task) -> Iterator[_Worker]:
-    worker = _Worker(task)
-    try:
-        yield worker
-    finally:
-        worker.close()
-
-
-class _Worker:
-    """A subprocess that runs a task, and the events that it reports."""
+class _Worker(PythonChild[dict[str, Any]]):
+    """A subprocess that runs a task, and reports events."""
 
     def __init__(self, task: Task) -> None:
-        self._printed = tempfile.TemporaryFile()  # noqa: SIM115  # closed by `close`
-        self._child = subprocess.Popen(
-            module_command("pjrt.conformance.device.worker"),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._printed,
-            env=module_environment(),
-            start_new_session=True,  # an interrupt from the keyboard is no fault of the device
-        )
-        assert self._child.stdin is not None
-        with contextlib.suppress(OSError), self._child.stdin as file:  # OSError: it ended already
-            pickle.dump(task, file)
-        self._events: queue.Queue[dict[str, Any] | None] = queue.Queue()
-        self._reader = threading.Thread(target=self._read, name="pjrt device test", daemon=True)
-        self._reader.start()
-
-    def next_event(self, seconds: float) -> dict[str, Any] | None:
-        """Return the next event; None if the subprocess has ended.
-
-        Raises:
-            TimeoutError: there was none in that time.
-        """
-        try:
-            return self._events.get(timeout=seconds)
-        except queue.Empty:
-            raise TimeoutError from None
-
-    def ended(self) -> Ended:
-        """Return how the subprocess ended."""
-        status = self._child.wait()
-        self._printed.seek(0)
-        return Ended(status, b"", self._printed.read()[-20000:].decode("utf-8", "replace"))
+        # An interrupt from the keyboard is no fault of the device.
+        super().__init__("pjrt.conformance.device.worker", _event, own_session=True)
+        self.send(task, last=True)
 
     def stacks(self) -> str:
         """End the subprocess, and return where its threads were, for a message; empty if it does not say."""
         if hasattr(signal, "SIGABRT"):
-            self._child.send_signal(signal.SIGABRT)  # on which Python prints the stacks of all threads
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                self._child.wait(_STACKS_SECONDS)
-        self.end()
+            self.stop(signal.SIGABRT, _STACKS_SECONDS)  # on which Python prints the stacks of all threads
+        self.kill()
         _, marker, stacks = self.ended().errors.partition("Fatal Python error: Aborted")
         stacks = re.sub(r"\n*Extension modules: .*", "", stacks, flags=re.DOTALL).strip()
         return f"; its threads were here:\n{stacks}" if marker else ""
 
-    def end(self) -> None:
-        """End the subprocess."""
-        self._child.kill()
-        self._child.wait()
 
-    def close(self) -> None:
-        """End the subprocess, and close its files."""
-        self.end()
-        self._reader.join()
-        assert self._child.stdout is not None
-        self._child.stdout.close()
-        self._printed.close()
-
-    def _read(self) -> None:
-        assert self._child.stdout is not None
-        for line in self._child.stdout:
-            try:
-                event = json.loads(line)
-            except ValueError:  # it ended in the middle of a line
-                break
-            self._events.put(event)
-        self._events.put(None)
+def _event(file: IO[bytes]) -> dict[str, Any]:
+    if not (line := file.readline()):
+        raise EOFError
+    event: dict[str, Any] = json.loads(line)  # ValueError: it ended in the middle of a line
+    return event

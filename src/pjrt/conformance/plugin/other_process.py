@@ -9,7 +9,6 @@ from __future__ import annotations
 import importlib
 import os
 import pickle
-import subprocess
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -19,7 +18,7 @@ from pjrt.conformance.plugin.check import Failed, Unsupported
 from pjrt.conformance.plugin.samples import Samples
 from pjrt.conformance.plugin.subject import Subject
 from pjrt.layers.wrapping import table_of
-from pjrt.system.python_process import Ended, module_command, module_environment
+from pjrt.system.python_process import run_module
 
 _PATIENCE = 60.0
 
@@ -37,23 +36,15 @@ def call_in_another_process(subject: Subject, function: Callable[..., Any], *arg
         Unsupported: the function raised it.
     """
     task = (subject.name, subject.options, subject.samples.folder, function.__module__, function.__name__, arguments)
-    process = subprocess.Popen(
-        module_command(__name__),
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        env=module_environment(),
-    )
     try:
-        output, printed = process.communicate(pickle.dumps(task), _PATIENCE)
-    except subprocess.TimeoutExpired as error:
-        process.kill()
+        ended = run_module(__name__, given=pickle.dumps(task), time_limit=_PATIENCE)
+    except TimeoutError as error:
         raise Failed("a process that ends", f"one that still ran after {_PATIENCE:g} seconds") from error
-    answer: tuple[str, Any] = pickle.loads(output) if output else ("nothing", None)
-    kind, value = answer
-    if process.returncode or kind == "nothing":
-        ended = Ended(process.returncode, b"", printed.decode("utf-8", "replace")[-2000:])
+    if ended is None:
+        raise Unsupported("a Python program to start")
+    if ended.status or not ended.output:
         raise Failed("a process that ends normally", str(ended))
+    kind, value = pickle.loads(ended.output)
     if kind == "unsupported":
         raise Unsupported(value)
     if kind == "failed":

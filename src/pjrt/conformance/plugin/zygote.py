@@ -13,12 +13,8 @@ import gc
 import importlib
 import os
 import pickle
-import queue
 import signal
-import subprocess
 import sys
-import tempfile
-import threading
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, BinaryIO
@@ -28,7 +24,7 @@ from pjrt.conformance.plugin.check import all_checks
 from pjrt.conformance.plugin.process import LOADING, Child, ForkedChild, SpawnedChild, Task, wait_for_any
 from pjrt.plugins import registry
 from pjrt.system import TemporaryFolder
-from pjrt.system.python_process import Ended, module_command, module_environment
+from pjrt.system.python_process import PythonChild
 
 _SLACK = 60.0
 """The seconds that the zygote may be silent beyond the time limit of a check."""
@@ -48,19 +44,8 @@ class ZygoteProcess:
     def __init__(self, task: Task) -> None:
         self._patience = max(task.time_limit, task.load_limit) + _SLACK
         self._plugin = task.plugin
-        self._printed = tempfile.TemporaryFile()  # noqa: SIM115  # closed by `close`
-        self._process = subprocess.Popen(
-            module_command("pjrt.conformance.plugin.zygote"),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._printed,
-            env=module_environment(),
-            start_new_session=True,
-        )
-        self._events: queue.Queue[dict[str, Any] | None] = queue.Queue()
-        self._reader = threading.Thread(target=self._read, name="pjrt conform", daemon=True)
-        self._send(task)
-        self._reader.start()
+        self._child: PythonChild[dict[str, Any]] = PythonChild(__name__, pickle.load, own_session=True)
+        self._child.send(task)
 
     def facts(self) -> dict[str, Any]:
         """Return the facts about the plugin, when it has been loaded.
@@ -82,45 +67,22 @@ class ZygoteProcess:
             InternalError: there is none in time, or the process ended.
         """
         try:
-            event = self._events.get(timeout=self._patience)
-        except queue.Empty:
+            event = self._child.next(self._patience)
+        except TimeoutError:
             raise InternalError("the process that starts the checks made no progress, and was ended") from None
         if event is None:
-            status = self._process.wait()
-            self._printed.seek(0)
-            end = Ended(status, b"", self._printed.read()[-20000:].decode("utf-8", "replace"))
-            raise InternalError(f"the process that starts the checks ended: {end}")
+            raise InternalError(f"the process that starts the checks ended: {self._child.ended()}")
         return event
 
     def ask(self, name: str) -> dict[str, Any]:
         """Have a check made, and return its event."""
-        self._send(name)
+        self._child.send(name)
         return self.next_event()
 
     def close(self) -> None:
         """End the process; one of a check that still runs ends with it."""
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        with contextlib.suppress(OSError):
-            self._process.stdin.close()
-        self._process.terminate()
-        self._process.wait()
-        self._reader.join()
-        self._process.stdout.close()
-        self._printed.close()
-
-    def _send(self, message: object) -> None:
-        assert self._process.stdin is not None
-        with contextlib.suppress(OSError):  # it has ended; the next event reports how
-            pickle.dump(message, self._process.stdin)
-            self._process.stdin.flush()
-
-    def _read(self) -> None:
-        assert self._process.stdout is not None
-        with contextlib.suppress(EOFError, pickle.UnpicklingError, OSError, ValueError):
-            while True:
-                self._events.put(pickle.load(self._process.stdout))
-        self._events.put(None)
+        self._child.stop(signal.SIGTERM, self._patience)
+        self._child.close()
 
 
 @contextlib.contextmanager

@@ -7,11 +7,7 @@ import hashlib
 import json
 import os
 import pickle
-import queue
 import struct
-import subprocess
-import tempfile
-import threading
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from typing import IO, Any
@@ -27,7 +23,7 @@ from pjrt.api.program import Program
 from pjrt.models.model import put_on_each_replica as put_each
 from pjrt.models.model import values_of_replicas
 from pjrt.plugins.registry import client_with_devices
-from pjrt.system.python_process import Ended, module_command, module_environment
+from pjrt.system.python_process import PythonChild
 
 Array = np.ndarray[Any, Any]
 Row = Sequence[Array]
@@ -232,58 +228,25 @@ class _Process:
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self._printed = tempfile.TemporaryFile()  # noqa: SIM115  # closed by `end`
-        self._child = subprocess.Popen(
-            module_command(__name__),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._printed,
-            env=module_environment(),
-        )
-        self._answers: queue.Queue[Any] = queue.Queue()
-        self._reader = threading.Thread(target=self._read, name=f"pjrt answers of {name}", daemon=True)
-        self._reader.start()
+        self._child = PythonChild(__name__, _read_answer)
 
     def ask(self, question: Any, time_limit: float) -> dict[str, Any]:
-        assert self._child.stdin is not None
+        self._child.send(question)
         try:
-            pickle.dump(question, self._child.stdin, protocol=5)
-            self._child.stdin.flush()
-        except OSError:  # it ended; the reader of its answers knows how
-            pass
-        try:
-            answer = self._answers.get(timeout=time_limit)
-        except queue.Empty:
+            answer = self._child.next(time_limit)
+        except TimeoutError:
             self.end()
             raise _LostError(
                 DeadlineExceededError(f"the device {self._name} was not done within {time_limit:g} seconds")
             ) from None
         if answer is None:
-            status = self._child.wait()
-            self._printed.seek(0)
-            text = self._printed.read()[-20000:].decode("utf-8", "replace")
+            ended = self._child.ended()
             self.end()
-            raise _LostError(InternalError(f"the device {self._name} crashed: {Ended(status, b'', text)}"))
-        return answer  # type: ignore[no-any-return]
+            raise _LostError(InternalError(f"the device {self._name} crashed: {ended}"))
+        return answer
 
     def end(self) -> None:
-        self._child.kill()
-        self._child.wait()
-        self._reader.join()
-        for file in (self._child.stdin, self._child.stdout, self._printed):
-            try:
-                if file is not None:
-                    file.close()
-            except OSError:  # what was left in the pipe's buffer has no reader any more
-                pass
-
-    def _read(self) -> None:
-        assert self._child.stdout is not None
-        try:
-            while True:
-                self._answers.put(_read_answer(self._child.stdout))
-        except (EOFError, OSError, ValueError):
-            self._answers.put(None)
+        self._child.close()
 
 
 # Answers are no pickles: the subprocess may run code of others, whose objects this process should not make.
