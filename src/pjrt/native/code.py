@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from pjrt.api.compile_options import CompileOptions
 from pjrt.api.errors import InvalidArgumentError, UnimplementedError
@@ -141,5 +142,5 @@ def _spec(type_: ValueType, what: str) -> ShapeSpec:
     return ShapeSpec(type_.sizes, type_.element)
 
 
-def _value(spec: ShapeSpec, kind: str) -> object:
+def _value(spec: ShapeSpec, kind: str) -> Any:
     return _CLASSES["Value"](type=int(spec.element_type), dims=spec.shape, memory_kind=kind)
