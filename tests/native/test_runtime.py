@@ -230,6 +230,19 @@ def test_the_compiler_refuses(chip: Client) -> None:
     assert chip.compile(ADD)  # by the same process
 
 
+def test_a_program_for_several_partitions(chip: Client) -> None:
+    options = pjrt.CompileOptions(num_partitions=2, use_spmd_partitioning=True)
+    with pytest.raises(pjrt.UnimplementedError, match="found a program for 2"):
+        chip.compile(ADD, options)
+
+
+def test_replicas(chip: Client) -> None:
+    executable = chip.compile(ADD, pjrt.CompileOptions(num_replicas=2))
+    arguments = [[chip.buffer_from_host(X + n, device=device)] * 2 for n, device in enumerate(chip.devices)]
+    for number, (result,) in enumerate(executable.execute(arguments)):
+        np.testing.assert_array_equal(result, 2 * (X + number))
+
+
 def test_the_compiling_process_ends(tmp_path: Path, chip_driver: Path) -> None:
     compiler = tmp_path / "dying.py"
     compiler.write_text("import os\ndef compile(program, options):\n    os._exit(3)\n")

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from pjrt.api.compile_options import CompileOptions
-from pjrt.api.errors import InternalError, InvalidArgumentError, from_author
+from pjrt.api.errors import InternalError, InvalidArgumentError, UnimplementedError, from_author
 from pjrt.api.program import Program
 from pjrt.api.protobuf import message_classes
 from pjrt.native.code import Code
@@ -74,6 +74,12 @@ def _compiled(compile_function: CompileFunction, serialized: bytes) -> bytes:
     request = _CLASSES["Request"].FromString(serialized)
     program = Program(request.program, format=request.format)
     options = CompileOptions.from_proto(request.options)
+    partitions = options.partitioning.num_partitions
+    if partitions > 1:
+        raise UnimplementedError(
+            f"the runtime in C runs programs of one partition on each device, found a program for {partitions}; "
+            "use one device, or a device in Python"
+        )
     parsed = stablehlo.parse(program)
     signature = signature_of(parsed)
     code = compile_function(parsed, options)
