@@ -16,7 +16,7 @@ from pathlib import Path
 HERE = Path(__file__).parents[1]
 SUFFIXES = (".py", ".pyi", ".pyx", ".pxd", ".pxi", ".c", ".h")
 
-BUDGET = {"files": 694, "lines": 154_700}
+BUDGET = {"files": 694, "lines": 154_900}
 """The most files and lines by hand."""
 
 

@@ -189,6 +189,20 @@ def test_a_buffer_that_the_caller_fills(chip: Client) -> None:
     np.testing.assert_array_equal(result, X + X)
 
 
+def test_the_bytes_of_a_buffer(chip: Client) -> None:
+    """The bytes are the device's own: tiles, with their padding."""
+    buffer = chip.buffer_from_host(X)
+    raw = buffer.raw()
+    out = bytearray(raw.on_device_size)
+    raw.copy_to_host(out).result()
+    tiles = np.frombuffer(out, np.float32).reshape(2, 8, 128)  # two columns of tiles
+    np.testing.assert_array_equal(np.concatenate(list(tiles), axis=1)[:3, :200], X)
+    raw.copy_from_host(np.float32([7]), 4).result()
+    changed = X.copy()
+    changed[0, 1] = 7
+    np.testing.assert_array_equal(chip.compile(ADD)(buffer, buffer)[0], changed + changed)
+
+
 def test_an_executable_is_loaded_without_python(chip: Client, chip_driver: Path, tmp_path: Path) -> None:
     """A library without a compiler runs what was serialized, and says so where it must compile."""
     serialized = chip.compile(ADD).executable.serialize()

@@ -1,4 +1,4 @@
-/* The extensions: how arrays lie in memory (Layouts), as XLA writes it, {1,0}. */
+/* The extensions: how arrays lie in memory, as XLA writes it, {1,0} (Layouts); and the bytes behind buffers (RawBuffer). */
 #include "pjrt_support/struct_size.h"
 #include "runtime.h"
 
@@ -103,7 +103,8 @@ static PJRT_Error *of_parameters(PJRT_Layouts_PJRT_Executable_GetParameterLayout
 }
 
 PJRT_Layouts_Extension layouts_extension = {
-    .base = {.struct_size = PJRT_Layouts_Extension_STRUCT_SIZE, .type = PJRT_Extension_Type_Layouts},
+    .base = {.struct_size = PJRT_Layouts_Extension_STRUCT_SIZE, .type = PJRT_Extension_Type_Layouts,
+             .next = &raw_buffer_extension.base},
     .PJRT_Layouts_MemoryLayout_Destroy = destroy,
     .PJRT_Layouts_MemoryLayout_Serialize = serialize,
     .PJRT_Layouts_PJRT_Client_GetDefaultLayout = client_default,
@@ -111,4 +112,90 @@ PJRT_Layouts_Extension layouts_extension = {
     .PJRT_Layouts_PJRT_Topology_GetDefaultLayout = topology_default,
     .PJRT_Layouts_PJRT_Executable_GetOutputLayouts = of_outputs,
     .PJRT_Layouts_PJRT_Executable_GetParameterLayouts = of_parameters,
+};
+
+/* ---- RawBuffer --------------------------------------------------------------------------------------------------------*/
+struct PJRT_RawBuffer {
+  const void *vtable; /* read by nobody who uses the functions of the extension */
+  memory_space *space;
+  storage *storage;
+  completion *defined;
+};
+
+/* The alias shares the memory: a donation of the buffer does not write to it. */
+static PJRT_Error *raw_create(PJRT_RawBuffer_CreateRawAliasOfBuffer_Args *args) {
+  SIZED(PJRT_RawBuffer_CreateRawAliasOfBuffer_Args, args);
+  storage *held;
+  PJRT_Error *error = buffer_use(args->buffer, &held);
+  if (error) return error;
+  atomic_store(&held->is_shared, true);
+  atomic_fetch_sub(&held->readers, 1);
+  PJRT_RawBuffer *raw = args->raw_buffer = new_zeroed(1, sizeof *raw);
+  raw->space = args->buffer->space;
+  raw->storage = held;
+  raw->defined = completion_ref(args->buffer->defined);
+  return NULL;
+}
+
+static PJRT_Error *raw_destroy(PJRT_RawBuffer_Destroy_Args *args) {
+  SIZED(PJRT_RawBuffer_Destroy_Args, args);
+  if (args->buffer == NULL) return NULL;
+  completion_unref(args->buffer->defined);
+  storage_unref(args->buffer->storage);
+  free(args->buffer);
+  return NULL;
+}
+
+static PJRT_Error *raw_size(PJRT_RawBuffer_GetOnDeviceSizeInBytes_Args *args) {
+  SIZED(PJRT_RawBuffer_GetOnDeviceSizeInBytes_Args, args);
+  args->on_device_size_in_bytes = args->buffer->storage->size;
+  return NULL;
+}
+
+static PJRT_Error *raw_memory(PJRT_RawBuffer_GetMemorySpace_Args *args) {
+  SIZED(PJRT_RawBuffer_GetMemorySpace_Args, args);
+  args->memory_space = &args->buffer->space->base;
+  return NULL;
+}
+
+/* Null where the host cannot see the memory. */
+static PJRT_Error *raw_pointer(PJRT_RawBuffer_GetHostPointer_Args *args) {
+  SIZED(PJRT_RawBuffer_GetHostPointer_Args, args);
+  args->host_pointer = storage_host_view(args->buffer->storage);
+  return NULL;
+}
+
+static PJRT_Error *raw_to_device(PJRT_RawBuffer_CopyRawHostToDevice_Args *args) {
+  SIZED(PJRT_RawBuffer_CopyRawHostToDevice_Args, args);
+  PJRT_RawBuffer *raw = args->buffer;
+  PJRT_Error *error = raw_check_range(raw->storage, args->offset, args->transfer_size, args->src);
+  if (error) return error;
+  completion *done =
+      raw_copy_in(raw->storage, raw->defined, (size_t)args->offset, args->src, (size_t)args->transfer_size);
+  args->event = event_make(done);
+  completion_unref(done);
+  return NULL;
+}
+
+static PJRT_Error *raw_to_host(PJRT_RawBuffer_CopyRawDeviceToHost_Args *args) {
+  SIZED(PJRT_RawBuffer_CopyRawDeviceToHost_Args, args);
+  PJRT_RawBuffer *raw = args->buffer;
+  PJRT_Error *error = raw_check_range(raw->storage, args->offset, args->transfer_size, args->dst);
+  if (error) return error;
+  completion *done =
+      raw_copy_out(raw->storage, raw->defined, (size_t)args->offset, args->dst, (size_t)args->transfer_size);
+  args->event = event_make(done);
+  completion_unref(done);
+  return NULL;
+}
+
+PJRT_RawBuffer_Extension raw_buffer_extension = {
+    .base = {.struct_size = PJRT_RawBuffer_Extension_STRUCT_SIZE, .type = PJRT_Extension_Type_RawBuffer},
+    .PJRT_RawBuffer_CreateRawAliasOfBuffer = raw_create,
+    .PJRT_RawBuffer_Destroy = raw_destroy,
+    .PJRT_RawBuffer_GetOnDeviceSizeInBytes = raw_size,
+    .PJRT_RawBuffer_GetMemorySpace = raw_memory,
+    .PJRT_RawBuffer_CopyRawHostToDevice = raw_to_device,
+    .PJRT_RawBuffer_CopyRawDeviceToHost = raw_to_host,
+    .PJRT_RawBuffer_GetHostPointer = raw_pointer,
 };

@@ -248,6 +248,11 @@ void buffer_destroy(PJRT_Buffer *buffer);
 PJRT_Error *device_shape(shape *out, PJRT_Buffer_Type type, const int64_t *dims, size_t rank,
                          const PJRT_Buffer_MemoryLayout *layout);
 
+/* ---- transfer.c: copies of the bytes of a raw buffer, once it is defined ------------------------------------------------*/
+PJRT_Error *raw_check_range(const storage *held, int64_t offset, int64_t size, const void *host);
+completion *raw_copy_in(storage *held, completion *defined, size_t offset, const void *host, size_t size);
+completion *raw_copy_out(storage *held, completion *defined, size_t offset, void *host, size_t size);
+
 /* ---- executable.c ---------------------------------------------------------------------------------------------------*/
 typedef struct parameter {
   shape shape;
@@ -319,6 +324,7 @@ PJRT_Error *compiler_compile(compiler *each, const PJRT_Program *program, const 
 
 /* ---- api.c --------------------------------------------------------------------------------------------------------------*/
 extern PJRT_Layouts_Extension layouts_extension;
+extern PJRT_RawBuffer_Extension raw_buffer_extension;
 
 #include "functions.h"
 #define DECLARE(name) HIDDEN PJRT_Error *native_##name(PJRT_##name##_Args *args);

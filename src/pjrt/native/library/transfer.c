@@ -463,6 +463,74 @@ PJRT_Error *native_Buffer_CopyToMemory(PJRT_Buffer_CopyToMemory_Args *args) {
   return copy_to(args->buffer, (memory_space *)args->dst_memory, &args->dst_buffer);
 }
 
+/* ---- raw buffers: the bytes behind a buffer, of an extension of the C API --------------------------------------------------*/
+typedef struct raw_upload {
+  storage *storage;
+  completion *done;
+  const void *host;
+  size_t offset, size;
+} raw_upload;
+
+static void end_raw_upload(PJRT_Error *borrowed, void *arg) {
+  raw_upload *each = arg;
+  storage_unref(each->storage);
+  completion_set(each->done, pjrt_error_share(borrowed));
+  completion_unref(each->done);
+  free(each);
+}
+
+static void submit_raw_upload(PJRT_Error *borrowed, void *arg) {
+  raw_upload *each = arg;
+  if (borrowed || each->size == 0) {
+    end_raw_upload(borrowed, each);
+    return;
+  }
+  PJRT_Device *device = each->storage->space->device;
+  char message[PJRT_DRIVER_MESSAGE_SIZE] = "";
+  pjrt_fence fence = 0;
+  int code = device->client->table->copy_in(device->client->driver, device->number, storage_memory(each->storage), NULL,
+                                            each->offset, each->host, each->size, &fence, message);
+  if (code) {
+    PJRT_Error *error = error_of_driver("copy_in", code, message);
+    end_raw_upload(error, each);
+    pjrt_error_release(error);
+    return;
+  }
+  device_follow(device, fence, end_raw_upload, each);
+}
+
+PJRT_Error *raw_check_range(const storage *held, int64_t offset, int64_t size, const void *host) {
+  int64_t all = (int64_t)held->size;
+  if (offset < 0 || size < 0 || offset > all || size > all - offset)
+    return error_make(INVALID, "expected a range within a buffer of %lld bytes, found %lld bytes from byte %lld on",
+                      (long long)all, (long long)size, (long long)offset);
+  if (host == NULL && size) return error_make(INVALID, "expected the address of %lld bytes, found null", (long long)size);
+  return NULL;
+}
+
+completion *raw_copy_in(storage *held, completion *defined, size_t offset, const void *host, size_t size) {
+  raw_upload *each = new_zeroed(1, sizeof *each);
+  completion *done = completion_make();
+  *each = (raw_upload){storage_ref(held), completion_ref(done), host, offset, size};
+  when_submitted(defined, held->space->device, submit_raw_upload, each);
+  return done;
+}
+
+completion *raw_copy_out(storage *held, completion *defined, size_t offset, void *host, size_t size) {
+  download *each = new_zeroed(1, sizeof *each);
+  completion *done = completion_make();
+  each->is_raw = true;
+  each->storage = storage_ref(held);
+  atomic_fetch_add(&held->readers, 1);
+  each->offset = offset;
+  each->size = size;
+  each->to = host;
+  each->defined = completion_ref(defined);
+  each->done = completion_ref(done);
+  start_download(held->space->device, each);
+  return done;
+}
+
 /* ---- transfer managers: buffers that are filled piece by piece ----------------------------------------------------------------*/
 typedef struct slot {
   PJRT_Buffer *buffer; /* null once retrieved */
