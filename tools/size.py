@@ -16,7 +16,7 @@ from pathlib import Path
 HERE = Path(__file__).parents[1]
 SUFFIXES = (".py", ".pyi", ".pyx", ".pxd", ".pxi", ".c", ".h")
 
-BUDGET = {"files": 694, "lines": 154_900}
+BUDGET = {"files": 694, "lines": 155_000}
 """The most files and lines by hand."""
 
 

@@ -16,7 +16,7 @@
 
 #include "pjrt_driver.h"
 
-enum { NUM_DEVICES = 2, TILE_ROWS = 8, TILE_COLUMNS = 128, MAX_RANK = 6, MOST_SPARE = 256, INVALID_ARGUMENT = 3, DEADLINE_EXCEEDED = 4,
+enum { NUM_DEVICES = 2, TILE_ROWS = 8, TILE_COLUMNS = 128, MAX_RANK = 6, MOST_SPARE = 256, MOST_WORDS = 1 << 30, INVALID_ARGUMENT = 3, DEADLINE_EXCEEDED = 4,
        EXHAUSTED = 8, UNIMPLEMENTED = 12 };
 enum { PRED = 1, S32 = 4, F32 = 11 }; /* numbers of PJRT_Buffer_Type */
 
@@ -50,6 +50,10 @@ static int64_t word_at(const array *a, int64_t number) {
 
 static bool read_shape(const pjrt_driver_shape *shape, array *out) {
   if ((shape->type != PRED && shape->type != S32 && shape->type != F32) || shape->rank > MAX_RANK) return false;
+  int64_t words = TILE_ROWS * TILE_COLUMNS;
+  for (size_t i = 0; i < shape->rank; ++i) {
+    if (shape->dims[i] > MOST_WORDS || (words *= shape->dims[i] ? shape->dims[i] : 1) > MOST_WORDS) return false;
+  }
   out->type = shape->type;
   out->rank = (int32_t)shape->rank;
   for (size_t i = 0; i < shape->rank; ++i) out->dims[i] = (int32_t)shape->dims[i];
@@ -281,10 +285,19 @@ static void chip_describe(pjrt_driver *driver, size_t number, pjrt_driver_device
   out->memory_limits = &driver->limit;
 }
 
-static size_t chip_size_of(pjrt_driver *driver, size_t number, size_t kind, const pjrt_driver_shape *shape) {
+static int no_such_array(char *message) {
+  snprintf(message, PJRT_DRIVER_MESSAGE_SIZE, "the chip has arrays of pred, s32 and f32 with up to %d dimensions and %d "
+           "elements", MAX_RANK, MOST_WORDS / TILE_ROWS / TILE_COLUMNS);
+  return UNIMPLEMENTED;
+}
+
+static int chip_size_of(pjrt_driver *driver, size_t number, size_t kind, const pjrt_driver_shape *shape, size_t *size,
+                        char *message) {
   (void)driver, (void)number, (void)kind;
   array a;
-  return read_shape(shape, &a) ? (size_t)words_of(&a) * sizeof(word) : 0;
+  if (!read_shape(shape, &a)) return no_such_array(message);
+  *size = (size_t)words_of(&a) * sizeof(word);
+  return 0;
 }
 
 static memory *take_spare(device *d, size_t size) {
@@ -373,9 +386,7 @@ static int copy_host(pjrt_driver *driver, size_t number, memory *from, memory *t
                      .is_raw = shape == NULL};
   if (shape && !read_shape(shape, &each->shape)) {
     free(each);
-    snprintf(message, PJRT_DRIVER_MESSAGE_SIZE, "the chip has arrays of pred, s32 and f32 with up to %d dimensions",
-             MAX_RANK);
-    return UNIMPLEMENTED;
+    return no_such_array(message);
   }
   *fence = enqueue(&driver->devices[number], &each->base);
   return 0;

@@ -75,6 +75,22 @@ def test_an_array_comes_back(chip: Client, array: np.ndarray, random: object) ->
     np.testing.assert_array_equal(buffer.copy_to(second), turned)
 
 
+@pytest.mark.parametrize("array", [np.zeros(4), np.zeros((1,) * 7, np.float32)])
+def test_an_array_that_the_device_does_not_have(chip: Client, array: np.ndarray) -> None:
+    with pytest.raises(pjrt.UnimplementedError, match="the chip has arrays of pred, s32 and f32"):
+        chip.buffer_from_host(array)
+
+
+def test_an_array_in_pieces(chip: Client) -> None:
+    """The caller counts the bytes of the array in rows, whatever the device makes of them."""
+    manager = chip.create_buffers_for_async_host_to_device([pjrt.ShapeSpec((3, 200), pjrt.ElementType.F32)])
+    assert manager.buffer_size(0) == X.nbytes
+    buffer, data = manager.retrieve_buffer(0), X.tobytes()
+    for start in (1200, 0, 600, 1800):
+        manager.transfer_data(0, data[start : start + 600], start, is_last_transfer=start == 1800)
+    np.testing.assert_array_equal(buffer, X)
+
+
 def test_padding_counts(chip: Client) -> None:
     gc.collect()
     before = chip.devices[0].memory_stats().bytes_in_use

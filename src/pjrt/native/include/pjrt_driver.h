@@ -122,8 +122,10 @@ typedef struct pjrt_driver_table {
                  char *message);
 
   /* ---- optional ---------------------------------------------------------------------------------------------------*/
-  /* How many bytes an array takes, with tiles and padding. Null: those of its elements, in rows. */
-  size_t (*size_of)(pjrt_driver *driver, size_t device, size_t kind, const pjrt_driver_shape *shape);
+  /* How many bytes an array takes, with tiles and padding; or an error where the device has no such arrays. Null: those
+   * of its elements, in rows. */
+  int (*size_of)(pjrt_driver *driver, size_t device, size_t kind, const pjrt_driver_shape *shape, size_t *bytes,
+                 char *message);
   /* Copy from device to device, in the queue of the source. Null: through the host. */
   int (*copy)(pjrt_driver *driver, size_t device, uint64_t memory, size_t to_device, uint64_t to_memory, size_t bytes,
               pjrt_fence *fence, char *message);

@@ -66,7 +66,9 @@ PJRT_Error *storage_allocate(memory_space *space, const shape *of, storage **out
   size_t size = shape_size(of);
   if (DRIVER_HAS(client->table, size_of)) {
     pjrt_driver_shape given = driver_shape(of);
-    size = client->table->size_of(client->driver, space->device->number, space->kind_number, &given);
+    char message[PJRT_DRIVER_MESSAGE_SIZE] = "";
+    int code = client->table->size_of(client->driver, space->device->number, space->kind_number, &given, &size, message);
+    if (code) return error_of_driver("size_of", code, message);
   }
   return storage_allocate_bytes(space, size, out);
 }

@@ -37,6 +37,7 @@
 /* ---- values.c: memory, text, errors, named values, protocol buffers -------------------------------------------------*/
 void *new_zeroed(size_t count, size_t size);
 void *copy_of(const void *data, size_t size); /* one zero byte is added behind */
+PJRT_Error *staging_make(size_t size, char **out); /* memory for as many bytes of arrays: its lack is an error */
 char *printed(const char *format, ...) PRINTS(1, 2);
 
 typedef struct bytes {

@@ -112,15 +112,20 @@ PJRT_Error *native_Client_BufferFromHostBuffer(PJRT_Client_BufferFromHostBuffer_
     args->buffer = buffer_make(space, &of, held, &completion_done);
     return NULL;
   }
+  char *staging = NULL;
+  if (!is_dense && (error = staging_make(size, &staging))) {
+    storage_unref(held);
+    return error;
+  }
   upload *each = new_zeroed(1, sizeof *each);
   each->storage = storage_ref(held);
   each->defined = completion_make();
+  each->staging = staging;
   const void *host = args->data;
   completion *host_done = &completion_done;
-  if (!is_dense) {
-    each->staging = new_zeroed(1, size);
-    copy_rows(each->staging, args->data, &of, strides);
-    host = each->staging;
+  if (staging) {
+    copy_rows(staging, args->data, &of, strides);
+    host = staging;
   } else {
     host_done = completion_make();
     each->host_done = completion_ref(host_done);
@@ -197,8 +202,15 @@ static void submit_download(PJRT_Error *borrowed, void *arg) {
   PJRT_Client *client = device->client;
   pjrt_driver_shape given = driver_shape(&each->shape);
   char *to = each->to;
-  if (!each->is_raw && !strides_are_row_major(&each->shape, each->strides))
-    to = each->staging = new_zeroed(1, each->size);
+  if (!each->is_raw && !strides_are_row_major(&each->shape, each->strides)) {
+    PJRT_Error *error = staging_make(each->size, &each->staging);
+    if (error) {
+      end_download(error, each);
+      pjrt_error_release(error);
+      return;
+    }
+    to = each->staging;
+  }
   char message[PJRT_DRIVER_MESSAGE_SIZE] = "";
   pjrt_fence fence = 0;
   int code = client->table->copy_out(client->driver, device->number, storage_memory(each->storage),
@@ -419,7 +431,12 @@ static void submit_copy(PJRT_Error *borrowed, void *arg) {
     return;
   }
   pjrt_driver_shape given = driver_shape(&each->shape);
-  each->staging = new_zeroed(1, shape_size(&each->shape));
+  PJRT_Error *error = staging_make(shape_size(&each->shape), &each->staging);
+  if (error) {
+    end_copy(error, each);
+    pjrt_error_release(error);
+    return;
+  }
   int code = client->table->copy_out(client->driver, from->number, storage_memory(each->from), &given, 0, each->staging,
                                      shape_size(&each->shape), &fence, message);
   if (code) {
@@ -537,6 +554,7 @@ typedef struct slot {
   storage *storage;
   completion *defined;
   shape shape;
+  char *pieces;     /* the array in rows, until it is complete, where the device has a layout of its own */
   size_t under_way; /* transfers that have not ended */
   bool is_last_seen;
 } slot;
@@ -558,6 +576,7 @@ static void manager_unref(manager *each) {
                                            "the transfer manager was destroyed before buffer %zu was complete", i));
     completion_unref(it->defined);
     storage_unref(it->storage);
+    free(it->pieces);
     if (it->buffer) buffer_destroy(it->buffer);
   }
   PJRT_Client *client = each->space->device->client;
@@ -571,6 +590,10 @@ static PJRT_Error *init_slot(slot *it, memory_space *space, const PJRT_ShapeSpec
                              const PJRT_Buffer_MemoryLayout *layout) {
   PJRT_Error *error = device_shape(&it->shape, spec->element_type, spec->dims, spec->num_dims, layout);
   if (!error) error = storage_allocate(space, &it->shape, &it->storage);
+  if (!error && DRIVER_HAS(space->device->client->table, size_of)) {
+    error = staging_make(shape_size(&it->shape), &it->pieces);
+    if (error) storage_unref(it->storage);
+  }
   if (error) return error;
   it->defined = completion_make();
   it->buffer = buffer_make(space, &it->shape, storage_ref(it->storage), completion_ref(it->defined));
@@ -615,6 +638,39 @@ typedef struct piece {
   char *staging;
 } piece;
 
+static void end_slot(PJRT_Error *borrowed, void *arg) {
+  piece *each = arg;
+  completion_set(each->slot->defined, pjrt_error_share(borrowed));
+  manager_unref(each->manager);
+  free(each);
+}
+
+/* All pieces of a buffer are there. Where they were put together on the host, the whole array goes to the device now. */
+static void complete(manager *manager, slot *it) {
+  size_t size = shape_size(&it->shape);
+  if (it->pieces == NULL || size == 0) {
+    completion_set(it->defined, NULL);
+    return;
+  }
+  PJRT_Device *device = manager->space->device;
+  piece *each = new_zeroed(1, sizeof *each);
+  atomic_fetch_add(&manager->refs, 1);
+  each->manager = manager;
+  each->slot = it;
+  pjrt_driver_shape given = driver_shape(&it->shape);
+  char message[PJRT_DRIVER_MESSAGE_SIZE] = "";
+  pjrt_fence fence = 0;
+  int code = device->client->table->copy_in(device->client->driver, device->number, storage_memory(it->storage), &given, 0,
+                                            it->pieces, size, &fence, message);
+  PJRT_Error *error = error_of_driver("copy_in", code, message);
+  if (error) {
+    end_slot(error, each);
+    pjrt_error_release(error);
+  } else {
+    device_follow(device, fence, end_slot, each);
+  }
+}
+
 static void end_piece(PJRT_Error *borrowed, void *arg) {
   piece *each = arg;
   slot *it = each->slot;
@@ -625,7 +681,7 @@ static void end_piece(PJRT_Error *borrowed, void *arg) {
   completion_set(each->done, pjrt_error_share(borrowed));
   completion_unref(each->done);
   if (borrowed) completion_set(it->defined, pjrt_error_share(borrowed));
-  else if (is_complete) completion_set(it->defined, NULL);
+  else if (is_complete) complete(each->manager, it);
   manager_unref(each->manager);
   free(each);
 }
@@ -649,8 +705,7 @@ static PJRT_Error *begin(manager *manager, int index, bool is_last, slot **out) 
   return error;
 }
 
-static PJRT_Event *push(manager *manager, slot *it, const pjrt_driver_shape *given, size_t offset, const void *host,
-                        size_t size, char *staging) {
+static PJRT_Event *push(manager *manager, slot *it, size_t offset, const void *host, size_t size, char *staging) {
   piece *each = new_zeroed(1, sizeof *each);
   atomic_fetch_add(&manager->refs, 1);
   each->manager = manager;
@@ -659,17 +714,17 @@ static PJRT_Event *push(manager *manager, slot *it, const pjrt_driver_shape *giv
   completion *done = completion_make();
   each->done = completion_ref(done);
   PJRT_Device *device = manager->space->device;
-  char *view = given && DRIVER_HAS(device->client->table, size_of) ? NULL : storage_host_view(it->storage);
+  char *view = it->pieces ? it->pieces : storage_host_view(it->storage);
   if (view || size == 0) {
     if (size) memcpy(view + offset, host, size);
     end_piece(NULL, each);
   } else {
     char message[PJRT_DRIVER_MESSAGE_SIZE] = "";
     pjrt_fence fence = 0;
-    int code = device->client->table->copy_in(device->client->driver, device->number, storage_memory(it->storage),
-                                              given, offset, host, size, &fence, message);
-    if (code) {
-      PJRT_Error *error = error_of_driver("copy_in", code, message);
+    int code = device->client->table->copy_in(device->client->driver, device->number, storage_memory(it->storage), NULL,
+                                              offset, host, size, &fence, message);
+    PJRT_Error *error = error_of_driver("copy_in", code, message);
+    if (error) {
       end_piece(error, each);
       pjrt_error_release(error);
     } else {
@@ -687,7 +742,7 @@ PJRT_Error *native_AsyncHostToDeviceTransferManager_TransferData(
   slot *it = NULL;
   PJRT_Error *error = no_slot(manager, args->buffer_index);
   if (error) return error;
-  int64_t size = (int64_t)manager->slots[args->buffer_index].storage->size;
+  int64_t size = (int64_t)shape_size(&manager->slots[args->buffer_index].shape);
   if (args->offset < 0 || args->transfer_size < 0 || args->offset > size || args->transfer_size > size - args->offset)
     return error_make(INVALID, "expected a range within a buffer of %lld bytes, found %lld bytes from byte %lld on",
                       (long long)size, (long long)args->transfer_size, (long long)args->offset);
@@ -696,7 +751,7 @@ PJRT_Error *native_AsyncHostToDeviceTransferManager_TransferData(
   error = begin(manager, args->buffer_index, args->is_last_transfer, &it);
   if (error) return error;
   args->done_with_h2d_transfer =
-      push(manager, it, NULL, (size_t)args->offset, args->data, (size_t)args->transfer_size, NULL);
+      push(manager, it, (size_t)args->offset, args->data, (size_t)args->transfer_size, NULL);
   return NULL;
 }
 
@@ -712,18 +767,18 @@ PJRT_Error *native_AsyncHostToDeviceTransferManager_TransferLiteral(
     error = error_make(INVALID, "the literal and buffer %d differ in type or shape", args->buffer_index);
   if (!error && args->data == NULL && shape_size(&of))
     error = error_make(INVALID, "expected the address of %zu bytes, found null", shape_size(&of));
-  if (!error) error = begin(manager, args->buffer_index, true, &it);
   if (error) return error;
   int64_t strides[MAX_RANK];
   shape_strides(&of, strides);
   char *staging = NULL;
-  if (!strides_are_row_major(&of, strides)) {
-    staging = new_zeroed(1, shape_size(&of));
-    copy_rows(staging, args->data, &of, strides);
+  if (!strides_are_row_major(&of, strides) && (error = staging_make(shape_size(&of), &staging))) return error;
+  error = begin(manager, args->buffer_index, true, &it);
+  if (error) {
+    free(staging);
+    return error;
   }
-  pjrt_driver_shape given = driver_shape(&it->shape);
-  args->done_with_h2d_transfer =
-      push(manager, it, &given, 0, staging ? staging : args->data, shape_size(&of), staging);
+  if (staging) copy_rows(staging, args->data, &of, strides);
+  args->done_with_h2d_transfer = push(manager, it, 0, staging ? staging : args->data, shape_size(&of), staging);
   return NULL;
 }
 
@@ -766,7 +821,7 @@ PJRT_Error *native_AsyncHostToDeviceTransferManager_BufferCount(
 PJRT_Error *native_AsyncHostToDeviceTransferManager_BufferSize(
     PJRT_AsyncHostToDeviceTransferManager_BufferSize_Args *args) {
   PJRT_Error *error = no_slot(args->transfer_manager, args->buffer_index);
-  if (!error) args->buffer_size = args->transfer_manager->slots[args->buffer_index].storage->size;
+  if (!error) args->buffer_size = shape_size(&args->transfer_manager->slots[args->buffer_index].shape);
   return error;
 }
 

@@ -18,6 +18,12 @@ void *copy_of(const void *data, size_t size) {
   return copy;
 }
 
+PJRT_Error *staging_make(size_t size, char **out) {
+  *out = malloc(size ? size : 1);
+  if (*out) return NULL;
+  return error_make(PJRT_Error_Code_RESOURCE_EXHAUSTED, "the host has no %zu bytes left for a copy", size);
+}
+
 char *printed(const char *format, ...) {
   va_list values;
   va_start(values, format);
