@@ -30,7 +30,7 @@ UNARY = {
     "negate": "-{0}", "abs": "({0} < 0 ? -{0} : {0})", "exponential": "exp({0})", "log": "log({0})",
     "log_plus_one": "log1p({0})", "exponential_minus_one": "expm1({0})", "tanh": "tanh({0})", "sqrt": "sqrt({0})",
     "rsqrt": "1 / sqrt({0})", "cosine": "cos({0})", "sine": "sin({0})", "floor": "floor({0})", "ceil": "ceil({0})",
-    "logistic": "1 / (1 + exp(-{0}))", "sign": "(({0} > 0) - ({0} < 0))",
+    "logistic": "1 / (1 + exp(-{0}))", "sign": "({0} > 0 ? 1 : {0} < 0 ? -1 : {0})",
 }  # fmt: skip
 REDUCTIONS = {"add": BINARY["add"], "multiply": BINARY["multiply"], "maximum": BINARY["maximum"],
               "minimum": BINARY["minimum"], "and": BINARY["and"], "or": BINARY["or"]}  # fmt: skip
@@ -146,6 +146,8 @@ class Writer:
     def elementwise(self, operation, name):
         """Return the expression of an element of the result, of the operands' elements {0}, {1}, …."""
         kind = operation.results[0].type.element.name if operation.results else ""
+        if name == "power" and not kind.startswith("F"):
+            return None
         if name in BINARY:
             return BINARY[name]
         if name == "not":

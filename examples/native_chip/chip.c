@@ -50,7 +50,7 @@ static int64_t word_at(const array *a, int64_t number) {
 
 static bool read_shape(const pjrt_driver_shape *shape, array *out) {
   if ((shape->type != PRED && shape->type != S32 && shape->type != F32) || shape->rank > MAX_RANK) return false;
-  int64_t words = TILE_ROWS * TILE_COLUMNS;
+  int64_t words = 1;
   for (size_t i = 0; i < shape->rank; ++i) {
     if (shape->dims[i] > MOST_WORDS || (words *= shape->dims[i] ? shape->dims[i] : 1) > MOST_WORDS) return false;
   }
@@ -287,7 +287,7 @@ static void chip_describe(pjrt_driver *driver, size_t number, pjrt_driver_device
 
 static int no_such_array(char *message) {
   snprintf(message, PJRT_DRIVER_MESSAGE_SIZE, "the chip has arrays of pred, s32 and f32 with up to %d dimensions and %d "
-           "elements", MAX_RANK, MOST_WORDS / TILE_ROWS / TILE_COLUMNS);
+           "elements", MAX_RANK, MOST_WORDS);
   return UNIMPLEMENTED;
 }
 
@@ -540,7 +540,7 @@ static word unary(enum op op, bool is_float, word a) {
     case SQRT: out.f = sqrtf(a.f); break;
     case RSQRT: out.f = 1 / sqrtf(a.f); break;
     case ABS: if (is_float) out.f = fabsf(a.f); else out.i = a.i < 0 ? (int32_t)(0u - (uint32_t)a.i) : a.i; break;
-    case SIGN: if (is_float) out.f = (float)((a.f > 0) - (a.f < 0)); else out.i = (a.i > 0) - (a.i < 0); break;
+    case SIGN: if (is_float) out.f = a.f != a.f || a.f == 0 ? a.f : a.f > 0 ? 1 : -1; else out.i = (a.i > 0) - (a.i < 0); break;
     default: out.i = !a.i; break;
   }
   return out;

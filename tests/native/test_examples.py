@@ -86,6 +86,24 @@ def test_jax_trains_on_emitted_code(emitted_library: Path) -> None:
     assert "1 devices trained" in done.stdout
 
 
+SIGN = """
+func.func @main(%x: tensor<6xf32>) -> tensor<6xf32> {
+  %0 = stablehlo.sign %x : tensor<6xf32>
+  return %0 : tensor<6xf32>
+}"""
+
+
+@pytest.mark.parametrize("example", ["emitted_library", "chip_library"])
+def test_the_sign_of_special_numbers(example: str, request: pytest.FixtureRequest) -> None:
+    x = np.array([np.nan, -0.0, 0.0, -3, np.inf, -np.inf], np.float32)
+    with pjrt.load_plugin(request.getfixturevalue(example)).client() as client:
+        (signs,) = client.compile(SIGN)(x)
+        np.testing.assert_array_equal(signs, np.array([np.nan, -0.0, 0.0, -1, 1, -1], np.float32))
+        assert np.signbit(np.asarray(signs)[1])
+        with pytest.raises(pjrt.UnimplementedError, match="power"):
+            client.compile(SIGN.replace("sign %x", "power %x, %x").replace("f32", "i32"))
+
+
 def test_programs_are_told_apart(emitted_library: Path) -> None:
     """The dynamic linker knows libraries by their paths, and the files of programs come and go."""
     program = """
