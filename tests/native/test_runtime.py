@@ -336,10 +336,12 @@ def test_the_end_of_a_process(chip_library: Path, end: str) -> None:
 def test_the_compiling_process_ends_with_its_parent(chip_library: Path) -> None:
     """Also where the parent is killed: nothing is left behind."""
     script = (
-        "import sys, pjrt, subprocess, os\n"
+        "import sys, pjrt\n"
+        "from pathlib import Path\n"
         "client = pjrt.load_plugin(sys.argv[1]).client(); client.compile(sys.argv[2])\n"
-        "children = subprocess.run(['ps', '-o', 'pid=', '--ppid', str(os.getpid())], capture_output=True, text=True)\n"
-        "print(children.stdout.split()[0], flush=True); sys.stdin.read()\n"
+        "(child,) = "
+        "{pid for each in Path('/proc/self/task').glob('*/children') for pid in each.read_text().split()}\n"
+        "print(child, flush=True); sys.stdin.read()\n"
     )
     with subprocess.Popen(
         [sys.executable, "-c", script, str(chip_library), ADD], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
