@@ -230,26 +230,16 @@ def test_an_executable_is_loaded_without_python(chip: Client, chip_driver: Path,
             client.compile(ADD)
 
 
-@pytest.mark.parametrize("damage", ["cut", "flip", "empty", "other"])
-def test_a_damaged_executable(chip: Client, damage: str) -> None:
-    serialized = bytearray(chip.compile(ADD).executable.serialize())
-    if damage == "cut":
-        cases = [bytes(serialized[:end]) for end in range(0, len(serialized), 7)]
-    elif damage == "flip":
-        cases = []
-        for place in range(0, len(serialized), 5):
-            copy = bytearray(serialized)
-            copy[place] ^= 0x81
-            cases.append(bytes(copy))
-    else:
-        cases = [b"" if damage == "empty" else b"PJRT" * 100]
-    refused = 0
-    for case in cases:
-        try:
-            chip.deserialize(case)
-        except pjrt.PjrtError:
-            refused += 1
-    assert refused >= (1 if damage == "flip" else len(cases) * 3 // 4)
+def test_a_damaged_executable(chip: Client) -> None:
+    """Each cut and each flipped bit is noticed; a cut between two fields looks whole but for its checksum."""
+    serialized = chip.compile(ADD).executable.serialize()
+    flipped = [
+        serialized[:at] + bytes([serialized[at] ^ 1 << at % 8]) + serialized[at + 1 :] for at in range(len(serialized))
+    ]
+    for damaged in [*(serialized[:end] for end in range(len(serialized))), *flipped, b"PJRT" * 100, serialized * 2]:
+        with pytest.raises(pjrt.PjrtError):
+            chip.deserialize(damaged)
+    chip.deserialize(serialized)
 
 
 def test_the_compiler_refuses(chip: Client) -> None:

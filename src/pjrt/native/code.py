@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -39,6 +40,8 @@ _CLASSES = message_classes(
             "format": (9, "string"),
             "costs": (10, "[Cost]"),
             "donated": (11, "[uint64]"),
+            # Behind all others, of the bytes before it: fields alone look whole where the end is missing.
+            "checksum": (12, "fixed32"),
         },
     },
 )
@@ -119,7 +122,8 @@ class Code:
             message.outputs.append(value)
         for name, amount in self.cost.items():
             message.costs.append(_CLASSES["Cost"](name=name, value=float(amount)))
-        return bytes(message.SerializeToString())
+        content = bytes(message.SerializeToString())
+        return content + bytes(_CLASSES["Executable"](checksum=zlib.crc32(content)).SerializeToString())
 
     def _check_aliases(self, aliases: Mapping[int, int], num_parameters: int, outputs: Sequence[ShapeSpec]) -> None:
         for parameter, result in aliases.items():

@@ -2,7 +2,8 @@
  *
  * The form is that of protocol buffers, so that a later version may add fields:
  *   1 mark and version, 2 name, 3 a parameter, 4 an output, 5 the code, 6 bytes of scratch, 7 the compile options,
- *   8 the program, 9 its format, 10 a cost {1 name, 2 a double}, 11 a parameter that is donated without an alias.
+ *   8 the program, 9 its format, 10 a cost {1 name, 2 a double}, 11 a parameter that is donated without an alias,
+ *   12 the CRC-32 of all before it, the last field: fields alone look whole where the end is missing.
  * A parameter or output is {1 element type, 2 dimensions, 3 kind of memory, 4 one more than the parameter whose memory
  * the output may take over}. */
 #include "pjrt_support/struct_size.h"
@@ -164,12 +165,31 @@ static void describe(executable *each, const char *const *kinds) {
            (unsigned long long)fingerprint_of(0, each->serialized, each->serialized_size));
 }
 
+/* As zlib computes it, half a byte at a time. */
+static uint32_t crc32_of(const char *data, size_t size) {
+  static const uint32_t steps[16] = {
+      0x00000000, 0x1db71064, 0x3b6e20c8, 0x26d930ac, 0x76dc4190, 0x6b6b51f4, 0x4db26158, 0x5005713c,
+      0xedb88320, 0xf00f9344, 0xd6d6a3e8, 0xcb61b38c, 0x9b64c2b0, 0x86d3d2d4, 0xa00ae278, 0xbdbdf21c};
+  uint32_t crc = UINT32_MAX;
+  for (size_t i = 0; i < size; ++i) {
+    crc ^= (unsigned char)data[i];
+    crc = crc >> 4 ^ steps[crc & 15];
+    crc = crc >> 4 ^ steps[crc & 15];
+  }
+  return ~crc;
+}
+
 /* The first pass counts, so that arrays have their size. */
 static PJRT_Error *count_fields(executable *each) {
-  const char *cursor = each->serialized, *end = cursor + each->serialized_size;
+  const char *cursor = each->serialized, *end = cursor + each->serialized_size, *begin = cursor;
   proto_field field;
-  bool is_marked = false;
-  while (proto_next(&cursor, end, &field)) {
+  bool is_marked = false, is_whole = false;
+  for (; proto_next(&cursor, end, &field); begin = cursor) {
+    if (field.number == 12 && field.wire == 5 && cursor == end) {
+      uint32_t stated;
+      memcpy(&stated, field.data, sizeof stated);
+      is_whole = stated == crc32_of(each->serialized, (size_t)(begin - each->serialized));
+    }
     if (field.number == 1 && field.wire == 2)
       is_marked = field.size == sizeof MARK - 1 && memcmp(field.data, MARK, field.size) == 0;
     if (field.number == 3 && field.wire == 2) ++each->num_parameters;
@@ -178,7 +198,7 @@ static PJRT_Error *count_fields(executable *each) {
   if (!is_marked)
     return error_make(INVALID, "these %zu bytes are no executable of this version of the runtime (%s)",
                       each->serialized_size, MARK);
-  return cursor == end ? NULL : damaged("it is cut short");
+  return is_whole ? NULL : damaged("it is cut short, or its checksum is another");
 }
 
 static PJRT_Error *read_fields(executable *each, const char *const *kinds, size_t num_kinds) {
