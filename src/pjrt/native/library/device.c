@@ -2,8 +2,8 @@
 #include "runtime.h"
 
 /* ---- fences -----------------------------------------------------------------------------------------------------------
- * What a driver gives back is an entry of ours that lives as long as the device and is used again late, so that a call
- * that comes twice is noticed. */
+ * What a driver gives back is an entry of ours. The last ones that ended are kept unused, so that a call that comes
+ * twice is noticed. */
 enum { WATCHES_KEPT = 256 };
 
 struct watch {
@@ -11,22 +11,25 @@ struct watch {
   atomic_bool is_used;
   continuation then;
   void *arg;
-  watch *next_free, *next_of_all;
+  watch *next_free;
 };
 
-static watch *watch_make(PJRT_Device *device, continuation then, void *arg) {
+/* The oldest of the entries that ended, where there are more than are kept. */
+static watch *take_oldest(PJRT_Device *device, size_t kept) {
   pthread_mutex_lock(&device->watch_mutex);
-  watch *each = device->num_free > WATCHES_KEPT ? device->first_free : NULL;
+  watch *each = device->num_free > kept ? device->first_free : NULL;
   if (each) {
     device->first_free = each->next_free;
     --device->num_free;
-  } else {
-    each = new_zeroed(1, sizeof *each);
-    each->device = device;
-    each->next_of_all = device->watches;
-    device->watches = each;
   }
   pthread_mutex_unlock(&device->watch_mutex);
+  return each;
+}
+
+static watch *watch_make(PJRT_Device *device, continuation then, void *arg) {
+  watch *each = take_oldest(device, WATCHES_KEPT);
+  if (each == NULL) each = new_zeroed(1, sizeof *each);
+  each->device = device;
   each->next_free = NULL;
   each->then = then;
   each->arg = arg;
@@ -45,6 +48,7 @@ static bool watch_take(watch *each, continuation *then, void **arg) {
   else device->first_free = each;
   device->last_free = each;
   pthread_mutex_unlock(&device->watch_mutex);
+  free(take_oldest(device, 2 * WATCHES_KEPT));
   return true;
 }
 
@@ -176,11 +180,7 @@ static void stop_waiter(struct waiter *waiter) {
 
 void device_stop(PJRT_Device *device) {
   if (device->waiter) stop_waiter(device->waiter);
-  while (device->watches) {
-    watch *each = device->watches;
-    device->watches = each->next_of_all;
-    free(each);
-  }
+  for (watch *each; (each = take_oldest(device, 0));) free(each);
 }
 
 bool device_wait_for_one(PJRT_Device *device) {

@@ -57,7 +57,6 @@ typedef struct named_values {
   size_t count;
 } named_values;
 void named_value_add(named_values *list, const char *name, size_t name_size, const PJRT_NamedValue *value);
-void named_int64_add(named_values *list, const char *name, int64_t value);
 void named_float_add(named_values *list, const char *name, float value);
 void named_values_free(named_values *list);
 
@@ -170,7 +169,7 @@ struct PJRT_Device {
   launch *launches; /* those that wait or run, the latest first: what PoisonExecution looks for */
   struct waiter *waiter; /* the thread that waits for fences, where the driver has no on_done */
   pthread_mutex_t watch_mutex; /* guards what follows */
-  watch *watches, *first_free, *last_free;
+  watch *first_free, *last_free;
   size_t num_free;
 };
 

@@ -96,11 +96,6 @@ void named_value_add(named_values *list, const char *name, size_t name_size, con
     last->int64_array_value = copy_of(value->int64_array_value, value->value_size * sizeof(int64_t));
 }
 
-void named_int64_add(named_values *list, const char *name, int64_t value) {
-  named_value_add(list, name, strlen(name), &(PJRT_NamedValue){
-      .type = PJRT_NamedValue_kInt64, .int64_value = value, .value_size = 1});
-}
-
 void named_float_add(named_values *list, const char *name, float value) {
   named_value_add(list, name, strlen(name), &(PJRT_NamedValue){
       .type = PJRT_NamedValue_kFloat, .float_value = value, .value_size = 1});
