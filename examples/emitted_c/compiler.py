@@ -1,4 +1,4 @@
-"""A compiler of 200 lines: StableHLO to C, the system's compiler to a shared object, and the runtime's driver `host`.
+"""A small compiler: StableHLO to C, the system's compiler to a shared object, and the runtime's driver `host`.
 
     pjrt export ./compiler.py:compile --driver host --name emitted -o emitted.so
 
