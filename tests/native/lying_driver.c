@@ -1,5 +1,6 @@
 /* A driver that keeps its contract, but for the one rule that $LIE names. A program copies its first argument to its
- * first result. Work is done when a function returns, or on a thread where $LIE begins with "fence". */
+ * first result. Work is done when a function returns; where $LIE begins with "fence", fences tell of it. One mode is no
+ * lie: with "fence_ends_in_allocate" the first work ends while memory is asked for, which is refused for the last time. */
 #include <pthread.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -36,10 +37,19 @@ typedef struct block {
   size_t size;
   char *data;
 } block;
+static pjrt_driver_done held;
+static void *held_arg;
 static int lying_allocate(pjrt_driver *driver, size_t device, size_t kind, size_t size, uint64_t *out, char *message) {
   (void)driver, (void)device, (void)kind;
   if (lies("allocate_99")) return 99;
   if (lies("allocate_silent")) return 8;
+  if (held) {
+    pjrt_driver_done function = held;
+    held = NULL;
+    function(held_arg, 0, "");
+    snprintf(message, PJRT_DRIVER_MESSAGE_SIZE, "the memory was full until now");
+    return 8;
+  }
   if (lies("message_without_end")) {
     memset(message, 'x', PJRT_DRIVER_MESSAGE_SIZE);
     return 13;
@@ -96,6 +106,13 @@ static int lying_done(pjrt_driver *driver, size_t device, pjrt_fence fence, pjrt
   if (lies("fence_refused")) {
     snprintf(message, PJRT_DRIVER_MESSAGE_SIZE, "no such fence");
     return 5;
+  }
+  static bool was_held;
+  if (lies("fence_ends_in_allocate") && !was_held) {
+    was_held = true;
+    held = function;
+    held_arg = arg;
+    return 0;
   }
   function(arg, 0, lies("fence_null_message") ? NULL : "");
   if (lies("fence_twice")) function(arg, 0, "");

@@ -48,10 +48,13 @@ static PJRT_Error *try_allocate(memory_space *space, size_t size, uint64_t *memo
 }
 
 PJRT_Error *storage_allocate_bytes(memory_space *space, size_t size, storage **out) {
+  PJRT_Client *client = space->device->client;
   uint64_t memory = 0;
   PJRT_Error *error = try_allocate(space, size, &memory);
-  /* What is in flight may free what is missing. */
-  while (error && pjrt_error_code(error) == PJRT_Error_Code_RESOURCE_EXHAUSTED && device_wait_for_one(space->device)) {
+  /* What is in flight may free what is missing; a copy to another device frees it from that device's queue. */
+  for (uint64_t seen = 0; error && pjrt_error_code(error) == PJRT_Error_Code_RESOURCE_EXHAUSTED;) {
+    if (!client_wait_for_one(client, seen)) break;
+    seen = client_ended(client);
     pjrt_error_release(error);
     error = try_allocate(space, size, &memory);
   }

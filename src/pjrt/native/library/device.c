@@ -60,6 +60,7 @@ static void end_watch(watch *each, PJRT_Error *owned) {
     then(owned, arg);
     pthread_mutex_lock(&device->mutex);
     --device->in_flight;
+    ++device->ended;
     pthread_cond_broadcast(&device->changed);
     pthread_mutex_unlock(&device->mutex);
   } else {
@@ -183,12 +184,26 @@ void device_stop(PJRT_Device *device) {
   for (watch *each; (each = take_oldest(device, 0));) free(each);
 }
 
-bool device_wait_for_one(PJRT_Device *device) {
-  pthread_mutex_lock(&device->mutex);
-  size_t before = device->in_flight;
-  while (before && device->in_flight >= before) pthread_cond_wait(&device->changed, &device->mutex);
-  pthread_mutex_unlock(&device->mutex);
-  return before != 0;
+uint64_t client_ended(PJRT_Client *client) {
+  uint64_t sum = 0;
+  for (size_t i = 0; i < client->num_devices; ++i) {
+    pthread_mutex_lock(&client->devices[i].mutex);
+    sum += client->devices[i].ended;
+    pthread_mutex_unlock(&client->devices[i].mutex);
+  }
+  return sum;
+}
+
+bool client_wait_for_one(PJRT_Client *client, uint64_t seen) {
+  for (size_t i = 0; i < client->num_devices; ++i) {
+    if (client_ended(client) != seen) return true;
+    PJRT_Device *device = &client->devices[i];
+    pthread_mutex_lock(&device->mutex);
+    uint64_t before = device->ended;
+    while (device->in_flight && device->ended == before) pthread_cond_wait(&device->changed, &device->mutex);
+    pthread_mutex_unlock(&device->mutex);
+  }
+  return client_ended(client) != seen;
 }
 
 void device_wait_for_all(PJRT_Device *device) {

@@ -166,6 +166,7 @@ struct PJRT_Device {
   pthread_mutex_t mutex; /* guards what follows */
   pthread_cond_t changed;
   size_t in_flight; /* work in the driver's queue that has not ended */
+  uint64_t ended; /* work that has */
   launch *launches; /* those that wait or run, the latest first: what PoisonExecution looks for */
   struct waiter *waiter; /* the thread that waits for fences, where the driver has no on_done */
   pthread_mutex_t watch_mutex; /* guards what follows */
@@ -201,7 +202,8 @@ PJRT_Error *space_choose(PJRT_Memory *memory, PJRT_Device *device, memory_space 
 /* Calls the function with the error of the work when the fence is done; at once where the fence is 0. */
 void device_follow(PJRT_Device *device, pjrt_fence fence, continuation then, void *arg);
 void device_stop(PJRT_Device *device);
-bool device_wait_for_one(PJRT_Device *device); /* waits until some work of the queue ends; false where there is none */
+uint64_t client_ended(PJRT_Client *client); /* how much work of all queues has ended */
+bool client_wait_for_one(PJRT_Client *client, uint64_t seen); /* waits until more has; false where none is in flight */
 void device_wait_for_all(PJRT_Device *device);
 
 /* ---- buffer.c -------------------------------------------------------------------------------------------------------*/
