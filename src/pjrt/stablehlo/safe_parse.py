@@ -5,8 +5,8 @@ truncated or random. But a sound outline can hold a damaged inside: of files wit
 hundred makes a parser crash or run for ever. ``vet`` lets that happen in a subprocess and reports it as an error. The
 subprocess costs a fraction of a second, once for each program: sound programs are remembered.
 
-The parser of text survives any input but deep nesting, which ``check_nesting`` refuses, and what ``is_delicate``
-recognizes, which is vetted like anything else.
+The parser of text survives any input but what ``check_text`` refuses, and what ``is_delicate`` recognizes, which is
+vetted like anything else.
 
 The subprocess is the module ``parser``, run as a program. A process that has no threads yet, as a command at its start,
 can vet a program in a fork of itself instead, which takes a tenth of that time (``parser.vet_in_fork``).
@@ -57,7 +57,7 @@ def vet(program: Program, *, time_limit: float | None = None) -> None:
         PjrtError: as for ``to_module``.
     """
     if encoding_of(program) is Encoding.TEXT:
-        check_nesting(program.code)
+        check_text(program.code)
         if not is_delicate(program.code):
             return
     check_once(program, BY_PARSER, lambda: _parse_in_subprocess(program, time_limit))
@@ -166,12 +166,17 @@ _EXIT_REFUSED = 3
 _DEEPEST = 400
 
 
-def check_nesting(code: bytes) -> None:
-    """Refuse text that nests deeper than any program: the native parser recurses, and its stack would overflow.
+def check_text(code: bytes) -> None:
+    """Refuse text that nests deeper than any program, and resources that end within a string.
+
+    The native parser recurses, and its stack would overflow. After a string of resources it looks for what follows,
+    beyond the end of the text: what it finds there is left to chance, so another process may survive what ends this one.
 
     Raises:
-        DataLossError: the brackets nest too deep.
+        DataLossError: the brackets nest too deep, or the last string has no end.
     """
+    if b"{-#" in code and b'"' in re.sub(_QUOTED_OR_COMMENT, b"", code[code.rfind(b"\n") + 1 :]):
+        raise DataLossError("corrupt MLIR text: the last string of its resources has no end")
     if max(code.count(bracket) for bracket in (b"(", b"[", b"{", b"<")) <= _DEEPEST:
         return
     opened = bytearray()
@@ -202,14 +207,11 @@ def is_delicate(code: bytes) -> bool:
     That is a string that is not UTF-8, spelled with escapes (the bindings end the process where it is a name or part
     of a diagnostic), an affine map, which StableHLO does not have (its parser recurses without brackets), a dimension
     number that no array has (the parser allocates as many dimensions), an ``all_to_all`` where a type has a size of 0
-    (the verifier divides by the sizes of ``replica_groups``), resources that end within a string (the parser looks for
-    what comes after it), and VHLO (its conversion takes much for granted).
+    (the verifier divides by the sizes of ``replica_groups``), and VHLO (its conversion takes much for granted).
     """
     if b"affine_" in code or b"vhlo." in code or re.search(_SENSELESS_DIMENSION, code):
         return True
     if re.search(_ALL_TO_ALL, code) and re.search(_ZERO_SIZE, code):
-        return True
-    if b"{-#" in code and b'"' in re.sub(_QUOTED, b"", code[code.rfind(b"\n") + 1 :]):
         return True
     return bool(re.search(_HIGH_ESCAPE, code)) and any(not _is_utf8(quoted) for quoted in re.findall(_QUOTED, code))
 
