@@ -244,6 +244,9 @@ class Client(abc.ABC):
         """
         raise unimplemented(self.platform_name, "Client.buffer_from_dlpack", "use buffer_from_host, which copies")
 
+    def use_from_one_thread(self) -> None:  # noqa: B027 - a device that has threads of its own needs no such advice
+        """Say that one thread alone executes programs, and has nothing else to do: it may compute them itself."""
+
     def create_uninitialized_buffer(self, spec: ShapeSpec, *, memory_space: MemorySpace | None = None) -> Buffer:
         """Return a buffer with memory and no particular value (``PJRT_Client_CreateUninitializedBuffer``)."""
         raise unimplemented(self.platform_name, "Client.create_uninitialized_buffer")

@@ -100,7 +100,7 @@ class HostClient(Client):
     __slots__ = (
         "_closed", "_compiler", "_generation", "_handlers", "_mapped", "_platform", "_unfulfilled",
         "addressable_devices", "alignment", "buffer_type", "collective_timeout", "devices", "dispatcher", "memory",
-        "memory_spaces", "processes", "topology",
+        "memory_spaces", "processes", "runs_on_caller", "topology",
     )  # fmt: skip
 
     addressable_devices: Sequence[HostDevice]
@@ -137,6 +137,7 @@ class HostClient(Client):
     ) -> None:
         self._closed = False
         self._generation = generation()
+        self.runs_on_caller = False
         self.memory = None if memory is None else expect(memory, Memory, "an allocator as pjrt.host.Memory")
         self.buffer_type: type[HostBuffer] = HostBuffer if memory is None else DeviceBuffer
         if memory_kinds is None:
@@ -220,6 +221,9 @@ class HostClient(Client):
         return HostRuntimeAbiVersion(self.platform_name, self.platform_version)
 
     # Programs.
+
+    def use_from_one_thread(self) -> None:
+        self.runs_on_caller = len(self.addressable_devices) == 1
 
     def compile(
         self, program: AnyProgram, options: CompileOptions | None = None, *, shapes: Shapes | None = None

@@ -72,7 +72,7 @@ class Execution:
     @property
     def runs_on_caller(self) -> bool:
         """Whether it may run on the thread that enqueues it."""
-        return self._compiled.runs_on_caller
+        return self._compiled.runs_on_caller or (self.device.client.runs_on_caller and not self.spans_processes)
 
     @property
     def may_wait_for_caller(self) -> bool:

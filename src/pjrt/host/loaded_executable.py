@@ -70,7 +70,9 @@ class HostLoadedExecutable(HostExecutable, LoadedExecutable):
         self._fingerprint: str | None = None  # computed when it is first needed
         self._check_participants()
         self._short_path = ShortPath.of(executable.compiled, tuple(self._runs.values()), client.memory)
-        self._value_path = HostValuePath.of(executable.compiled, tuple(self._runs.values()))
+        self._value_path: HostValuePath | None = None
+        if self._processes is None:
+            self._value_path = HostValuePath.of(executable.compiled, tuple(self._runs.values()), self._lone_context)
         # For execute_sharded: how many runs each device has started, and the launches that lack devices.
         self._started: dict[Device, int] = dict.fromkeys(self._runs, 0)
         self._launches: dict[int, Launch] = {}
@@ -216,6 +218,11 @@ class HostLoadedExecutable(HostExecutable, LoadedExecutable):
             )
         execution = Execution if self.client.memory is None else DeviceExecution
         return execution(self.compiled, run, inputs, donated, launch, context)
+
+    def _lone_context(self) -> RunContext:
+        """Return a context for runs with default options on the only device."""
+        (run,) = self._runs.values()
+        return RunContext(run, self.device_assignment, ExecuteOptions(), Launch(), 0, self.name)
 
     def _fingerprint_in_job(self) -> str:
         """Return the program's fingerprint if it runs on devices of several processes; empty if not."""

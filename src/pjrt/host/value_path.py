@@ -24,6 +24,7 @@ from pjrt.host_memory import references
 if TYPE_CHECKING:
     from pjrt.api.buffer import Buffer
     from pjrt.host.device_run import DeviceRun, Output
+    from pjrt.host.run_context import RunContext
 
 _DELETED = Storage(READY)
 
@@ -34,14 +35,26 @@ class HostValuePath(ValuePath):
     Args:
         compiled: the program.
         run: its run on the device.
+        new_context: makes a context of runs, for a function that takes one.
 
     Attributes:
         is_closed: whether it runs nothing any more.
     """
 
-    __slots__ = ("_charges", "_client", "_function", "_makers", "_name", "_queue", "_specs", "is_closed")
+    __slots__ = (
+        "_charges",
+        "_client",
+        "_context",
+        "_function",
+        "_makers",
+        "_name",
+        "_new_context",
+        "_queue",
+        "_specs",
+        "is_closed",
+    )
 
-    def __init__(self, compiled: Compiled, run: DeviceRun) -> None:
+    def __init__(self, compiled: Compiled, run: DeviceRun, new_context: Callable[[], RunContext]) -> None:
         outputs = run.outputs or ()
         self._function = compiled.run
         self._client = run.device.client
@@ -53,15 +66,20 @@ class HostValuePath(ValuePath):
             (output[0].account, spec.size_in_bytes) for spec, output in zip(self._specs, outputs, strict=True)
         ]
         self._makers = [partial(_buffer, run, output) for output in outputs]
+        self._new_context = new_context
+        self._context = [new_context()] if compiled.takes_context else []
 
     @staticmethod
-    def of(compiled: Compiled, runs: Sequence[DeviceRun]) -> HostValuePath | None:
+    def of(
+        compiled: Compiled, runs: Sequence[DeviceRun], new_context: Callable[[], RunContext]
+    ) -> HostValuePath | None:
         """Return the value path of a program, or ``None`` if it needs executions."""
         if len(runs) != 1 or compiled.outputs is None or compiled.parameters is None:
             return None
-        if runs[0].device.client.memory is not None:
+        client = runs[0].device.client
+        if client.memory is not None or compiled.aliases or compiled.donated:
             return None
-        if not compiled.runs_on_caller or compiled.takes_context or compiled.aliases or compiled.donated:
+        if not (client.runs_on_caller or (compiled.runs_on_caller and not compiled.takes_context)):
             return None
         specs = (*compiled.outputs, *compiled.parameters)
         has_tokens = any(spec.element_type is ElementType.TOKEN for spec in specs)
@@ -70,7 +88,7 @@ class HostValuePath(ValuePath):
         # A program without results has nothing that could hold its error.
         if has_tokens or has_limits or not compiled.outputs:
             return None
-        return HostValuePath(compiled, runs[0])
+        return HostValuePath(compiled, runs[0], new_context)
 
     @property
     def makers(self) -> Sequence[Callable[[Any], Buffer]]:
@@ -88,11 +106,13 @@ class HostValuePath(ValuePath):
         if visit is None:
             return None
         try:
-            held = [as_sequence(self._function(*[storage.array for storage in values]))]
+            held = [as_sequence(self._function(*self._context, *[storage.array for storage in values]))]
             is_exclusive = references.to_item(held, 0) == 1  # before the call below, which holds them too
             return self._adopted(held[0], is_exclusive)
         except BaseException as error:
             failure = error if isinstance(error, PjrtError) else without_traceback(error)
+            if self._context:  # its launch may have been given up
+                self._context = [self._new_context()]
         finally:
             queue.leave(visit)
         failed = [Storage(Future.failed(failure.with_traceback(None))) for _ in self._specs]
