@@ -170,7 +170,7 @@ def check_text(code: bytes) -> None:
     """Refuse text that nests deeper than any program, and resources that end within a string.
 
     The native parser recurses, and its stack would overflow. After a string of resources it looks for what follows,
-    beyond the end of the text: what it finds there is left to chance, so another process may survive what ends this one.
+    beyond the end of the text. What it finds there is left to chance: another process may survive what ends this one.
 
     Raises:
         DataLossError: the brackets nest too deep, or the last string has no end.
