@@ -112,6 +112,8 @@ def test_a_feature_is_as_it_is_described(client: Client, backend: Backend, featu
     has = client.capabilities.has(feature)
     if feature is Feature.COLLECTIVES and len(client.addressable_devices) < 2:
         pytest.skip("there is one device only")
+    if feature is Feature.DEVICE_VIEWS and backend.name.startswith("worker-"):
+        pytest.skip("the table has the function, for drivers that can use memory of the host; a worker cannot")
     try:
         PROBES[feature](client, backend.programs)
         found = True

@@ -32,7 +32,8 @@ Examples:
     "--driver",
     metavar="PATH",
     shell_complete=complete_file,
-    help="A driver in C, or 'host' for code that runs in the memory of the host; SPEC is the function that compiles.",
+    help="A driver in C, or 'host' for code that runs in the memory of the host; SPEC is the function that compiles. "
+    "Or 'worker': the device runs in a Python process of its own.",
 )
 def export(spec: str, output: str, name: str | None, driver: str | None) -> None:
     """Write a device as a PJRT plugin library; needs no compiler.
@@ -42,18 +43,20 @@ def export(spec: str, output: str, name: str | None, driver: str | None) -> None
     device in the Python of the process that loads it, and starts this Python where there is none.
 
     With --driver the library runs in C, without Python in the process that loads it: SPEC is a function
-    compile(program, options) that returns pjrt.native.Code, and runs in a process of its own.
+    compile(program, options) that returns pjrt.native.Code, and runs in a process of its own. With --driver worker
+    SPEC is a device as it is without --driver.
     """
+    is_name = ":" not in spec and not is_path(spec)
+    place = factories.place(spec) if is_name else spec
     if driver is not None:
         from pjrt import native
 
-        written = native.write_library(output, spec, driver=driver, name=name or "")
-        print_facts([("written", written), ("driver", driver), ("compiler", spec)])
+        place = place if driver == "worker" else spec
+        written = native.write_library(output, place, driver=driver, name=name or (spec if is_name else ""))
+        print_facts([("written", written), ("driver", driver), ("device" if driver == "worker" else "compiler", spec)])
         return
     from pjrt.capi.export import load_exported, write_library
 
-    is_name = ":" not in spec and not is_path(spec)
-    place = factories.place(spec) if is_name else spec
     if not is_name and not sys.flags.safe_path:
         # The last folder: what is installed is never imported from it, unlike under 'python -m'.
         sys.path.append(os.getcwd())

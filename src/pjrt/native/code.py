@@ -5,15 +5,19 @@ from __future__ import annotations
 import zlib
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from pjrt.api.compile_options import CompileOptions
+from pjrt.api.element_type import ElementType
 from pjrt.api.errors import InvalidArgumentError, UnimplementedError
 from pjrt.api.program import Program
 from pjrt.api.protobuf import message_classes
 from pjrt.api.shape_spec import ShapeSpec
 from pjrt.stablehlo.signatures import Signature
-from pjrt.stablehlo.types import TensorType, ValueType
+from pjrt.stablehlo.types import TensorType, TokenType, ValueType
+
+T = TypeVar("T")
+U = TypeVar("U")
 
 _MARK = b"PJRT-NATIVE-1"
 
@@ -26,6 +30,7 @@ _CLASSES = message_classes(
             "dims": (2, "[int64]"),
             "memory_kind": (3, "string"),
             "alias_plus_one": (4, "int64"),
+            "sharding": (5, "optional bytes"),
         },
         "Cost": {"name": (1, "string"), "value": (2, "double")},
         "Executable": {
@@ -40,6 +45,10 @@ _CLASSES = message_classes(
             "format": (9, "string"),
             "costs": (10, "[Cost]"),
             "donated": (11, "[uint64]"),
+            "optimized": (13, "bytes"),
+            "optimized_format": (14, "string"),
+            "fingerprint": (15, "bytes"),
+            "takes_any_memory": (16, "bool"),
             # Behind all others, of the bytes before it: fields alone look whole where the end is missing.
             "checksum": (12, "fixed32"),
         },
@@ -97,33 +106,26 @@ class Code:
         """
         outputs = self.outputs
         if outputs is None:
-            outputs = [_spec(result.type, f"result {n}") for n, result in enumerate(signature.results)]
+            outputs = [spec_of(result.type, f"result {n}") for n, result in enumerate(signature.results)]
         aliases = self.aliases
         if aliases is None:
             aliases = {n: a.aliases_output for n, a in enumerate(signature.arguments) if a.aliases_output is not None}
         self._check_aliases(aliases, len(signature.arguments), outputs)
-        parameters = [_spec(argument.type, f"argument {n}") for n, argument in enumerate(signature.arguments)]
-        parameter_of = {result: parameter for parameter, result in aliases.items()}
-        message = _CLASSES["Executable"](
-            mark=_MARK,
-            name=self.name,
-            code=self.code,
+        parameters = [spec_of(argument.type, f"argument {n}") for n, argument in enumerate(signature.arguments)]
+        return serialize(
+            self.code,
+            program,
+            options,
+            parameters=parameters,
+            outputs=outputs,
+            aliases=aliases,
+            donated=self.donated,
             scratch=self.scratch,
-            options=options.to_proto(),
-            program=program.code,
-            format=str(program.format),
-            donated=sorted(self.donated),
+            parameter_memory_kinds=self.parameter_memory_kinds,
+            output_memory_kinds=self.output_memory_kinds,
+            name=self.name,
+            cost=self.cost,
         )
-        for number, spec in enumerate(parameters):
-            message.parameters.append(_value(spec, _at(self.parameter_memory_kinds, number)))
-        for number, spec in enumerate(outputs):
-            value = _value(spec, _at(self.output_memory_kinds, number))
-            value.alias_plus_one = parameter_of.get(number, -1) + 1
-            message.outputs.append(value)
-        for name, amount in self.cost.items():
-            message.costs.append(_CLASSES["Cost"](name=name, value=float(amount)))
-        content = bytes(message.SerializeToString())
-        return content + bytes(_CLASSES["Executable"](checksum=zlib.crc32(content)).SerializeToString())
 
     def _check_aliases(self, aliases: Mapping[int, int], num_parameters: int, outputs: Sequence[ShapeSpec]) -> None:
         for parameter, result in aliases.items():
@@ -136,15 +138,87 @@ class Code:
             raise InvalidArgumentError(f"Code.aliases: expected one parameter for each result, found {dict(aliases)}")
 
 
-def _at(kinds: Sequence[str], number: int) -> str:
-    return kinds[number] if number < len(kinds) else ""
+def serialize(
+    code: bytes,
+    program: Program,
+    options: CompileOptions,
+    *,
+    parameters: Sequence[ShapeSpec],
+    outputs: Sequence[ShapeSpec],
+    aliases: Mapping[int, int],
+    donated: Collection[int] = (),
+    scratch: int = 0,
+    parameter_memory_kinds: Sequence[str] = (),
+    output_memory_kinds: Sequence[str] = (),
+    parameter_shardings: Sequence[bytes] = (),
+    output_shardings: Sequence[bytes] = (),
+    optimized: Program | None = None,
+    fingerprint: bytes = b"",
+    takes_any_memory: bool = False,
+    name: str = "main",
+    cost: Mapping[str, float],
+) -> bytes:
+    """Return an executable as the runtime reads it.
+
+    Args:
+        code: what the driver loads.
+        program: the program that was compiled.
+        options: the options that it was compiled with.
+        parameters: shape and element type of each parameter, on one device.
+        outputs: shape and element type of each result, on one device.
+        parameter_shardings: how each parameter is divided among devices, a serialized ``xla.OpSharding``; empty for
+            programs of one partition.
+        output_shardings: the same of each result.
+        optimized: the program after the compiler's optimizations, by default the original one.
+        fingerprint: bytes that are equal for equal executables; by default all that is returned.
+        takes_any_memory: whether arguments may be in other kinds of memory than the parameters state.
+        aliases, donated, scratch, parameter_memory_kinds, output_memory_kinds, name, cost: as ``Code`` has them.
+    """
+    parameter_of = {result: parameter for parameter, result in aliases.items()}
+    message = _CLASSES["Executable"](
+        mark=_MARK,
+        name=name,
+        code=code,
+        scratch=scratch,
+        options=options.to_proto(),
+        program=program.code,
+        format=str(program.format),
+        donated=sorted(donated),
+    )
+    message.takes_any_memory = takes_any_memory
+    if fingerprint:
+        message.fingerprint = fingerprint
+    if optimized is not None:
+        message.optimized, message.optimized_format = optimized.code, str(optimized.format)
+    for number, spec in enumerate(parameters):
+        value = _value(spec, _at(parameter_memory_kinds, number, ""), _at(parameter_shardings, number, None))
+        message.parameters.append(value)
+    for number, spec in enumerate(outputs):
+        value = _value(spec, _at(output_memory_kinds, number, ""), _at(output_shardings, number, None))
+        value.alias_plus_one = parameter_of.get(number, -1) + 1
+        message.outputs.append(value)
+    for key, amount in cost.items():
+        message.costs.append(_CLASSES["Cost"](name=key, value=float(amount)))
+    content = bytes(message.SerializeToString())
+    return content + bytes(_CLASSES["Executable"](checksum=zlib.crc32(content)).SerializeToString())
 
 
-def _spec(type_: ValueType, what: str) -> ShapeSpec:
+def _at(values: Sequence[T], number: int, default: U) -> T | U:
+    return values[number] if number < len(values) else default
+
+
+def spec_of(type_: ValueType, what: str) -> ShapeSpec:
+    """Return the spec of a parameter or result.
+
+    Raises:
+        UnimplementedError: it is no array of static shape.
+    """
+    if isinstance(type_, TokenType):
+        return ShapeSpec((), ElementType.TOKEN)
     if not isinstance(type_, TensorType) or not type_.is_static:
         raise UnimplementedError(f"{what}: expected an array of static shape, found {type_}")
     return ShapeSpec(type_.sizes, type_.element)
 
 
-def _value(spec: ShapeSpec, kind: str) -> Any:
-    return _CLASSES["Value"](type=int(spec.element_type), dims=spec.shape, memory_kind=kind)
+def _value(spec: ShapeSpec, kind: str, sharding: bytes | None) -> Any:
+    return _CLASSES["Value"](type=int(spec.element_type), dims=spec.shape, memory_kind=kind, sharding=sharding)

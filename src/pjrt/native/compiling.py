@@ -1,11 +1,14 @@
 """The process that compiles: the loop that answers the requests of the runtime in C.
 
+The messages are those of the worker, too.
+
 The runtime starts it as ``python -m pjrt.native.compiling SPEC FOLDER``; its standard input is a socket to the runtime.
 """
 
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import sys
 from collections.abc import Callable
@@ -17,20 +20,33 @@ from pjrt.api.program import Program
 from pjrt.api.protobuf import message_classes
 from pjrt.native.code import Code
 
-# The messages are written and read in C: see native/library/compiler.c.
+# The messages are written and read in C: see native/library/process.c.
 _CLASSES = message_classes(
     "pjrt_native_compiling",
     {
         "Request": {
-            "format": (1, "string"),
-            "program": (2, "bytes"),
-            "options": (3, "bytes"),
-            "platform": (4, "string"),
-            "num_devices": (5, "uint64"),
+            "method": (1, "string"),
+            "format": (2, "string"),
+            "program": (3, "bytes"),
+            "options": (4, "bytes"),
+            "platform": (5, "string"),
+            "num_devices": (6, "uint64"),
+            "number": (7, "uint64"),
+            "data": (8, "bytes"),
+            "client_options": (9, "[Option]"),
         },
-        "Answer": {"code": (1, "uint64"), "message": (2, "string"), "executable": (3, "bytes")},
+        "Option": {
+            "name": (1, "string"),
+            "text": (2, "string", "value"),
+            "number": (3, "int64", "value"),
+            "flag": (4, "bool", "value"),
+        },
+        "Answer": {"code": (1, "uint64"), "message": (2, "string"), "data": (3, "bytes"), "number": (4, "uint64")},
     },
 )
+
+REQUEST = _CLASSES["Request"]
+ANSWER = _CLASSES["Answer"]
 
 CompileFunction = Callable[..., Code]
 """A function ``compile(program, options)``: a ``pjrt.stablehlo.ParsedProgram`` and ``pjrt.CompileOptions``."""
@@ -43,35 +59,58 @@ def main(spec: str, folder: str = "") -> None:
         spec: ``package.module:attribute`` or ``/path/of/file.py:attribute`` of the function that compiles.
         folder: a folder to import the module from; empty where it is installed.
     """
+    compile_function: CompileFunction | None = None
+
+    def answer(request: Any) -> Any:
+        nonlocal compile_function
+        compile_function = compile_function or find_function(spec, "compiles")
+        return ANSWER(data=_compiled(compile_function, request))
+
+    serve(take_connection(folder), answer)
+
+
+def take_connection(folder: str) -> socket.socket:
+    """Return the socket to the runtime; let the process import from a folder, and read no requests as its input."""
+    # The terminal's Ctrl-C goes to all processes of a program. Whether this one ends, the framework's decides.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     connection = socket.socket(fileno=os.dup(0))
     with open(os.devnull) as nothing:
-        os.dup2(nothing.fileno(), 0)  # a device that reads its input must not read requests
+        os.dup2(nothing.fileno(), 0)
     if folder:
         sys.path.append(folder)  # the last: what is installed is never imported from it
-    compile_function: CompileFunction | None = None
-    while (request := _receive(connection)) is not None:
+    return connection
+
+
+def serve(connection: socket.socket, answer: Callable[[Any], Any]) -> None:
+    """Answer requests until the runtime closes its end; exceptions become answers."""
+    while (message := _receive(connection)) is not None:
         try:
-            compile_function = compile_function or _find(spec)
-            answer = _CLASSES["Answer"](executable=_compiled(compile_function, request))
+            answered = answer(REQUEST.FromString(message))
         except Exception as error:
-            answer = _refusal(error)
-        _send(connection, answer.SerializeToString())
+            known = from_author(error)
+            answered = ANSWER(code=int(known.code), message=known.message)
+        _send(connection, answered.SerializeToString())
 
 
-def _find(spec: str) -> CompileFunction:
+def find_function(spec: str, does: str) -> Callable[..., Any]:
+    """Return the function that a spec names.
+
+    Raises:
+        InvalidArgumentError: it names something else than a function that does this.
+        PjrtError: as ``find_attribute`` has it.
+    """
     from pjrt.capi.export.import_spec import find_attribute
 
     function = find_attribute(spec)
     if not callable(function):
-        raise InvalidArgumentError(f"{spec!r}: expected a function that compiles, found {type(function).__name__}")
+        raise InvalidArgumentError(f"{spec!r}: expected a function that {does}, found {type(function).__name__}")
     return function  # type: ignore[no-any-return]
 
 
-def _compiled(compile_function: CompileFunction, serialized: bytes) -> bytes:
+def _compiled(compile_function: CompileFunction, request: Any) -> bytes:
     from pjrt import stablehlo
     from pjrt.stablehlo.signatures import signature_of
 
-    request = _CLASSES["Request"].FromString(serialized)
     program = Program(request.program, format=request.format)
     options = CompileOptions.from_proto(request.options)
     partitions = options.partitioning.num_partitions
@@ -86,11 +125,6 @@ def _compiled(compile_function: CompileFunction, serialized: bytes) -> bytes:
     if not isinstance(code, Code):
         raise InternalError(f"expected pjrt.native.Code from the function that compiles, found {type(code).__name__}")
     return code.serialize(program, options, signature)
-
-
-def _refusal(error: Exception) -> Any:
-    known = from_author(error)
-    return _CLASSES["Answer"](code=int(known.code), message=known.message)
 
 
 def _receive(connection: socket.socket) -> bytes | None:

@@ -31,18 +31,19 @@ def write_library(
         path: the file to write.
         compiler: ``package.module:attribute`` or ``/path/of/file.py:attribute`` of a function
             ``compile(program, options)`` that returns ``pjrt.native.Code``. Without one the library only runs
-            executables that were serialized.
+            executables that were serialized. With the driver ``worker`` it is the function that makes clients.
         driver: the driver's shared library, which has ``pjrt_driver_entry``; or ``host``, for code in shared objects
-            that runs in the memory of the host.
-        name: the platform's name of the driver ``host``; other drivers name their own.
-        python: the Python that runs the compiler, by default this one. ``PJRT_WORKER_PYTHON`` names another later.
+            that runs in the memory of the host; or ``worker``, for a device in Python in a process of its own.
+        name: the platform's name, for ``host`` and ``worker``; other drivers name their own. By default that of the
+            module or file.
+        python: the Python of that process, by default this one. ``PJRT_WORKER_PYTHON`` names another later.
 
     Raises:
         NotFoundError: the folder or the driver does not exist.
         InvalidArgumentError: the spec is of neither form, or the file cannot be written.
     """
     place, colon, attribute = compiler.rpartition(":")
-    if compiler and not (colon and place and attribute):
+    if (compiler or driver == "worker") and not (colon and place and attribute):
         raise InvalidArgumentError(
             f"expected MODULE:ATTRIBUTE or FILE.py:ATTRIBUTE, such as mychip:compile, found {compiler!r}"
         )
@@ -50,7 +51,7 @@ def write_library(
         if not Path(place).is_file():
             raise NotFoundError(f"there is no file {place!r}")
         compiler = f"{Path(place).resolve()}:{attribute}"
-    if driver != "host":
+    if driver not in ("host", "worker"):
         if not Path(driver).is_file():
             raise NotFoundError(f"there is no driver {os.fspath(driver)!r}")
         if name:
@@ -61,7 +62,7 @@ def write_library(
         "compiler": compiler,
         "python": python or sys.executable,
         "path": "" if place.endswith(".py") or not place else os.getcwd(),
-        "platform": name,
+        "platform": name or (Path(place).stem if place.endswith(".py") else place.rpartition(".")[2]),
         "stablehlo": _versions() if compiler else "",
     }
     return write_with_settings(path, library_of(Path(__file__).parent), _MARK, settings)

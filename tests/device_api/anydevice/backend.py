@@ -293,6 +293,33 @@ class ExportedBackend(Backend):
         return self._inner.watched()
 
 
+class WorkerBackend(Backend):
+    """Another device in a process of its own, behind the runtime in C."""
+
+    uses_donated_memory = False
+
+    def __init__(self, inner: Backend, factory: str) -> None:
+        self._factory = factory
+        self.name = f"worker-{inner.name}"
+        self.programs = inner.programs
+        self.element_types_left_out = inner.element_types_left_out
+
+    def client(self, *, num_devices: int = 2, memory_limit: int | None = None) -> Client:
+        from pjrt import capi
+
+        return capi.load_plugin(_worker_library(self._factory)).client(num_devices=num_devices)
+
+
+@cache
+def _worker_library(factory: str) -> Path:
+    from pjrt import native
+
+    folder = Path(tempfile.mkdtemp(prefix="pjrt-worker-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    name = factory.rpartition(".")[2].lower()
+    return native.write_library(folder / f"{name}.so", factory, driver="worker", name=name)
+
+
 class RemoteBackend(Backend):
     """Another device, served by this process to a client of this process."""
 
@@ -380,6 +407,13 @@ def make_backend(name: str, library: Path) -> Backend:
         return ExportedBackend(make_backend(name.removeprefix("exported-"), library))
     if name.startswith("remote-"):
         return RemoteBackend(make_backend(name.removeprefix("remote-"), library))
+    if name.startswith("worker-"):
+        inner = name.removeprefix("worker-")
+        plugins = {
+            "reference": "pjrt.devices.reference.plugin:ReferencePlugin",
+            "cpu": "pjrt.devices.xla.plugin:XlaPlugin",
+        }
+        return WorkerBackend(make_backend(inner, library), plugins[inner])
     if name.startswith("tiny-0."):
         return OldTinyBackend(library, int(name.removeprefix("tiny-0.")))
     match name:

@@ -36,7 +36,8 @@ typedef uint64_t pjrt_fence;
 typedef struct pjrt_driver_option {
   const char *name;
   const char *text;     /* null for a number */
-  int64_t number;       /* also for booleans: 0 or 1 */
+  int64_t number;
+  int is_boolean;       /* not 0: the number is 0 for false, or 1 for true */
 } pjrt_driver_option;
 
 /* An array: the element type is a number of PJRT_Buffer_Type (1 is a boolean, 11 is f32). */

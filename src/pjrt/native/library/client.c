@@ -131,7 +131,7 @@ static PJRT_Error *open_driver(PJRT_Client *client, const PJRT_NamedValue *optio
     given[i].name = copy_of(option->name, option->name_size);
     if (option->type == PJRT_NamedValue_kString) given[i].text = copy_of(option->string_value, option->value_size);
     else if (option->type == PJRT_NamedValue_kInt64) given[i].number = option->int64_value;
-    else if (option->type == PJRT_NamedValue_kBool) given[i].number = option->bool_value;
+    else if (option->type == PJRT_NamedValue_kBool) given[i].number = option->bool_value, given[i].is_boolean = 1;
     else error = error_make(INVALID, "option %s: expected a text, a number or a boolean, found a value of type %d",
                             given[i].name, (int)option->type);
   }
@@ -168,7 +168,8 @@ PJRT_Error *native_Client_Create(PJRT_Client_Create_Args *args) {
     client_unref(client);
     return error;
   }
-  client->compiler = compiler_make();
+  if (client->table->open == worker_driver.open) client->compiler = worker_process(client->driver);
+  else client->compiler = process_make("pjrt.native.compiling", "compiles", -1);
   args->client = client;
   return NULL;
 }
@@ -204,8 +205,9 @@ static void free_device(PJRT_Device *device) {
 void client_unref(PJRT_Client *client) {
   if (atomic_fetch_sub(&client->refs, 1) != 1) return;
   for (size_t i = 0; client->devices && i < client->num_devices; ++i) free_device(&client->devices[i]);
+  bool is_worker = client->table->open == worker_driver.open;
   if (client->driver) client->table->close(client->driver);
-  compiler_free(client->compiler);
+  if (!is_worker) process_free(client->compiler);
   while (client->dma_regions) {
     dma_region *next = client->dma_regions->next;
     free(client->dma_regions);

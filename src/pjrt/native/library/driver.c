@@ -6,7 +6,8 @@
 #define SETTINGS_SIZE 16384
 
 /* "key=value" lines behind the mark, by which the copy of this library is made in Python: `driver`, the path of a shared
- * library, or "host"; `compiler`, `python` and `path` of the process that compiles; `platform`, the name of a host. */
+ * library, "host" or "worker"; `compiler`, `python` and `path` of the process in Python; `platform`, the name of a host
+ * or worker. */
 static volatile char settings[SETTINGS_SIZE] = "PJRT-NATIVE-SETTINGS\n";
 
 static struct {
@@ -64,18 +65,24 @@ static const pjrt_driver_table *load_driver(const char *path) {
   return table;
 }
 
-static const pjrt_driver_table *named_host(void) {
+/* A driver of ours, under the name that the settings give to the platform. */
+static const pjrt_driver_table *named(const pjrt_driver_table *ours) {
   static pjrt_driver_table table;
   const char *name = find_setting("platform");
-  table = host_driver;
+  table = *ours;
   if (name) table.platform_name = name;
   return &table;
+}
+
+static const pjrt_driver_table *choose(const char *driver) {
+  if (driver == NULL || strcmp(driver, "host") == 0) return named(&host_driver);
+  return strcmp(driver, "worker") == 0 ? named(&worker_driver) : load_driver(driver);
 }
 
 static void find(void) {
   read_settings();
   const char *path = find_setting("driver");
-  const pjrt_driver_table *table = path && strcmp(path, "host") != 0 ? load_driver(path) : named_host();
+  const pjrt_driver_table *table = choose(path);
   const char *missing = table ? missing_function(table) : NULL;
   if (missing)
     snprintf(found.reason, sizeof found.reason, "%s: the driver's table has no %s, which every driver needs",

@@ -2,10 +2,12 @@
  *
  * The form is that of protocol buffers, so that a later version may add fields:
  *   1 mark and version, 2 name, 3 a parameter, 4 an output, 5 the code, 6 bytes of scratch, 7 the compile options,
- *   8 the program, 9 its format, 10 a cost {1 name, 2 a double}, 11 a parameter that is donated without an alias,
+ *   8 the program, 9 its format, 13 and 14 the same after optimizations, 10 a cost {1 name, 2 a double}, 11 a parameter that is donated without an alias,
+ *   15 bytes that are equal for equal executables; by default all of them, 16 whether
+ *   arguments may be in other memory than the parameters state,
  *   12 the CRC-32 of all before it, the last field: fields alone look whole where the end is missing.
  * A parameter or output is {1 element type, 2 dimensions, 3 kind of memory, 4 one more than the parameter whose memory
- * the output may take over}. */
+ * the output may take over, 5 how it is divided among devices: an OpSharding}. */
 #include "pjrt_support/struct_size.h"
 #include "runtime.h"
 
@@ -127,6 +129,22 @@ static PJRT_Error *read_value(const proto_field *from, const char *const *kinds,
   return shape_init(of, (PJRT_Buffer_Type)type, dims, rank, NULL);
 }
 
+/* How a value is divided, where that is said: the lists are made for the first one that says it. */
+static void read_sharding(const proto_field *from, size_t number, size_t count, const char ***shardings, size_t **sizes) {
+  const char *cursor = from->data, *end = from->data + from->size;
+  proto_field field;
+  while (proto_next(&cursor, end, &field)) {
+    if (field.number != 5 || field.wire != 2) continue;
+    if (*shardings == NULL) {
+      *shardings = new_zeroed(count, sizeof **shardings);
+      *sizes = new_zeroed(count, sizeof **sizes);
+      for (size_t i = 0; i < count; ++i) (*shardings)[i] = "";
+    }
+    (*shardings)[number] = field.data;
+    (*sizes)[number] = field.size;
+  }
+}
+
 static void read_cost(const proto_field *from, executable *out) {
   const char *cursor = from->data, *end = from->data + from->size;
   proto_field field;
@@ -162,7 +180,8 @@ static void describe(executable *each, const char *const *kinds) {
     each->parameter_kind_sizes[i] = strlen(each->parameter_kinds[i]);
   }
   snprintf(each->fingerprint, sizeof each->fingerprint, "%016llx",
-           (unsigned long long)fingerprint_of(0, each->serialized, each->serialized_size));
+           (unsigned long long)(each->identity ? fingerprint_of(0, each->identity, each->identity_size)
+                                               : fingerprint_of(0, each->serialized, each->serialized_size)));
 }
 
 /* As zlib computes it, half a byte at a time. */
@@ -211,10 +230,13 @@ static PJRT_Error *read_fields(executable *each, const char *const *kinds, size_
     bool is_bytes = field.wire == 2;
     if (field.number == 2 && is_bytes && each->name == NULL) each->name = copy_of(field.data, field.size);
     if (field.number == 3 && is_bytes) {
+      read_sharding(&field, parameter_number, each->num_parameters, &each->parameter_shardings,
+                    &each->parameter_sharding_sizes);
       parameter *it = &each->parameters[parameter_number++];
       error = read_value(&field, kinds, num_kinds, &it->shape, &it->kind, &ignored);
     }
     if (field.number == 4 && is_bytes) {
+      read_sharding(&field, output_number, each->num_outputs, &each->output_shardings, &each->output_sharding_sizes);
       output *it = &each->outputs[output_number++];
       error = read_value(&field, kinds, num_kinds, &it->shape, &it->kind, &it->alias);
       if (!error && it->alias >= (int64_t)each->num_parameters) error = damaged("a result names no parameter as its memory");
@@ -224,6 +246,11 @@ static PJRT_Error *read_fields(executable *each, const char *const *kinds, size_
     if (field.number == 7 && is_bytes) each->options = field.data, each->options_size = field.size;
     if (field.number == 8 && is_bytes) each->program = field.data, each->program_size = field.size;
     if (field.number == 9 && is_bytes && each->format == NULL) each->format = copy_of(field.data, field.size);
+    if (field.number == 13 && is_bytes) each->optimized = field.data, each->optimized_size = field.size;
+    if (field.number == 14 && is_bytes && each->optimized_format == NULL)
+      each->optimized_format = copy_of(field.data, field.size);
+    if (field.number == 16 && field.wire == 0) each->takes_any_memory = field.value != 0;
+    if (field.number == 15 && is_bytes) each->identity = field.data, each->identity_size = field.size;
     if (field.number == 10 && is_bytes) read_cost(&field, each);
     if (field.number == 11 && field.wire == 0 && field.value < each->num_parameters) each->donated[field.value] = true;
   }
@@ -277,6 +304,7 @@ void executable_unref(executable *each) {
   free(each->serialized);
   free(each->name);
   free(each->format);
+  free(each->optimized_format);
   free(each->parameters);
   free(each->outputs);
   free(each->donated);
@@ -287,6 +315,10 @@ void executable_unref(executable *each) {
   free(each->output_kind_sizes);
   free(each->parameter_kinds);
   free(each->parameter_kind_sizes);
+  free(each->output_shardings);
+  free(each->output_sharding_sizes);
+  free(each->parameter_shardings);
+  free(each->parameter_sharding_sizes);
   free(each);
 }
 
@@ -321,14 +353,22 @@ static PJRT_Error *check_program(const PJRT_Program *program) {
 
 static PJRT_Error *compile(PJRT_Client *client, const PJRT_Program *program, const char *options, size_t options_size,
                            executable **out) {
-  char *answer = NULL;
-  size_t size = 0;
-  const char *kinds[64];
   PJRT_Error *error = check_program(program);
-  if (!error)
-    error = compiler_compile(client->compiler, program, options, options_size, client->topology, &answer, &size);
-  if (!error) error = executable_read(answer, size, kinds, kinds_of(client, kinds), out);
-  free(answer);
+  if (error) return error;
+  bytes request = {0};
+  proto_bytes(&request, 1, "compile", 7);
+  proto_bytes(&request, 2, program->format, program->format_size);
+  proto_bytes(&request, 3, program->code, program->code_size);
+  proto_bytes(&request, 4, options, options_size);
+  proto_bytes(&request, 5, client->topology->platform_name, strlen(client->topology->platform_name));
+  proto_varint(&request, 6, client->num_devices);
+  answer compiled;
+  error = process_ask(client->compiler, &request, &compiled);
+  free(request.data);
+  if (error) return error;
+  const char *kinds[64];
+  error = executable_read(compiled.data, compiled.data_size, kinds, kinds_of(client, kinds), out);
+  answer_free(&compiled);
   return error;
 }
 
@@ -511,23 +551,24 @@ PJRT_Error *native_Executable_GetCompiledMemoryStats(PJRT_Executable_GetCompiled
 PJRT_Error *native_Executable_OptimizedProgram(PJRT_Executable_OptimizedProgram_Args *args) {
   const executable *core = args->executable->core;
   PJRT_Program *program = args->program;
-  program->format = core->format;
-  program->format_size = strlen(core->format);
+  const char *code = core->optimized_format ? core->optimized : core->program;
+  size_t size = core->optimized_format ? core->optimized_size : core->program_size;
+  program->format = core->optimized_format ? core->optimized_format : core->format;
+  program->format_size = strlen(program->format);
   if (program->code == NULL) {
-    program->code_size = core->program_size;
+    program->code_size = size;
     return NULL;
   }
-  if (program->code_size < core->program_size)
-    return error_make(INVALID, "expected room for a program of %zu bytes, found room for %zu", core->program_size,
-                      program->code_size);
-  if (core->program_size) memcpy(program->code, core->program, core->program_size);
+  if (program->code_size < size)
+    return error_make(INVALID, "expected room for a program of %zu bytes, found room for %zu", size, program->code_size);
+  if (size) memcpy(program->code, code, size);
   return NULL;
 }
 
 /* ---- loaded executables -----------------------------------------------------------------------------------------------------*/
+/* A portable executable has no devices, but an assignment: XLA's wrapper of a client ends the process without one. */
 static PJRT_Error *assign(PJRT_Client *client, PJRT_LoadedExecutable *loaded) {
   const executable *core = loaded->core;
-  if (core->is_portable) return NULL;
   int64_t count = core->num_replicas * core->num_partitions;
   if (!core->has_assignment && count > (int64_t)client->num_devices)
     return error_make(INVALID, "the program runs on %lld devices, the client has %zu", (long long)count,
@@ -539,6 +580,7 @@ static PJRT_Error *assign(PJRT_Client *client, PJRT_LoadedExecutable *loaded) {
       return error_make(INVALID, "expected ids of devices from 0 to %zu in the device assignment, found %lld",
                         client->num_devices - 1, (long long)id);
     loaded->assignment[i] = id;
+    if (core->is_portable) continue;
     for (size_t j = 0; j < loaded->num_local; ++j) {
       if (loaded->devices[j] == &client->devices[id])
         return error_make(INVALID, "the device assignment names device %lld twice", (long long)id);
@@ -622,8 +664,6 @@ PJRT_Error *native_LoadedExecutable_AddressableDeviceLogicalIds(
 static void free_assignment(PJRT_DeviceAssignmentSerialized *serialized) { free(serialized); }
 
 PJRT_Error *native_LoadedExecutable_GetDeviceAssignment(PJRT_LoadedExecutable_GetDeviceAssignment_Args *args) {
-  if (args->executable->core->is_portable)
-    return error_make(PJRT_Error_Code_FAILED_PRECONDITION, "a portable executable has no device assignment");
   bytes out = {0};
   write_assignment(args->executable, &out);
   args->serialized_bytes = out.data;

@@ -1,4 +1,5 @@
-/* The extensions: how arrays lie in memory, as XLA writes it, {1,0} (Layouts); and the bytes behind buffers (RawBuffer). */
+/* The extensions: how arrays lie in memory, as XLA writes it, {1,0} (Layouts); how they are divided among devices
+ * (Shardings); and the bytes behind buffers (RawBuffer). */
 #include "pjrt_support/struct_size.h"
 #include "runtime.h"
 
@@ -104,7 +105,7 @@ static PJRT_Error *of_parameters(PJRT_Layouts_PJRT_Executable_GetParameterLayout
 
 PJRT_Layouts_Extension layouts_extension = {
     .base = {.struct_size = PJRT_Layouts_Extension_STRUCT_SIZE, .type = PJRT_Extension_Type_Layouts,
-             .next = &raw_buffer_extension.base},
+             .next = &shardings_extension.base},
     .PJRT_Layouts_MemoryLayout_Destroy = destroy,
     .PJRT_Layouts_MemoryLayout_Serialize = serialize,
     .PJRT_Layouts_PJRT_Client_GetDefaultLayout = client_default,
@@ -112,6 +113,32 @@ PJRT_Layouts_Extension layouts_extension = {
     .PJRT_Layouts_PJRT_Topology_GetDefaultLayout = topology_default,
     .PJRT_Layouts_PJRT_Executable_GetOutputLayouts = of_outputs,
     .PJRT_Layouts_PJRT_Executable_GetParameterLayouts = of_parameters,
+};
+
+/* ---- shardings -----------------------------------------------------------------------------------------------------------*/
+static PJRT_Error *parameter_shardings(PJRT_Shardings_PJRT_Executable_ParameterShardings_Args *args) {
+  SIZED(PJRT_Shardings_PJRT_Executable_ParameterShardings_Args, args);
+  const executable *core = args->executable->core;
+  args->num_parameters = core->num_parameters;
+  args->shardings = core->parameter_shardings;
+  args->sharding_sizes = core->parameter_sharding_sizes;
+  return NULL;
+}
+
+static PJRT_Error *output_shardings(PJRT_Shardings_PJRT_Executable_OutputShardings_Args *args) {
+  SIZED(PJRT_Shardings_PJRT_Executable_OutputShardings_Args, args);
+  const executable *core = args->executable->core;
+  args->num_outputs = core->num_outputs;
+  args->shardings = core->output_shardings;
+  args->sharding_sizes = core->output_sharding_sizes;
+  return NULL;
+}
+
+PJRT_Shardings_Extension shardings_extension = {
+    .base = {.struct_size = PJRT_Shardings_Extension_STRUCT_SIZE, .type = PJRT_Extension_Type_Shardings,
+             .next = &raw_buffer_extension.base},
+    .PJRT_Shardings_PJRT_Executable_ParameterShardings = parameter_shardings,
+    .PJRT_Shardings_PJRT_Executable_OutputShardings = output_shardings,
 };
 
 /* ---- RawBuffer --------------------------------------------------------------------------------------------------------*/

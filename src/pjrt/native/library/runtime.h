@@ -186,7 +186,7 @@ struct PJRT_Client {
   PJRT_Device **device_handles;
   PJRT_Memory **space_handles;
   size_t num_spaces;
-  struct compiler *compiler;
+  struct process *compiler; /* a worker's, or one of its own */
   pthread_mutex_t mutex; /* guards what follows */
   open_end *open_ends;
   dma_region *dma_regions;
@@ -269,16 +269,16 @@ typedef struct executable {
   atomic_int refs;
   char *serialized; /* the whole: what follows points into it, or is made of it */
   size_t serialized_size;
-  char *name, *format;
-  const char *code, *program, *options;
-  size_t code_size, program_size, options_size;
+  char *name, *format, *optimized_format; /* the last one null where the program itself is all there is */
+  const char *code, *program, *optimized, *options, *identity; /* the last one null: all of `serialized` */
+  size_t code_size, program_size, optimized_size, options_size, identity_size;
   size_t num_parameters, num_outputs;
   parameter *parameters;
   output *outputs;
   bool *donated; /* by parameter */
   size_t scratch;
   int64_t num_replicas, num_partitions;
-  bool is_portable, has_assignment;
+  bool is_portable, has_assignment, takes_any_memory;
   int64_t assignment[MAX_DEVICES]; /* replica-major */
   int64_t device_ordinal;
   char fingerprint[17];
@@ -287,6 +287,8 @@ typedef struct executable {
   int64_t *output_dims;
   size_t *output_ranks, *output_kind_sizes, *parameter_kind_sizes;
   const char **output_kinds, **parameter_kinds;
+  const char **output_shardings, **parameter_shardings; /* null where nothing is divided; within `serialized` */
+  size_t *output_sharding_sizes, *parameter_sharding_sizes;
   PJRT_Layouts_MemoryLayout **parameter_layouts, **output_layouts;
 } executable;
 struct PJRT_Executable {
@@ -316,16 +318,32 @@ void loaded_unref(PJRT_LoadedExecutable *loaded);
 PJRT_Error *loaded_on(PJRT_LoadedExecutable *loaded, PJRT_Device *device, uint64_t *out);
 void layouts_free(PJRT_Layouts_MemoryLayout **layouts, size_t count);
 
-/* ---- compiler.c: the process that compiles ------------------------------------------------------------------------------*/
-typedef struct compiler compiler;
-compiler *compiler_make(void);
-void compiler_free(compiler *each);
-/* Sends the program to the process, which is started where none runs. The answer is to be freed. */
-PJRT_Error *compiler_compile(compiler *each, const PJRT_Program *program, const char *options, size_t options_size,
-                             const PJRT_TopologyDescription *topology, char **out, size_t *out_size);
+/* ---- process.c: a Python process of ours --------------------------------------------------------------------------------*/
+typedef struct process process;
+typedef struct answer {
+  char *text; /* the whole: what follows points into it */
+  size_t size;
+  const char *data;
+  size_t data_size;
+  uint64_t number;
+} answer;
+/* Of the module; errors say that it is the process that does this. With a file to share it is not started again. */
+process *process_make(const char *module, const char *does, int shared);
+void process_free(process *each);
+PJRT_Error *process_start(process *each);
+void process_kill(process *each);  /* as it is, because it cannot be trusted */
+void process_close(process *each); /* lets it end, and waits for that */
+PJRT_Error *process_wait(process *each); /* waits until it has ended, and returns the error that says how */
+PJRT_Error *process_ask(process *each, const bytes *request, answer *out); /* one at a time */
+void answer_free(answer *each);
+
+/* ---- driver_worker.c: devices that a Python process computes for --------------------------------------------------------*/
+extern const pjrt_driver_table worker_driver;
+process *worker_process(pjrt_driver *driver); /* it compiles, too */
 
 /* ---- api.c --------------------------------------------------------------------------------------------------------------*/
 extern PJRT_Layouts_Extension layouts_extension;
+extern PJRT_Shardings_Extension shardings_extension;
 extern PJRT_RawBuffer_Extension raw_buffer_extension;
 
 #include "functions.h"

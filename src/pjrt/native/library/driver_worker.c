@@ -1,0 +1,779 @@
+/* The driver "worker": devices that a Python process computes for.
+ *
+ * Commands go to it through a ring in memory that both share, and answers come back through another. What is asked seldom
+ * goes through the socket of its process (see process.c): the devices, programs to compile and to load. An array that the
+ * host wrote lies in the heap, the rest of the shared memory, and the worker looks at it there: no command is needed to
+ * bring it. An array that the worker computed is the worker's own, until the host asks for its bytes.
+ *
+ * The commands, each behind a `record`:
+ *   LAUNCH    device, inputs, outputs (4 bytes each, and 4 unused); executable; run; each input {id, place, size}; each
+ *             output {id}. The worker knows an input by its id, or finds its bytes at the place in the heap.
+ *   FREE      id
+ *   UNLOAD    executable
+ *   COPY_OUT  id; place in the heap; first byte; bytes
+ *   COPY      id; id of the copy, its device and kind of memory (4 bytes each)
+ * The answers:
+ *   DONE      code, bytes of the message (4 bytes each); message, filled up to 8 bytes
+ *   RELEASE   place in the heap that the worker no longer looks at
+ * Nothing that the worker writes is trusted: what cannot be ends it. */
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "ring.h"
+#include "runtime.h"
+
+static const uint64_t NOWHERE = UINT64_MAX;
+
+typedef struct block {
+  uint64_t id;
+  size_t device, kind, size;
+  uint64_t heap;   /* where its bytes are; NOWHERE */
+  bool is_lent;    /* the worker looks at them, and says when it no longer does */
+  bool is_known;   /* the worker has an array of this id */
+} block;
+
+/* What was asked for and has not ended, or has ended and nobody was told. */
+typedef struct pending {
+  uint64_t fence;
+  struct pending *next; /* in its bucket */
+  bool is_ended;
+  int code;
+  char *message;
+  pjrt_driver_done function;
+  void *arg;
+  void *to; /* of a copy to the host, from its place in the heap */
+  uint64_t heap, offset;
+  size_t size;
+} pending;
+
+/* A place in the heap that the worker looks at. */
+typedef struct lent {
+  uint64_t place;
+  size_t size;
+  struct lent *next; /* in its bucket */
+} lent;
+
+enum { BUCKETS = 1024, CLASSES = 160, LAZY = 64 };
+static const size_t LARGE = 1 << 20, KEPT = 1 << 28;
+
+typedef struct device_facts {
+  char *kind, *kinds[16];
+  int64_t limits[16];
+  size_t num_kinds;
+} device_facts;
+
+struct pjrt_driver {
+  process *process;
+  pid_t owner;
+  int file;
+  shared_memory *shared;
+  size_t mapped;
+  size_t num_devices;
+  device_facts devices[MAX_DEVICES];
+  pthread_t listener, watcher;
+  bool listens, watches;
+  atomic_bool is_closed, is_over;
+  pthread_mutex_t mutex; /* guards what follows */
+  PJRT_Error *loss;      /* why the worker is gone */
+  uint64_t posted, last_id, last_fence;
+  size_t lazy; /* commands that nobody was woken for */
+  bytes overflow;
+  pending *buckets[BUCKETS];
+  lent *lent[BUCKETS];
+  uint64_t heap_end;
+  struct { uint64_t *places; size_t count, capacity; } free_places[CLASSES];
+  size_t kept;
+};
+
+static block *block_of(uint64_t memory) { return (block *)(uintptr_t)memory; }
+static char *bytes_at(pjrt_driver *driver, uint64_t place) { return (char *)driver->shared + place; }
+
+static int say(PJRT_Error *error, char *message) {
+  const char *text;
+  size_t size;
+  pjrt_error_read(error, &text, &size);
+  if (size >= PJRT_DRIVER_MESSAGE_SIZE) size = PJRT_DRIVER_MESSAGE_SIZE - 1;
+  memcpy(message, text, size);
+  message[size] = 0;
+  return (int)pjrt_error_code(error);
+}
+
+static int give_error(PJRT_Error *owned, char *message) {
+  if (owned == NULL) return 0;
+  int code = say(owned, message);
+  pjrt_error_release(owned);
+  return code;
+}
+
+/* ---- the heap: places in classes of sizes, four for each power of two -------------------------------------------------*/
+static size_t class_of(size_t size, size_t *rounded) {
+  size_t number = 0, power = 64;
+  while (power < size) power *= 2, number += 4;
+  *rounded = power;
+  if (power == 64) return 0;
+  for (size_t step = 1; step < 4; ++step) { /* from half the power on, in steps of an eighth */
+    size_t smaller = power / 2 + power / 8 * step;
+    if (size <= smaller && power >= 512) {
+      *rounded = smaller;
+      return number - 4 + step;
+    }
+  }
+  return number;
+}
+
+static uint64_t heap_take(pjrt_driver *driver, size_t size) {
+  size_t rounded, number = class_of(size ? size : 1, &rounded);
+  if (number >= CLASSES) return NOWHERE;
+  if (driver->free_places[number].count) {
+    if (rounded >= LARGE) driver->kept -= rounded < driver->kept ? rounded : driver->kept;
+    return driver->free_places[number].places[--driver->free_places[number].count];
+  }
+  if (rounded > driver->mapped - driver->heap_end) return NOWHERE;
+  uint64_t place = driver->heap_end;
+  driver->heap_end += rounded;
+  return place;
+}
+
+/* The system gets the pages of large places back, but for some that the next arrays will want. */
+static void heap_free(pjrt_driver *driver, uint64_t place, size_t size) {
+  size_t rounded, number = class_of(size ? size : 1, &rounded);
+  if (rounded >= LARGE && driver->kept + rounded > KEPT)
+    fallocate(driver->file, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)place, (off_t)rounded);
+  else if (rounded >= LARGE)
+    driver->kept += rounded;
+  if (driver->free_places[number].count == driver->free_places[number].capacity) {
+    size_t capacity = driver->free_places[number].capacity * 2 + 16;
+    uint64_t *places = realloc(driver->free_places[number].places, capacity * sizeof *places);
+    if (places == NULL) return; /* the place is lost */
+    driver->free_places[number].places = places;
+    driver->free_places[number].capacity = capacity;
+  }
+  driver->free_places[number].places[driver->free_places[number].count++] = place;
+}
+
+/* ---- commands -----------------------------------------------------------------------------------------------------------*/
+/* Moves what did not fit into the ring. */
+static void flush(pjrt_driver *driver) {
+  ring *commands = &driver->shared->commands;
+  size_t moved = 0;
+  bool is_broken = false;
+  while (moved < driver->overflow.size) {
+    uint32_t size;
+    memcpy(&size, driver->overflow.data + moved, sizeof size);
+    char *place = ring_reserve(commands, &driver->posted, size, &is_broken);
+    if (is_broken) process_kill(driver->process);
+    if (place == NULL) {
+      if (is_broken || atomic_exchange(&commands->waits, 1)) break;
+      continue; /* once more: the worker may have made room before it could see that we wait */
+    }
+    memcpy(place, driver->overflow.data + moved, size);
+    ring_post(commands, &driver->posted, size, true);
+    moved += size;
+  }
+  driver->overflow.size -= moved;
+  if (driver->overflow.size) memmove(driver->overflow.data, driver->overflow.data + moved, driver->overflow.size);
+  else atomic_store(&commands->waits, 0);
+}
+
+/* A place to write a command of this size; `post` ends it. Nothing waits here: what does not fit is moved later. */
+static char *reserve(pjrt_driver *driver, size_t size, bool *is_overflow) {
+  bool is_broken = false;
+  char *place = driver->overflow.size
+                    ? NULL : ring_reserve(&driver->shared->commands, &driver->posted, size, &is_broken);
+  if (is_broken) process_kill(driver->process);
+  *is_overflow = place == NULL;
+  if (place) return place;
+  size_t at = driver->overflow.size;
+  char *zeros = new_zeroed(1, size);
+  bytes_add(&driver->overflow, zeros, size);
+  free(zeros);
+  return driver->overflow.data + at;
+}
+
+static void post(pjrt_driver *driver, size_t size, bool is_overflow, bool wakes) {
+  driver->lazy = wakes ? 0 : driver->lazy + 1;
+  if (driver->lazy > LAZY) wakes = true, driver->lazy = 0;
+  if (is_overflow) flush(driver);
+  else ring_post(&driver->shared->commands, &driver->posted, size, wakes);
+}
+
+/* A command that has no answer. */
+static void post_number(pjrt_driver *driver, uint32_t kind, uint64_t number, bool wakes) {
+  uint64_t command[3] = {0};
+  record head = {.size = sizeof command, .kind = kind};
+  memcpy(command, &head, sizeof head);
+  command[2] = number;
+  bool is_overflow;
+  memcpy(reserve(driver, sizeof command, &is_overflow), command, sizeof command);
+  post(driver, sizeof command, is_overflow, wakes);
+}
+
+static void post_free(pjrt_driver *driver, const block *each) {
+  post_number(driver, FREE, each->id, each->size >= LARGE);
+}
+
+static int refuse_lost(pjrt_driver *driver, char *message) {
+  if (driver->owner != getpid()) {
+    snprintf(message, PJRT_DRIVER_MESSAGE_SIZE, "the devices belong to the process that was forked; make a new client");
+    return PJRT_Error_Code_FAILED_PRECONDITION;
+  }
+  return driver->loss ? say(driver->loss, message) : 0;
+}
+
+static pending *pending_make(pjrt_driver *driver) {
+  pending *each = new_zeroed(1, sizeof *each);
+  each->fence = ++driver->last_fence;
+  each->heap = NOWHERE;
+  pending **bucket = &driver->buckets[each->fence % BUCKETS];
+  each->next = *bucket;
+  *bucket = each;
+  return each;
+}
+
+static pending **find_pending(pjrt_driver *driver, uint64_t fence) {
+  pending **place = &driver->buckets[fence % BUCKETS];
+  while (*place && (*place)->fence != fence) place = &(*place)->next;
+  return place;
+}
+
+/* ---- answers --------------------------------------------------------------------------------------------------------------*/
+/* The bytes of the block will be others: whoever looks at those that are there keeps them. */
+static void leave_heap(pjrt_driver *driver, block *each) {
+  if (each->heap != NOWHERE && !each->is_lent) heap_free(driver, each->heap, each->size);
+  each->heap = NOWHERE;
+  each->is_lent = false;
+}
+
+/* Unlinks the work that has ended, and returns it where somebody is to be told. */
+static pending *end_pending(pjrt_driver *driver, uint64_t fence, int code, const char *message, size_t size) {
+  pending **place = find_pending(driver, fence), *each = *place;
+  if (each == NULL || each->is_ended) return NULL;
+  each->is_ended = true;
+  each->code = code;
+  each->message = copy_of(message, size < PJRT_DRIVER_MESSAGE_SIZE ? size : PJRT_DRIVER_MESSAGE_SIZE - 1);
+  if (each->function == NULL) return NULL;
+  *place = each->next;
+  return each;
+}
+
+static void tell(pjrt_driver *driver, pending *owned) {
+  if (owned->to && owned->code == 0) memcpy(owned->to, bytes_at(driver, owned->heap) + owned->offset, owned->size);
+  if (owned->heap != NOWHERE) {
+    pthread_mutex_lock(&driver->mutex);
+    heap_free(driver, owned->heap, owned->size);
+    pthread_mutex_unlock(&driver->mutex);
+  }
+  owned->function(owned->arg, owned->code, owned->message);
+  free(owned->message);
+  free(owned);
+}
+
+static bool read_done(pjrt_driver *driver, const record *head, const char *data, size_t size, pending **ended) {
+  uint32_t code_and_size[2];
+  if (size < sizeof code_and_size) return false;
+  memcpy(code_and_size, data, sizeof code_and_size);
+  if (code_and_size[1] > size - sizeof code_and_size) return false;
+  *ended = end_pending(driver, head->fence, (int)code_and_size[0], data + sizeof code_and_size, code_and_size[1]);
+  return true;
+}
+
+static bool read_release(pjrt_driver *driver, const char *data, size_t size) {
+  uint64_t place;
+  if (size < sizeof place) return false;
+  memcpy(&place, data, sizeof place);
+  lent **at = &driver->lent[place / 64 % BUCKETS];
+  while (*at && (*at)->place != place) at = &(*at)->next;
+  lent *found = *at;
+  if (found == NULL) return false;
+  *at = found->next;
+  heap_free(driver, found->place, found->size);
+  free(found);
+  return true;
+}
+
+/* Takes one answer out of the ring; false where there is none, or none that can be. */
+static bool take_answer(pjrt_driver *driver, uint64_t *taken, bytes *copy, bool *is_broken) {
+  ring *answers = &driver->shared->answers;
+  for (;;) {
+    uint64_t available = atomic_load(&answers->posted) - *taken;
+    if (available == 0) return false;
+    size_t at = *taken % RING_SIZE;
+    record head = {0};
+    memcpy(&head, answers->data + at, RING_SIZE - at < sizeof head ? 8 : sizeof head);
+    *is_broken = available > RING_SIZE || head.size % 8 || head.size < 8 || head.size > available ||
+                 head.size > RING_SIZE - at || (head.kind != RECORD_SKIP && head.size < sizeof head);
+    if (*is_broken) return false;
+    copy->size = 0;
+    if (head.kind != RECORD_SKIP) {
+      bytes_add(copy, &head, sizeof head);
+      bytes_add(copy, answers->data + at + sizeof head, head.size - sizeof head);
+    }
+    *taken += head.size;
+    atomic_store(&answers->taken, *taken);
+    if (head.kind != RECORD_SKIP) return true;
+  }
+}
+
+static void fail_all(pjrt_driver *driver) {
+  for (size_t i = 0; i < BUCKETS; ++i) {
+    for (;;) {
+      char message[PJRT_DRIVER_MESSAGE_SIZE];
+      pthread_mutex_lock(&driver->mutex);
+      int code = say(driver->loss, message);
+      pending *each = driver->buckets[i];
+      while (each && each->is_ended) each = each->next;
+      uint64_t fence = each ? each->fence : 0;
+      pending *ended = each ? end_pending(driver, fence, code, message, strlen(message)) : NULL;
+      pthread_mutex_unlock(&driver->mutex);
+      if (each == NULL) break;
+      if (ended) tell(driver, ended);
+    }
+  }
+}
+
+static void *listen_to_worker(void *arg) {
+  pjrt_driver *driver = arg;
+  uint64_t taken = 0;
+  bytes copy = {0};
+  patience patience = {0};
+  while (!atomic_load(&driver->is_over)) {
+    bool is_broken = false;
+    if (!take_answer(driver, &taken, &copy, &is_broken)) {
+      if (is_broken) break;
+      ring_sleep(&driver->shared->answers, taken, &patience);
+      pthread_mutex_lock(&driver->mutex);
+      flush(driver);
+      pthread_mutex_unlock(&driver->mutex);
+      continue;
+    }
+    record head;
+    memcpy(&head, copy.data, sizeof head);
+    pending *ended = NULL;
+    pthread_mutex_lock(&driver->mutex);
+    const char *data = copy.data + sizeof head;
+    size_t size = copy.size - sizeof head;
+    is_broken = head.kind == DONE ? !read_done(driver, &head, data, size, &ended) : !read_release(driver, data, size);
+    pthread_mutex_unlock(&driver->mutex);
+    if (is_broken) break;
+    if (ended) tell(driver, ended);
+  }
+  free(copy.data);
+  if (!atomic_load(&driver->is_over)) process_kill(driver->process);
+  return NULL;
+}
+
+/* Waits for the end of the process, and makes an error of everything that it was to do. */
+static void *watch_worker(void *arg) {
+  pjrt_driver *driver = arg;
+  PJRT_Error *loss = process_wait(driver->process);
+  pthread_mutex_lock(&driver->mutex);
+  driver->loss = loss;
+  pthread_mutex_unlock(&driver->mutex);
+  atomic_store(&driver->is_over, true);
+  ring_wake(&driver->shared->answers);
+  if (driver->listens) pthread_join(driver->listener, NULL);
+  if (!atomic_load(&driver->is_closed)) fail_all(driver);
+  return NULL;
+}
+
+/* ---- life -----------------------------------------------------------------------------------------------------------------*/
+static PJRT_Error *share_memory(pjrt_driver *driver) {
+  int file = memfd_create("pjrt-worker", MFD_CLOEXEC);
+  driver->file = file < 0 ? -1 : fcntl(file, F_DUPFD_CLOEXEC, 4); /* it becomes the worker's descriptor 3 */
+  if (file >= 0) close(file);
+  driver->mapped = 8 * (size_t)sysconf(_SC_PHYS_PAGES) * (size_t)sysconf(_SC_PAGESIZE); /* pages come when they are used */
+  for (; driver->file >= 0 && driver->mapped > sizeof(shared_memory); driver->mapped /= 2) {
+    if (ftruncate(driver->file, (off_t)driver->mapped) != 0) continue;
+    void *start = mmap(NULL, driver->mapped, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, driver->file, 0);
+    if (start == MAP_FAILED) continue;
+    driver->shared = start;
+    memcpy(driver->shared->mark, SHARED_MARK, sizeof SHARED_MARK);
+    driver->shared->heap = driver->heap_end = (sizeof(shared_memory) + 4095) / 4096 * 4096;
+    driver->shared->size = driver->mapped;
+    return NULL;
+  }
+  return error_make(PJRT_Error_Code_RESOURCE_EXHAUSTED, "the system gives no memory to share with a worker");
+}
+
+static void add_option(bytes *request, const pjrt_driver_option *option) {
+  bytes inner = {0};
+  proto_bytes(&inner, 1, option->name, strlen(option->name));
+  if (option->text) proto_bytes(&inner, 2, option->text, strlen(option->text));
+  else proto_varint(&inner, option->is_boolean ? 4 : 3, (uint64_t)option->number);
+  proto_bytes(request, 9, inner.data, inner.size);
+  free(inner.data);
+}
+
+static bool read_device(const proto_field *from, device_facts *out) {
+  const char *cursor = from->data, *end = from->data + from->size;
+  proto_field field;
+  size_t num_limits = 0;
+  while (proto_next(&cursor, end, &field)) {
+    if (field.number == 1 && field.wire == 2 && !out->kind) out->kind = copy_of(field.data, field.size);
+    if (field.number == 2 && field.wire == 2 && out->num_kinds < 16)
+      out->kinds[out->num_kinds++] = copy_of(field.data, field.size);
+    if (field.number == 3) num_limits += proto_int64s(&field, out->limits + num_limits, 16 - num_limits);
+    if (num_limits > 16) return false;
+  }
+  return cursor == end && out->kind && out->num_kinds;
+}
+
+static PJRT_Error *meet_devices(pjrt_driver *driver, const pjrt_driver_option *options, size_t num_options) {
+  bytes request = {0};
+  proto_bytes(&request, 1, "open", 4);
+  for (size_t i = 0; i < num_options; ++i) add_option(&request, &options[i]);
+  answer devices;
+  PJRT_Error *error = process_ask(driver->process, &request, &devices);
+  free(request.data);
+  if (error) return error;
+  const char *cursor = devices.data, *end = devices.data + devices.data_size;
+  proto_field field;
+  while (!error && proto_next(&cursor, end, &field)) {
+    if (field.number != 1 || field.wire != 2 || driver->num_devices == MAX_DEVICES) continue;
+    if (!read_device(&field, &driver->devices[driver->num_devices++]))
+      error = error_make(PJRT_Error_Code_INTERNAL, "the worker gave a device that cannot be read");
+  }
+  answer_free(&devices);
+  return error;
+}
+
+static void close_worker(pjrt_driver *driver) {
+  bool is_ours = driver->owner == getpid();
+  atomic_store(&driver->is_closed, true);
+  process_close(driver->process);
+  if (driver->watches && is_ours) pthread_join(driver->watcher, NULL);
+  process_free(driver->process);
+  for (size_t i = 0; i < driver->num_devices; ++i) {
+    free(driver->devices[i].kind);
+    for (size_t j = 0; j < driver->devices[i].num_kinds; ++j) free(driver->devices[i].kinds[j]);
+  }
+  for (size_t i = 0; i < CLASSES; ++i) free(driver->free_places[i].places);
+  for (size_t i = 0; i < BUCKETS; ++i) {
+    while (driver->buckets[i]) {
+      pending *each = driver->buckets[i];
+      driver->buckets[i] = each->next;
+      free(each->message);
+      free(each);
+    }
+    while (driver->lent[i]) {
+      lent *each = driver->lent[i];
+      driver->lent[i] = each->next;
+      free(each);
+    }
+  }
+  free(driver->overflow.data);
+  if (driver->shared) munmap(driver->shared, driver->mapped);
+  if (driver->file >= 0) close(driver->file);
+  pjrt_error_release(driver->loss);
+  pthread_mutex_destroy(&driver->mutex);
+  free(driver);
+}
+
+static int open_worker(const pjrt_driver_option *options, size_t num_options, pjrt_driver **out, size_t *num_devices,
+                       char *message) {
+  pjrt_driver *driver = new_zeroed(1, sizeof *driver);
+  driver->owner = getpid();
+  pthread_mutex_init(&driver->mutex, NULL);
+  PJRT_Error *error = share_memory(driver);
+  driver->process = process_make("pjrt.native.worker", "computes", driver->file);
+  if (!error) error = process_start(driver->process);
+  if (!error) {
+    driver->listens = pthread_create(&driver->listener, NULL, listen_to_worker, driver) == 0;
+    driver->watches = driver->listens && pthread_create(&driver->watcher, NULL, watch_worker, driver) == 0;
+    if (!driver->watches) error = error_make(PJRT_Error_Code_RESOURCE_EXHAUSTED, "the system has no thread left for a worker");
+  }
+  if (!error) error = meet_devices(driver, options, num_options);
+  if (error) {
+    close_worker(driver);
+    return give_error(error, message);
+  }
+  *out = driver;
+  *num_devices = driver->num_devices;
+  return 0;
+}
+
+static void describe_worker(pjrt_driver *driver, size_t device, pjrt_driver_device *out) {
+  const device_facts *facts = &driver->devices[device];
+  out->kind = facts->kind;
+  out->num_memory_kinds = facts->num_kinds;
+  out->memory_kinds = (const char *const *)facts->kinds;
+  out->memory_limits = facts->limits;
+}
+
+process *worker_process(pjrt_driver *driver) { return driver->process; }
+
+/* ---- memory -----------------------------------------------------------------------------------------------------------------*/
+static int allocate_worker(pjrt_driver *driver, size_t device, size_t kind, size_t size, uint64_t *memory, char *message) {
+  (void)message;
+  block *each = new_zeroed(1, sizeof *each);
+  *each = (block){.device = device, .kind = kind, .size = size, .heap = NOWHERE};
+  pthread_mutex_lock(&driver->mutex);
+  each->id = ++driver->last_id;
+  pthread_mutex_unlock(&driver->mutex);
+  *memory = (uintptr_t)each;
+  return 0;
+}
+
+static void free_worker(pjrt_driver *driver, size_t device, uint64_t memory) {
+  (void)device;
+  block *each = block_of(memory);
+  pthread_mutex_lock(&driver->mutex);
+  if (each->is_known && driver->loss == NULL && driver->owner == getpid()) post_free(driver, each);
+  leave_heap(driver, each);
+  pthread_mutex_unlock(&driver->mutex);
+  free(each);
+}
+
+static int heap_is_full(size_t size, char *message) {
+  snprintf(message, PJRT_DRIVER_MESSAGE_SIZE, "the memory that is shared with the worker has no %zu bytes left", size);
+  return PJRT_Error_Code_RESOURCE_EXHAUSTED;
+}
+
+/* Asks the worker for bytes of an array of its own. */
+static int post_copy_out(pjrt_driver *driver, const block *each, size_t offset, void *to, size_t size, pjrt_fence *fence,
+                         char *message) {
+  uint64_t place = heap_take(driver, size);
+  if (place == NOWHERE) return heap_is_full(size, message);
+  pending *copied = pending_make(driver);
+  copied->to = to;
+  copied->heap = place;
+  copied->size = size;
+  uint64_t command[6];
+  record head = {.size = sizeof command, .kind = COPY_OUT, .fence = copied->fence};
+  memcpy(command, &head, sizeof head);
+  command[2] = each->id;
+  command[3] = place;
+  command[4] = offset;
+  command[5] = size;
+  bool is_overflow;
+  memcpy(reserve(driver, sizeof command, &is_overflow), command, sizeof command);
+  post(driver, sizeof command, is_overflow, true);
+  *fence = copied->fence;
+  return 0;
+}
+
+static int copy_out_worker(pjrt_driver *driver, size_t device, uint64_t memory, const pjrt_driver_shape *shape,
+                           size_t offset, void *host, size_t size, pjrt_fence *fence, char *message) {
+  (void)device, (void)shape;
+  block *each = block_of(memory);
+  int code = 0;
+  *fence = 0;
+  pthread_mutex_lock(&driver->mutex);
+  uint64_t place = each->heap;
+  if (place == NOWHERE && each->is_known) {
+    code = refuse_lost(driver, message);
+    if (!code) code = post_copy_out(driver, each, offset, host, size, fence, message);
+  }
+  pthread_mutex_unlock(&driver->mutex);
+  if (place != NOWHERE) memcpy(host, bytes_at(driver, place) + offset, size);
+  else if (*fence == 0 && !code) memset(host, 0, size); /* nobody ever wrote there */
+  return code;
+}
+
+typedef struct wait_for_copy {
+  pthread_mutex_t mutex;
+  pthread_cond_t changed;
+  bool is_done;
+  int code;
+  char *message;
+} wait_for_copy;
+
+static void copy_ended(void *arg, int code, const char *message) {
+  wait_for_copy *each = arg;
+  pthread_mutex_lock(&each->mutex);
+  each->is_done = true;
+  each->code = code;
+  snprintf(each->message, PJRT_DRIVER_MESSAGE_SIZE, "%s", message);
+  pthread_cond_signal(&each->changed);
+  pthread_mutex_unlock(&each->mutex);
+}
+
+static int on_done_worker(pjrt_driver *driver, size_t device, pjrt_fence fence, pjrt_driver_done function, void *arg,
+                          char *message);
+
+/* Before some bytes of a worker's array are written, all of them come to the heap. */
+static int bring(pjrt_driver *driver, block *each, uint64_t place, char *message) {
+  pjrt_fence fence = 0;
+  int code = copy_out_worker(driver, each->device, (uintptr_t)each, NULL, 0, bytes_at(driver, place), each->size, &fence,
+                             message);
+  if (code || fence == 0) return code;
+  wait_for_copy wait = {PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, false, 0, message};
+  on_done_worker(driver, each->device, fence, copy_ended, &wait, message);
+  pthread_mutex_lock(&wait.mutex);
+  while (!wait.is_done) pthread_cond_wait(&wait.changed, &wait.mutex);
+  pthread_mutex_unlock(&wait.mutex);
+  return wait.code;
+}
+
+static int copy_in_worker(pjrt_driver *driver, size_t device, uint64_t memory, const pjrt_driver_shape *shape,
+                          size_t offset, const void *host, size_t size, pjrt_fence *fence, char *message) {
+  (void)device, (void)shape;
+  block *each = block_of(memory);
+  *fence = 0;
+  pthread_mutex_lock(&driver->mutex);
+  int code = refuse_lost(driver, message);
+  bool is_new = each->heap == NOWHERE || each->is_known;
+  uint64_t place = is_new ? NOWHERE : each->heap;
+  if (!code && is_new && (place = heap_take(driver, each->size)) == NOWHERE) code = heap_is_full(each->size, message);
+  pthread_mutex_unlock(&driver->mutex);
+  if (code) return code;
+  if (is_new && size != each->size) code = bring(driver, each, place, message);
+  pthread_mutex_lock(&driver->mutex);
+  if (code) {
+    heap_free(driver, place, each->size);
+  } else if (is_new) {
+    if (each->is_known) post_free(driver, each);
+    leave_heap(driver, each);
+    each->is_known = false;
+    each->heap = place;
+  }
+  pthread_mutex_unlock(&driver->mutex);
+  if (!code) memcpy(bytes_at(driver, place) + offset, host, size);
+  return code;
+}
+
+static int copy_worker(pjrt_driver *driver, size_t device, uint64_t memory, size_t to_device, uint64_t to_memory,
+                       size_t size, pjrt_fence *fence, char *message) {
+  (void)device;
+  block *from = block_of(memory), *to = block_of(to_memory);
+  *fence = 0;
+  pthread_mutex_lock(&driver->mutex);
+  uint64_t place = from->heap;
+  int code = refuse_lost(driver, message);
+  if (!code && place == NOWHERE && from->is_known) {
+    leave_heap(driver, to);
+    to->is_known = true;
+    uint64_t command[5];
+    record head = {.size = sizeof command, .kind = COPY, .fence = *fence = pending_make(driver)->fence};
+    memcpy(command, &head, sizeof head);
+    command[2] = from->id;
+    command[3] = to->id;
+    command[4] = to_device | (uint64_t)to->kind << 32;
+    bool is_overflow;
+    memcpy(reserve(driver, sizeof command, &is_overflow), command, sizeof command);
+    post(driver, sizeof command, is_overflow, true);
+  }
+  pthread_mutex_unlock(&driver->mutex);
+  if (code || *fence || place == NOWHERE) return code;
+  return copy_in_worker(driver, to_device, to_memory, NULL, 0, bytes_at(driver, place), size, fence, message);
+}
+
+/* ---- programs ---------------------------------------------------------------------------------------------------------------*/
+static int load_worker(pjrt_driver *driver, size_t device, const void *code, size_t size, uint64_t *executable,
+                       char *message) {
+  bytes request = {0};
+  proto_bytes(&request, 1, "load", 4);
+  proto_varint(&request, 7, device);
+  proto_bytes(&request, 8, code, size);
+  answer given;
+  PJRT_Error *error = process_ask(driver->process, &request, &given);
+  free(request.data);
+  if (error) return give_error(error, message);
+  *executable = given.number;
+  answer_free(&given);
+  return 0;
+}
+
+static void unload_worker(pjrt_driver *driver, size_t device, uint64_t executable) {
+  (void)device;
+  pthread_mutex_lock(&driver->mutex);
+  if (driver->loss == NULL && driver->owner == getpid()) post_number(driver, UNLOAD, executable, false);
+  pthread_mutex_unlock(&driver->mutex);
+}
+
+static void lend(pjrt_driver *driver, block *each) {
+  lent *place = new_zeroed(1, sizeof *place), **bucket = &driver->lent[each->heap / 64 % BUCKETS];
+  *place = (lent){each->heap, each->size, *bucket};
+  *bucket = place;
+  each->is_lent = true;
+}
+
+static void write_launch(pjrt_driver *driver, const pjrt_driver_launch *launch, uint64_t fence, char *place, size_t size) {
+  uint32_t counts[4] = {(uint32_t)launch->device, (uint32_t)launch->num_inputs, (uint32_t)launch->num_outputs, 0};
+  record head = {.size = (uint32_t)size, .kind = LAUNCH, .fence = fence};
+  uint64_t which[2] = {launch->executable, (uint64_t)launch->run};
+  memcpy(place, &head, sizeof head);
+  memcpy(place + 16, counts, sizeof counts);
+  memcpy(place + 32, which, sizeof which);
+  place += 48;
+  for (size_t i = 0; i < launch->num_inputs; ++i, place += 24) {
+    block *each = block_of(launch->inputs[i]);
+    uint64_t input[3] = {each->id, each->is_known ? NOWHERE : each->heap, each->size};
+    memcpy(place, input, sizeof input);
+    if (!each->is_known && each->heap != NOWHERE) lend(driver, each);
+    each->is_known = true;
+  }
+  for (size_t i = 0; i < launch->num_outputs; ++i, place += 8) {
+    block *each = block_of(launch->outputs[i]);
+    leave_heap(driver, each);
+    each->is_known = true;
+    memcpy(place, &each->id, 8);
+  }
+}
+
+static int launch_worker(pjrt_driver *driver, const pjrt_driver_launch *launch, pjrt_fence *fence, char *message) {
+  size_t size = 48 + 24 * launch->num_inputs + 8 * launch->num_outputs;
+  if (size > RECORD_LARGEST) {
+    snprintf(message, PJRT_DRIVER_MESSAGE_SIZE, "a worker takes programs of at most %d arguments and results, found %zu",
+             RECORD_LARGEST / 24, launch->num_inputs + launch->num_outputs);
+    return PJRT_Error_Code_UNIMPLEMENTED;
+  }
+  pthread_mutex_lock(&driver->mutex);
+  int code = refuse_lost(driver, message);
+  if (!code) {
+    pending *started = pending_make(driver);
+    bool is_overflow;
+    write_launch(driver, launch, started->fence, reserve(driver, size, &is_overflow), size);
+    post(driver, size, is_overflow, true);
+    *fence = started->fence;
+  }
+  pthread_mutex_unlock(&driver->mutex);
+  return code;
+}
+
+/* ---- fences -----------------------------------------------------------------------------------------------------------------*/
+static int on_done_worker(pjrt_driver *driver, size_t device, pjrt_fence fence, pjrt_driver_done function, void *arg,
+                          char *message) {
+  (void)device;
+  pthread_mutex_lock(&driver->mutex);
+  pending **place = find_pending(driver, fence), *each = *place;
+  bool is_ended = false;
+  int code = 0;
+  if (each == NULL) {
+    snprintf(message, PJRT_DRIVER_MESSAGE_SIZE, "the fence %llu is unknown", (unsigned long long)fence);
+    code = PJRT_Error_Code_INTERNAL;
+  } else {
+    each->function = function;
+    each->arg = arg;
+    if (!each->is_ended && driver->loss) { /* nobody is left who would end it */
+      char text[PJRT_DRIVER_MESSAGE_SIZE];
+      each->code = say(driver->loss, text);
+      each->message = copy_of(text, strlen(text));
+      each->is_ended = true;
+    }
+    is_ended = each->is_ended;
+    if (is_ended) *place = each->next;
+  }
+  pthread_mutex_unlock(&driver->mutex);
+  if (is_ended) tell(driver, each);
+  return code;
+}
+
+const pjrt_driver_table worker_driver = {
+    .struct_size = sizeof(pjrt_driver_table),
+    .platform_name = "worker",
+    .platform_version = "pjrt worker 1",
+    .open = open_worker,
+    .close = close_worker,
+    .describe = describe_worker,
+    .allocate = allocate_worker,
+    .free = free_worker,
+    .copy_in = copy_in_worker,
+    .copy_out = copy_out_worker,
+    .load = load_worker,
+    .unload = unload_worker,
+    .launch = launch_worker,
+    .on_done = on_done_worker,
+    .copy = copy_worker,
+};

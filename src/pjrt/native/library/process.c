@@ -1,0 +1,224 @@
+/* A Python process of ours, and the messages that it gets and gives.
+ *
+ * It runs `python -m MODULE SPEC FOLDER`, and ends when its end of the socket, its standard input, is closed: with the
+ * client or with this process, however that ends. A message is its length in eight bytes, least significant first, and
+ * fields of protocol buffers. A request is {1 method, 2 format, 3 program, 4 compile options, 5 name of the platform,
+ * 6 number of devices, 7 a number, 8 bytes}; an answer {1 status code, 2 message, 3 bytes, 4 a number}. */
+#include <errno.h>
+#include <poll.h>
+#include <signal.h>
+#include <spawn.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "runtime.h"
+
+extern char **environ;
+
+struct process {
+  pthread_mutex_t mutex;
+  const char *module, *does; /* what it runs, and the word for that in errors */
+  pid_t pid, owner;          /* 0: none runs; a forked process has none */
+  int end;                   /* a file that can be read when the process has ended */
+  int socket, shared;        /* a file that it inherits as its descriptor 3; -1 for none */
+  bool starts_again;
+  char ending[64];
+};
+
+/* An answer may be an executable: more than this is a mistake. */
+static const uint64_t LARGEST_ANSWER = UINT64_C(1) << 36;
+enum { PATIENCE_MS = 2000 };
+
+process *process_make(const char *module, const char *does, int shared) {
+  process *each = new_zeroed(1, sizeof *each);
+  *each = (process){.module = module, .does = does, .end = -1, .socket = -1, .shared = shared,
+                    .starts_again = shared < 0};
+  snprintf(each->ending, sizeof each->ending, "it was not started in this process");
+  pthread_mutex_init(&each->mutex, NULL);
+  return each;
+}
+
+/* Waits until the process has ended. One that does not end by itself, because it computes or was stopped, is killed. */
+static void wait_for_end(process *each, int *status) {
+  struct pollfd end = {.fd = each->end, .events = POLLIN};
+  if (each->end < 0 || poll(&end, 1, PATIENCE_MS) == 0) kill(each->pid, SIGKILL);
+  while (waitpid(each->pid, status, 0) < 0 && errno == EINTR) {
+  }
+}
+
+/* Closes the socket, which ends the process; writes how it ended. */
+static void stop(process *each) {
+  if (each->socket >= 0) close(each->socket);
+  each->socket = -1;
+  snprintf(each->ending, sizeof each->ending, "no reason is known");
+  if (each->pid && each->owner == getpid()) {
+    int status = 0;
+    wait_for_end(each, &status);
+    if (WIFEXITED(status))
+      snprintf(each->ending, sizeof each->ending, "it ended with exit status %d", WEXITSTATUS(status));
+    if (WIFSIGNALED(status)) snprintf(each->ending, sizeof each->ending, "signal %d ended it", WTERMSIG(status));
+  }
+  each->pid = 0;
+}
+
+/* Without the mutex: somebody may hold it who waits for an answer. */
+void process_kill(process *each) {
+  if (each->end >= 0 && each->owner == getpid()) syscall(SYS_pidfd_send_signal, each->end, SIGKILL, NULL, 0);
+}
+
+void process_close(process *each) {
+  pthread_mutex_lock(&each->mutex);
+  stop(each);
+  pthread_mutex_unlock(&each->mutex);
+}
+
+void process_free(process *each) {
+  if (each == NULL) return;
+  stop(each);
+  if (each->end >= 0) close(each->end);
+  pthread_mutex_destroy(&each->mutex);
+  free(each);
+}
+
+static PJRT_Error *spawn(process *each, const char *python, int theirs) {
+  const char *spec = setting("compiler"), *folder = setting("path");
+  char *arguments[] = {(char *)python, "-P", "-m", (char *)each->module, (char *)spec, (char *)(folder ? folder : ""),
+                       NULL};
+  posix_spawn_file_actions_t actions;
+  posix_spawn_file_actions_init(&actions);
+  posix_spawn_file_actions_adddup2(&actions, theirs, 0);
+  if (each->shared >= 0) posix_spawn_file_actions_adddup2(&actions, each->shared, 3);
+  posix_spawn_file_actions_adddup2(&actions, 2, 1); /* what it prints is nobody's answer */
+  int failed = posix_spawnp(&each->pid, python, &actions, NULL, arguments, environ);
+  posix_spawn_file_actions_destroy(&actions);
+  if (!failed) {
+    each->owner = getpid();
+    if (each->end >= 0) close(each->end);
+    each->end = (int)syscall(SYS_pidfd_open, each->pid, 0);
+    return NULL;
+  }
+  each->pid = 0;
+  return error_make(PJRT_Error_Code_UNAVAILABLE,
+                    "the process that %s could not be started: %s: %s; name a Python that has pjrt and the device in "
+                    "PJRT_WORKER_PYTHON", each->does, python, strerror(failed));
+}
+
+PJRT_Error *process_start(process *each) {
+  if (each->pid && each->owner == getpid()) return NULL;
+  if (each->socket >= 0) close(each->socket); /* of the process that was forked */
+  each->socket = -1;
+  each->pid = 0;
+  if (setting("compiler") == NULL)
+    return error_make(PJRT_Error_Code_UNIMPLEMENTED,
+                      "this library has no compiler: it only runs executables that were serialized");
+  const char *python = getenv("PJRT_WORKER_PYTHON");
+  if (python == NULL || *python == 0) python = setting("python");
+  if (python == NULL) python = "python3";
+  int ends[2];
+  if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0)
+    return error_make(PJRT_Error_Code_UNAVAILABLE, "no socket to the process that %s: %s", each->does, strerror(errno));
+  PJRT_Error *error = spawn(each, python, ends[1]);
+  close(ends[1]);
+  if (error) close(ends[0]);
+  else each->socket = ends[0];
+  return error;
+}
+
+static bool write_all(int socket, const char *data, size_t size) {
+  while (size) {
+    ssize_t written = send(socket, data, size, MSG_NOSIGNAL);
+    if (written < 0 && errno == EINTR) continue;
+    if (written <= 0) return false;
+    data += written;
+    size -= (size_t)written;
+  }
+  return true;
+}
+
+static bool read_all(int socket, char *data, size_t size) {
+  while (size) {
+    ssize_t got = recv(socket, data, size, 0);
+    if (got < 0 && errno == EINTR) continue;
+    if (got <= 0) return false;
+    data += got;
+    size -= (size_t)got;
+  }
+  return true;
+}
+
+static bool send_message(int socket, const bytes *message) {
+  unsigned char head[8];
+  for (int i = 0; i < 8; ++i) head[i] = (unsigned char)((uint64_t)message->size >> 8 * i);
+  return write_all(socket, (const char *)head, sizeof head) && write_all(socket, message->data, message->size);
+}
+
+static bool receive_message(int socket, char **out, size_t *size) {
+  unsigned char head[8];
+  if (!read_all(socket, (char *)head, sizeof head)) return false;
+  uint64_t length = 0;
+  for (int i = 0; i < 8; ++i) length |= (uint64_t)head[i] << 8 * i;
+  if (length > LARGEST_ANSWER) return false;
+  char *data = malloc(length ? length : 1);
+  if (data == NULL || !read_all(socket, data, length)) {
+    free(data);
+    return false;
+  }
+  *out = data;
+  *size = length;
+  return true;
+}
+
+static PJRT_Error *ended(const process *each) {
+  return error_make(PJRT_Error_Code_UNAVAILABLE, "the process that %s gave no answer, %s; its output is above, and %s",
+                    each->does, each->ending,
+                    each->starts_again ? "the next program starts a new one" : "a new client starts a new one");
+}
+
+PJRT_Error *process_wait(process *each) {
+  struct pollfd end = {.fd = each->end, .events = POLLIN};
+  while (poll(&end, 1, -1) < 0 && errno == EINTR) {
+  }
+  pthread_mutex_lock(&each->mutex);
+  if (each->pid) stop(each);
+  PJRT_Error *error = ended(each);
+  pthread_mutex_unlock(&each->mutex);
+  return error;
+}
+
+static PJRT_Error *read_answer(answer *out) {
+  const char *cursor = out->text, *end = out->text + out->size, *message = "";
+  size_t message_size = 0;
+  uint64_t code = 0;
+  proto_field field;
+  while (proto_next(&cursor, end, &field)) {
+    if (field.number == 1 && field.wire == 0) code = field.value;
+    if (field.number == 2 && field.wire == 2) message = field.data, message_size = field.size;
+    if (field.number == 3 && field.wire == 2) out->data = field.data, out->data_size = field.size;
+    if (field.number == 4 && field.wire == 0) out->number = field.value;
+  }
+  if (cursor != end || code > PJRT_Error_Code_UNAUTHENTICATED)
+    return error_make(PJRT_Error_Code_INTERNAL, "a process of ours gave an answer that cannot be read");
+  return code ? pjrt_error_new((PJRT_Error_Code)code, message, message_size) : NULL;
+}
+
+PJRT_Error *process_ask(process *each, const bytes *request, answer *out) {
+  PJRT_Error *error = NULL;
+  *out = (answer){0};
+  pthread_mutex_lock(&each->mutex);
+  if (each->pid == 0 || each->owner != getpid()) error = each->starts_again ? process_start(each) : ended(each);
+  if (!error && !(send_message(each->socket, request) && receive_message(each->socket, &out->text, &out->size))) {
+    stop(each);
+    error = ended(each);
+  }
+  pthread_mutex_unlock(&each->mutex);
+  if (!error) error = read_answer(out);
+  if (error) answer_free(out);
+  return error;
+}
+
+void answer_free(answer *each) {
+  free(each->text);
+  *each = (answer){0};
+}

@@ -1,0 +1,61 @@
+/* Rings of records in memory that two processes share: one side writes, the other reads.
+ *
+ * A record is a multiple of 8 bytes, at most RECORD_LARGEST, and begins with its size in four bytes. It never goes round
+ * the end: a record of kind RECORD_SKIP fills the rest. Whoever has nothing to do looks for some microseconds, and sleeps
+ * on a futex then. */
+#ifndef PJRT_NATIVE_RING_H_
+#define PJRT_NATIVE_RING_H_
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+enum {
+  RING_SIZE = 1 << 20,
+  RECORD_LARGEST = 1 << 18,
+  RECORD_SKIP = 0,
+  LAUNCH = 1,   /* commands, to the worker */
+  FREE = 2,
+  COPY_OUT = 3,
+  COPY = 4,
+  UNLOAD = 5,
+  DONE = 1,     /* answers, from it */
+  RELEASE = 2,
+};
+
+typedef struct record {
+  uint32_t size, kind;
+  uint64_t fence;
+} record;
+
+typedef struct ring {
+  _Alignas(64) _Atomic uint64_t posted; /* bytes, since the beginning */
+  _Atomic uint32_t signal, sleeps;      /* the reader sleeps on the signal, which changes with each post */
+  _Alignas(64) _Atomic uint64_t taken;
+  _Atomic uint32_t waits; /* the writer has more than fits, and wants to hear of room */
+  _Alignas(64) char data[RING_SIZE];
+} ring;
+
+/* What the file begins with; the heap is behind it. */
+typedef struct shared_memory {
+  char mark[16];
+  uint64_t heap, size;
+  ring commands, answers;
+} shared_memory;
+
+#define SHARED_MARK "PJRT-WORKER-1"
+
+/* A place for a record; null where there is no room now, or where the other side wrote what cannot be. */
+char *ring_reserve(ring *each, uint64_t *posted, size_t size, bool *is_broken);
+void ring_post(ring *each, uint64_t *posted, size_t size, bool wakes);
+void ring_wake(ring *each);
+/* Whether it was worth the time to look for a record before the reader slept. */
+typedef struct patience {
+  uint32_t skip, next_skip;
+} patience;
+
+/* Waits until something is posted after what was taken, or someone wakes the ring. */
+void ring_sleep(ring *each, uint64_t taken, patience *of);
+
+#endif /* PJRT_NATIVE_RING_H_ */

@@ -1,0 +1,270 @@
+"""Devices in Python behind the runtime in C: their process computes, and the host survives whatever becomes of it."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import pjrt
+from pjrt import native
+from pjrt.api.client import Client
+
+REFERENCE = "pjrt.devices.reference.plugin:ReferencePlugin"
+ADD = """
+func.func @main(%x: tensor<64x64xf32>, %y: tensor<64x64xf32>) -> tensor<64x64xf32> {
+  %0 = stablehlo.add %x, %y : tensor<64x64xf32>
+  return %0 : tensor<64x64xf32>
+}"""
+DONATE = ADD.replace("%x: tensor<64x64xf32>", "%x: tensor<64x64xf32> {tf.aliasing_output = 0 : i32}")
+SUM_OF_TWO = """
+module attributes {mhlo.num_replicas = 2 : i32} {
+  func.func @main(%x: tensor<4xf32>) -> tensor<4xf32> {
+    %0 = "stablehlo.all_reduce"(%x) ({
+    ^bb0(%a: tensor<f32>, %b: tensor<f32>):
+      %s = stablehlo.add %a, %b : tensor<f32>
+      stablehlo.return %s : tensor<f32>
+    }) {replica_groups = dense<[[0, 1]]> : tensor<1x2xi64>} : (tensor<4xf32>) -> tensor<4xf32>
+    return %0 : tensor<4xf32>
+  }
+}"""
+X = np.arange(4096, dtype=np.float32).reshape(64, 64)
+
+
+def workers() -> set[int]:
+    """Return the processes that this one has started, and that run."""
+    return {int(pid) for each in Path("/proc/self/task").glob("*/children") for pid in each.read_text().split()}
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return native.write_library(
+        tmp_path_factory.mktemp("worker") / "reference.so", REFERENCE, driver="worker", name="reference"
+    )
+
+
+def new_client(library: Path, **options: object) -> tuple[Client, int]:
+    """Return a client, and the process that computes for it."""
+    before = workers()
+    client = pjrt.load_plugin(library).client(**options)
+    (worker,) = workers() - before
+    return client, worker
+
+
+def compute(client: Client, executable: pjrt.LoadedExecutable, how: str, *arguments: np.ndarray) -> None:
+    """Compile or run a program: what was asked for before may still come, later work does not."""
+    if how == "compile":
+        client.compile(DONATE)
+    for _ in range(3):
+        np.asarray(executable(*(arguments or (X, X)))[0])
+
+
+def test_programs_in_another_process(library: Path) -> None:
+    """Arguments of the host, results of other programs, donated ones, and what was deleted."""
+    client, worker = new_client(library)
+    with client:
+        add, donate = client.compile(ADD), client.compile(DONATE)
+        x = client.buffer_from_host(X)
+        expected = X
+        for _ in range(5):
+            (x,) = add(x, X)
+            (x,) = donate(x, X)
+            expected = expected + X + X
+        np.testing.assert_array_equal(x, expected)
+        np.testing.assert_array_equal(x, expected)
+        x.delete()
+        (again,) = client.deserialize(add.executable.serialize())(X, X)
+        np.testing.assert_array_equal(again, X + X)
+        with pytest.raises(pjrt.PjrtError, match="no_such_op"):
+            client.compile(ADD.replace("stablehlo.add %x, %y :", "stablehlo.no_such_op %x :"))
+        portable = client.compile(ADD, pjrt.CompileOptions(compile_portable_executable=True))
+        assert portable.device_assignment.device_ids == ((0,),)
+        (result,) = portable.execute_portable([again, again], client.devices[0])
+        np.testing.assert_array_equal(result, 4 * X)
+        assert worker in workers()
+        maps = Path("/proc/self/maps").read_text()
+        assert "reference.so" in maps
+    assert worker not in workers()
+
+
+@pytest.mark.full
+def test_a_library_by_the_command_line(tmp_path: Path) -> None:
+    """A device is named as for every other library; it gets its options with their types."""
+    written = tmp_path / "reference.so"
+    command = [sys.executable, "-m", "pjrt", "export", "reference", "--driver", "worker", "-o", str(written)]
+    subprocess.run(command, check=True, timeout=120)
+    client, _ = new_client(written, num_devices=2, debug_nans=True)
+    with client:
+        assert (client.platform_name, len(client.devices)) == ("reference", 2)
+        divide = client.compile(ADD.replace("stablehlo.add", "stablehlo.divide"))
+        with pytest.raises(pjrt.PjrtError, match="NaN"):
+            np.asarray(divide(np.zeros_like(X), np.zeros_like(X))[0])
+    with pytest.raises(pjrt.InvalidArgumentError, match="no_such_option"):
+        pjrt.load_plugin(written).client(no_such_option=1)
+
+
+@pytest.mark.full
+def test_two_devices_meet(library: Path) -> None:
+    client, _ = new_client(library, num_devices=2)
+    with client:
+        executable = client.compile(SUM_OF_TWO, pjrt.CompileOptions(num_replicas=2))
+        values = [np.full(4, n, np.float32) for n in (1, 2)]
+        for _ in range(3):
+            arguments = [[client.buffer_from_host(v, device=d)] for v, d in zip(values, client.devices, strict=True)]
+            for (result,) in executable.execute(arguments):
+                np.testing.assert_array_equal(result, np.full(4, 3, np.float32))
+        copied = client.buffer_from_host(X).copy_to(client.devices[1])
+        (sum_there,) = client.compile(ADD, pjrt.CompileOptions(device_assignment=[[1]]))(copied, copied)
+        assert sum_there.device is client.devices[1]
+        np.testing.assert_array_equal(sum_there.copy_to(client.devices[0]), X + X)
+
+
+@pytest.mark.full
+def test_raw_bytes_of_results(library: Path) -> None:
+    """Some bytes of an array that the worker computed are read, and written, while programs use it."""
+    client, _ = new_client(library)
+    with client:
+        add = client.compile(ADD)
+        (result,) = add(X, X)
+        raw = result.raw()
+        part = np.empty(16, np.float32)
+        raw.copy_to_host(part, 64).result()
+        np.testing.assert_array_equal(part, (X + X).reshape(-1)[16:32])
+        (before,) = add(result, X)
+        before.ready().result()
+        raw.copy_from_host(np.full(16, 7, np.float32), 64).result()
+        expected = (X + X).reshape(-1).copy()
+        expected[16:32] = 7
+        np.testing.assert_array_equal(add(result, X)[0], expected.reshape(64, 64) + X)
+        np.testing.assert_array_equal(before, 3 * X)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("when", ["idle", "computing", "compiling"])
+def test_the_worker_is_killed(library: Path, when: str) -> None:
+    """Everything that it was to do becomes an error; a new client starts a new one."""
+    client, worker = new_client(library)
+    with client:
+        add = client.compile(ADD)
+        (result,) = add(X, X)
+        if when == "computing":
+            for _ in range(2000):
+                (result,) = add(result, X)
+        if when == "idle":
+            np.testing.assert_array_equal(result, X + X)
+            (result,) = add(result, X)
+        os.kill(worker, signal.SIGKILL)
+        with pytest.raises(pjrt.UnavailableError, match="signal 9 ended it"):
+            compute(client, add, "compile" if when == "compiling" else "run")
+        with pytest.raises(pjrt.UnavailableError, match="a new client starts a new one"):
+            client.compile(ADD)
+    client, _ = new_client(library)
+    with client:
+        np.testing.assert_array_equal(client.compile(ADD)(X, X)[0], X + X)
+
+
+@pytest.mark.full
+def test_a_worker_that_was_stopped_goes_on(library: Path) -> None:
+    client, worker = new_client(library)
+    with client:
+        add = client.compile(ADD)
+        one = client.buffer_from_host(np.ones_like(X))
+        (result,) = add(one, one)
+        os.kill(worker, signal.SIGSTOP)
+        for _ in range(12_000):  # more commands than the ring holds
+            (result,) = add(result, one)
+        os.kill(worker, signal.SIGCONT)
+        np.testing.assert_array_equal(result, np.full_like(X, 12_002))
+        os.kill(worker, signal.SIGSTOP)
+        del add, result
+    assert worker not in workers()  # it did not end by itself
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("how", ["counter", "records", "taken"])
+def test_what_the_worker_writes_is_not_trusted(tmp_path: Path, how: str) -> None:
+    device = Path(__file__).parent / "scribbling_device.py"
+    library = native.write_library(
+        tmp_path / "scribbling.so", f"{device}:make_client", driver="worker", name="scribbling"
+    )
+    client, worker = new_client(library, how=how)
+    with client:
+        add = client.compile("func.func @main(%x: tensor<4xf32>) -> tensor<4xf32> { return %x : tensor<4xf32> }")
+        with pytest.raises(pjrt.UnavailableError, match=r"signal [69] ended it"):
+            compute(client, add, "run", np.zeros(4, np.float32))
+    assert worker not in workers()
+
+
+HOST = """
+import os, sys, numpy as np, pjrt
+client = pjrt.load_plugin(sys.argv[1]).client()
+add = client.compile(sys.argv[2])
+x = np.ones((64, 64), np.float32)
+results = [add(x, x)[0] for _ in range(20)]
+if sys.argv[3] == "fork":
+    child = os.fork()
+    if child == 0:
+        try:
+            np.asarray(add(x, x)[0])
+        except pjrt.FailedPreconditionError as error:
+            os._exit(0 if "process that was forked" in str(error) else 1)
+        os._exit(2)
+    assert os.waitpid(child, 0)[1] == 0
+    np.testing.assert_array_equal(add(results[-1], x)[0], 3 * x)
+print(open("/proc/self/task/%d/children" % os.getpid()).read().split()[0], flush=True)
+if sys.argv[3] == "kill":
+    sys.stdin.read()
+if sys.argv[3] == "exit":
+    os._exit(0)
+"""
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("end", ["return", "exit", "fork", "kill"])
+def test_the_end_of_the_host(library: Path, end: str) -> None:
+    """The worker ends, too."""
+    command = [sys.executable, "-c", HOST, str(library), ADD, end]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as host:
+        assert host.stdout
+        worker = os.pidfd_open(int(host.stdout.readline()))
+        if end == "kill":
+            host.kill()
+    assert host.returncode == (-9 if end == "kill" else 0)
+    assert select.select([worker], [], [], 60)[0]  # readable when the process has ended
+    os.close(worker)
+
+
+LEAKS = """
+import gc, sys, numpy as np, pjrt
+from pathlib import Path
+def resident():
+    return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
+client = pjrt.load_plugin(sys.argv[1]).client()
+add = client.compile(sys.argv[2])
+worker = [int(p) for e in Path("/proc/self/task").glob("*/children") for p in e.read_text().split()][0]
+x = np.ones((64, 64), np.float32)
+def work(count):
+    for _ in range(count):
+        (y,) = add(x, x)
+        (y,) = add(y, x)
+        np.asarray(y)
+    gc.collect()
+    there = int(Path(f"/proc/{worker}/statm").read_text().split()[1]) * 4096
+    return np.array([resident(), there])
+work(500)
+before = work(500)
+after = work(3000)
+grown = after - before
+assert (grown < 8 << 20).all(), grown  # an array that stays each time would be 48 MB
+"""
+
+
+@pytest.mark.full
+def test_memory_stays_flat(library: Path) -> None:
+    subprocess.run([sys.executable, "-c", LEAKS, str(library), ADD], check=True, timeout=300)
