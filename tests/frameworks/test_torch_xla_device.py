@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 import pjrt
-from pjrt.frameworks.torch_xla import TorchXlaDevice
+from pjrt.frameworks._served import JAX, Served
+from pjrt.frameworks.torch_xla import OPTIONS_VARIABLE, TorchXlaDevice, _from_environment
 from pjrt.plugins import Declaration, ProcessOptions, visible_devices
 
 PROCESS = """
@@ -116,6 +117,20 @@ def test_a_vendors_plugin_is_its_own_library_with_its_own_options(vendors: str, 
         "bytes_limit": 1 << 20,
     }
     assert device.requires_xla_coordinator()
+
+
+def test_the_options_of_a_user_come_before_the_share_of_the_process(vendors: str) -> None:
+    """With JAX; PyTorch/XLA's name all devices of the machine."""
+    TorchXlaDevice(vendors).configure_multiprocess(2, 4)
+    options = Served(vendors, JAX, {"visible_devices": (3,)}).own_options()
+    assert (options["visible_devices"], options["node_id"]) == ([3], 2)
+
+
+@pytest.mark.parametrize(("text", "reason"), [("[1]", r"must be a table, found \[1\]"), ("{", "not written in JSON")])
+def test_options_of_the_environment_that_are_no_table(text: str, reason: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(OPTIONS_VARIABLE, text)
+    with pytest.raises(pjrt.InvalidArgumentError, match=reason):
+        _from_environment()
 
 
 def test_a_vendors_plugin_comes_through_this_package_where_that_is_asked_for(vendors: str) -> None:

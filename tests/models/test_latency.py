@@ -42,6 +42,13 @@ def test_a_histogram_counts_every_time_once(nanoseconds: list[int], bins: int) -
     assert histogram.longer == longer
 
 
+def test_the_bins_of_a_histogram_end_at_the_99th_percentile() -> None:
+    histogram = Latencies.of([*range(0, 1000, 10), 10**9]).histogram(9)
+    assert histogram.edges[0] == 0
+    assert histogram.edges[-1] == pytest.approx(990e-9)
+    assert (histogram.counts, histogram.longer) == ((11,) * 8 + (12,), 1)
+
+
 def test_the_times_of_a_round_and_of_a_span() -> None:
     latencies = Latencies.of([1, 2, 3, 40], [0, 10, 20, 30], [0, 0, 1, 1])
     assert latencies.of_round(1).nanoseconds.tolist() == [3, 40]

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from protobuf_fields import bytes_field, varint_field
@@ -25,3 +26,9 @@ def test_any_bytes_are_fields_or_an_error(proto: bytes) -> None:
     except DataLossError:
         return
     assert all(end <= len(proto) for _, kind, _, end in found if kind != VARINT)
+
+
+def test_a_number_has_ten_bytes_at_most() -> None:
+    assert next(fields(varint_field(1, 2**64 - 1))) == (1, VARINT, 2**64 - 1, 0)
+    with pytest.raises(DataLossError, match="a number of more than ten bytes before byte 11"):
+        list(fields(b"\x08" + b"\x80" * 10 + b"\x01"))

@@ -58,6 +58,18 @@ def test_how_libraries_begin(content: bytes, expected: bool, tiny_library: Path,
     assert elf.is_library(tiny_library)
 
 
+def test_a_table_that_lies_elsewhere_in_memory_than_in_the_file(tmp_path: Path) -> None:
+    names, address = b"\0GetPjrtApi\0", 0x5000
+    entries = struct.pack("<qQqQqQ", 5, address + 48, 10, len(names), 0, 0)  # DT_STRTAB, DT_STRSZ, DT_NULL
+    at, size = 64 + 2 * 56, 48 + len(names)
+    header = b"\x7fELF\x02\x01".ljust(32, b"\0") + struct.pack("<Q", 64).ljust(22, b"\0") + struct.pack("<HH", 56, 2)
+    segments = (struct.pack("<IIQQQQQQ", kind, 0, at, address, 0, size, size, 0) for kind in (1, 2))  # loaded, dynamic
+    path = tmp_path / "x.so"
+    path.write_bytes(header.ljust(64, b"\0") + b"".join(segments) + entries + names)
+    assert elf.exports(path, "GetPjrtApi")
+    assert not elf.exports(path, "GetPjrt")
+
+
 def test_of_other_forms_it_is_known_whether_a_name_occurs(tmp_path: Path) -> None:
     path = tmp_path / "x.dylib"
     path.write_bytes(b"\xcf\xfa\xed\xfe" + bytes(50) + b"_GetPjrtApi\0" + bytes(50))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from pjrt.api.buffer import Buffer
 from pjrt.api.element_type import ElementType
 from pjrt.api.errors import FailedPreconditionError
 from pjrt.api.shape_spec import ShapeSpec, TiledLayout
+from pjrt.clusters.client import buffer as copying
 from pjrt.clusters.client.client import ClusterClient
 
 TYPES = [getattr(ElementType, name) for name in ["PRED", "S4", "S8", "U64", "F8E4M3FN", "BF16", "F64", "C64"]]
@@ -97,3 +99,21 @@ def test_a_copy_waits_for_its_value_and_takes_its_error(shared_cluster: ClusterC
     deleted.delete()
     with pytest.raises(FailedPreconditionError, match="deleted"):
         deleted.copy_to(far)
+
+
+def test_the_program_that_was_not_used_for_the_longest_time_goes_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(copying, "_PROGRAMS_KEPT", 2)
+    compiled: list[str] = []
+    client: Any = SimpleNamespace(compile=lambda program, options: compiled.append(program) or program)
+    copier = copying.CrossHostCopier(client)
+    target: Any = SimpleNamespace(id=1)
+
+    def programs_for(size: int) -> int:
+        """Return how many programs are compiled to copy an array of this size."""
+        before = len(compiled)
+        layout, device = TiledLayout.row_major(1), SimpleNamespace(id=0)
+        buffer: Any = SimpleNamespace(shape=(size,), element_type=ElementType.F32, layout=layout, device=device)
+        copier._programs(buffer, target)
+        return len(compiled) - before
+
+    assert [programs_for(size) for size in (1, 2, 1, 3, 1, 3, 2)] == [2, 2, 0, 2, 0, 0, 2]

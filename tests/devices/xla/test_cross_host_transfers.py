@@ -2,11 +2,25 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 from job_fixtures import StartJob
 from job_programs import ALL_REDUCE
 
+from pjrt import ElementType, InvalidArgumentError, ShapeSpec
+from pjrt.devices.xla.peers import CrossHostTransfers
 from pjrt.stablehlo.jaxlib import version
+
+
+def test_a_device_of_this_process_is_no_other() -> None:
+    runtime: Any = SimpleNamespace(jaxlib_device=lambda number: SimpleNamespace(process_index=number // 2048))
+    peers: Any = SimpleNamespace(process_index=1, at_loss=lambda function: None, check_serves=lambda process: None)
+    transfers = CrossHostTransfers(runtime, peers)
+    specs, space = [ShapeSpec((4,), ElementType.F32)] * 2, object()
+    with pytest.raises(InvalidArgumentError, match="expected a device of another process, found cpu:2049 of this one"):
+        transfers.receive(specs, space, [1, 2049], [1, 2])  # type: ignore[arg-type]  # not looked at
 
 
 @pytest.mark.full

@@ -164,11 +164,20 @@ def test_a_donation_does_not_disturb_those_who_wait(
     assert told == [None]
 
 
+class NoContext(pjrt.ExecuteContext):
+    """A context of another device."""
+
+    def add_user_data(self, *_: Any, **__: Any) -> None: ...
+
+    def close(self) -> None: ...
+
+
 def test_what_execute_options_the_device_lacks(client: pjrt.Client, add: pjrt.LoadedExecutable) -> None:
     x = client.buffer_from_host(X)
     sends = pjrt.ExecuteOptions(send_callbacks=[[pjrt.SendCallback(1, print)]])
     hlo = pjrt.ExecuteOptions(hlo_output_callbacks=[pjrt.HloOutputCallback(1, 1, print)])
-    for options in (sends, hlo):
+    context = pjrt.ExecuteOptions(context=NoContext())
+    for options in (sends, hlo, context):
         with pytest.raises(pjrt.UnimplementedError, match="device 'cpu' does not offer ExecuteOptions"):
             add.execute([[x, x]], options)
     plain = pjrt.ExecuteOptions(launch_id=7, call_location="model.py:1")

@@ -17,6 +17,7 @@ from pjrt.remote.transport.addresses import Address, parse_address
         ("[::1]:7", Address("", "::1", 7), "[::1]:7"),
         ("grpc://[::]:7", Address("grpc", "::", 7), "[::]:7"),
         ("unix:/run/x.sock", Address("", path="/run/x.sock"), "unix:/run/x.sock"),
+        ("unix:/" + "x" * 106, Address("", path="/" + "x" * 106), "unix:/" + "x" * 106),
         ("grpc://unix:/run/x.sock", Address("grpc", path="/run/x.sock"), "unix:/run/x.sock"),
         ("grpc://unix:///run/x.sock", Address("grpc", path="/run/x.sock"), "unix:/run/x.sock"),
     ],
@@ -46,7 +47,8 @@ def test_forms(text: str, address: Address, target: str) -> None:
         "unix:relative",
         "unix:",
         "grpcs://unix:/run/x.sock",
-        "unix:/" + "x" * 120,
+        "unix:/" + "x" * 107,
+        "unix:/" + "é" * 54,  # 109 bytes
         "unix-abstract:x",
         "host:٣",
     ],

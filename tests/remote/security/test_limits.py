@@ -21,6 +21,7 @@ from pjrt.remote.protocol.messages import wire
 from pjrt.remote.security import limits
 from pjrt.remote.security.credentials import TOKEN_ATTRIBUTE
 from pjrt.remote.security.limits import SessionUsage
+from pjrt.remote.server.memory import HostBuffers
 from pjrt.remote.server.requests import HANDLERS
 
 
@@ -36,6 +37,18 @@ def client() -> Iterator[pjrt.Client]:
 def test_what_is_no_limit(limits: dict[str, Any]) -> None:
     with pytest.raises(pjrt.InvalidArgumentError, match=next(iter(limits))):
         Limits(**limits)
+
+
+def test_a_host_buffer_arrives_once() -> None:
+    buffers = HostBuffers()
+    buffers.expect(1, 10)
+    with pytest.raises(pjrt.AlreadyExistsError, match="found 1, which arrives"):
+        buffers.expect(1, 10)
+    buffers.abandon(1)
+    buffers.expect(1, 10)
+    buffers.store(1, bytes(10))
+    with pytest.raises(pjrt.AlreadyExistsError):
+        buffers.expect(1, 10)
 
 
 def test_the_memory_of_a_session(client: pjrt.Client) -> None:
