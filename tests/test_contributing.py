@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ast
+import importlib.util
 import re
 import subprocess
+import sys
 from pathlib import Path
 
 import click
@@ -99,3 +101,12 @@ def test_every_source_of_plugins_has_its_place_in_the_order() -> None:
     order = (folder / "precedence.py").read_text()
     for source in sources:
         assert f"{source}(" in order, f"discovery's {source} is not in precedence.py"
+
+
+def test_the_faults_that_tests_must_find_fit_the_code() -> None:
+    spec = importlib.util.spec_from_file_location("mutants", ROOT / "tools" / "mutants.py")
+    assert spec is not None
+    assert spec.loader is not None
+    mutants = sys.modules[spec.name] = importlib.util.module_from_spec(spec)  # dataclasses look for it there
+    spec.loader.exec_module(mutants)
+    assert len({fault.path().read_text().replace(fault.old, fault.new) for fault in mutants.FAULTS}) == 40
