@@ -19,7 +19,7 @@ import pytest
 from pjrt.api.element_type import ElementType
 from pjrt.devices.reference import Evaluator, rules
 from pjrt.devices.reference.core import mlir
-from pjrt.devices.reference.fast.lowering import FastBlockLowering
+from pjrt.devices.reference.fast.module_compiler import FastBlockCompiler
 from pjrt.stablehlo.mlir_attributes import decode_type
 from pjrt.stablehlo.types import TensorType
 
@@ -46,13 +46,13 @@ class Recorder:
         self.quantized: set[str] = set()
         self.samples: defaultdict[str, dict[tuple[str, str], None]] = defaultdict(dict)
         self._now: list[tuple[str, str, bool, str]] = []
-        original = FastBlockLowering._add
+        original = FastBlockCompiler._add
 
-        def add(lowering: Any, operation: Any) -> None:
-            original(lowering, operation)
+        def add(compiler: Any, operation: Any) -> None:
+            original(compiler, operation)
             self._note(operation)
 
-        FastBlockLowering._add = add  # type: ignore[method-assign]
+        FastBlockCompiler._add = add  # type: ignore[method-assign]
 
     def _note(self, operation: Any) -> None:
         values = [*operation.operands, *operation.results]

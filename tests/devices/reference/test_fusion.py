@@ -10,14 +10,14 @@ import pytest
 
 from pjrt.devices.reference import Evaluator
 from pjrt.devices.reference.core import mlir
-from pjrt.devices.reference.fast import lowering
+from pjrt.devices.reference.fast import module_compiler
 
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Chains begin at few elements, and chunks do not divide the sizes."""
-    monkeypatch.setattr(lowering, "SMALLEST", 24)
-    monkeypatch.setattr(lowering, "CHUNK", 7)
+    monkeypatch.setattr(module_compiler, "SMALLEST", 24)
+    monkeypatch.setattr(module_compiler, "CHUNK", 7)
 
 
 def names(evaluator: Evaluator) -> list[str]:

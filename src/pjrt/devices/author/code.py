@@ -16,7 +16,7 @@ from pjrt.devices.author.values import ResultTypes, Values, places
 from pjrt.devices.reference import compiler
 from pjrt.devices.reference.core import block
 from pjrt.devices.reference.core.block import Block, Pending, Step, assemble, context_of
-from pjrt.devices.reference.core.lowering import CONTROL_FLOW
+from pjrt.devices.reference.core.module_compiler import CONTROL_FLOW
 from pjrt.host import Compiled
 from pjrt.stablehlo.location import Location
 from pjrt.stablehlo.operation import Block as Body
@@ -484,7 +484,7 @@ class AuthorCode:
         constants: Collection[int],
         captured: Sequence[int],
     ) -> block.Kernel:
-        """Return the kernel of an operation; see ``pjrt.devices.reference.core.lowering``."""
+        """Return the kernel of an operation; see ``pjrt.devices.reference.core.module_compiler``."""
         function = self._kernels.get(operation.name)
         if function is None and not self._fallback and not self._may_run(operation):
             raise UnimplementedError(
@@ -513,7 +513,7 @@ class AuthorCode:
         template: Sequence[Any],
         constant: Collection[int],
     ) -> list[Pending]:
-        """Return the steps of a block with its runs; see ``pjrt.devices.reference.core.lowering``."""
+        """Return the steps of a block with its runs; see ``pjrt.devices.reference.core.module_compiler``."""
         done: list[Pending] = []
         rest = list(pending)
         decisions: dict[int, bool] = {}

@@ -8,7 +8,7 @@ How a program runs
 ``Evaluator(module)`` compiles it once: each function and region becomes a ``Block``, a flat list of steps over numbered
 slots. A loop runs these steps. Errors of the program and unsupported ops are found at compile time.
 
-- ``core``: the interpreter itself: blocks, lowering, the registry of ops.
+- ``core``: the interpreter itself: blocks, the compiler of modules, the registry of ops.
 - ``ops``: the ops, a module for each chapter of the specification.
 - ``numerics``: functions on arrays for the ops.
 - ``spmd``: programs for several devices.

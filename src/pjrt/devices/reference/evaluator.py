@@ -9,8 +9,8 @@ import numpy as np
 
 from pjrt.api.errors import InvalidArgumentError
 from pjrt.devices.reference.core.block import TOKEN, Context, run_fast
-from pjrt.devices.reference.core.lowering import Author, ModuleLowering, function_attributes
-from pjrt.devices.reference.fast.lowering import FastModuleLowering
+from pjrt.devices.reference.core.module_compiler import Author, ModuleCompiler, function_attributes
+from pjrt.devices.reference.fast.module_compiler import FastModuleCompiler
 from pjrt.devices.reference.spmd import GroupFinder
 from pjrt.host import Allocation
 from pjrt.stablehlo.shardings.sharding_parser import shardings_of
@@ -49,21 +49,21 @@ class Evaluator:
         handlers: Collection[str] = (),
         author: Author | None = None,
     ) -> None:
-        lowering = (
-            FastModuleLowering(module, fold=fold, handlers=handlers, author=author)
+        compiler = (
+            FastModuleCompiler(module, fold=fold, handlers=handlers, author=author)
             if optimize
-            else ModuleLowering(module, handlers=handlers, author=author)
+            else ModuleCompiler(module, handlers=handlers, author=author)
         )
-        operation = lowering.operation(entry)
-        self.region = lowering.function(entry)
+        operation = compiler.operation(entry)
+        self.region = compiler.function(entry)
         self.arguments: tuple[ValueType, ...] = self.region.arguments
         self.results: tuple[ValueType, ...] = self.region.results
         self.argument_attributes = function_attributes(operation, "arg_attrs")
         self.result_attributes = function_attributes(operation, "res_attrs")
-        self.ops = frozenset(lowering.ops)
-        self.meetings: Sequence[GroupFinder] = lowering.meetings
-        self.argument_shardings = shardings_of(self.argument_attributes, self.arguments, lowering.symbol)
-        self.result_shardings = shardings_of(self.result_attributes, self.results, lowering.symbol)
+        self.ops = frozenset(compiler.ops)
+        self.meetings: Sequence[GroupFinder] = compiler.meetings
+        self.argument_shardings = shardings_of(self.argument_attributes, self.arguments, compiler.symbol)
+        self.result_shardings = shardings_of(self.result_attributes, self.results, compiler.symbol)
 
     def run(self, args: Sequence[Any], context: Context | None = None) -> list[Any]:
         """Return the results of the program for these arguments.

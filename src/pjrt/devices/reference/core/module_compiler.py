@@ -88,7 +88,7 @@ _SHAPING = frozenset({"stablehlo.reshape", "stablehlo.broadcast_in_dim", "stable
 """Ops that do nothing to a scalar, and so are harmless in a body that is evaluated on whole arrays."""
 
 
-class ModuleLowering:
+class ModuleCompiler:
     """The compiler of a module: compiles each function at most once."""
 
     def __init__(self, module: Any, *, handlers: Collection[str] = (), author: Author | None = None) -> None:
@@ -144,7 +144,7 @@ class ModuleLowering:
         if name not in self._compiled:
             try:
                 with self.entered(name) as block:
-                    self._compiled[name] = self.lower(block, name, None).region()
+                    self._compiled[name] = self.compile_block(block, name, None).region()
             except RecursionError as error:
                 raise UnimplementedError(
                     f"{name}: regions and calls are nested too deep for Python's stack of {sys.getrecursionlimit()} "
@@ -173,9 +173,9 @@ class ModuleLowering:
         yield operation.regions[0].blocks[0]
         self._open.pop()
 
-    def lower(self, block: Any, name: str, parent: BlockLowering | None) -> BlockLowering:
+    def compile_block(self, block: Any, name: str, parent: BlockCompiler | None) -> BlockCompiler:
         """Compile one block of MLIR."""
-        return BlockLowering(self, block, name, parent)
+        return BlockCompiler(self, block, name, parent)
 
     def compile(self, view: OpView) -> Kernel:
         """Return the kernel of an op.
@@ -197,10 +197,10 @@ class ModuleLowering:
         return rule.compile(view)
 
 
-class BlockLowering:
+class BlockCompiler:
     """The compiler of one block of MLIR."""
 
-    def __init__(self, module: ModuleLowering, block: Any, name: str, parent: BlockLowering | None) -> None:
+    def __init__(self, module: ModuleCompiler, block: Any, name: str, parent: BlockCompiler | None) -> None:
         self._module = module
         self._name = name
         self._parent = parent
@@ -334,7 +334,7 @@ class BlockLowering:
     def _view(self, operation: Any, operand_types: tuple[ValueType, ...]) -> OpView:
         name: str = operation.name
         regions = [
-            self._module.lower(region.blocks[0], f"{name} of {self._name}", self).region()
+            self._module.compile_block(region.blocks[0], f"{name} of {self._name}", self).region()
             for region in operation.regions
             if len(region.blocks)
         ]

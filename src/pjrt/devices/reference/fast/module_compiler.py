@@ -10,7 +10,7 @@ import numpy as np
 
 from pjrt.api.element_type import AnyDType
 from pjrt.devices.reference.core.block import Block, Kernel, Pending, Step, assemble, run_fast
-from pjrt.devices.reference.core.lowering import Author, BlockLowering, ModuleLowering
+from pjrt.devices.reference.core.module_compiler import Author, BlockCompiler, ModuleCompiler
 from pjrt.devices.reference.core.op_view import OpView, Region
 from pjrt.devices.reference.core.registry import Rule
 from pjrt.stablehlo.mlir_attributes import decode_attribute
@@ -198,7 +198,7 @@ _VIEWS = frozenset({"stablehlo.broadcast_in_dim", "stablehlo.broadcast"})
 """Ops whose result, however large, is a view that takes no memory."""
 
 
-class FastModuleLowering(ModuleLowering):
+class FastModuleCompiler(ModuleCompiler):
     """The compiler of a module, with faster kernels.
 
     With ``fold`` it changes the steps of the program too; without, each step is an op as the program has it.
@@ -214,17 +214,17 @@ class FastModuleLowering(ModuleLowering):
         self.fold = fold
         self.kernels = kernels
 
-    def lower(self, block: Any, name: str, parent: BlockLowering | None) -> BlockLowering:
-        return FastBlockLowering(self, block, name, parent)
+    def compile_block(self, block: Any, name: str, parent: BlockCompiler | None) -> BlockCompiler:
+        return FastBlockCompiler(self, block, name, parent)
 
     def kernel(self, rule: Rule, view: OpView) -> Kernel:
         return self.kernels.faster_kernel(view) or super().kernel(rule, view)
 
 
-class FastBlockLowering(BlockLowering):
+class FastBlockCompiler(BlockCompiler):
     """The compiler of one block of MLIR, with changes to its steps."""
 
-    _module: FastModuleLowering
+    _module: FastModuleCompiler
 
     def region(self) -> Region:
         region = super().region()
