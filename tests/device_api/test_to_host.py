@@ -93,7 +93,10 @@ def test_a_layout_of_the_device_does_not_show_on_the_host(client: Client) -> Non
 def test_a_buffer_is_an_array_to_numpy(client: Client) -> None:
     buffer = client.buffer_from_host(ARRAY)
     np.testing.assert_array_equal(np.asarray(buffer), ARRAY)
-    assert np.asarray(buffer, dtype=np.int32).dtype == np.int32
+    for copy in (None, True):
+        np.testing.assert_array_equal(buffer.__array__(np.int32, copy=copy), ARRAY.astype(np.int32), strict=True)
+    with pytest.raises(ValueError, match="without a copy"):
+        buffer.__array__(np.int32, copy=False)
     assert len(buffer) == 2
     with pytest.raises(TypeError):
         len(client.buffer_from_host(np.float32(1)))
