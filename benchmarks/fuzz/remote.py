@@ -34,7 +34,7 @@ from pjrt.remote.protocol.messages import wire
 from pjrt.remote.protocol.values import element_type_proto, shape_proto, sharding_proto
 from pjrt.remote.security.limits import Limits
 from pjrt.remote.server.requests import HANDLERS
-from pjrt.remote.server.session import Session
+from pjrt.remote.server.session import ServeOptions, Session
 
 ROUND = 100
 """The number of mutated requests of a round."""
@@ -85,7 +85,7 @@ class Connection:
         self.answered = 0
         self.responses: list[bytes] = []
         self._arrived = threading.Condition()
-        self.session = Session(client, self._receive, Workers(), limits=_LIMITS)  # type: ignore[arg-type]
+        self.session = Session(client, self._receive, Workers(), options=ServeOptions(limits=_LIMITS))  # type: ignore[arg-type]
 
     def _receive(self, response: Any) -> None:
         code = response.response_metadata.status.code

@@ -17,7 +17,7 @@ from pjrt.remote.protocol.messages import wire
 from pjrt.remote.protocol.values import array_spec_proto, element_type_proto, error_of, shape_proto, sharding_proto
 from pjrt.remote.protocol.versions import NEWEST, Version
 from pjrt.remote.server.memory import array_in, bytes_of
-from pjrt.remote.server.session import Session, Workers
+from pjrt.remote.server.session import ServeOptions, Session, Workers
 
 PATIENCE = 60
 
@@ -31,7 +31,7 @@ class ProtocolClient:
     Args:
         client: the client that is served.
         version: the versions that both ends speak.
-        options: further arguments of the session.
+        options: fields of the options of the server.
 
     Attributes:
         session: the session.
@@ -45,7 +45,7 @@ class ProtocolClient:
         self._ops = itertools.count(1)
         self._workers = Workers(4)
         self.ifrt = ifrt.Client(client)
-        self.session = Session(self.ifrt, self._receive, self._workers.for_session(), version, **options)
+        self.session = Session(self.ifrt, self._receive, self._workers.for_session(), version, ServeOptions(**options))
 
     def close(self) -> None:
         """End the session, and its threads."""

@@ -38,7 +38,7 @@ for number in range(len(sys.argv) - 1):
 def test_jax_in_every_version(run_jax: RunJax) -> None:
     """One process of JAX has a platform for each version, all on the same devices."""
     with pjrt.client("cpu", num_devices=2) as client, ExitStack() as stack:
-        addresses = [stack.enter_context(Server(client, "127.0.0.1:0", version)).address for version in VERSIONS]
+        addresses = [stack.enter_context(Server(client, "127.0.0.1:0", newest=version)).address for version in VERSIONS]
         lines = run_jax(addresses[0], PROGRAM, *addresses[1:])
     value = [28.0 + n for n in range(8)]
     assert len(lines) == len(VERSIONS)

@@ -83,17 +83,13 @@ Examples:
 def serve(
     devices: tuple[str, ...],
     addresses: tuple[str, ...],
-    platform_name: str,
-    vet_programs: bool | None,
-    save_executables: bool,
-    allow_options: tuple[str, ...],
     files: dict[str, Any],
     limits: dict[str, Any],
     metrics_address: str | None,
-    transfer_directory: str | None,
     log_sessions: bool,
     grace: float,
     options: dict[str, Any],
+    **served: Any,
 ) -> None:
     """Serve DEVICES to programs in other processes, over the IFRT proxy protocol.
 
@@ -121,21 +117,10 @@ def serve(
         handler = log_to(sys.stderr, logging.INFO if log_sessions else logging.WARNING)
         stack.callback(LOGGER.removeHandler, handler)
         metrics = stack.enter_context(remote.MetricsServer(metrics_address)) if metrics_address else None
+        common = remote.ServeOptions(**files, limits=remote.Limits(**limits), metrics=metrics, **served)
         for name, address in zip(devices, places, strict=True):
             client = stack.enter_context(pjrt.client(name, **options))
-            server = remote.serve(
-                client,
-                address,
-                **files,
-                limits=remote.Limits(**limits),
-                metrics=metrics,
-                transfer_directory=transfer_directory,
-                name=name,
-                platform_name=platform_name,
-                vet_programs=vet_programs,
-                save_executables=save_executables,
-                allow_options=allow_options,
-            )
+            server = remote.serve(client, address, common, name=name)
             stack.callback(server.stop, None)
             count = len(client.addressable_devices)
             echo(f"serving {name} with {count} device{'s' * (count != 1)} at {server.address}")

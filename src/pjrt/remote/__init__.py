@@ -15,14 +15,16 @@ if TYPE_CHECKING:
     from pjrt.remote.security.limits import Limits
     from pjrt.remote.security.tunnel import Tunnel
     from pjrt.remote.server.server import Server, serve
+    from pjrt.remote.server.session import ServeOptions
 
-__all__ = ["Limits", "MetricsServer", "Server", "Tunnel", "serve"]
+__all__ = ["Limits", "MetricsServer", "ServeOptions", "Server", "Tunnel", "serve"]
 
 _HOMES = {
     ".metrics": "MetricsServer",
     ".security.limits": "Limits",
     ".security.tunnel": "Tunnel",
     ".server.server": "Server serve",
+    ".server.session": "ServeOptions",
 }
 
 

@@ -44,6 +44,19 @@ SECONDS = 120
 """After these, what waits for a lost server counts as hanging."""
 
 
+def test_servers_share_options_and_differ_in_some() -> None:
+    common = remote.ServeOptions(platform_name="shared", save_executables=True)
+    with pjrt.client("reference") as local:
+        for changes, name in ((dict[str, Any](), "shared"), ({"platform_name": "own"}, "own")):
+            with (
+                remote.serve(local, options=common, **changes) as server,
+                pjrt.client("remote", address=server.address) as client,
+            ):
+                assert client.platform_name == name
+        with pytest.raises(TypeError, match="unknown"):
+            remote.serve(local, options=common, unknown=1)
+
+
 # Servers that are not there.
 
 

@@ -242,7 +242,7 @@ def _attributes(client: Client, session: Session) -> Attributes:
     """Return the attributes of a client, with those that jaxlib's client asks for, and those for clients of this
     package: its declared capabilities, and the protocol's extensions.
     """
-    extensions = {SAVED_EXECUTABLES: session.saves_executables}
+    extensions = {SAVED_EXECUTABLES: session.options.save_executables}
     if session.takes_batches:
         extensions[BATCHES] = True
     return {**_FOR_JAX, **client.attributes, **_OF_PROTOCOL, ATTRIBUTE: client.capabilities.to_json(), **extensions}
@@ -553,14 +553,14 @@ def destruct_array(session: Session, request: Any) -> Any:
     "call_function",
     inputs=("array_handles",),
     results=("result_array_handles",),
-    blocking=lambda session, request: session.pass_on_call is None,
+    blocking=lambda session, request: session.options.pass_on_call is None,
     queue=lambda session, request: Queue.CALLS,
 )
 def call_function(session: Session, request: Any) -> Any:
     """Call a function with the values of arrays, and make arrays of its results; return the rest as bytes."""
-    if session.pass_on_call is not None:
-        return _passed_on(session, request, session.pass_on_call)
-    call = session.call_function
+    if session.options.pass_on_call is not None:
+        return _passed_on(session, request, session.options.pass_on_call)
+    call = session.options.call_function
     if call is None:
         raise UnimplementedError("this server calls no functions of its clients; only the workers of a cluster do")
     specs = [array_spec_of(session.client, spec) for spec in request.result_specs]
@@ -612,9 +612,9 @@ def received(session: Session, request: Any) -> tuple[Program, CompileOptions]:
         PjrtError: the program does not pass; see ``pjrt.stablehlo.vet``.
     """
     program, options = program_of(request.program), compile_options_of(request.compile_options)
-    if session.allow_options is not None:
-        options = taken_options(options, session.allow_options)
-    if session.vet_programs:
+    if session.options.allow_options is not None:
+        options = taken_options(options, session.options.allow_options)
+    if session.options.vet_programs:
         vet(program)
     return program, options
 
@@ -700,7 +700,7 @@ def load(session: Session, request: Any) -> Any:
 
 
 def _check(session: Session) -> None:
-    if not session.saves_executables:
+    if not session.options.save_executables:
         raise UnimplementedError(
             "this server neither saves executables nor loads saved ones, which hold machine code; keep the program and "
             "compile it again, or start the server with --save-executables if you trust its clients"

@@ -12,13 +12,13 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 import pjrt.api.client
-from pjrt.api.checks import expect_all
 from pjrt.api.errors import DeadlineExceededError, NotFoundError, PjrtError, ResourceExhaustedError
 from pjrt.ifrt.client import Client
 from pjrt.remote.connection_log import ConnectionLog
@@ -27,14 +27,14 @@ from pjrt.remote.protocol.versions import BATCHES, NEWEST, Version
 from pjrt.remote.security.credentials import TOKEN_ATTRIBUTE, Admission, ServerSecurity, certificate_name
 from pjrt.remote.security.limits import Limits
 from pjrt.remote.server.service import health_methods, ifrt_methods
-from pjrt.remote.server.session import CallFunction, PassOnCall, Session, Workers
+from pjrt.remote.server.session import ServeOptions, Session, Workers
 from pjrt.remote.transport.addresses import SERVER_KEEPALIVE, Address, parse_address
 from pjrt.remote.transport.grpc_server import CallContext, GrpcServer
 from pjrt.remote.transport.host_buffers import SUBDIRECTORY_ATTRIBUTE, TransferDirectory
 from pjrt.system import release_freed_memory
 
 if TYPE_CHECKING:
-    from pjrt.remote.metrics import MetricsServer, ServerMetrics
+    from pjrt.remote.metrics import ServerMetrics
 
 
 class Reception:
@@ -196,9 +196,8 @@ class TimeLimits:
                 context.hang_up(error)
 
 
-_NO_FILES = ServerSecurity()
-_DEFAULT_LIMITS = Limits()
 _MOST_REFUSED = 8
+_DEFAULT_OPTIONS = ServeOptions()
 
 _log = logging.getLogger("pjrt.remote")
 
@@ -209,22 +208,11 @@ class Server:
     Args:
         client: the client; it stays the caller's, who closes it after the server.
         address: where to listen.
+        options: what the server does for its clients.
         newest: the newest versions to speak.
-        security: the check of clients; by default every program of this machine may use the devices.
-        limits: how much a client may use.
-        metrics: the metrics that the server counts in.
-        transfer_directory: the directory in which clients of this machine leave large arrays.
-        name: the name of the device in the log and the metrics; by default that of the platform.
-        platform_name: the platform's name for clients; by default its own.
-        vet_programs: whether programs are parsed in a subprocess first; by default where other machines can connect.
-        save_executables: whether clients may save executables and load saved ones.
-        allow_options: further compile options that clients may set; ``None`` for all.
-        call_function: the function that clients may have called here; by default none is.
-        pass_on_call: has another server call the functions of clients; by default none does.
 
     Attributes:
         client: the client, for arrays over several devices.
-        platform_name: the platform's name for clients.
         newest: the newest versions to speak.
         metrics: the counts of this server; ``None`` where nothing is counted.
         transfer_directory: the directory in which clients leave large arrays; ``None`` without one.
@@ -234,36 +222,24 @@ class Server:
         self,
         client: pjrt.api.client.Client,
         address: str,
+        options: ServeOptions = _DEFAULT_OPTIONS,
         newest: Version = NEWEST,
-        *,
-        security: ServerSecurity = _NO_FILES,
-        limits: Limits = _DEFAULT_LIMITS,
-        metrics: MetricsServer | None = None,
-        transfer_directory: TransferDirectory | None = None,
-        name: str = "",
-        platform_name: str = "",
-        vet_programs: bool | None = None,
-        save_executables: bool = False,
-        allow_options: Collection[str] | None = (),
-        call_function: CallFunction | None = None,
-        pass_on_call: PassOnCall | None = None,
     ) -> None:
+        files = (options.tls_certificate, options.tls_key, options.client_ca, options.token_file)
+        security = ServerSecurity(*(None if path is None else Path(path) for path in files))
         place = security.check(parse_address(address))
-        name = name or client.platform_name
-        self.client = Client(client)
-        self.platform_name = platform_name or client.platform_name
-        self.newest = newest
-        self._vet_programs = not place.is_local if vet_programs is None else vet_programs
-        self._save_executables = save_executables
-        self._allow_options = (
-            None if allow_options is None else frozenset(expect_all(allow_options, str, "the name of a compile option"))
+        folder = options.transfer_directory
+        self.transfer_directory = None if folder is None else TransferDirectory(folder)
+        self._options = replace(
+            options,
+            name=options.name or client.platform_name,
+            vet_programs=not place.is_local if options.vet_programs is None else options.vet_programs,
         )
-        self._call_function = call_function
-        self._pass_on_call = pass_on_call
-        self.transfer_directory = transfer_directory
+        self.client = Client(client)
+        self.newest = newest
+        name, metrics = self._options.name, options.metrics
         self.metrics = None if metrics is None else metrics.of_server(name, client, self._open_sessions)
-        self._limits = limits
-        self._reception = Reception(security, limits, name, self.metrics)
+        self._reception = Reception(security, options.limits, name, self.metrics)
         self._lock = threading.Lock()
         self._sessions: dict[int, Session] = {}
         self._on_idle: Callable[[], object] = lambda: None
@@ -277,11 +253,11 @@ class Server:
                 {**ifrt_methods(self), **health_methods(lambda: not self._stopping.is_set())},
                 credentials=security.credentials(),
                 authorize=self._reception.authorize,
-                max_message_bytes=limits.message_bytes,
+                max_message_bytes=options.limits.message_bytes,
                 options=SERVER_KEEPALIVE,
             )
         self._address = parse_address(self._transport.address).with_scheme(encrypted=security.is_encrypted)
-        self._time_limits = TimeLimits(limits, self._open_sessions, self._refused_clients)
+        self._time_limits = TimeLimits(options.limits, self._open_sessions, self._refused_clients)
         self._transport.start()
 
     @property
@@ -303,20 +279,7 @@ class Server:
         """
         number = self._reception.admit(metadata, context)
         version = Version.from_proto(metadata.version)
-        session = Session(
-            self.client,
-            send,
-            self._workers.for_session(),
-            version,
-            limits=self._limits,
-            metrics=self.metrics,
-            platform_name=self.platform_name,
-            vet_programs=self._vet_programs,
-            saves_executables=self._save_executables,
-            allow_options=self._allow_options,
-            call_function=self._call_function,
-            pass_on_call=self._pass_on_call,
-        )
+        session = Session(self.client, send, self._workers.for_session(), version, self._options, self.metrics)
         session.number, session.hang_up = number, context.hang_up
         data = attributes_of(metadata.initialization_data)
         session.takes_batches = data.get(BATCHES) is True
@@ -426,21 +389,8 @@ def _private_sockets(address: Address) -> Iterator[None]:
 def serve(
     client: pjrt.api.client.Client,
     address: str = "127.0.0.1:0",
-    *,
-    tls_certificate: str | os.PathLike[str] | None = None,
-    tls_key: str | os.PathLike[str] | None = None,
-    client_ca: str | os.PathLike[str] | None = None,
-    token_file: str | os.PathLike[str] | None = None,
-    limits: Limits = _DEFAULT_LIMITS,
-    metrics: MetricsServer | None = None,
-    transfer_directory: str | os.PathLike[str] | None = None,
-    name: str = "",
-    platform_name: str = "",
-    vet_programs: bool | None = None,
-    save_executables: bool = False,
-    allow_options: Collection[str] | None = (),
-    call_function: CallFunction | None = None,
-    pass_on_call: PassOnCall | None = None,
+    options: ServeOptions = _DEFAULT_OPTIONS,
+    **changes: Any,
 ) -> Server:
     """Offer the devices of a client to programs in other processes.
 
@@ -450,29 +400,8 @@ def serve(
     Args:
         client: the client; it stays the caller's, who closes it after the server.
         address: where to listen, as ``HOST:PORT`` or ``unix:PATH``; the port 0 takes a free one.
-        tls_certificate: the file of the server's certificate, in PEM; connections are encrypted then.
-        tls_key: the file of the certificate's private key.
-        client_ca: the file of the CA certificates whose clients may connect.
-        token_file: the file of the access tokens with which clients may open sessions.
-        limits: how much a client may use.
-        metrics: the metrics that the server counts in; several servers may share one.
-        transfer_directory: a directory, best in shared memory, in which clients of this machine leave large arrays for
-            the server. Every user who may write to it can have the server read and remove files in it.
-        name: the name of the device in the log and the metrics; by default that of the platform.
-        platform_name: the platform's name for clients; by default its own. JAX decides some things by that name: as
-            ``cpu``, any device has donation and LAPACK's functions in JAX without this package.
-        vet_programs: whether each new program is parsed in a subprocess first, which takes a fraction of a second:
-            the native parsers do not survive all damaged programs, and the server would end with them. By default it
-            is done where other machines can connect.
-        save_executables: whether this package's clients may save executables and load saved ones. Those hold machine
-            code, which the server runs: allow it only to clients that you trust as you trust its owner.
-        allow_options: further compile options that clients may set, by name. By default these are options that concern
-            the program alone; others, such as ``xla_dump_to``, have the server write and read files. ``None`` allows
-            all, and lets programs call all custom calls of this process: only to clients that you trust so.
-        call_function: a function that this package's clients may have called here, with the bytes and the arrays that
-            they send. It returns bytes and arrays. The workers of a cluster run functions of their controller so; by
-            default no function is called.
-        pass_on_call: has another server call such functions: the inner nodes of a cluster pass them on to its workers.
+        options: what the server does for its clients.
+        changes: fields of ``ServeOptions`` that are other than in the options.
 
     Returns:
         The server, which listens already; it is a context manager that stops it.
@@ -484,19 +413,4 @@ def serve(
         NotFoundError: a file cannot be read.
         UnavailableError: the address is in use, or not of this machine.
     """
-    files = (None if path is None else Path(path) for path in (tls_certificate, tls_key, client_ca, token_file))
-    return Server(
-        client,
-        address,
-        security=ServerSecurity(*files),
-        limits=limits,
-        metrics=metrics,
-        transfer_directory=None if transfer_directory is None else TransferDirectory(transfer_directory),
-        name=name,
-        platform_name=platform_name,
-        vet_programs=vet_programs,
-        save_executables=save_executables,
-        allow_options=allow_options,
-        call_function=call_function,
-        pass_on_call=pass_on_call,
-    )
+    return Server(client, address, replace(options, **changes))

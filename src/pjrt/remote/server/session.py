@@ -10,15 +10,18 @@ import collections
 import contextlib
 import itertools
 import logging
+import os
 import secrets
 import sys
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Container, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar
 
 from pjrt.api.buffer import Buffer
+from pjrt.api.checks import expect_all
 from pjrt.api.device import Device
 from pjrt.api.errors import (
     CancelledError,
@@ -45,7 +48,7 @@ from pjrt.remote.server.memory import ArrayMemory, HostBuffers, ProgramMemory, s
 from pjrt.remote.server.requests import HANDLERS, Handler
 
 if TYPE_CHECKING:
-    from pjrt.remote.metrics import ServerMetrics
+    from pjrt.remote.metrics import MetricsServer, ServerMetrics
 
 _log = logging.getLogger("pjrt.remote")
 
@@ -357,8 +360,6 @@ class ExecutionBacklog:
             samples.popleft()
 
 
-_DEFAULT_LIMITS = Limits()
-
 # jaxlib's client drops its record of a request when it has dropped all responses up to the one that names the record.
 # It keeps the response to ``init`` for ever, and does not look at the numbers of those to requests that it collects.
 _UNCOUNTED = -1
@@ -376,6 +377,60 @@ PassOnCall = Callable[
 its results; it returns a future of the answer, and the buffers of the results."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class ServeOptions:
+    """What a server does for its clients; the keyword arguments of ``serve``.
+
+    Args:
+        tls_certificate: the file of the server's certificate, in PEM; connections are encrypted then.
+        tls_key: the file of the certificate's private key.
+        client_ca: the file of the CA certificates whose clients may connect.
+        token_file: the file of the access tokens with which clients may open sessions.
+        limits: how much a client may use.
+        metrics: the metrics that the server counts in; several servers may share one.
+        transfer_directory: a directory, best in shared memory, in which clients of this machine leave large arrays for
+            the server. Every user who may write to it can have the server read and remove files in it.
+        name: the name of the device in the log and the metrics; by default that of the platform.
+        platform_name: the platform's name for clients; by default its own. JAX decides some things by that name: as
+            ``cpu``, any device has donation and LAPACK's functions in JAX without this package.
+        vet_programs: whether each new program is parsed in a subprocess first, which takes a fraction of a second:
+            the native parsers do not survive all damaged programs, and the server would end with them. By default it
+            is done where other machines can connect.
+        save_executables: whether this package's clients may save executables and load saved ones. Those hold machine
+            code, which the server runs: allow it only to clients that you trust as you trust its owner.
+        allow_options: further compile options that clients may set, by name. By default these are options that concern
+            the program alone; others, such as ``xla_dump_to``, have the server write and read files. ``None`` allows
+            all, and lets programs call all custom calls of this process: only to clients that you trust so.
+        call_function: a function that this package's clients may have called here, with the bytes and the arrays that
+            they send. It returns bytes and arrays. The workers of a cluster run functions of their controller so; by
+            default no function is called.
+        pass_on_call: has another server call such functions: the inner nodes of a cluster pass them on to its workers.
+    """
+
+    tls_certificate: str | os.PathLike[str] | None = None
+    tls_key: str | os.PathLike[str] | None = None
+    client_ca: str | os.PathLike[str] | None = None
+    token_file: str | os.PathLike[str] | None = None
+    limits: Limits = field(default_factory=Limits)
+    metrics: MetricsServer | None = None
+    transfer_directory: str | os.PathLike[str] | None = None
+    name: str = ""
+    platform_name: str = ""
+    vet_programs: bool | None = None
+    save_executables: bool = False
+    allow_options: Collection[str] | None = ()
+    call_function: CallFunction | None = None
+    pass_on_call: PassOnCall | None = None
+
+    def __post_init__(self) -> None:
+        if self.allow_options is not None:
+            names = frozenset(expect_all(self.allow_options, str, "the name of a compile option"))
+            object.__setattr__(self, "allow_options", names)
+
+
+_DEFAULT_OPTIONS = ServeOptions()
+
+
 class Session:
     """One connection of a client.
 
@@ -387,24 +442,14 @@ class Session:
         send: sends a response to the client; called from several threads, and must not wait.
         workers: threads for requests that wait.
         version: the versions that both ends speak.
-        limits: how much the client may use.
+        options: what the server does for the client. Programs are vetted only where they say so.
         metrics: counts the requests; ``None`` where nothing is counted.
-        platform_name: the platform's name for the client; by default its own.
-        vet_programs: whether programs are parsed in a subprocess first, because the client may send damaged ones.
-        saves_executables: whether the client may save executables and load saved ones.
-        allow_options: further compile options that the client may set; ``None`` for all, as for one that is trusted.
-        call_function: the function that the client may have called here, with bytes and arrays; ``None`` for none.
-        pass_on_call: has another server call functions; ``None`` where none does.
 
     Attributes:
         id: the number by which the client names the session when it sends host buffers. It cannot be guessed.
         client: the client whose devices are served.
         platform_name: the platform's name for the client.
-        vet_programs: whether programs are parsed in a subprocess first.
-        saves_executables: whether the client may save executables and load saved ones.
-        allow_options: further compile options that the client may set; ``None`` for all.
-        call_function: the function that the client may have called here; ``None`` for none.
-        pass_on_call: has another server call functions; ``None`` where none does.
+        options: what the server does for the client.
         version: the versions that both ends speak.
         workers: threads for work that waits.
         arrays: the arrays.
@@ -430,32 +475,21 @@ class Session:
         send: Callable[[Any], object],
         workers: SessionWorkers,
         version: Version = NEWEST,
-        *,
-        limits: Limits = _DEFAULT_LIMITS,
+        options: ServeOptions = _DEFAULT_OPTIONS,
         metrics: ServerMetrics | None = None,
-        platform_name: str = "",
-        vet_programs: bool = False,
-        saves_executables: bool = False,
-        allow_options: Collection[str] | None = (),
-        call_function: CallFunction | None = None,
-        pass_on_call: PassOnCall | None = None,
     ) -> None:
         numbers = server_handles()
         self.id = secrets.randbits(63) | 1
         self.client = client
-        self.platform_name = platform_name or client.platform_name
-        self.vet_programs = vet_programs
-        self.allow_options = allow_options
-        self.saves_executables = saves_executables
-        self.call_function = call_function
-        self.pass_on_call: PassOnCall | None = pass_on_call
+        self.platform_name = options.platform_name or client.platform_name
+        self.options: ServeOptions = options
         self.version = version
         self.workers = workers
-        self.usage = SessionUsage(limits, self._is_deleted)
-        self.array_memory, most = ArrayMemory(self.usage), limits.session_arrays
+        self.usage = SessionUsage(options.limits, self._is_deleted)
+        self.array_memory, most = ArrayMemory(self.usage), options.limits.session_arrays
         self.arrays: HandleStore[Array] = HandleStore("array", numbers, most, self.array_memory)
         self.executables: HandleStore[SessionExecutable] = HandleStore(
-            "executable", numbers, limits.session_executables, ProgramMemory(self.usage)
+            "executable", numbers, options.limits.session_executables, ProgramMemory(self.usage)
         )
         self.callbacks: HandleStore[HostCallback] = HandleStore("host callback", numbers, most)
         self.calls: HandleStore[Call] = HandleStore("call of a host callback", numbers, most)
@@ -538,7 +572,7 @@ class Session:
 
     def as_stranger(self) -> contextlib.AbstractContextManager[None]:
         """Return the context in which programs are compiled and begun: a stranger's, unless the client is trusted."""
-        return contextlib.nullcontext() if self.allow_options is None else for_stranger(self._stranger)
+        return contextlib.nullcontext() if self.options.allow_options is None else for_stranger(self._stranger)
 
     def close(self, reason: str) -> None:
         """End the session: forget and free all that it made. May be called again."""
