@@ -7,8 +7,8 @@
     python tools/compare_versions.py --record                         # and write the result into docs/platforms.md
 
 Each argument is a Python, by its command or as ``newest``, and what to install beside the extra ``test-full``. It
-gets a new environment with the newest packages that its pip finds. Only the tests that depend on these versions run,
-those of ``FOLDERS``, with those that take long. The exit code is 1 if a test failed.
+gets a new environment with the newest packages that its pip finds. Only the tests that depend on these versions run:
+those of ``FOLDERS``, and of those that take long those of ``FULL_FOLDERS``. The exit code is 1 if a test failed.
 """
 
 from __future__ import annotations
@@ -36,6 +36,11 @@ FOLDERS = (
     *("tests/frameworks", "tests/ifrt", "tests/models", "tests/plugins", "tests/remote", "tests/stablehlo"),
 )
 """The tests of the rooms that touch jaxlib, JAX or the interpreter."""
+
+FULL_FOLDERS = ("tests/devices/xla", "tests/export", "tests/frameworks", "tests/remote", "tests/stablehlo")
+"""Those whose long tests run JAX, or are about jaxlib's bindings. Those of the others try more values, more devices and
+more processes, which no version changes.
+"""
 
 PACKAGES = ("jax", "jaxlib", "numpy")
 BELOW_PYTHON = (3, 15)  # as `requires-python` in pyproject.toml says
@@ -166,9 +171,9 @@ def run_tests(python: str, requirements: list[str], *, pre: bool) -> Run:
         # On the path of the environment, as a user who has activated it runs the command.
         env = os.environ | {"PATH": f"{folder}/venv/bin{os.pathsep}{os.environ.get('PATH', '')}"}
         reports = []
-        for name, options in (("quick", []), ("full", ["-m", "full"])):
+        for name, chosen in (("quick", FOLDERS), ("full", ("-m", "full", *FULL_FOLDERS))):
             reports.append(Path(folder) / f"{name}.xml")
-            command = [own, "-m", "pytest", "-n", "auto", "-q", f"--junitxml={reports[-1]}", *options, *FOLDERS]
+            command = [own, "-m", "pytest", "-n", "auto", "-q", f"--junitxml={reports[-1]}", *chosen]
             subprocess.run(command, cwd=HERE, env=env, check=False)
         return Run(_versions(own)).read(*reports)
 
