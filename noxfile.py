@@ -102,8 +102,7 @@ def versions(session: nox.Session) -> None:
 def coverage(session: nox.Session) -> None:
     """Measure which lines of Python the tests reach, in the processes that they start, too."""
     session.install("-e", ".[test]", "coverage>=7.10")
-    options = ("--parallel-mode", "--source=src/pjrt", "--concurrency=thread,multiprocessing")
-    session.run("coverage", "run", *options, "-m", "pytest", *session.posargs)
+    session.run("coverage", "run", "-m", "pytest", *session.posargs)
     session.run("coverage", "combine", "--quiet")
     session.run("coverage", "report", "--skip-covered", "--sort=cover")
 
