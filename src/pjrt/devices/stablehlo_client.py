@@ -10,7 +10,7 @@ import dataclasses
 import difflib
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 from pjrt.api.capability import Capabilities, Feature
 from pjrt.api.compile_options import CompileOptions
@@ -33,7 +33,7 @@ from pjrt.devices.author.comparison import ReferenceComparison
 from pjrt.devices.author.values import DeviceValues, HostValues
 from pjrt.devices.author.whole_program import on_gathered_arguments, participants_of
 from pjrt.devices.collectives import xla_collectives
-from pjrt.devices.reference.compiler import compile_program, costs
+from pjrt.devices.reference.compiler import compile_program
 from pjrt.devices.reference.compiler import operations as interpreted_operations
 from pjrt.devices.reference.evaluator import Evaluator
 from pjrt.devices.reference.observers import Observation, Profile
@@ -190,7 +190,16 @@ class StableHloClient(HostClient):
             compiled = compile_program(
                 program, compile_options, evaluator, observation.loop, vet=False, allocations=self.memory is not None
             )
-            return dataclasses.replace(compiled, cost=lambda: costs(evaluators[0]) | shares(evaluators[0].region.block))
+            count = cast("Callable[[], dict[str, float]]", compiled.cost)
+
+            def costs() -> dict[str, float]:
+                counts = shares(evaluators[0].region.block)
+                try:
+                    return count() | counts
+                except UnimplementedError:  # a shape is known only when the program runs
+                    return counts
+
+            return dataclasses.replace(compiled, cost=costs)
 
         def compile_recorded(program: Program, compile_options: CompileOptions) -> Compiled:
             if compile is None or deserialize is None:

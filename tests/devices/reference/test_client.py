@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import pjrt
+from pjrt import stablehlo
 from pjrt.devices.reference.client import ReferenceClient
 from pjrt.devices.reference.observers import NonFiniteError, Profile
 
@@ -87,6 +88,17 @@ def test_costs(client: Any) -> None:
       return %1 : tensor<8xf32> }"""
     costs = client.compile(text).cost_analysis()
     assert costs == {"flops": 8.0, "transcendentals": 8.0, "bytes accessed": 2 * 32 + 3 * 32}
+
+
+def test_the_costs_of_a_partitioned_program_are_those_of_a_part(client: Any) -> None:
+    text = """module attributes {mhlo.num_partitions = 2 : i32} {
+      func.func @main(%x: tensor<8xf32> {mhlo.sharding = "{devices=[2]<=[2]}"})
+          -> (tensor<8xf32> {mhlo.sharding = "{devices=[2]<=[2]}"}) {
+        %0 = stablehlo.tanh %x : tensor<8xf32>
+        return %0 : tensor<8xf32> } }"""
+    costs = client.compile(text).cost_analysis()
+    assert costs == stablehlo.cost(text).as_dict()
+    assert costs["transcendentals"] == 4
 
 
 def test_memory(client: Any) -> None:

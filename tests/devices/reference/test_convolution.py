@@ -181,14 +181,6 @@ def test_padding_may_be_an_operand(run: Any) -> None:
     assert np.array_equal(found, expected)
 
 
-def test_its_cost_is_counted() -> None:
-    from pjrt.devices.reference.compiler import costs
-
-    x, kernel, made = np.zeros((1, 3, 8, 8)), np.zeros((4, 3, 3, 3)), np.zeros((1, 4, 8, 4))
-    evaluator = Evaluator(mlir.parse(text_of(x, kernel, made, PLAIN, SIMPLE, (T.F32,) * 3)))
-    assert costs(evaluator)["flops"] == 2 * made.size * 27
-
-
 @pytest.mark.parametrize(
     ("x", "kernel", "made"),
     [

@@ -164,7 +164,6 @@ class AuthorKernel:
 
     Attributes:
         environment: whether a call has the environment first.
-        flops: the floating-point operations, where the interpreter's kernel knows them.
     """
 
     __slots__ = (
@@ -179,7 +178,6 @@ class AuthorKernel:
         "_types",
         "_values",
         "environment",
-        "flops",
     )
 
     def __init__(
@@ -203,7 +201,6 @@ class AuthorKernel:
         self._source = f"the kernel of {operation.name}"
         self._declined = False
         self.environment = fallback_environment or values.needs_environment
-        self.flops = getattr(fallback, "flops", None)
 
     @property
     def device(self) -> str:
@@ -329,11 +326,11 @@ def operation_run(
     inputs = tuple(slot for slot in read if slot not in inside)
     outputs = tuple(slot for item in run for slot in item.step.outputs if slot in needed)
     program = _program(name, run, inputs, inside, outputs, types)
-    if len(run) == 1:  # its costs are those of the operation
-        name_of_step, blocks, flops = run[0].step.name, run[0].step.blocks, run[0].step.flops
+    if len(run) == 1:
+        name_of_step, blocks = run[0].step.name, run[0].step.blocks
     else:
         block = Block(name, (), (), [], (), (), outputs, ())
-        name_of_step, blocks, flops = f"{len(run)} operations of {device}", (assemble(block, run, constant),), 0.0
+        name_of_step, blocks = f"{len(run)} operations of {device}", (assemble(block, run, constant),)
     step = Step(
         name=name_of_step,
         location=run[-1].step.location,
@@ -342,7 +339,6 @@ def operation_run(
         input_types=tuple(types[slot] for slot in inputs),
         output_types=tuple(types[slot] for slot in outputs),
         blocks=blocks,
-        flops=flops,
     )
     return OperationRun(program, inputs, step, tuple(run))
 

@@ -226,7 +226,6 @@ class _OnHost:
         self._kernel = kernel
         self._captured = tuple(captured)
         self.environment = environment
-        self.flops = getattr(kernel, "flops", None)
 
     def __call__(self, *values: Any) -> Any:
         if self.environment:

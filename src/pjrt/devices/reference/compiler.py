@@ -20,7 +20,7 @@ from pjrt.api.executable import CompiledMemoryStats
 from pjrt.api.program import Program
 from pjrt.api.shape_spec import ShapeSpec
 from pjrt.devices.reference.core import mlir, registry
-from pjrt.devices.reference.core.block import TOKEN, Block, Context, Environment, Step, leaves, packed, unpacked
+from pjrt.devices.reference.core.block import TOKEN, Block, Context, Environment, leaves, packed, unpacked
 from pjrt.devices.reference.evaluator import Evaluator
 from pjrt.devices.reference.numerics.element_types import BOOLEAN, EVERY
 from pjrt.devices.reference.spmd import GatheredProgram, all_partitions, participants
@@ -32,53 +32,6 @@ from pjrt.stablehlo.types import FutureType, TensorType, TupleType, ValueType
 
 if TYPE_CHECKING:
     from pjrt.stablehlo.shardings.partitioner import Partitioned
-
-
-def _ops(names: str) -> frozenset[str]:
-    return frozenset(f"stablehlo.{name}" for name in names.split())
-
-
-_TRANSCENDENTAL = _ops("""
-atan2 cbrt cosine exponential exponential_minus_one log log_plus_one logistic power rsqrt sine sqrt tan tanh
-""")
-_FREE = _ops("""
-bitcast_convert broadcast broadcast_in_dim concatenate constant convert dynamic_slice dynamic_update_slice gather
-get_tuple_element iota optimization_barrier pad reshape reverse slice transpose tuple
-""")
-
-
-def costs(evaluator: Evaluator) -> dict[str, float]:
-    """Return ``flops``, ``transcendentals`` and ``bytes accessed`` of a run; a loop's body counts once, as in XLA."""
-    totals = {"flops": 0.0, "transcendentals": 0.0, "bytes accessed": 0.0}
-    _add(evaluator.region.block, totals)
-    return totals
-
-
-def _add(block: Block, totals: dict[str, float]) -> None:
-    for step in block.steps:
-        totals["bytes accessed"] += _bytes(step.input_types) + _bytes(step.output_types)
-        if step.name in _TRANSCENDENTAL:
-            totals["transcendentals"] += _elements(step.output_types)
-        elif step.name not in _FREE:
-            totals["flops"] += _flops(step)
-        for inner in step.blocks:
-            _add(inner, totals)
-
-
-def _flops(step: Step) -> float:
-    if step.flops is not None:
-        return step.flops
-    if step.name.startswith("stablehlo.reduce"):
-        return float(_elements(step.input_types))
-    return float(_elements(step.output_types))
-
-
-def _elements(types: Sequence[ValueType]) -> int:
-    return sum(t.size for t in types if isinstance(t, TensorType) and t.is_static)
-
-
-def _bytes(types: Sequence[ValueType]) -> int:
-    return sum(t.size * t.dtype.itemsize for t in types if isinstance(t, TensorType) and t.is_static)
 
 
 _VIEWS = frozenset({"stablehlo.reshape", "stablehlo.transpose", "stablehlo.broadcast_in_dim", "stablehlo.broadcast"})
@@ -228,10 +181,17 @@ def compile_program(
         donated=donated,
         parameter_memory_kinds=memory_kinds(evaluator.argument_attributes),
         output_memory_kinds=memory_kinds(evaluator.result_attributes),
-        cost=lambda: costs(evaluator),
+        cost=lambda: _cost(program if partitioned is None else partitioned.program),
         memory=None if gathered is not None else lambda: memory_stats(evaluator, aliases),
         optimized=None if notes is None else lambda: _with_notes(program, notes),
     )
+
+
+def _cost(program: Program) -> dict[str, float]:
+    """Return the cost of a program as it stands: one that XLA cannot partition counts as a whole."""
+    from pjrt.stablehlo.analysis.cost_analysis import cost  # few programs are asked for it
+
+    return cost(parse_module(stablehlo.to_module(stablehlo.read(program), trusted=True), largest_constant=1)).as_dict()
 
 
 def _with_notes(program: Program, notes: tuple[tuple[bytes, ...], tuple[bytes, ...]]) -> Program:

@@ -70,9 +70,8 @@ class Runner(Protocol):
 class Step(NamedTuple):
     """One step in human-readable form: for traces, profiles and breakpoints.
 
-    ``blocks`` are the regions and functions that it runs; ``flops`` are its floating-point operations, where they do
-    not follow from the number of elements (the kernel then has an attribute of that name). ``runner`` knows the device
-    whose author computes the step; None where the interpreter computes it.
+    ``blocks`` are the regions and functions that it runs. ``runner`` knows the device whose author computes the step;
+    None where the interpreter computes it.
     """
 
     name: str
@@ -82,7 +81,6 @@ class Step(NamedTuple):
     input_types: tuple[ValueType, ...]
     output_types: tuple[ValueType, ...]
     blocks: tuple[Block, ...] = ()
-    flops: float | None = None
     runner: Runner | None = None
 
     def __str__(self) -> str:

@@ -317,8 +317,7 @@ class BlockCompiler:
             self._set_constant(outputs[0], kernel())
             return
         blocks = tuple(region.block for region in (*view.regions, *view.called))
-        flops = getattr(kernel, "flops", None)
-        step = Step(view.name, view.location, inputs, outputs, view.operands, view.results, blocks, flops, runner)
+        step = Step(view.name, view.location, inputs, outputs, view.operands, view.results, blocks, runner)
         self._append(Pending(kernel, step, inputs + captured, environment, elementwise, pure, parsed, values))
 
     def _captured_value(self, native: Any, values: dict[int, Value]) -> Value:

@@ -117,7 +117,6 @@ def _fused(
         input_types=tuple(types[slot] for slot in variable),
         output_types=tuple(types[slot] for slot in results),
         blocks=(block,),
-        flops=0.0,
     )
     return [Pending(kernel, step, tuple(variable), False, False, True)]
 

@@ -40,9 +40,6 @@ def convolution(view: OpView) -> Kernel:
     def run(x: Array, kernel: Array) -> Array:
         return convolve(x, kernel, padding)
 
-    if view.operand(1).is_static and view.result().is_static:
-        outputs = view.operand(1).sizes[view.attr("dimension_numbers").kernel_output_feature_dimension]
-        run.flops = 2.0 * view.result().size * view.operand(1).size / max(outputs, 1)  # type: ignore[attr-defined]
     return run
 
 

@@ -54,14 +54,7 @@ def _contraction(view: OpView, dimensions: tuple[Shape, Shape, Shape, Shape]) ->
     product = matmul_of(left.element, right.element, view.result().element)
     if not (left.is_static and right.is_static):
         return lambda x, y: _plan(x.shape, y.shape, dimensions, product)(x, y)
-    plan = _plan(left.sizes, right.sizes, dimensions, product)
-
-    def run(x: Any, y: Any) -> Any:
-        return plan(x, y)
-
-    contracted = math.prod(left.sizes[d] for d in dimensions[2])
-    run.flops = 2.0 * view.result().size * contracted  # type: ignore[attr-defined]
-    return run
+    return _plan(left.sizes, right.sizes, dimensions, product)
 
 
 def _plan(left: Shape, right: Shape, dimensions: tuple[Shape, Shape, Shape, Shape], product: Product) -> Product:
@@ -192,6 +185,4 @@ def fft(view: OpView) -> Kernel:
             return np.zeros(empty or x.shape, dtype)
         return transform(x.astype(wide), s=lengths, axes=axes).astype(dtype)
 
-    points = max(int(np.prod(lengths)), 2)
-    run.flops = 5.0 * (result.size if result.is_static else 0) * float(np.log2(points))  # type: ignore[attr-defined]
     return run
