@@ -10,8 +10,7 @@ cimport cython
 from cpython.bytes cimport PyBytes_FromStringAndSize
 from cpython.object cimport PyObject, PyTypeObject
 from libc.stdint cimport int64_t
-from libc.stdlib cimport free, malloc
-from libc.string cimport memcmp, memcpy, memset
+from libc.string cimport memcmp, memset
 
 from pjrt.capi._api cimport address as checked
 from pjrt.capi._api cimport (
@@ -24,12 +23,11 @@ from pjrt.capi._device cimport (
 )
 from pjrt.abi.generated.declarations cimport *
 from pjrt.capi._scope cimport (
-    ClientScope, ClosableHandle, Constant, Getter, Handle, HostMemory, Pin, Scope, eager_future, lazy_future
+    ClientScope, ClosableHandle, Constant, Getter, Handle, Pin, Scope, eager_future, lazy_future
 )
 
 import numpy as np
 
-from pjrt.api.buffer import CopyToDeviceStream
 from pjrt.api.checks import expect, expect_sequence, unexpected
 from pjrt.api.compile_options import CompileOptions, DeviceAssignment
 from pjrt.api.errors import (
@@ -1076,15 +1074,17 @@ cdef int _add_recv_callbacks(ExecuteCall call, ClientScope scope, callbacks, siz
     cdef Block rows = Block.of(num_devices * sizeof(void *))
     cdef Block infos = Block.of(num_devices * width * sizeof(PJRT_RecvCallbackInfo))
     cdef PJRT_RecvCallbackInfo *info = <PJRT_RecvCallbackInfo *>infos.data
+    from pjrt.capi._transfers import PluginCopyToDeviceStream  # here: few programs receive from the host
+
     for row in range(num_devices):
         (<PJRT_RecvCallbackInfo **>rows.data)[row] = info
         for column in range(width):
             recv = callbacks[row][column]
-            scope_and_callback = (scope, recv.callback)
+            receiver = (scope, PluginCopyToDeviceStream, recv.callback)
             info.channel_id = recv.channel_id
-            info.user_arg = <void *>scope_and_callback
+            info.user_arg = <void *>receiver
             info.recv_callback = _on_recv
-            call.keep.append(scope_and_callback)
+            call.keep.append(receiver)
             info += 1
     call.keep += [rows, infos]
     call.options.recv_callbacks = <PJRT_RecvCallbackInfo **>rows.data
@@ -1101,8 +1101,8 @@ cdef void _on_recv(PJRT_CopyToDeviceStream *stream, void *user_arg) noexcept nog
 
 
 cdef void _give_stream(PJRT_CopyToDeviceStream *native, void *user_arg) noexcept with gil:
-    scope, callback = <tuple>user_arg
-    stream = PluginCopyToDeviceStream()
+    scope, stream_class, callback = <tuple>user_arg
+    stream = stream_class()
     try:
         (<Handle>stream).open(
             <ClientScope>scope, native, SLOT_PJRT_CopyToDeviceStream_Destroy  # CopyToDeviceStream: when it is dropped
@@ -1167,43 +1167,6 @@ cdef void _give_output(
         (<object>user_arg)(replica, partition, array, operand)
     except BaseException:
         _log.exception("the callback of an intermediate value raised; the exception goes no further")
-
-
-@cython.no_gc_clear
-cdef class StreamCore(ClosableHandle):
-    """A ``PJRT_CopyToDeviceStream``; freed when it is dropped."""
-
-    def add_chunk(self, data):
-        cdef PJRT_CopyToDeviceStream_AddChunk_Args args
-        cdef PJRT_Chunk chunk
-        cdef HostMemory memory = HostMemory.of(data, False, "a chunk")
-        start(&args, PJRT_CopyToDeviceStream_AddChunk_Args_STRUCT_SIZE)
-        args.stream = <PJRT_CopyToDeviceStream *>self.use()
-        chunk.size = memory.view.len
-        chunk.data = malloc(chunk.size or 1)  # a copy, which the plugin frees when it has used it
-        chunk.deleter = _free_chunk
-        chunk.deleter_arg = NULL
-        if chunk.data == NULL:
-            raise MemoryError(f"no {chunk.size} bytes of memory for a chunk")
-        memcpy(chunk.data, memory.at(0, memory.view.len), chunk.size)
-        args.chunk = &chunk
-        self.call(SLOT_PJRT_CopyToDeviceStream_AddChunk, &args)
-        return lazy_future(self.scope, args.transfer_complete, None)
-
-
-cdef void _free_chunk(void *data, void *deleter_arg) noexcept nogil:
-    free(data)
-
-
-@documented
-class PluginCopyToDeviceStream(StreamCore, CopyToDeviceStream):
-    """A stream of chunks to a program of a plugin that receives from the host (``PJRT_CopyToDeviceStream``)."""
-
-    __slots__ = ()
-
-    total_bytes = Getter("PJRT_CopyToDeviceStream_TotalBytes")
-    granule_size = Getter("PJRT_CopyToDeviceStream_GranuleSize")
-    current_bytes = Getter("PJRT_CopyToDeviceStream_CurrentBytes")
 
 
 @cython.no_gc_clear

@@ -23,13 +23,12 @@ from pjrt.capi._scope cimport (
 
 import numpy as np
 
-from pjrt.api.buffer import CrossHostReceive
+from pjrt.api.buffer import AsyncHostToDeviceTransferManager, CopyToDeviceStream, CrossHostReceive, RawBuffer
 from pjrt.api.checks import expect, expect_array
 from pjrt.api.element_type import ElementType
 from pjrt.api.errors import (
     FailedPreconditionError, InternalError, InvalidArgumentError, OutOfRangeError, PjrtError, UnimplementedError
 )
-from pjrt.api.buffer import AsyncHostToDeviceTransferManager, RawBuffer
 from pjrt.api.executable import default_device
 from pjrt.api.future import Future, Promise
 from pjrt.api.shape_spec import ShapeSpec, TiledLayout
@@ -213,6 +212,45 @@ cdef int _fill_shape(PJRT_ShapeSpec *target, int64_t *dims, spec) except -1:
     target.num_dims = len(spec.shape)
     target.element_type = <PJRT_Buffer_Type><int>spec.element_type
     return 0
+
+
+# Streams of chunks to a program that receives from the host.
+
+@cython.no_gc_clear
+cdef class StreamCore(ClosableHandle):
+    """A ``PJRT_CopyToDeviceStream``; freed when it is dropped."""
+
+    def add_chunk(self, data):
+        cdef PJRT_CopyToDeviceStream_AddChunk_Args args
+        cdef PJRT_Chunk chunk
+        cdef HostMemory memory = HostMemory.of(data, False, "a chunk")
+        start(&args, PJRT_CopyToDeviceStream_AddChunk_Args_STRUCT_SIZE)
+        args.stream = <PJRT_CopyToDeviceStream *>self.use()
+        chunk.size = memory.view.len
+        chunk.data = malloc(chunk.size or 1)  # a copy, which the plugin frees when it has used it
+        chunk.deleter = _free_chunk
+        chunk.deleter_arg = NULL
+        if chunk.data == NULL:
+            raise MemoryError(f"no {chunk.size} bytes of memory for a chunk")
+        memcpy(chunk.data, memory.at(0, memory.view.len), chunk.size)
+        args.chunk = &chunk
+        self.call(SLOT_PJRT_CopyToDeviceStream_AddChunk, &args)
+        return lazy_future(self.scope, args.transfer_complete, None)
+
+
+cdef void _free_chunk(void *data, void *deleter_arg) noexcept nogil:
+    free(data)
+
+
+@documented
+class PluginCopyToDeviceStream(StreamCore, CopyToDeviceStream):
+    """A stream of chunks to a program of a plugin that receives from the host (``PJRT_CopyToDeviceStream``)."""
+
+    __slots__ = ()
+
+    total_bytes = Getter("PJRT_CopyToDeviceStream_TotalBytes")
+    granule_size = Getter("PJRT_CopyToDeviceStream_GranuleSize")
+    current_bytes = Getter("PJRT_CopyToDeviceStream_CurrentBytes")
 
 
 # The RawBuffer extension: the bytes behind a buffer.
