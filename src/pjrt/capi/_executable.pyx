@@ -388,7 +388,7 @@ cdef class Places:
 
 
 cdef class Expected:
-    """What a program takes and gives, as far as it is known; one object, so that threads see all of it or nothing."""
+    """The arguments and results of a program, as far as known: one object, so that threads see all or none."""
 
     cdef Py_ssize_t num_parameters  # -1 where it is not known
     cdef list parameters  # element type and shape of each, or None

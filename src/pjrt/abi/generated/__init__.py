@@ -1,3 +1,3 @@
-"""What follows from the headers, as files: made by ``tools``, and not edited."""
+"""Files that follow from the headers: made by ``tools/generate.py``, and not edited."""
 
 from __future__ import annotations
