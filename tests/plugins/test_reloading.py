@@ -15,7 +15,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tiny import build
 
 import pjrt
 from pjrt import plugins
@@ -297,11 +296,12 @@ def version(path: Path) -> str:
         return client.platform_version
 
 
-def test_a_library_that_was_replaced(library: Path, tiny_cache: Path) -> None:
+def test_a_library_that_was_replaced(library: Path) -> None:
     assert version(library) == "tiny 1.0"
     assert plugins.reload(library) == ()
-    newer = build.build_tiny(tiny_cache, ['-DTINY_PLATFORM_VERSION="tiny 2.0"'])
-    os.replace(shutil.copy(newer, library.with_suffix(".new")), library)
+    newer = shutil.copy(library, library.with_suffix(".new"))
+    newer.write_bytes(newer.read_bytes().replace(b"tiny 1.0\0", b"tiny 2.0\0"))
+    os.replace(newer, library)
     assert version(library) == "tiny 1.0", "nothing is taken in unasked"
     with pjrt.client(library) as client:
         kept = client.buffer_from_host(np.ones(2, np.float32))
