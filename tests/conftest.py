@@ -48,7 +48,8 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     return LoadFileScheduling(config, log) if config.getoption("dist") == "load" else None
 
 
-def pytest_collection_finish() -> None:
-    """Keep the collected tests out of the garbage collector, which many tests run to see what is left."""
+@pytest.fixture(scope="module", autouse=True)
+def garbage_of_one_file() -> None:
+    """Keep what was made before a file's tests out of the garbage collector: many run it to see what they leave."""
     gc.collect()
     gc.freeze()
