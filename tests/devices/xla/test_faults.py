@@ -336,6 +336,7 @@ PROBES: dict[str, Callable[[], tuple[Any, ...]]] = {
     "narrow division": lambda: (_computed("divide", "f4E2M1FN", np.array([1.0, -2.0]), np.zeros(2)),),
     "order of NaN": lambda: (_ordered("f8E4M3FNUZ", np.array([-128, 1], "i1"), np.array([1, -128], "i1")),),
     "narrow rounding": lambda: (_computed("round_nearest_even", "f8E3M4", np.array([1.5, -0.25])),),
+    "counting": lambda: (_computed("negate", "f32", np.array([0.0, -1.0, -2.0])),),
 }
 
 
