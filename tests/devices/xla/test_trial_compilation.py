@@ -303,6 +303,24 @@ def test_strings_that_xla_parses_and_that_nest_deeply_are_tried_first(text: str)
         client.compile(text, options)
 
 
+@pytest.mark.full
+@pytest.mark.parametrize("name", ["inlineable", r'"inl\69neable"'], ids=["plain", "escaped"])
+def test_calls_that_xla_is_told_not_to_inline_are_tried_first(client: pjrt.Client, name: str) -> None:
+    """Another part of XLA compiles such calls, and ends the process over empty arrays."""
+    types = "tensor<0xi32>, tensor<i32>"
+    attributes = f'{{mhlo.frontend_attributes = {{{name} = "false", "xla\\5Fcpu_small_call" = "true"}}}}'
+    text = f"""
+    func.func @main(%x: tensor<0xi32>, %y: tensor<i32>) -> ({types}) {{
+      %0:2 = call @f(%x, %y) {attributes} : ({types}) -> ({types})
+      return %0#0, %0#1 : {types} }}
+    func.func private @f(%x: tensor<0xi32>, %y: tensor<i32>) -> ({types}) {{
+      %c = stablehlo.constant dense<1> : tensor<i32>
+      %0 = stablehlo.clamp %y, %x, %c : (tensor<i32>, tensor<0xi32>, tensor<i32>) -> tensor<0xi32>
+      return %0, %c : {types} }}"""
+    with pytest.raises(pjrt.UnimplementedError, match="ends its process"):
+        client.compile(text)
+
+
 def test_strings_that_do_not_nest_are_ordinary(client: pjrt.Client, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(subprocess, "Popen", None)
     text = """module attributes {mhlo.frontend_attributes = {xla.sdy.meshes = "{mesh = #sdy.mesh<[\\22x\\22=2]>}"}} {

@@ -82,7 +82,7 @@ def compile_safely(runtime: Runtime, program: Program, options: CompileOptions |
         serialized = b""
         if min(options.partitioning.num_replicas, options.partitioning.num_partitions) > 1:
             _attempt_grid(program, options, num_devices)
-        elif not is_ordinary(outline) or _has_deep_string(module, program.code):
+        elif not is_ordinary(outline) or _has_word_for_xla(module, program.code):
             serialized = attempt(program, options, num_devices)
         # Custom calls may be to functions of this process.
         return outline, b"" if outline.custom_calls or options.partitioning.num_devices > 1 else serialized
@@ -151,18 +151,26 @@ def _is_ordinary_choice(name: str, element: ElementType, attributes: str) -> boo
 _WORD = re.compile("[A-Z]+")
 
 
-def _has_deep_string(module: Any, code: bytes) -> bool:
-    """Whether a string of a program nests deeply, and XLA may parse it: Shardy's attributes of older programs are MLIR.
+def _has_word_for_xla(module: Any, code: bytes) -> bool:
+    """Whether a program has a string for XLA itself that XLA may not survive.
+
+    It may parse those that nest deeply: Shardy's attributes of older programs are MLIR. And a call that it is told not
+    to inline is compiled by a part that knows not all operations.
 
     Args:
         module: the program.
-        code: its bytes. They show the name of such attributes, unless text spells it with escapes.
+        code: its bytes. They show the names of such attributes, unless text spells them with escapes.
     """
-    if b"xla.sdy" not in code and b"\\" not in code:
+    if b"xla.sdy" not in code and b"\\" not in code and not any(word.encode() in code for word in _WORDS_OF_CALLS):
         return False
     with module as mlir:
         text = mlir.operation.get_asm(large_elements_limit=16)
+    if any(word in text for word in _WORDS_OF_CALLS):
+        return True
     return any(_depth(string) > _DEEPEST_STRING for string in _STRING.findall(text))
+
+
+_WORDS_OF_CALLS = ("inlineable", "xla_cpu_")
 
 
 def _depth(text: str) -> int:
