@@ -24,9 +24,9 @@ _SUSPECT = {
     "convert": "F4|F6|F8E8M0",
     "add": "PRED|[SU]4$",
     "clamp": "PRED",
-    **dict.fromkeys(
-        ("abs", "dot", "dot_general", "multiply", "negate", "not", "power", "shift_left", "subtract"), "[SU]4$"
-    ),
+    "abs": "C|[SU]4$",
+    "atan2": "F32|F64",
+    **dict.fromkeys(("dot", "dot_general", "multiply", "negate", "not", "power", "shift_left", "subtract"), "[SU]4$"),
     "compare": "F6|F8.*FNUZ",
     "top_k": "F6",
     **dict.fromkeys(("mulhi", "popcnt"), "[SU][24]$"),
@@ -83,6 +83,11 @@ FAULTS = {
     ),
     "complex bitcast": Fault(
         "`bitcast_convert` between complex types of different widths", "an end of the process", "refuses it"
+    ),
+    "bitcast of a bitcast": Fault(
+        "`bitcast_convert` to a type of another width, of the result of such an operation",
+        "an error",
+        "keeps XLA from joining them",
     ),
     "scatter": Fault(
         "`scatter` of several operands, two of which are the same value",
@@ -151,6 +156,16 @@ FAULTS = {
         "`compare` of constants of `f8` types without -0 by `TOTALORDER`",
         "false for NaN, also in sorts",
         "compares integers in the order of the floats",
+    ),
+    "complex abs": Fault(
+        "`abs` of a complex `iota`, and of complex constants that are [0, 1, 2, …]",
+        "an end of the process",
+        "hides the operand from XLA's simplifier",
+    ),
+    "zeros of atan2": Fault(
+        "`atan2` of two zeros in an `iota`, and in constants that are [0, 1, 2, …]",
+        "NaN",
+        "hides an operand from LLVM",
     ),
     "counting": Fault(
         "a constant of floats or complex numbers, or a value computed from constants, that is [-0, 1, 2, …]",
@@ -473,6 +488,18 @@ def _bitcast_convert(place: Place) -> None:
         place.replace(_apart(place, operand, have, want, result.type))
     elif have == 1:
         place.replace(_together(place, operand, want, result.type))
+    elif _changed_width(operand):
+        place.operation.operands[0] = place.add("optimization_barrier", [operand], operand.type)
+
+
+def _changed_width(value: Value) -> bool:
+    """Whether a value is another bitcast to a type of another width: XLA would join both to one of a wrong shape."""
+    while hasattr(value.owner, "operation") and value.owner.operation.name.endswith(".bitcast_convert"):
+        (operand,) = value.owner.operation.operands
+        if _width(operand.type.element_type) != _width(value.type.element_type):
+            return True
+        value = operand
+    return False
 
 
 def _apart(place: Place, operand: Value, have: int, want: int, type_: Any) -> Value:
@@ -743,6 +770,50 @@ def _in_f32(place: Place) -> None:
     place.retype(operation.results[0], wide, narrow)
 
 
+# Counting numbers: XLA makes an iota of constants that count from zero, too.
+
+
+def _abs(place: Place) -> None:
+    """Hide numbers that may be complex and count: XLA knows that they are not negative, and leaves out the ``abs``."""
+    if isinstance(place.operation.operands[0].type.element_type, place.ir.ComplexType):
+        _hide(place)
+    _wrap(place)
+
+
+def _hide(place: Place) -> None:
+    """Put a barrier before the first operand if XLA may find out what numbers all operands are."""
+    operation = place.operation
+    if not any(map(_varies, operation.operands)):
+        operand = operation.operands[0]
+        operation.operands[0] = place.add("optimization_barrier", [operand], operand.type)
+
+
+def _varies(value: Value) -> bool:
+    """Whether a value is known to be computed from an argument of the program, which no simplification changes."""
+    pending, seen = [value], {value}
+    while pending:
+        owner = pending.pop().owner
+        if hasattr(owner, "operation"):
+            if owner.operation.name.partition(".")[2] in _COMPUTING:
+                more = set(owner.operation.operands) - seen
+                pending += more
+                seen |= more
+            continue
+        outer = owner.owner.operation  # of the block whose argument it is
+        if outer.name == "func.func" and outer.attributes["sym_name"].value == "main":
+            return True
+    return False
+
+
+_COMPUTING = frozenset(
+    (
+        *("abs", "add", "broadcast_in_dim", "complex", "convert", "convolution", "cosine", "divide", "dot_general"),
+        *("exponential", "fft", "log", "multiply", "negate", "power", "reshape", "reverse", "sine", "slice", "sqrt"),
+        *("subtract", "tanh", "transpose"),
+    )
+)
+
+
 # Random bits.
 
 
@@ -759,9 +830,10 @@ def _rng_bit_generator(place: Place) -> None:
 
 
 _MENDERS: dict[str, Callable[[Place], None]] = {
-    "abs": _wrap,
+    "abs": _abs,
     "add": _add,
     "all_reduce": _reduction,
+    "atan2": _hide,
     "bitcast_convert": _bitcast_convert,
     "clamp": _clamp,
     "compare": _compare,
