@@ -356,6 +356,7 @@ PROBES: dict[str, Callable[[], tuple[Any, ...]]] = {
             "%r = stablehlo.bitcast_convert %y : (tensor<3x2xi32>) -> tensor<3x2x2xi16>",
         ),
     ),
+    "sign of zero": lambda: (_computed("sign", "f32", np.array([-0.0, 2.0])),),
     "complex abs": lambda: (_of_counting("abs", "complex<f32>", "f32"),),
     "zeros of atan2": lambda: (_of_counting("atan2", "f32", "f32"),),
     "counting": lambda: (_computed("negate", "f32", np.array([0.0, -1.0, -2.0])),),
@@ -554,6 +555,11 @@ def test_arithmetic_of_constant_narrow_floats(kind: str, operation: str, agree: 
     pairs = [pair for pair in itertools.product(numbers, repeat=2) if any(pair)]  # not each type has NaN for 0 / 0
     arrays = [numbers] if operation != "divide" else list(np.array(pairs).T)
     agree(_computed(operation, kind, *arrays))
+
+
+@pytest.mark.parametrize("kind", [kind for kind in FLOATS if kind != "f8E8M0FNU"])
+def test_signs_of_constant_zeros(kind: str, agree: Callable[..., None]) -> None:
+    agree(_computed("sign", kind, np.array([0.0, -0.0, 1.0, -3.0])))
 
 
 @pytest.mark.parametrize("kind", ["f8E4M3FNUZ", "f8E5M2FNUZ", "f8E4M3B11FNUZ"])

@@ -32,7 +32,7 @@ _SUSPECT = {
     **dict.fromkeys(("mulhi", "popcnt"), "[SU][24]$"),
     "convolution": "[SU][0-9]",
     **dict.fromkeys(("dynamic_slice", "dynamic_update_slice", "gather", "dynamic_gather"), "U[0-9]"),
-    **dict.fromkeys(("divide", "round_nearest_afz", "round_nearest_even", "sign"), "F4|F8E3M4"),
+    **dict.fromkeys(("divide", "round_nearest_afz", "round_nearest_even"), "F4|F8E3M4"),
 }
 """The element types of programs in which operations are suspect that otherwise are not."""
 
@@ -152,6 +152,7 @@ FAULTS = {
         "NaN, and 0 for -0",
         "computes with `f32`",
     ),
+    "sign of zero": Fault("`sign` of constants that are -0", "0", "leaves it to the processor"),
     "order of NaN": Fault(
         "`compare` of constants of `f8` types without -0 by `TOTALORDER`",
         "false for NaN, also in sorts",
@@ -788,6 +789,11 @@ def _hide(place: Place) -> None:
         operation.operands[0] = place.add("optimization_barrier", [operand], operand.type)
 
 
+def _sign(place: Place) -> None:
+    _hide(place)
+    _in_f32(place)
+
+
 def _varies(value: Value) -> bool:
     """Whether a value is known to be computed from an argument of the program, which no simplification changes."""
     pending, seen = [value], {value}
@@ -860,7 +866,7 @@ _MENDERS: dict[str, Callable[[Place], None]] = {
     "round_nearest_even": _in_f32,
     "scatter": _scatter,
     "shift_left": _wrap,
-    "sign": _in_f32,
+    "sign": _sign,
     "sort": _sort,
     "subtract": _wrap,
     "top_k": _six_bits,
