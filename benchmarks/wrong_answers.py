@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 
 import pjrt
+from benchmarks.fuzz.worker import check_nothing_elsewhere
 from pjrt.api.element_type import ElementType
 from pjrt.conformance import OperationCase, cases_of, operations
 from pjrt.conformance.device.checks import run_on, shown_inputs
@@ -169,6 +170,7 @@ class Supervisor:
 
 def work(device: str, options: dict[str, Any], table: Table) -> int:
     """Answer for the units that the standard input names, a line for each."""
+    check_nothing_elsewhere()
     client = pjrt.client(device, **options)
     for request in sys.stdin:
         _, mode, _, *numbers = request.split()

@@ -54,7 +54,7 @@ def main() -> None:
     arguments = parser.parse_args()
     makers = {REMOTE: _rounds, COMPARE: _comparisons}
     if arguments.target in TARGETS and not arguments.untrusted:
-        _check_nothing_elsewhere()
+        check_nothing_elsewhere()
     attempt = makers.get(arguments.target, _programs)(arguments)
     out = os.dup(1)
     os.dup2(2, 1)  # the output of native code must not be read as letters
@@ -66,7 +66,7 @@ def main() -> None:
             gc.collect()
 
 
-def _check_nothing_elsewhere() -> None:
+def check_nothing_elsewhere() -> None:
     """Let this process try what the package tries in another one first, which takes longer than all else.
 
     This process may die: then the job tries the program again, as the package does.

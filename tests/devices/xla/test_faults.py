@@ -268,6 +268,26 @@ def _computed(operation: str, kind: str, *arrays: np.ndarray, dialect: str = "st
     return _of(type_, *lines, f'%r = "{dialect}.{operation}"({names}) : ({types}) -> {type_}')
 
 
+def _judged(operation: str, kind: str, array: np.ndarray) -> str:  # type: ignore[type-arg]
+    """Return a program that asks something of each element of a constant."""
+    type_, outer = f"tensor<{array.size}x{kind}>", f"tensor<{array.size}xi1>"
+    line = f"%r = chlo.{operation} %x : {type_} -> {outer}"
+    return _of(outer, _constant("x", array.astype(_dtype(kind)), kind), line)
+
+
+def _largest(kind: str, array: np.ndarray) -> str:  # type: ignore[type-arg]
+    """Return a program that gives the two largest elements of a constant, and where they are, in one array."""
+    type_, outer = f"tensor<{array.size}x{kind}>", "tensor<4xf32>"
+    return _of(
+        outer,
+        _constant("x", array.astype(_dtype(kind)), kind),
+        f"%v, %i = chlo.top_k(%x, k = 2) : {type_} -> (tensor<2x{kind}>, tensor<2xi32>)",
+        f"%a = stablehlo.convert %v : (tensor<2x{kind}>) -> tensor<2xf32>",
+        "%b = stablehlo.convert %i : (tensor<2xi32>) -> tensor<2xf32>",
+        f"%r = stablehlo.concatenate %a, %b, dim = 0 : (tensor<2xf32>, tensor<2xf32>) -> {outer}",
+    )
+
+
 def _of_counting(operation: str, kind: str, result: str, line: str = "") -> str:
     """Return a program of an operation of the numbers 0, 1, 2, 3, by default of an iota."""
     type_, outer = f"tensor<4x{kind}>", f"tensor<4x{result}>"
@@ -356,6 +376,9 @@ PROBES: dict[str, Callable[[], tuple[Any, ...]]] = {
             "%r = stablehlo.bitcast_convert %y : (tensor<3x2xi32>) -> tensor<3x2x2xi16>",
         ),
     ),
+    "f4 infinity": lambda: (_judged("is_inf", "f4E2M1FN", np.array([0.0, 6.0])),),
+    "narrow top_k": lambda: (_largest("i4", np.array([3, -8, 7, 1])),),
+    "narrow erfc": lambda: (_computed("erfc", "f8E5M2", np.array([0.5, 1.0]), dialect="chlo"),),
     "sign of zero": lambda: (_computed("sign", "f32", np.array([-0.0, 2.0])),),
     "complex abs": lambda: (_of_counting("abs", "complex<f32>", "f32"),),
     "zeros of atan2": lambda: (_of_counting("atan2", "f32", "f32"),),
@@ -555,6 +578,31 @@ def test_arithmetic_of_constant_narrow_floats(kind: str, operation: str, agree: 
     pairs = [pair for pair in itertools.product(numbers, repeat=2) if any(pair)]  # not each type has NaN for 0 / 0
     arrays = [numbers] if operation != "divide" else list(np.array(pairs).T)
     agree(_computed(operation, kind, *arrays))
+
+
+@pytest.mark.parametrize("kind", ["i2", "ui2", "i4", "ui4", "f4E2M1FN"])
+def test_the_largest_of_narrow_types(kind: str, agree: Callable[..., None]) -> None:
+    agree(_largest(kind, np.array([0, 1, 0, 1, 1]) if kind.startswith("ui") else np.array([1, -1, 0, 1, -2])))
+
+
+@pytest.mark.parametrize("operation", ["is_inf", "is_pos_inf", "is_neg_inf"])
+def test_f4_has_no_infinity(operation: str, agree: Callable[..., None]) -> None:
+    agree(_judged(operation, "f4E2M1FN", np.array([0.0, -0.0, 6.0, -6.0])))
+
+
+@pytest.mark.parametrize("kind", [kind for kind in FLOATS if kind.startswith(("f4", "f8")) and kind != "f8E8M0FNU"])
+def test_erfc_of_narrow_floats(kind: str, agree: Callable[..., None]) -> None:
+    agree(_computed("erfc", kind, np.array([0.0, -0.5, 1.0, 2.0]), dialect="chlo"))
+
+
+@pytest.mark.parametrize("is_constant", [True, False])
+def test_conversions_to_the_same_type(is_constant: bool, agree: Callable[..., None]) -> None:
+    numbers, type_ = np.arange(256, dtype=np.uint8).view(_dtype("f8E8M0FNU")), "tensor<256xf8E8M0FNU>"
+    line = f"%r = stablehlo.convert %x : ({type_}) -> {type_}"
+    if is_constant:
+        agree(_of(type_, _constant("x", numbers, "f8E8M0FNU"), line))
+    else:
+        agree(_of(type_, line, arguments=f"%x: {type_}"), [numbers])
 
 
 @pytest.mark.parametrize("kind", [kind for kind in FLOATS if kind != "f8E8M0FNU"])

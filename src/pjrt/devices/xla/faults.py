@@ -28,7 +28,9 @@ _SUSPECT = {
     "atan2": "F32|F64",
     **dict.fromkeys(("dot", "dot_general", "multiply", "negate", "not", "power", "shift_left", "subtract"), "[SU]4$"),
     "compare": "F6|F8.*FNUZ",
-    "top_k": "F6",
+    "top_k": "F6|F4|[SU][24]$",
+    "erfc": "F4|F8",
+    **dict.fromkeys(("is_inf", "is_neg_inf", "is_pos_inf"), "F4"),
     **dict.fromkeys(("mulhi", "popcnt"), "[SU][24]$"),
     "convolution": "[SU][0-9]",
     **dict.fromkeys(("dynamic_slice", "dynamic_update_slice", "gather", "dynamic_gather"), "U[0-9]"),
@@ -130,6 +132,13 @@ FAULTS = {
         "the elements at negative indices",
         "converts indices to signed ones",
     ),
+    "f4 infinity": Fault(
+        "`chlo.is_inf`, `chlo.is_pos_inf` and `chlo.is_neg_inf` of `f4E2M1FN`", "true for 0", "gives false"
+    ),
+    "narrow top_k": Fault(
+        "`chlo.top_k` of integers of four bits and fewer, and of `f4E2M1FN`", "an error", "takes bytes, or `f32`"
+    ),
+    "narrow erfc": Fault("`chlo.erfc` of floats of eight bits and fewer", "an error", "computes with `f32`"),
     "four bits": Fault(
         "arithmetic of `i4` and `ui4`, for a later operation of the program",
         "numbers beyond the range",
@@ -468,6 +477,20 @@ def _six_bits(place: Place) -> None:
         raise place.refused(f"for the order of {element}")
 
 
+def _top_k(place: Place) -> None:
+    """Take the largest of bytes, or of f32: XLA has no indices beside elements of fewer bits."""
+    _six_bits(place)
+    operation = place.operation
+    (operand,), wide = operation.operands, _WHOLE.get(str(operation.operands[0].type.element_type))
+    if wide is not None:
+        element = place.element(wide)
+        operation.operands[0] = place.cast(operand, element, "convert")
+        place.retype(operation.results[0], element, lambda value, own: place.cast(value, own, "convert", place.after))
+
+
+_WHOLE = {"i2": "i8", "i4": "i8", "ui2": "ui8", "ui4": "ui8", "f4E2M1FN": "f32"}
+
+
 # Bits.
 
 
@@ -607,6 +630,8 @@ def _convert(place: Place) -> None:
     (operand,), (result,) = place.operation.operands, place.operation.results
     element = operand.type.element_type
     source, target = str(element), str(result.type.element_type)
+    if source == target:
+        return
     if target.startswith("f6E") or (source.startswith("f6E") and target == "f8E8M0FNU"):
         raise place.refused(f"from {source} to {target}")
     if source == "f4E2M1FN" and isinstance(result.type.element_type, place.ir.IntegerType):
@@ -748,10 +773,14 @@ def _convolution(place: Place) -> None:
 
 
 def _in_f32(place: Place) -> None:
-    """Compute with f32 in the place of the narrowest floats: of constants, XLA does so in a type that lacks numbers."""
+    """Compute with f32 in the place of the narrowest floats: of constants, XLA does so in a type that lacks numbers.
+
+    It has no ``erfc`` of eight bits and fewer at all.
+    """
     operation = place.operation
     given = operation.operands[0]
-    if str(given.type.element_type) not in ("f8E3M4", "f4E2M1FN"):
+    own, is_erfc = str(given.type.element_type), operation.name.endswith("erfc")
+    if own not in ("f8E3M4", "f4E2M1FN") and not (is_erfc and own.startswith(("f4", "f8"))):
         return
     wide = place.element("f32")
     for number, operand in enumerate(operation.operands):
@@ -820,6 +849,13 @@ _COMPUTING = frozenset(
 )
 
 
+def _no_infinity(place: Place) -> None:
+    """Say that f4E2M1FN has no infinity: XLA converts infinity to it, which gives 0, and compares."""
+    (operand,), (result,) = place.operation.operands, place.operation.results
+    if str(operand.type.element_type) == "f4E2M1FN":
+        place.replace(place.add("compare", [operand, operand], result.type, **_compared("NE")))
+
+
 # Random bits.
 
 
@@ -851,7 +887,9 @@ _MENDERS: dict[str, Callable[[Place], None]] = {
     "dynamic_gather": _gather,
     "dynamic_slice": _slice,
     "dynamic_update_slice": _slice,
+    "erfc": _in_f32,
     "gather": _gather,
+    **dict.fromkeys(("is_inf", "is_neg_inf", "is_pos_inf"), _no_infinity),
     "mulhi": _mulhi,
     "multiply": _wrap,
     "negate": _wrap,
@@ -869,5 +907,5 @@ _MENDERS: dict[str, Callable[[Place], None]] = {
     "sign": _sign,
     "sort": _sort,
     "subtract": _wrap,
-    "top_k": _six_bits,
+    "top_k": _top_k,
 }
