@@ -219,6 +219,14 @@ def test_lu(run: Any, letter: str, dtype: Any) -> None:
     assert status.tolist() == [0, 0]
 
 
+@pytest.mark.parametrize("name", ["potrf", "getrf", "geqrf", "syevd", "gesdd", "geev", "trsm", "gehrd", "sytrd"])
+@pytest.mark.parametrize("kind", ["f8E5M2FNUZ", "f16", "i32"])
+def test_matrices_of_other_types_are_refused(run: Any, name: str, kind: str) -> None:
+    code = square("s", np.float32, name, ["m", "i"]).replace(f"x{NAMES[np.float32]}>", f"x{kind}>")
+    with pytest.raises(pjrt.InvalidArgumentError):
+        run(code, np.zeros((2, 4, 4), pjrt.ElementType.from_mlir(kind).dtype))
+
+
 def test_lu_of_a_singular_matrix(run: Any) -> None:
     found, _, status = run(square("s", np.float32, "getrf", ["m", "p", "i"]), np.zeros((2, 4, 4), np.float32))
     assert status.tolist() == [1, 1]

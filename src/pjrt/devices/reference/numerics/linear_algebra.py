@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from pjrt.api.element_type import ElementType
+from pjrt.api.errors import InvalidArgumentError
 from pjrt.devices.reference.numerics.element_types import BOOLEAN, INTEGER, compute_dtype, converter
 from pjrt.devices.reference.numerics.indexing import CHUNK, chunks
 
@@ -126,11 +127,21 @@ def lapack(name: str, dtype: Any) -> Callable[..., Any]:
     """
     from scipy.linalg import lapack  # takes a while to import
 
-    dtype = np.dtype(dtype)
-    name = COMPLEX_NAMES.get(name, name) if dtype.kind == "c" else name
-    letter = {"f": "s", "d": "d", "F": "c", "D": "z"}[dtype.char]
-    routine: Callable[..., Any] = getattr(lapack, letter + name)
+    letter = lapack_letter(dtype)
+    routine: Callable[..., Any] = getattr(lapack, letter + (COMPLEX_NAMES.get(name, name) if letter in "cz" else name))
     return routine
+
+
+def lapack_letter(dtype: Any) -> str:
+    """Return LAPACK's letter for a type.
+
+    Raises:
+        InvalidArgumentError: LAPACK has no such type.
+    """
+    letter = {"f": "s", "d": "d", "F": "c", "D": "z"}.get(np.dtype(dtype).char)
+    if letter is None:
+        raise InvalidArgumentError(f"expected a matrix of a type of LAPACK: f32, f64, c64 or c128; found {dtype}")
+    return letter
 
 
 def cholesky(matrices: Array) -> Array:

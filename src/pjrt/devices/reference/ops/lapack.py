@@ -20,6 +20,7 @@ from pjrt.devices.reference.numerics.linear_algebra import (
     COMPLEX_NAMES,
     adjoint,
     lapack,
+    lapack_letter,
     matmul_of,
     order_after,
     solve_triangular,
@@ -38,7 +39,17 @@ def routine(
     """Register the custom calls of LAPACK routines, named as for real matrices and without the letter of the type."""
     real = (f"lapack_{letter}{name}_ffi" for name in names for letter in "sd")
     complex_ = (f"lapack_{letter}{COMPLEX_NAMES.get(name, name)}_ffi" for name in names for letter in "cz")
-    return custom_call(*real, *complex_, takes=takes, gives=gives)
+    register = custom_call(*real, *complex_, takes=takes, gives=gives)
+
+    def add(compile_call: Callable[[OpView], Kernel]) -> Callable[[OpView], Kernel]:
+        def checked(view: OpView) -> Kernel:
+            lapack_letter(view.operand().dtype)
+            return compile_call(view)
+
+        register(checked)
+        return compile_call
+
+    return add
 
 
 def _letter(view: OpView, name: str, default: str) -> str:
