@@ -7,13 +7,14 @@ computed different results.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import gc
 import math
 import os
 import resource
 import sys
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -53,29 +54,37 @@ def main() -> None:
     parser.add_argument("end", type=int)
     arguments = parser.parse_args()
     makers = {REMOTE: _rounds, COMPARE: _comparisons}
-    if arguments.target in TARGETS and not arguments.untrusted:
-        check_nothing_elsewhere()
     attempt = makers.get(arguments.target, _programs)(arguments)
     out = os.dup(1)
     os.dup2(2, 1)  # the output of native code must not be read as letters
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     resource.setrlimit(resource.RLIMIT_DATA, (arguments.memory << 30, arguments.memory << 30))
-    for number in range(arguments.begin, arguments.end):
-        os.write(out, attempt(number))
-        if number % 500 == 0:
-            gc.collect()
+    is_here = arguments.target in TARGETS and not arguments.untrusted
+    with everything_here() if is_here else contextlib.nullcontext():
+        for number in range(arguments.begin, arguments.end):
+            os.write(out, attempt(number))
+            if number % 500 == 0:
+                gc.collect()
 
 
-def check_nothing_elsewhere() -> None:
+@contextlib.contextmanager
+def everything_here() -> Iterator[None]:
     """Let this process try what the package tries in another one first, which takes longer than all else.
 
-    This process may die: then the job tries the program again, as the package does.
+    This process may die: then the program is tried again, as the package does it.
     """
     from pjrt.devices.xla import trial_compilation
     from pjrt.stablehlo import safe_parse
 
-    for module in (safe_parse, trial_compilation):
+    modules = (safe_parse, trial_compilation)
+    check_once = safe_parse.check_once
+    for module in modules:
         module.check_once = lambda *_: None  # type: ignore[attr-defined]
+    try:
+        yield
+    finally:
+        for module in modules:
+            module.check_once = check_once  # type: ignore[attr-defined]
 
 
 def _programs(arguments: argparse.Namespace) -> Callable[[int], bytes]:
