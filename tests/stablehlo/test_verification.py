@@ -35,6 +35,13 @@ def gather(widths: str, result: str, indices: str = "2x1") -> str:
   return %r : tensor<{result}xf32> }}"""
 
 
+def random_bits(algorithm: str, size: int) -> str:
+    return f"""func.func @main(%x: tensor<{size}xui64>) -> (tensor<{size}xui64>, tensor<2xf32>) {{
+  %r, %b = stablehlo.rng_bit_generator %x, algorithm = {algorithm}
+    : (tensor<{size}xui64>) -> (tensor<{size}xui64>, tensor<2xf32>)
+  return %r, %b : tensor<{size}xui64>, tensor<2xf32> }}"""
+
+
 def window(operation: str, sizes: str) -> str:
     types = ", ".join(f"tensor<{shape}f32>" for shape in ("4x6x", "2x3x", "")[:: 1 if "scatter" in operation else 2])
     result = "4x6" if "scatter" in operation else "2x3"
@@ -71,6 +78,8 @@ def window(operation: str, sizes: str) -> str:
         (index_select(1, 1, "3"), "expects operands of equal sizes in batch_dims, found [3, 4] and [2]"),
         (index_select(1, 0, "2x4"), "expects a result of shape [3, 2], found [2, 4]"),
         (gather("0, 4", "2x4"), "expects slice sizes of 1 in dimensions that the result drops, found [0, 4]"),
+        (random_bits("THREE_FRY", 3), "expects a state of 2 ui64 for THREE_FRY, found tensor<3xui64>"),
+        (random_bits("PHILOX", 4), "expects a state of 2 or 3 ui64 for PHILOX, found tensor<4xui64>"),
         *(
             (window(operation, f"{-(2**63)}, 2"), f"expects window_dimensions above 0, found [{-(2**63)}, 2]")
             for operation in ("reduce_window", "select_and_scatter")
@@ -78,7 +87,9 @@ def window(operation: str, sizes: str) -> str:
     ],
 )
 def test_a_broken_rule(text: str, message: str) -> None:
-    with pytest.raises(InvalidArgumentError, match=rf"^INVALID_ARGUMENT: 2:8: '.*{re.escape(message)}"):
+    with pytest.raises(
+        InvalidArgumentError, match=rf"^INVALID_ARGUMENT: line 2, column (8|12): '.*{re.escape(message)}"
+    ):
         inspect(read(text))
 
 
@@ -94,6 +105,8 @@ def test_a_broken_rule(text: str, message: str) -> None:
         index_select(0, 0, "2x4"),
         index_select(1, 1, "3x2", indices="3x2"),
         index_select(1, 0, "?x2", values="?x4"),
+        random_bits("PHILOX", 3),
+        random_bits("DEFAULT", 4),
         gather("1, 4", "2x4"),
         gather("1, 0", "2x0"),
         gather("0, 4", "0x4", indices="0x1"),
@@ -101,3 +114,70 @@ def test_a_broken_rule(text: str, message: str) -> None:
 )
 def test_what_keeps_the_rules(text: str) -> None:
     assert inspect(read(text)).num_operations == 1
+
+
+@pytest.mark.parametrize(
+    ("operation", "message"),
+    [
+        ('"foo.bar"(%x) : (tensor<4xf32>) -> tensor<4xf32>', "there is no such operation; programs have operations of"),
+        ("foo.bar %x", "there is no operation 'foo.bar'; programs have operations of func, stablehlo, chlo, sdy and"),
+        ("stablehlo.xabs %x", "there is no operation 'stablehlo.xabs'; perhaps 'stablehlo.abs' is meant"),
+        (
+            '"chlo.errf"(%x) : (tensor<4xf32>) -> tensor<4xf32>',
+            "there is no operation 'chlo.errf'; perhaps 'chlo.erf' is meant",
+        ),
+        ("stablehlo.abs %y : tensor<4xf32>", "use of a value that is not defined"),
+        ("stablehlo.abs %x : tensor<4xf33>", "expected a type such as tensor<4xf32>"),
+        (
+            "stablehlo.reshape %x : (tensor<4xf32>) -> tensor<5xf32>",
+            "number of output elements (5) doesn't match expected number of elements (4)",
+        ),
+        (
+            "stablehlo.broadcast %x, sizes = [2] : (tensor<4xf32>) -> tensor<4xf32>",
+            "'stablehlo.broadcast' op expects 'tensor<2x4xf32>', found 'tensor<4xf32>'",
+        ),
+        (
+            "stablehlo.compare NN, %x, %x : (tensor<4xf32>, tensor<4xf32>) -> tensor<4xi1>",
+            "'stablehlo.compare' op expected ComparisonDirection to be one of: EQ, NE, GE, GT, LE, LT",
+        ),
+        (
+            '"chlo.broadcast_compare"(%x, %x) {comparison_direction = "LT"} : '
+            "(tensor<4xf32>, tensor<4xf32>) -> tensor<4xi1>",
+            "attribute 'comparison_direction' must be a comparison_direction, such as EQ",
+        ),
+        (
+            '"stablehlo.reverse"(%x) <{dimensions = "0"}> : (tensor<4xf32>) -> tensor<4xf32>',
+            "'stablehlo.reverse' op expects as attribute 'dimensions' a list such as array<i64: 1, 2>, found \"0\"",
+        ),
+        (
+            '"stablehlo.get_dimension_size"(%x) <{dimension = true}> : (tensor<4xf32>) -> tensor<i32>',
+            "op attribute 'dimension' must be: a 64-bit integer whose value is non-negative",
+        ),
+        (
+            '"stablehlo.fft"(%x) <{fft_type = 1 : i64, fft_length = array<i64: 4>}> : (tensor<4xf32>) -> tensor<4xf32>',
+            "'stablehlo.fft' op expects as attribute 'fft_type' a value of another kind, found 1 : i64",
+        ),
+    ],
+)
+def test_a_wrong_attribute_in_plain_words(operation: str, message: str) -> None:
+    """The line of the program is behind the message, and no C++ name or word of MLIR's own developers is in it."""
+    program = (
+        f"func.func @main(%x: tensor<4xf32>) -> tensor<4xf32> {{\n  %r = {operation}\n  return %x : tensor<4xf32> }}"
+    )
+    with pytest.raises(InvalidArgumentError) as caught:
+        inspect(read(program))
+    told, _, line = str(caught.value).partition("; in: ")
+    assert re.match("INVALID_ARGUMENT: cannot read the MLIR text: line [23], column ", told)
+    assert message in told
+    assert not re.search("::|custom op|constraint|inferred|SSA|propert", told)
+    assert line.startswith("%r = " + operation[:90])
+
+
+def test_the_part_of_a_long_line_that_is_wrong() -> None:
+    operations = " ".join(f"%{number} = stablehlo.abs %x : tensor<4xf32>" for number in range(20))
+    program = (
+        f"func.func @main(%x: tensor<4xf32>) -> tensor<4xf32> {{ {operations} {operations} return %x : tensor<4xf32> }}"
+    )
+    with pytest.raises(InvalidArgumentError, match=r"redefinition of .*; in: … .{100,120} …$") as caught:
+        inspect(read(program))
+    assert "%0 = stablehlo.abs" in str(caught.value).partition("; in: ")[2]

@@ -362,7 +362,8 @@ def parse_here(program: Program, *, legalized: bool = True) -> MlirModule:
             to_shardy(module)
     except InvalidArgumentError as error:
         raise InvalidArgumentError(
-            f"cannot read the {encoding}: {error.message}{_reason(program, error.message)}"
+            f"cannot read the {encoding}: {error.message.removesuffix('.')}{_reason(program, error.message)}"
+            f"{_line(program, error.message)}"
         ) from error
     mlir_module.check(module)
     return module
@@ -480,6 +481,23 @@ def needed_version(program: AnyProgram, *, trusted: bool = False) -> Version:
     """
 
     return oldest_version(to_module(program, trusted=trusted))
+
+
+_LONGEST_LINE = 120
+
+
+def _line(program: Program, message: str) -> str:
+    """Return the line of the text that a message names, to be read behind it."""
+    place = re.match(r"line (\d+), column (\d+): ", message)
+    if place is None:
+        return ""
+    lines = program.code.split(b"\n", int(place[1]))
+    if len(lines) < int(place[1]):  # the end of the text
+        return ""
+    line, column = lines[int(place[1]) - 1].decode(errors="replace"), int(place[2])
+    begin = max(0, column - _LONGEST_LINE // 2) if len(line) > _LONGEST_LINE else 0
+    shown = line[begin : begin + _LONGEST_LINE].strip()
+    return f"; in: {'… ' if begin else ''}{shown}{' …' if begin + _LONGEST_LINE < len(line) else ''}" if shown else ""
 
 
 def _reason(program: Program, message: str) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import re
 from types import ModuleType
 from typing import Any
 
@@ -81,6 +82,11 @@ def version() -> tuple[int, ...]:
     """
     version_info: tuple[int, ...] = load("version", "read its version").__version_info__
     return version_info
+
+
+def without_stages(message: str) -> str:
+    """Return a message of XLA's compiler without the names of its passes, which say nothing to users."""
+    return re.sub(r"during context \[[^\]]*\]: |\s*Failed after [\w-]+\s*$", "", message).strip()
 
 
 @functools.cache

@@ -6,6 +6,7 @@ context of its own, without worker threads. The user of an ``MlirModule`` enters
 
 from __future__ import annotations
 
+import difflib
 import functools
 import io
 import re
@@ -54,7 +55,7 @@ def senseless_refused() -> Iterator[None]:
 
 
 def place_of(location: str) -> str:
-    """Return a diagnostic's location as a prefix; positions in text without a name are ``line:column``.
+    """Return a diagnostic's location as a prefix; positions in text without a name are its line and column.
 
     Of a chain of calls, which may fill the whole message, the innermost is left.
     """
@@ -64,12 +65,12 @@ def place_of(location: str) -> str:
         inside += ")" * (inside.count("(") - inside.count(")"))
     if inside == "unknown" or inside.endswith(":0:0"):
         return ""
-    return inside.removeprefix('"-":') + ": "
+    return re.sub(r'^"-":(\d+):(\d+)$', r"line \1, column \2", inside) + ": "
 
 
 def first_of(messages: list[str], error: Exception) -> str:
     """Return the first of the collected messages; the first diagnostic in an exception's text if there are none."""
-    return shortened(messages[0]) if messages else first_in(error)
+    return shortened(in_plain_words(messages[0])) if messages else first_in(error)
 
 
 _DIAGNOSTIC = r'error: (?:"-":(\d+:\d+)|[^\n]*?): (.*)'
@@ -80,9 +81,93 @@ def first_in(error: Exception) -> str:
     text = str(error)
     match = re.search(_DIAGNOSTIC, text, re.DOTALL)
     if match is None:
-        return shortened(text)
+        return shortened(in_plain_words(text))
     place = "" if match[1] in (None, "0:0") else f"line {match[1].replace(':', ', column ')}: "
-    return shortened(place + re.split(r"\n\s*(?:note|error): ", match[2])[0])
+    return shortened(place + in_plain_words(re.split(_NEXT, match[2])[0]))
+
+
+def first_printed(text: str) -> str:
+    """Return the first of the diagnostics in a text that MLIR printed, without its notes."""
+    match = re.match(r"(?:-:(\d+):(\d+)|([^\n]*?)): error: (.*)", text, re.DOTALL)
+    if match is None:
+        return shortened(in_plain_words(text))
+    place = f"line {match[1]}, column {match[2]}" if match[1] else match[3]
+    return shortened(f"{place}: {in_plain_words(re.split(_NEXT, match[4])[0])}")
+
+
+_NEXT = r"\n\s*(?:[^\n]*: )?(?:note|error): "
+"""The beginning of the diagnostic after the first."""
+
+
+def in_plain_words(message: str) -> str:
+    """Return a message of MLIR without C++'s names and the words of MLIR's own developers."""
+    for pattern, words in _PLAIN:
+        message = re.sub(pattern, words, message, flags=re.DOTALL)
+    return message
+
+
+_DIALECTS = "programs have operations of func, stablehlo, chlo, sdy and mhlo"
+
+
+def _unknown_operation(match: re.Match[str]) -> str:
+    name = match["name"]
+    dialect, _, _ = name.partition(".")
+    if dialect == "vhlo":  # it is known by this message that a program is of a newer StableHLO
+        return match[0]
+    if dialect not in ("chlo", "sdy", "stablehlo"):
+        return f"there is no operation '{name}'; {_DIALECTS}"
+    known = [getattr(each, "OPERATION_NAME", "") for each in vars(jaxlib.dialect(dialect)).values()]
+    similar = difflib.get_close_matches(name, filter(None, known), n=1, cutoff=0.8)
+    return f"there is no operation '{name}'" + (f"; perhaps '{similar[0]}' is meant" if similar else "")
+
+
+def _wrong_kind(match: re.Match[str]) -> str:
+    classes = vars(jaxlib.dialect(match["operation"].partition(".")[0])).values()
+    operation = next((each for each in classes if getattr(each, "OPERATION_NAME", "") == match["operation"]), None)
+    stated = getattr(getattr(operation, match["attribute"], None), "fget", None)
+    kind = getattr(stated, "__annotations__", {}).get("return")
+    expected = _KINDS.get(getattr(kind, "__name__", ""), "a value of another kind")
+    return f"'{match['operation']}' op expects as attribute '{match['attribute']}' {expected}, found {match['found']}"
+
+
+_KINDS = {
+    "BoolAttr": "true or false",
+    "DenseBoolArrayAttr": "a list such as array<i1: true, false>",
+    "DenseI64ArrayAttr": "a list such as array<i64: 1, 2>",
+    "DenseIntElementsAttr": "integers such as dense<1> : tensor<2xi64>",
+    "FloatAttr": "a number such as 1.0e-3 : f32",
+    "IntegerAttr": "an integer such as 1 : i64",
+    "StringAttr": 'a text such as "text"',
+}
+"""How to write an attribute, by the name of its class in MLIR's bindings."""
+
+_PLAIN: Sequence[tuple[str, str | Callable[[re.Match[str]], str]]] = (
+    (r"^custom op '(?P<name>[^']+)' is unknown.*", _unknown_operation),
+    (r"^unregistered operation '(?P<name>[^']+)' found in dialect .*", _unknown_operation),
+    (
+        r"^invalid properties .* for op (?P<operation>[\w.]+): "
+        r"Invalid attribute `(?P<attribute>\w+)` in property conversion: (?P<found>.*)",
+        _wrong_kind,
+    ),
+    (r"^Dialect `\w+' not found for custom op '(?P<name>[^']+)'.*", _unknown_operation),
+    (r"^operation being parsed with an unregistered dialect.*", f"there is no such operation; {_DIALECTS}"),
+    (r"^expected non-function type", "expected a type such as tensor<4xf32>"),
+    (r"^custom op ('[^']+') (?=\1)", ""),
+    (r"^custom op ('[^']+') ", r"\1 op "),
+    (r"::mlir::(?:\w+::)*", ""),
+    (r"failed to satisfy constraint: Which comparison operation .*", "must be a comparison_direction, such as EQ"),
+    (r"failed to satisfy constraint: Which comparison type .*", "must be a comparison_type, such as FLOAT"),
+    (r"failed to satisfy constraint: ", "must be: "),
+    (r"(\d+-bit) signless integer attribute", r"a \1 integer"),
+    (r"(\d+-bit) signless integer", r"\1 integer"),
+    (r"invalid kind of attribute specified", "expects a value of another kind here"),
+    (r"use of undeclared SSA value name", "use of a value that is not defined"),
+    (r"expected SSA operand", "expected a value such as %x"),
+    (r"inferred type\(s\) (.*) are incompatible with return type\(s\) of operation (.*)", r"expects \1, found \2"),
+    (r"inferred shape '(.*)' is incompatible with return type of operation (.*)", r"expects the shape \1, found \2"),
+    (r"SmallVector unable to grow.*\((\d+)\) is larger.*", r"a list in it would have \1 elements"),
+)
+"""Patterns of MLIR's messages, and what is said in their place."""
 
 
 def shortened(message: str) -> str:
@@ -169,6 +254,18 @@ def _window(operation: Any) -> str:
     return "" if all(size > 0 for size in sizes) else f"expects window_dimensions above 0, found {sizes}"
 
 
+def _rng_bit_generator(operation: Any) -> str:
+    """Refuse states that the algorithm does not have: XLA's compiler ends with an internal error."""
+    algorithm = re.sub(r".* |>$", "", str(operation.attributes["rng_algorithm"]))
+    words, state = _STATES.get(algorithm), operation.operands[0].type
+    if words is None or re.fullmatch(rf"tensor<[{words}?]xu?i64>", str(state)):
+        return ""
+    return f"expects a state of {' or '.join(words)} ui64 for {algorithm}, found {state}"
+
+
+_STATES = {"THREE_FRY": "2", "PHILOX": "23"}
+
+
 def _sizes(value: Any) -> Sizes:
     type_ = value.type
     return [None if type_.is_dynamic_dim(i) else type_.get_dim_size(i) for i in range(type_.rank)]
@@ -182,6 +279,7 @@ _RULES: Mapping[str, Callable[[Any], str]] = {
     "stablehlo.einsum": _einsum,
     "stablehlo.gather": _gather,
     "stablehlo.reduce_window": _window,
+    "stablehlo.rng_bit_generator": _rng_bit_generator,
     "stablehlo.select_and_scatter": _window,
     "stablehlo.torch_index_select": _torch_index_select,
     "stablehlo.unary_einsum": _einsum,
@@ -297,7 +395,7 @@ def parse(code: bytes) -> MlirModule:
         except bindings.ir.MLIRError as error:
             raise InvalidArgumentError(first_in(error)) from error
         except (MemoryError, RuntimeError, ValueError) as error:  # of the standard library of C++: senseless sizes
-            raise InvalidArgumentError(f"MLIR's parser gives up: {shortened(str(error))}") from error
+            raise InvalidArgumentError(f"MLIR's parser gives up: {shortened(in_plain_words(str(error)))}") from error
     return MlirModule(module, context)
 
 

@@ -47,11 +47,20 @@ def donations(attributes: Sequence[Mapping[str, Any]]) -> tuple[dict[int, int], 
     Returns:
         The result whose memory an argument becomes (``tf.aliasing_output``), by the argument's number; and the numbers
         of arguments whose memory any result may use (``jax.buffer_donor``).
+
+    Raises:
+        InvalidArgumentError: an attribute names no result.
     """
     aliases, donors = {}, []
     for number, stated in enumerate(attributes):
         if "tf.aliasing_output" in stated:
-            aliases[number] = int(stated["tf.aliasing_output"])
+            output = _index(stated["tf.aliasing_output"])
+            if output is None:
+                raise InvalidArgumentError(
+                    f"expected tf.aliasing_output of argument {number} to be the number of a result, "
+                    f"found {stated['tf.aliasing_output']!r}"
+                )
+            aliases[number] = output
         elif stated.get("jax.buffer_donor"):
             donors.append(number)
     return aliases, donors

@@ -79,6 +79,8 @@ def test_donation_by_the_program(client: Any) -> None:
     assert np.asarray(out).tolist() == [0.5] * 4
     assert x.is_deleted
     assert not y.is_deleted
+    with pytest.raises(pjrt.InvalidArgumentError, match=r"tf.aliasing_output of argument 0 .* found 'first'"):
+        client.compile(text.replace("0 : i32", '"first"'))
 
 
 def test_costs(client: Any) -> None:

@@ -314,3 +314,30 @@ def test_messages_of_xla_without_its_own_words(client: pjrt.Client) -> None:
       return %0 : tensor<?x9xui32> }"""
     with pytest.raises(pjrt.InvalidArgumentError, match="has a size that is not known, and XLA cannot find it out"):
         client.compile(cast)
+    layout = """func.func @main(%x: tensor<4x2xf32> {mhlo.layout_mode = "{0,0}"}) -> tensor<4x2xf32> {
+      return %x : tensor<4x2xf32> }"""
+    with pytest.raises(pjrt.InvalidArgumentError, match=r"^INVALID_ARGUMENT: layout minor_to_major .* f32\[4,2\]$"):
+        client.compile(layout)
+    arith = """func.func @main(%x: tensor<4xf32>) -> tensor<4xf32> {
+      %0 = arith.addf %x, %x : tensor<4xf32>
+      return %0 : tensor<4xf32> }"""
+    with pytest.raises(pjrt.InvalidArgumentError, match=r"line 2, column 12: 'arith.addf' op unsupported op [^\n]*$"):
+        client.compile(arith)
+
+
+@pytest.mark.parametrize("type_", ["memref<4xf32>", "tensor<*xf32>", "tensor<4xi7>"])
+def test_a_type_that_no_device_has_is_named(client: pjrt.Client, type_: str) -> None:
+    with pytest.raises(
+        pjrt.UnimplementedError, match="expected ranked tensors of StableHLO's element types"
+    ) as refused:
+        client.compile(f"func.func @main(%x: {type_}) -> {type_} {{ return %x : {type_} }}")
+    assert f"found {type_} (<program>:1:" in str(refused.value)
+
+
+@pytest.mark.parametrize("version", [1, 4])
+def test_a_custom_call_that_is_unknown_comes_with_advice(client: pjrt.Client, version: int) -> None:
+    with pytest.raises(pjrt.NotFoundError, match=r"nowhere .*: give the client a function for it with register_ffi_ha"):
+        client.compile(
+            "func.func @main(%x: tensor<4xf32>) -> tensor<4xf32> { %0 = stablehlo.custom_call @nowhere(%x) "
+            f"{{api_version = {version} : i32}} : (tensor<4xf32>) -> tensor<4xf32> return %0 : tensor<4xf32> }}"
+        )

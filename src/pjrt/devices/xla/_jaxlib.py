@@ -19,7 +19,7 @@ import numpy as np
 
 from pjrt.api.element_type import AnyDType
 from pjrt.api.errors import InternalError, PjrtError, StatusCode, UnimplementedError
-from pjrt.stablehlo.jaxlib import load, load_hlo, version
+from pjrt.stablehlo.jaxlib import load, load_hlo, version, without_stages
 
 # The cause of a failed collective. XLA's error has the address of a connection that broke. The job learns at about the
 # same time, and in another way, which process was lost; and a process that has failed its part of a program says so to
@@ -181,7 +181,7 @@ _NOWHERE = re.compile(r"\s*(?:Suspected )?Python Code Location:\s*(?:<no source 
 
 def status_of(error: BaseException) -> tuple[StatusCode | None, str]:
     """Return the status code in an exception's text, if there is one, and the message."""
-    text = _NOWHERE.sub("", str(error).partition(_TRACE)[0]).strip()
+    text = without_stages(_NOWHERE.sub("", str(error).partition(_TRACE)[0]))
     name, separator, message = text.partition(": ")
     if separator and name in StatusCode.__members__:
         return StatusCode[name], message.strip()

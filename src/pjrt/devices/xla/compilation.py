@@ -12,7 +12,14 @@ import numpy as np
 
 from pjrt.api.checks import expect, expect_bytes, expect_int
 from pjrt.api.compile_options import CompileOptions, DeviceAssignment, Partitioning
-from pjrt.api.errors import InvalidArgumentError, PermissionDeniedError, PjrtError, StatusCode, UnimplementedError
+from pjrt.api.errors import (
+    InvalidArgumentError,
+    NotFoundError,
+    PermissionDeniedError,
+    PjrtError,
+    StatusCode,
+    UnimplementedError,
+)
 from pjrt.api.program import Program, ProgramFormat, is_for_stranger
 from pjrt.api.shape_spec import TiledLayout
 from pjrt.devices.xla import _jaxlib, faults
@@ -24,6 +31,7 @@ from pjrt.stablehlo.conversion import with_fitting_partitioner
 from pjrt.stablehlo.hlo_parameters import HloCustomCall, custom_calls
 from pjrt.stablehlo.hlo_proto import with_debug_options
 from pjrt.stablehlo.jaxlib import load
+from pjrt.stablehlo.mlir_module import first_printed
 from pjrt.stablehlo.types import TupleType
 
 if TYPE_CHECKING:
@@ -406,8 +414,14 @@ def _explained(error: Exception) -> PjrtError:
             "find it out; state the size, or use the device 'reference'"
         )
     if code is StatusCode.UNKNOWN:
-        return InvalidArgumentError(f"the device 'cpu' does not compile this program: {message}")
+        return InvalidArgumentError(f"the device 'cpu' does not compile this program: {first_printed(message)}")
+    if code is StatusCode.NOT_FOUND and re.search(_NO_HANDLER, message):
+        return NotFoundError(f"{message}: give the client a function for it with register_ffi_handler")
     return converted(error)
+
+
+_NO_HANDLER = "No registered implementation for .*custom call|No FFI handler registered"
+"""What XLA says of a custom call that it does not know."""
 
 
 def _module(program: Program) -> Any:

@@ -50,7 +50,7 @@ from pjrt.stablehlo.reader import read
 from pjrt.stablehlo.shapes.argument_shapes import is_dynamic, spelled_shape, symbols_in_shape
 from pjrt.stablehlo.shardings.sharding_parser import StatedSharding
 from pjrt.stablehlo.signatures import ArgumentInfo, signature_of
-from pjrt.stablehlo.types import FutureType, OpaqueType, TensorType, TupleType, ValueType
+from pjrt.stablehlo.types import FutureType, OpaqueType, TensorType, TupleType, ValueType, decode_type
 
 STRUCTURE = frozenset({"func.return", "func.call", "stablehlo.return", "chlo.return", "mhlo.return", "sdy.return"})
 """Operations that hold a program together; no device declares them."""
@@ -462,24 +462,26 @@ def with_advice(error: PjrtError, program: Program, options: CompileOptions | No
         advice = _on_constants(module) or _on_shapes(arguments) or _on_shardings(arguments, parsed, count)
         if advice is not None:
             return InvalidArgumentError(f"{advice}: {shortened(error.message)}")
-        refused = _on_quantized_types(error, module)
+        refused = _on_types(error, module)
     except PjrtError:
         return error
     return error if refused is None else UnimplementedError(f"{refused}: {shortened(error.message)}")
 
 
-_WITHOUT_TYPE = ("primitive_type_invalid", "ends its process")
+_WITHOUT_TYPE = ("primitive_type_invalid", "ends its process", "Seen buffers")
 """The words of errors of XLA's compiler, and of the trial in another process, over a type that XLA does not have."""
 
 
-def _on_quantized_types(error: PjrtError, module: MlirModule) -> str | None:
+def _on_types(error: PjrtError, module: MlirModule) -> str | None:
     if not any(words in error.message for words in _WITHOUT_TYPE):
         return None
     with module as mlir:
         for operation in walk(mlir.operation):
             for value in (*operation.operands, *operation.results):
+                place = Location(str(operation.location))
+                if isinstance(decode_type(value.type), OpaqueType):
+                    return f"expected ranked tensors of StableHLO's element types, found {value.type} ({place})"
                 if "!quant." in str(value.type):
-                    place = Location(str(operation.location))
                     return (
                         f"the device's compiler has no quantized types, and this program has values of {value.type} "
                         f"({place}); run it on 'reference', or write the arithmetic on integers out, as the pass "

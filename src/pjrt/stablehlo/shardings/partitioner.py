@@ -292,7 +292,7 @@ def _compile_and_dump(code: bytes, options: CompileOptions) -> bytes:
         try:
             client.compile_and_load(code, devices, jax.CompileOptions.ParseFromString(asked))
         except (RuntimeError, ValueError) as error:  # the stop at least
-            message = str(error)
+            message = jaxlib.without_stages(str(error))
         dumped = sorted(folder.rglob(_DUMP))
         if dumped:
             return dumped[-1].read_bytes()
