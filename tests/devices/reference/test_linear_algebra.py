@@ -99,7 +99,7 @@ def test_dot_of_every_type(run: Any, t: ElementType) -> None:
 @pytest.mark.parametrize(
     ("t", "wide"),
     [(T.S8, T.S32), (T.U8, T.U32), (T.S4, T.S32), (T.BF16, T.F32), (T.F16, T.F32), (T.F8E4M3FN, T.F32), (T.F32, T.F64),
-     (T.S8, T.F32), (T.S32, T.S64)],
+     (T.S8, T.F32), (T.S32, T.S64), (T.C64, T.C128), (T.S8, T.C128), (T.BF16, T.C128), (T.F8E4M3FN, T.C128)],
 )  # fmt: skip
 def test_a_result_wider_than_the_operands(run: Any, t: ElementType, wide: ElementType) -> None:
     random = np.random.default_rng(0)
@@ -107,9 +107,9 @@ def test_a_result_wider_than_the_operands(run: Any, t: ElementType, wide: Elemen
     x, y = (random.integers(0, high, (2, 300)).astype(t.dtype) for _ in range(2))
     text, _ = dot_text((2, 300), (2, 300), ([], []), ([1], [1]), (t, t, wide))
     (found,) = run(text, x, y)
-    exact = x.astype(np.int64) @ y.astype(np.int64).T
+    exact = x.astype(np.complex128) @ y.astype(np.complex128).T
     assert found.dtype == wide.dtype
-    assert np.array_equal(found.astype(np.float64), exact)
+    assert np.array_equal(found.astype(np.complex128), exact)
 
 
 @pytest.mark.parametrize("t", [T.S8, T.S16, T.S32, T.S64, T.U8, T.U32, T.U64], ids=lambda t: t.mlir)

@@ -33,9 +33,11 @@ def matmul_of(left: ElementType, right: ElementType, result: ElementType) -> Pro
         return _in_chunks(lambda x, y: np.matmul(x.astype(np.float32), y.astype(np.float32)) > 0)
     if result in INTEGER:
         return _in_chunks(_integer_matmul(left, right, result))
-    if result is ElementType.C128:
-        return _in_order
     dtype = result.dtype
+    if result is ElementType.C128:
+        if left is right is result:
+            return _in_order
+        return _in_chunks(lambda x, y: _in_order(x.astype(dtype), y.astype(dtype)))
     if result is ElementType.C64:
         return _in_chunks(lambda x, y: np.matmul(x.astype(np.complex128), y.astype(np.complex128)).astype(dtype))
     wide = np.result_type(*(compute_dtype(t) for t in (left, right, result)))
