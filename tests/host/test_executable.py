@@ -75,6 +75,9 @@ def test_defaults() -> None:
         exe.cost_analysis()
     assert exe.fingerprint() == client.compile("the program").fingerprint()
     assert exe.fingerprint() != client.compile("another program").fingerprint()
+    first, second = b"\xfa\x7f\x01a", b"\xfa\x7f\x01b"  # entries of a map, which XLA writes in any order
+    orders = [pjrt.CompileOptions.from_proto(entries) for entries in (first + second, second + first)]
+    assert len({client.compile("the program", options).fingerprint() for options in orders}) == 1
     assert exe.fingerprint() != client.compile("the program", pjrt.CompileOptions(profile_version=1)).fingerprint()
 
 

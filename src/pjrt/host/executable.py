@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pjrt.api.compile_options import CompileOptions
 from pjrt.api.element_type import ElementType
@@ -143,7 +143,10 @@ class HostExecutable(Executable):
     def fingerprint(self) -> bytes:
         if self.compiled.fingerprint is not None:
             return self.compiled.fingerprint
-        return hashlib.sha256(pack(self.origin, None)).digest()
+        # Without the bytes that the options were read from: XLA writes the entries of a map in them in any order.
+        options = replace(self.origin.options, base=b"")
+        parts = (self.origin.platform_name, self.origin.platform_version, str(self.origin.program.format), options)
+        return hashlib.sha256(repr(parts).encode() + self.origin.program.code).digest()
 
     def compile_options(self) -> CompileOptions:
         return self.origin.options
