@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from typing import Any
@@ -13,8 +14,12 @@ import pjrt
 from pjrt import remote, stablehlo
 from pjrt.capi import load_capsule
 from pjrt.stablehlo import hlo_proto, jaxlib
+from pjrt.stablehlo.files.hlo_text import to_hlo_text
 from pjrt.stablehlo.shardings.partitioner import as_tiles, with_shardings
 from pjrt.stablehlo.shardings.sharding import Sharding
+
+SHAPES = re.compile(r"entry_computation_layout=\{(.*?)\}[,\n]")
+"""The types of the parameters and results: those of the parts that one device has."""
 
 NUM_DEVICES = 4
 TYPE = "tensor<4x2xf32>"
@@ -88,6 +93,8 @@ def test_the_shardings_are_those_of_xla(
     assert optimized.format == pjrt.ProgramFormat.HLO_WITH_CONFIG
     assert notes(optimized) == notes(local.optimized_program())
     assert notes(optimized)[0]
+    of_parts, of_xla = (to_hlo_text(each.optimized_program()) for each in (executable, local))
+    assert SHAPES.search(of_parts)[1] == SHAPES.search(of_xla)[1]  # type: ignore[index]
     assert list(executable.output_shardings or ()) == list(local.output_shardings or ())
 
 

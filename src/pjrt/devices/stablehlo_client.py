@@ -329,7 +329,7 @@ def _compile(
             compiled,
             parameter_shardings=partitioned.parameter_shardings,
             output_shardings=partitioned.result_shardings,
-            optimized=compiled.optimized or (lambda: with_notes(program, *notes)),
+            optimized=compiled.optimized or (lambda: with_notes(source, *notes)),
         )
     return dataclasses.replace(
         compiled,

@@ -105,6 +105,42 @@ def _asked(spec: ShapeSpec, mode: object) -> ShapeSpec:
     return dataclasses.replace(spec, layout=TiledLayout.parse(mode))
 
 
+def free_transposes(
+    function: Any, arguments: Sequence[Mapping[str, Any]], results: Sequence[Mapping[str, Any]]
+) -> list[Mapping[str, Any]]:
+    """Return the attributes of a program's results with a layout for those that are ``auto`` and transposed.
+
+    It is the layout in which the transpose moves nothing, as XLA's compilers choose it.
+
+    Args:
+        function: the function, in the bindings of MLIR.
+        arguments: the attributes of each argument, which may state a layout.
+        results: the attributes of each result.
+    """
+    chosen = list(results)
+    automatic = [number for number, stated in enumerate(results) if stated.get(_ATTRIBUTE) == "auto"]
+    *_, returned = function.regions[0].blocks[0].operations if automatic else [None]
+    for number in automatic:
+        value = returned.operands[number]
+        permutations = []
+        while (name := getattr(value.owner, "name", "")) in ("stablehlo.reshape", "stablehlo.transpose"):
+            source = value.owner.operands[0]
+            if name == "stablehlo.transpose":
+                permutations.append(list(value.owner.attributes["permutation"]))
+            elif source.type != value.type:  # the partitioner leaves reshapes to the same shape
+                break
+            value = source
+        if permutations:
+            stated = arguments[value.arg_number] if hasattr(value, "arg_number") else {}
+            mode = stated.get(_ATTRIBUTE)
+            asked = isinstance(mode, str) and mode not in _UNSPECIFIC
+            order = TiledLayout.parse(mode).minor_to_major if asked else range(len(permutations[0]))[::-1]
+            for permutation in reversed(permutations):
+                order = [permutation.index(dimension) for dimension in order]
+            chosen[number] = {**chosen[number], _ATTRIBUTE: "{" + ",".join(map(str, order)) + "}"}
+    return chosen
+
+
 class _TensorFacts:
     """Short forms for the element type and the shape. A token has the shape of a scalar."""
 

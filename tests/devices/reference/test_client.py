@@ -72,6 +72,47 @@ def test_tuples_are_taken_apart(client: Any) -> None:
     assert (int(np.asarray(number)), np.asarray(pair).tolist()) == (7, [1, 2])
 
 
+@pytest.mark.parametrize("partitions", [1, 2])
+@pytest.mark.parametrize(
+    ("stated", "body", "order"),
+    [
+        ("default", "%0 = stablehlo.transpose %x, dims = [2, 0, 1]", (2, 1, 0)),
+        ("{2,0,1}", "%0 = stablehlo.transpose %x, dims = [2, 0, 1]", (2, 0, 1)),
+        ("auto", "%0 = stablehlo.transpose %x, dims = [2, 0, 1]", (0, 2, 1)),
+        ("auto", "%1 = stablehlo.abs %x : tensor<2x3x4xf32> %0 = stablehlo.transpose %1, dims = [2, 0, 1]", (0, 2, 1)),
+        (
+            "auto",
+            "%1 = stablehlo.transpose %x, dims = [1, 0, 2] : (tensor<2x3x4xf32>) -> tensor<3x2x4xf32> "
+            "%2 = stablehlo.transpose %1, dims = [1, 0, 2] : (tensor<3x2x4xf32>) -> tensor<2x3x4xf32> "
+            "%0 = stablehlo.transpose %2, dims = [2, 0, 1]",
+            (0, 2, 1),
+        ),
+    ],
+)
+def test_an_automatic_layout_moves_nothing(partitions: int, stated: str, body: str, order: tuple[int, ...]) -> None:
+    sharding = 'mhlo.sharding = "{devices=[2,1,1]<=[2]}"' if partitions == 2 else ""
+    text = f"""module attributes {{mhlo.num_partitions = {partitions} : i32}} {{
+    func.func @main(%x: tensor<2x3x4xf32> {{{sharding}}}) -> (tensor<4x2x3xf32> {{mhlo.layout_mode = "{stated}"}}) {{
+      {body} : (tensor<2x3x4xf32>) -> tensor<4x2x3xf32> return %0 : tensor<4x2x3xf32> }} }}"""
+    with pjrt.client("reference", num_devices=partitions) as client:
+        executable = client.compile(text, pjrt.CompileOptions(num_partitions=partitions))
+        (layout,) = executable.output_layouts
+        assert layout == pjrt.TiledLayout(order)
+        x = np.arange(24, dtype=np.float32).reshape(2, 3, 4)
+        if partitions == 1:
+            (result,) = executable(x)
+            assert np.array_equal(np.asarray(result), x.transpose(2, 0, 1))
+
+
+def test_an_automatic_layout_follows_that_of_the_argument(client: Any) -> None:
+    text = """func.func @main(%x: tensor<2x3xf32> {mhlo.layout_mode = "{0,1}"})
+        -> (tensor<3x2xf32> {mhlo.layout_mode = "auto"}) {
+      %0 = stablehlo.transpose %x, dims = [1, 0] : (tensor<2x3xf32>) -> tensor<3x2xf32>
+      return %0 : tensor<3x2xf32> }"""
+    (layout,) = client.compile(text).output_layouts
+    assert layout == pjrt.TiledLayout((1, 0))
+
+
 def test_donation_by_the_program(client: Any) -> None:
     text = DIVIDE.replace("%x: tensor<4xf32>", "%x: tensor<4xf32> {tf.aliasing_output = 0 : i32}")
     x, y = client.buffer_from_host(ONES), client.buffer_from_host(ONES * 2)

@@ -141,9 +141,9 @@ def compile_program(
     parameter_specs, result_specs = _specs(parameters), _specs(results)
     execute: Execute = evaluator.run
     shardings: tuple[Sequence[bytes], Sequence[bytes]] | None = None
-    gathered = notes = None
+    gathered = None
     if partitioned is not None:
-        shardings, notes = (partitioned.parameter_shardings, partitioned.result_shardings), partitioned.notes
+        shardings = partitioned.parameter_shardings, partitioned.result_shardings
     elif spmd and parameter_specs is not None and result_specs is not None:
         evaluator.result_shardings = parse_module(parsed, largest_constant=0).result_shardings(settled=True)
         gathered = GatheredProgram(evaluator, options.partitioning.num_partitions)
@@ -183,7 +183,7 @@ def compile_program(
         output_memory_kinds=memory_kinds(evaluator.result_attributes),
         cost=lambda: _cost(program if partitioned is None else partitioned.program),
         memory=None if gathered is not None else lambda: memory_stats(evaluator, aliases),
-        optimized=None if notes is None else lambda: _with_notes(program, notes),
+        optimized=None if partitioned is None else lambda: partitioned.optimized,
     )
 
 
@@ -192,12 +192,6 @@ def _cost(program: Program) -> dict[str, float]:
     from pjrt.stablehlo.analysis.cost_analysis import cost  # few programs are asked for it
 
     return cost(parse_module(stablehlo.to_module(stablehlo.read(program), trusted=True), largest_constant=1)).as_dict()
-
-
-def _with_notes(program: Program, notes: tuple[tuple[bytes, ...], tuple[bytes, ...]]) -> Program:
-    from pjrt.stablehlo.shardings.partitioner import with_notes  # programs of one partition need none of it
-
-    return with_notes(program, *notes)
 
 
 def _partitioned(program: Program, options: CompileOptions) -> Partitioned | None:

@@ -14,6 +14,7 @@ from pjrt.devices.reference.fast.module_compiler import FastModuleCompiler
 from pjrt.devices.reference.spmd import GroupFinder
 from pjrt.host import Allocation
 from pjrt.stablehlo.shardings.sharding_parser import shardings_of
+from pjrt.stablehlo.signatures import free_transposes
 from pjrt.stablehlo.types import TensorType, TokenType, TupleType, ValueType
 
 
@@ -59,7 +60,8 @@ class Evaluator:
         self.arguments: tuple[ValueType, ...] = self.region.arguments
         self.results: tuple[ValueType, ...] = self.region.results
         self.argument_attributes = function_attributes(operation, "arg_attrs")
-        self.result_attributes = function_attributes(operation, "res_attrs")
+        results = function_attributes(operation, "res_attrs")
+        self.result_attributes = free_transposes(operation, self.argument_attributes, results)
         self.ops = frozenset(compiler.ops)
         self.meetings: Sequence[GroupFinder] = compiler.meetings
         self.argument_shardings = shardings_of(self.argument_attributes, self.arguments, compiler.symbol)

@@ -79,7 +79,7 @@ def with_shardings(
 
 
 def with_notes(program: Program, parameter_notes: Sequence[bytes], result_notes: Sequence[bytes]) -> Program:
-    """Return a program of whole values with XLA's notes of its shardings, as ``partition`` returns them.
+    """Return a program with XLA's notes of the shardings of its whole values, as ``partition`` returns them.
 
     A program of StableHLO stays one, with the attributes for notes that XLA's converters know.
     """
@@ -150,6 +150,11 @@ class Partitioned:
     def program(self) -> Program:
         """The module as a program."""
         return Program(mlir_module.write_bytecode(self.module))
+
+    @property
+    def optimized(self) -> Program:
+        """The module with XLA's notes, as XLA's executables give their programs; JAX reads both."""
+        return with_notes(self.program, *self.notes)
 
 
 def partition(program: AnyProgram, options: CompileOptions | None = None) -> Partitioned:
