@@ -178,11 +178,23 @@ distributed.shutdown()
 """
 
 
-def test_a_machine_whose_only_loopback_address_is_that_of_ipv6(tmp_path: Path) -> None:
-    (tmp_path / "program.py").write_text(MEETING)
-    in_namespace = ["unshare", "--user", "--map-root-user", "--net", "sh", "-c", f'{ONLY_IPV6} && exec "$@"', "sh"]
+def launched_in_a_network(folder: Path, setup: str) -> subprocess.CompletedProcess[str]:
+    (folder / "program.py").write_text(MEETING)
+    in_namespace = ["unshare", "--user", "--map-root-user", "--net", "sh", "-c", f'{setup} && exec "$@"', "sh"]
     if not shutil.which("unshare") or subprocess.run([*in_namespace, "true"], stderr=subprocess.DEVNULL).returncode:
         pytest.skip("this system lets nobody make a network")
-    command = [*in_namespace, sys.executable, "-m", "pjrt", "launch", "-n", "2", str(tmp_path / "program.py")]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=240)
+    command = [*in_namespace, sys.executable, "-m", "pjrt", "launch", "-n", "2", str(folder / "program.py")]
+    return subprocess.run(command, capture_output=True, text=True, timeout=240)
+
+
+def test_a_machine_whose_only_loopback_address_is_that_of_ipv6(tmp_path: Path) -> None:
+    done = launched_in_a_network(tmp_path, ONLY_IPV6)
     assert sorted(done.stdout.splitlines()) == ["[0] 2", "[1] 2"], done.stderr
+
+
+def test_a_machine_without_a_loopback_address(tmp_path: Path) -> None:
+    """Linux lets sockets be bound to 127.0.0.1 all the same, and the processes would wait for each other."""
+    done = launched_in_a_network(tmp_path, "true")
+    assert done.returncode == 2
+    assert "found none that is up (Network is unreachable); bring the interface up, as with: ip link set" in done.stderr
+    assert "Traceback" not in done.stderr

@@ -221,12 +221,18 @@ def loopback_host() -> str:
 
 
 def _is_up(host: str) -> bool:
-    import socket
-
-    with contextlib.suppress(OSError), socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
-        probe.bind((host, 0))
+    with contextlib.suppress(OSError):
+        _expect_up(host)
         return True
     return False
+
+
+def _expect_up(host: str) -> None:
+    """Raise OSError if no packet reaches an address; nothing is sent. A socket may be bound to one that is down."""
+    import socket
+
+    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.connect((host, 1))
 
 
 @contextlib.contextmanager
@@ -241,6 +247,7 @@ def reserved_port(host: str = "127.0.0.1") -> Iterator[int]:
     """
     import socket
 
+    _expect_up(host)
     with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as holder:
         holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         holder.bind((host, 0))
