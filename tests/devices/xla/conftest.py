@@ -156,6 +156,13 @@ def client() -> Iterator[pjrt.Client]:
         yield made
 
 
+@pytest.fixture(scope="module")
+def reference() -> Iterator[pjrt.Client]:
+    """The interpreter, whose numbers are right."""
+    with pjrt.client("reference", num_devices=4) as made:
+        yield made
+
+
 @pytest.fixture(scope="session")
 def add(client: pjrt.Client) -> pjrt.LoadedExecutable:
     """Adds two vectors of four floats on the first device."""

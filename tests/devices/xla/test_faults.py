@@ -33,12 +33,6 @@ Arrays = Sequence[np.ndarray]  # type: ignore[type-arg]
 Run = Callable[..., list[list[Any]]]
 
 
-@pytest.fixture(scope="module")
-def reference() -> Iterator[pjrt.Client]:
-    with pjrt.client("reference", num_devices=4) as made:
-        yield made
-
-
 @pytest.fixture(autouse=True)
 def no_trials(monkeypatch: pytest.MonkeyPatch) -> None:
     """XLA survives these programs, and a trial of each would take a second."""
@@ -985,9 +979,9 @@ def test_what_cannot_be_mended_is_refused(client: pjrt.Client, code: str, reason
     assert "use the device 'reference'" in caught.value.message
 
 
-def test_quantized_bitcasts_are_left_to_xla(client: pjrt.Client) -> None:
-    with pytest.raises(pjrt.InvalidArgumentError, match="does not compile this program"):
-        client.compile(_unary("bitcast_convert", "2xi32", "2x4x!quant.uniform<i8:f32, 0.5>"))
+def test_quantized_bitcasts_move_bytes(client: pjrt.Client) -> None:
+    (parts,) = client.compile(_unary("bitcast_convert", "2xi32", "2x4x!quant.uniform<i8:f32, 0.5>"))(np.int32([1, -2]))
+    assert np.asarray(parts).tolist() == [[1, 0, 0, 0], [-2, -1, -1, -1]]
 
 
 @pytest.mark.parametrize("form", ["text", "artifact", "hlo", "hlo text"])

@@ -67,7 +67,7 @@ _FEATURES = {
     Feature.LAYOUTS: True,
     Feature.MEMORY_STATISTICS: True,
     Feature.PARTITIONING: True,
-    Feature.QUANTIZED_TYPES: False,
+    Feature.QUANTIZED_TYPES: True,
     Feature.SEND_RECV: False,
     Feature.SERIALIZATION: True,
     Feature.STRIDED_LAYOUTS: False,

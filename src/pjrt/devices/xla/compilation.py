@@ -213,6 +213,11 @@ def compile_program(
     options = with_fitting_partitioner(module, options)
     register_handlers(program.code)
     outline, serialized = (None, b"") if inspect is None else inspect(module, options)
+    if b"quant" in program.code and not serialized:
+        from pjrt.devices.xla import quantization  # here: few programs have quantized types
+
+        if quantization.write_out(module) and outline is not None:
+            outline = type(outline).of(module)
     called = set() if outline is None else {target for target, _ in outline.custom_calls}
     if called:
         from pjrt.devices.xla import ffi_handler  # here: few programs call handlers
