@@ -119,7 +119,7 @@ def free_transposes(
     """
     chosen = list(results)
     automatic = [number for number, stated in enumerate(results) if stated.get(_ATTRIBUTE) == "auto"]
-    *_, returned = function.regions[0].blocks[0].operations if automatic else [None]
+    *_, returned = function.regions[0].blocks[0].operations if automatic else (function,)
     for number in automatic:
         value = returned.operands[number]
         permutations = []
@@ -133,8 +133,9 @@ def free_transposes(
         if permutations:
             stated = arguments[value.arg_number] if hasattr(value, "arg_number") else {}
             mode = stated.get(_ATTRIBUTE)
-            asked = isinstance(mode, str) and mode not in _UNSPECIFIC
-            order = TiledLayout.parse(mode).minor_to_major if asked else range(len(permutations[0]))[::-1]
+            order: Sequence[int] = range(len(permutations[0]))[::-1]
+            if isinstance(mode, str) and mode not in _UNSPECIFIC:
+                order = TiledLayout.parse(mode).minor_to_major
             for permutation in reversed(permutations):
                 order = [permutation.index(dimension) for dimension in order]
             chosen[number] = {**chosen[number], _ATTRIBUTE: "{" + ",".join(map(str, order)) + "}"}
