@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import pjrt
+from pjrt.devices.xla import compilation
 from pjrt.devices.xla._jaxlib import hlo, jax
 from pjrt.stablehlo.jaxlib import load
 
@@ -316,6 +317,12 @@ def test_messages_of_xla_without_its_own_words(client: pjrt.Client) -> None:
       return %0 : tensor<4xf32> }"""
     with pytest.raises(pjrt.InvalidArgumentError, match=r"line 2, column 12: 'arith.addf' op unsupported op [^\n]*$"):
         client.compile(arith)
+
+
+def test_a_failure_without_a_reason_has_advice() -> None:
+    """XLA of jaxlib 0.12 gives it for comparisons of complex constants."""
+    error = compilation._explained(RuntimeError("UNKNOWN: Unknown MLIR failure"))
+    assert error.message.endswith("program: XLA's compiler gives up and states no reason; run it on 'reference'")
 
 
 @pytest.mark.parametrize("type_", ["memref<4xf32>", "tensor<*xf32>", "tensor<4xi7>"])

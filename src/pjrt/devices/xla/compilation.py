@@ -418,6 +418,8 @@ def _explained(error: Exception) -> PjrtError:
             "the device 'cpu' does not compile this program: a type in it has a size that is not known, and XLA cannot "
             "find it out; state the size, or use the device 'reference'"
         )
+    if message.startswith("Unknown MLIR failure"):
+        message = "XLA's compiler gives up and states no reason; run it on 'reference'"
     if code is StatusCode.UNKNOWN:
         return InvalidArgumentError(f"the device 'cpu' does not compile this program: {first_printed(message)}")
     if code is StatusCode.NOT_FOUND and re.search(_NO_HANDLER, message):
