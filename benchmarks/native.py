@@ -17,13 +17,14 @@ from benchmarks.side_by_side import Aim, Call, Report, duration, main, table, ta
 from pjrt import native
 
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
-OURS, JAX, PYTHON = "emitted C code under the runtime", "JAX's own CPU", "the exported reference interpreter"
+OURS, JAX = "emitted C code under the runtime", "JAX's own CPU"
+WORKER, PYTHON = "the reference interpreter in a worker", "the reference interpreter in JAX's process"
 X = np.arange(8, dtype=np.float32)
 LARGE = np.ones((4096, 4096), np.float32)
 
 
-def libraries(folder: Path) -> tuple[Path, Path]:
-    """Build the examples; return the plugins of emitted code and of the chip."""
+def libraries(folder: Path) -> tuple[Path, Path, Path]:
+    """Build the examples; return the plugins of emitted code, of the chip, and of the interpreter in a worker."""
     driver = folder / "libchip.so"
     command = (
         f"cc -O2 -shared -fPIC -I{native.get_include()} {EXAMPLES / 'native_chip' / 'chip.c'} -o {driver} -lm -lpthread"
@@ -35,7 +36,10 @@ def libraries(folder: Path) -> tuple[Path, Path]:
     chip = native.write_library(
         folder / "chip.so", f"{EXAMPLES / 'native_chip' / 'compiler.py'}:compile", driver=driver
     )
-    return emitted, chip
+    worker = native.write_library(
+        folder / "worker.so", "pjrt.devices.reference.plugin:ReferencePlugin", driver="worker", name="worker"
+    )
+    return emitted, chip, worker
 
 
 def tiny_calls(devices: dict[str, Any]) -> tuple[dict[str, Call], dict[str, Call]]:
@@ -93,10 +97,11 @@ def measure(quick: bool) -> Report:
 
     rounds = 5 if quick else 31
     with tempfile.TemporaryDirectory() as folder:
-        emitted, chip = libraries(Path(folder))
+        emitted, chip, worker = libraries(Path(folder))
         names = {
             OURS: pjrt.frameworks.jax.register(emitted, platform="emitted"),
             JAX: "cpu",
+            WORKER: pjrt.frameworks.jax.register(worker, platform="worker"),
             PYTHON: pjrt.frameworks.jax.register("reference"),
         }
         chip_platform = pjrt.frameworks.jax.register(chip, platform="chip")
@@ -107,6 +112,7 @@ def measure(quick: bool) -> Report:
         chained = enqueued(jax.devices(chip_platform)[0], 100)
         copies = take_turns(transfers(emitted), rounds=5 if quick else 15)
     ratios = {how: timings[OURS].ratio_to(timings[JAX]) for how, timings in turns.items()}
+    of_worker = {how: timings[WORKER].ratio_to(timings[JAX]) for how, timings in turns.items()}
     report = Report("Devices that run in C", __doc__ or "")
     for how, timings in turns.items():
         report.tables.append(f"`jax.jit` of `x + 1` on 8 floats, {how}:\n\n" + timing_table(timings, ours=OURS))
@@ -117,6 +123,8 @@ def measure(quick: bool) -> Report:
         Aim("a tiny `jax.jit` that is waited for, beside JAX's own CPU", ratios["waited for"], 1.2),
         Aim("one that is not waited for", ratios["returned"], 0.8),
         Aim("the slowest in a hundred, beside JAX's own CPU", tails[OURS] / tails[JAX], 3),
+        Aim("the interpreter in a worker, waited for, beside JAX's own CPU", of_worker["waited for"], 2.5),
+        Aim("the interpreter in a worker, not waited for", of_worker["returned"], 1),
         Aim("milliseconds to enqueue 100 chained products on the chip", chained * 1e3, 1),
     ]
     return report

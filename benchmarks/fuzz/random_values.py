@@ -1,4 +1,4 @@
-"""What is known of the values of a random program, and the element types of which it may have some."""
+"""Facts about the values of a random program, and the element types of which it may have some."""
 
 from __future__ import annotations
 

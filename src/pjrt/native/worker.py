@@ -206,7 +206,7 @@ class Worker:
             if number is not None and self._executables[number].runs_on(device):
                 self._executables[number].users += 1
                 return number
-            loaded, parameters = self._compiled.pop(code, None) or self._deserialize(code)
+            loaded, parameters = self._compiled.pop(code) if code in self._compiled else self._deserialize(code)
             key: tuple[bytes, Device | None] = (code, None)
             options = loaded.executable.compile_options()
             if not options.compile_portable_executable and device not in loaded.addressable_devices:
@@ -270,7 +270,7 @@ class Worker:
             if loaded.path is not None and self._run(loaded, loaded.path, words, num_inputs, device, fence):
                 return
             arguments = [
-                self._argument(*words[3 * n : 3 * n + 3], loaded.parameters[n], device) for n in range(num_inputs)
+                self._argument(words[3 * n : 3 * n + 3], loaded.parameters[n], device) for n in range(num_inputs)
             ]
             # What the runtime does not write in place, it may use again.
             kept = frozenset(n for n in range(num_inputs) if words[3 * n] not in outputs)
@@ -293,7 +293,7 @@ class Worker:
         for n in range(num_inputs):
             array = self._arrays.get(words[3 * n])
             if type(array) is not _Value:
-                value = path.value(self._argument(*words[3 * n : 3 * n + 3], loaded.parameters[n], device))
+                value = path.value(self._argument(words[3 * n : 3 * n + 3], loaded.parameters[n], device))
                 if value is None:
                     return False
             else:
@@ -343,7 +343,8 @@ class Worker:
         assert self._client is not None
         return self._client.addressable_devices[number]
 
-    def _argument(self, number: int, place: int, size: int, spec: ShapeSpec, device: Device) -> Buffer:
+    def _argument(self, words: Sequence[int], spec: ShapeSpec, device: Device) -> Buffer:
+        number, place, size = words
         if number not in self._arrays:
             self._arrays[number] = self._from_heap(place, size, spec, device)
         return self._buffer(number)
