@@ -372,7 +372,7 @@ class TestWrongInput:
     def test_an_error_in_the_program(self, tmp_path: Path) -> None:
         path = tmp_path / "p.mlir"
         path.write_text("func.func @main(%x: tensor<f32>) -> tensor<f32> {\n return %y : tensor<f32>\n}")
-        assert_refused(pjrt("run", path, "-i", "zeros"), f"error: {path}: ", "line 2", "undeclared")
+        assert_refused(pjrt("run", path, "-i", "zeros"), f"error: {path}: ", "line 2", "not defined", "return %y")
         assert_refused(pjrt("inspect", path), f"error: {path}: ", "line 2")
         assert_refused(pjrt("inspect", path, "--text"), f"error: {path}: ", "line 2")
         assert_refused(pjrt("compile", path, "-t", "reference"), f"error: {path}: ", "line 2")
