@@ -26,7 +26,7 @@ import numpy as np
 from pjrt.api.buffer import Buffer, HostBufferSemantics
 from pjrt.api.client import Client
 from pjrt.api.compile_options import CompileOptions, DeviceAssignment
-from pjrt.api.device import Device
+from pjrt.api.device import Device, MemorySpace
 from pjrt.api.element_type import ElementType
 from pjrt.api.errors import InternalError, InvalidArgumentError, PjrtError, UnimplementedError, from_author
 from pjrt.api.executable import Executable
@@ -53,6 +53,7 @@ _LAUNCH, _FREE, _COPY_OUT, _COPY, _UNLOAD = 1, 2, 3, 4, 5
 _DONE, _RELEASE = 1, 2
 _NOWHERE = 2**64 - 1
 _COMPILED_KEPT = 16
+_SIZE_MASK = 2**56 - 1
 
 _HEAD = struct.Struct("<4xIQ")
 _LAUNCH_HEAD = struct.Struct("<III4xQq")
@@ -120,6 +121,7 @@ class Worker:
         self._answer = library.pjrt_worker_answer
         self._answer.argtypes, self._answer.restype = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_uint64], None
         self._client: Client | None = None
+        self._spaces: list[list[MemorySpace]] = []  # of each device, the default one first
         self._arrays: dict[int, Buffer | _Value | PjrtError] = {}
         self._executables: dict[int, _Loaded] = {}
         self._compiled: dict[bytes, tuple[LoadedExecutable, Sequence[ShapeSpec]]] = {}  # the latest, until loaded
@@ -152,6 +154,7 @@ class Worker:
         devices = _DEVICES["Devices"]()
         for device in client.addressable_devices:
             spaces = sorted(device.memory_spaces, key=lambda space: space is not device.default_memory_space)
+            self._spaces.append(spaces)
             devices.devices.append(
                 _DEVICES["Device"](
                     kind=device.description.kind,
@@ -266,11 +269,10 @@ class Worker:
         outputs = words[3 * num_inputs :]
         try:
             loaded = self._executables[executable]
-            device = self._device(number)
-            if loaded.path is not None and self._run(loaded, loaded.path, words, num_inputs, device, fence):
+            if loaded.path is not None and self._run(loaded, loaded.path, words, num_inputs, number, fence):
                 return
             arguments = [
-                self._argument(words[3 * n : 3 * n + 3], loaded.parameters[n], device) for n in range(num_inputs)
+                self._argument(words[3 * n : 3 * n + 3], loaded.parameters[n], number) for n in range(num_inputs)
             ]
             # What the runtime does not write in place, it may use again.
             kept = frozenset(n for n in range(num_inputs) if words[3 * n] not in outputs)
@@ -278,7 +280,7 @@ class Worker:
                 kept, ExecuteOptions(non_donatable_input_indices=kept)
             )
             futures: list[Future[None]] = []
-            results = loaded.execute(arguments, device, options, returned_futures=futures)
+            results = loaded.execute(arguments, self._device(number), options, returned_futures=futures)
             self._finish(outputs, results, fence, futures[0])
         except Exception as error:
             known = from_author(error)
@@ -286,7 +288,7 @@ class Worker:
             self._fail(fence, known)
 
     def _run(
-        self, loaded: _Loaded, path: ValuePath, words: Sequence[int], num_inputs: int, device: Device, fence: int
+        self, loaded: _Loaded, path: ValuePath, words: Sequence[int], num_inputs: int, device: int, fence: int
     ) -> bool:
         """Run a program without buffers; return whether it was started."""
         values = []
@@ -343,10 +345,11 @@ class Worker:
         assert self._client is not None
         return self._client.addressable_devices[number]
 
-    def _argument(self, words: Sequence[int], spec: ShapeSpec, device: Device) -> Buffer:
+    def _argument(self, words: Sequence[int], spec: ShapeSpec, device: int) -> Buffer:
         number, place, size = words
         if number not in self._arrays:
-            self._arrays[number] = self._from_heap(place, size, spec, device)
+            space = self._spaces[device][size >> 56]
+            self._arrays[number] = self._from_heap(place, size & _SIZE_MASK, spec, space)
         return self._buffer(number)
 
     def _buffer(self, number: int) -> Buffer:
@@ -362,21 +365,21 @@ class Worker:
             array = self._arrays[number] = array.make(array.value)
         return array
 
-    def _from_heap(self, place: int, size: int, spec: ShapeSpec, device: Device) -> Buffer:
+    def _from_heap(self, place: int, size: int, spec: ShapeSpec, space: MemorySpace) -> Buffer:
         """Return a buffer of what the runtime wrote to the heap, which the device may use in place."""
         assert self._client is not None
         if size != spec.size_in_bytes:
             raise InternalError(f"expected {spec.size_in_bytes} bytes for an argument, found memory of {size} bytes")
         if spec.element_type is ElementType.TOKEN:
-            return self._client.buffer_from_host(np.zeros(0, np.bool_), device=device)
+            return self._client.buffer_from_host(np.zeros(0, np.bool_), memory_space=space)
         dtype = spec.element_type.dtype
         if place == _NOWHERE:  # nobody wrote there
-            return self._client.buffer_from_host(np.zeros(spec.shape, dtype), device=device)
+            return self._client.buffer_from_host(np.zeros(spec.shape, dtype), memory_space=space)
         array = np.frombuffer(self._shared, dtype, spec.size, place).reshape(spec.shape)
         array.flags.writeable = False
         return self._client.buffer_from_host(
             array,
-            device=device,
+            memory_space=space,
             semantics=HostBufferSemantics.IMMUTABLE_ZERO_COPY,
             on_done_with_host_buffer=partial(self._say, struct.pack("<IIQQ", 24, _RELEASE, 0, place)),
         )
@@ -396,8 +399,8 @@ class Worker:
         self._buffer(number).to_host().add_done_callback(bring)
 
     def _copy(self, at: int, fence: int) -> None:
-        number, copy, device, _ = struct.unpack_from("<QQII", self._shared, at)
-        copied = self._buffer(number).copy_to(self._device(device))
+        number, copy, device, kind = struct.unpack_from("<QQII", self._shared, at)
+        copied = self._buffer(number).copy_to(self._spaces[device][kind])
         self._finish((copy,), (copied,), fence, copied.ready())
 
 

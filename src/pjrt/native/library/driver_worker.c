@@ -6,8 +6,9 @@
  * bring it. An array that the worker computed is the worker's own, until the host asks for its bytes.
  *
  * The commands, each behind a `record`:
- *   LAUNCH    device, inputs, outputs (4 bytes each, and 4 unused); executable; run; each input {id, place, size}; each
- *             output {id}. The worker knows an input by its id, or finds its bytes at the place in the heap.
+ *   LAUNCH    device, inputs, outputs (4 bytes each, and 4 unused); executable; run; each input {id, place, size and kind
+ *             of memory}; each output {id}. The worker knows an input by its id, or finds its bytes at the place in the
+ *             heap. The kind of memory is in the highest byte.
  *   FREE      id
  *   UNLOAD    executable
  *   COPY_OUT  id; place in the heap; first byte; bytes
@@ -699,7 +700,7 @@ static void write_launch(pjrt_driver *driver, const pjrt_driver_launch *launch, 
   place += 48;
   for (size_t i = 0; i < launch->num_inputs; ++i, place += 24) {
     block *each = block_of(launch->inputs[i]);
-    uint64_t input[3] = {each->id, each->is_known ? NOWHERE : each->heap, each->size};
+    uint64_t input[3] = {each->id, each->is_known ? NOWHERE : each->heap, each->size | (uint64_t)each->kind << 56};
     memcpy(place, input, sizeof input);
     if (!each->is_known && each->heap != NOWHERE) lend(driver, each);
     each->is_known = true;
