@@ -48,8 +48,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     return LoadFileScheduling(config, log) if config.getoption("dist") == "load" else None
 
 
-@pytest.fixture(scope="module", autouse=True)
-def garbage_of_one_file() -> None:
-    """Keep what was made before a file's tests out of the garbage collector: many run it to see what they leave."""
+def pytest_collection_finish() -> None:
+    """Keep the collected tests out of the garbage collector, which many tests run to see what is left."""
     gc.collect()
     gc.freeze()
