@@ -100,7 +100,8 @@ def test_a_file_that_is_cut_short_is_read_up_to_there(sums: Path, tmp_path: Path
             continue
         assert recording.problem
         counts.add(len(recording.calls))
-        assert sum(call.duration is None for call in recording.calls) <= 1
+        threads = {call.thread for call in recording.calls}  # each may be inside of a call
+        assert sum(call.duration is None for call in recording.calls) <= len(threads)
         # What was read is what the whole file has, but for the last calls, whose results may be missing.
         found = [_call(line) for line in lines_of(recording)]
         assert found[:-5] == lines[: max(0, len(found) - 5)]
