@@ -93,6 +93,7 @@ class TinyBackend(Backend):
         self.control.strict()
         yield
         self.control.clear()
+        self.control.strict(False)  # other tests of this process use the library, too
         left = self.control.left_over(live)
         assert not left, f"objects of the plugin outlived the client: {left}"
         assert self.control.violations == violations, self.control.last_violation
