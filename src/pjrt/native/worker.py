@@ -275,7 +275,8 @@ class Worker:
                 self._argument(words[3 * n : 3 * n + 3], loaded.parameters[n], number) for n in range(num_inputs)
             ]
             # What the runtime does not write in place, it may use again.
-            kept = frozenset(n for n in range(num_inputs) if words[3 * n] not in outputs)
+            written = set(outputs)
+            kept = frozenset(n for n in range(num_inputs) if words[3 * n] not in written)
             options = loaded.options.get(kept) or loaded.options.setdefault(
                 kept, ExecuteOptions(non_donatable_input_indices=kept)
             )
@@ -330,7 +331,7 @@ class Worker:
 
     def _fail(self, fence: int, error: Exception) -> None:
         known = from_author(error)
-        message = known.message.encode()[:1000]
+        message = known.message.encode()[:1000].decode(errors="ignore").encode()  # the room of a driver's message
         padding = bytes(-len(message) % 8)
         self._say(
             _ANSWER.pack(24 + len(message + padding), _DONE, fence, int(known.code), len(message)) + message + padding

@@ -402,7 +402,7 @@ static void add_option(bytes *request, const pjrt_driver_option *option) {
   proto_bytes(&inner, 1, option->name, strlen(option->name));
   if (option->text) proto_bytes(&inner, 2, option->text, strlen(option->text));
   else proto_varint(&inner, option->is_boolean ? 4 : 3, (uint64_t)option->number);
-  proto_bytes(request, 9, inner.data, inner.size);
+  proto_bytes(request, 7, inner.data, inner.size);
   free(inner.data);
 }
 
@@ -665,8 +665,8 @@ static int load_worker(pjrt_driver *driver, size_t device, const void *code, siz
                        char *message) {
   bytes request = {0};
   proto_bytes(&request, 1, "load", 4);
-  proto_varint(&request, 7, device);
-  proto_bytes(&request, 8, code, size);
+  proto_varint(&request, 5, device);
+  proto_bytes(&request, 6, code, size);
   answer given;
   PJRT_Error *error = process_ask(driver->process, &request, &given);
   free(request.data);

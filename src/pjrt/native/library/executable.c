@@ -360,8 +360,6 @@ static PJRT_Error *compile(PJRT_Client *client, const PJRT_Program *program, con
   proto_bytes(&request, 2, program->format, program->format_size);
   proto_bytes(&request, 3, program->code, program->code_size);
   proto_bytes(&request, 4, options, options_size);
-  proto_bytes(&request, 5, client->topology->platform_name, strlen(client->topology->platform_name));
-  proto_varint(&request, 6, client->num_devices);
   answer compiled;
   error = process_ask(client->compiler, &request, &compiled);
   free(request.data);

@@ -2,8 +2,8 @@
  *
  * It runs `python -m MODULE SPEC FOLDER`, and ends when its end of the socket, its standard input, is closed: with the
  * client or with this process, however that ends. A message is its length in eight bytes, least significant first, and
- * fields of protocol buffers. A request is {1 method, 2 format, 3 program, 4 compile options, 5 name of the platform,
- * 6 number of devices, 7 a number, 8 bytes}; an answer {1 status code, 2 message, 3 bytes, 4 a number}. */
+ * fields of protocol buffers. A request is {1 method, 2 format, 3 program, 4 compile options, 5 a number, 6 bytes,
+ * 7 an option of the client}; an answer {1 status code, 2 message, 3 bytes, 4 a number}. */
 #include <errno.h>
 #include <poll.h>
 #include <signal.h>
