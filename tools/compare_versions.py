@@ -38,7 +38,7 @@ FOLDERS = (
 """The tests of the rooms that touch jaxlib, JAX or the interpreter."""
 
 FULL_FOLDERS = ("tests/devices/xla", "tests/export", "tests/frameworks", "tests/remote", "tests/stablehlo")
-"""Those whose long tests run JAX, or are about jaxlib's bindings. Those of the others try more values, more devices and
+"""Rooms whose long tests run JAX, or are about jaxlib's bindings. Those of the others try more values, more devices and
 more processes, which no version changes.
 """
 

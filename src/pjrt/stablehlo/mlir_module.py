@@ -139,7 +139,7 @@ _KINDS = {
     "IntegerAttr": "an integer such as 1 : i64",
     "StringAttr": 'a text such as "text"',
 }
-"""How to write an attribute, by the name of its class in MLIR's bindings."""
+"""The spelling of an attribute, by the name of its class in MLIR's bindings."""
 
 _PLAIN: Sequence[tuple[str, str | Callable[[re.Match[str]], str]]] = (
     (r"^custom op '(?P<name>[^']+)' is unknown.*", _unknown_operation),

@@ -428,7 +428,7 @@ def _explained(error: Exception) -> PjrtError:
 
 
 _NO_HANDLER = "No registered implementation for .*custom call|No FFI handler registered"
-"""What XLA says of a custom call that it does not know."""
+"""XLA's words for a custom call that it does not know."""
 
 
 def _module(program: Program) -> Any:

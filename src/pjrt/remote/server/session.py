@@ -379,7 +379,7 @@ its results; it returns a future of the answer, and the buffers of the results."
 
 @dataclass(frozen=True, kw_only=True)
 class ServeOptions:
-    """What a server does for its clients; the keyword arguments of ``serve``.
+    """Options of a server: what it does for its clients; the keyword arguments of ``serve``.
 
     Args:
         tls_certificate: the file of the server's certificate, in PEM; connections are encrypted then.
