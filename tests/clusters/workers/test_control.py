@@ -107,6 +107,22 @@ def test_strangers_get_no_proof_and_make_no_traceback(
     assert not caplog.records
 
 
+@pytest.mark.parametrize("controller", ["encrypted"], indirect=True)
+def test_the_end_of_the_server_during_a_farewell_makes_no_traceback(
+    controller: Controller, caplog: pytest.LogCaptureFixture
+) -> None:
+    trusting = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    trusting.check_hostname, trusting.verify_mode = False, ssl.CERT_NONE
+    with (
+        socket.create_connection(("127.0.0.1", controller.server.port), SECONDS) as plain,
+        trusting.wrap_socket(plain) as stranger,
+    ):
+        stranger.sendall(STRANGERS[0])
+        assert stranger.recv(4096) == b""  # the server hangs up, and waits for the same from this side
+        controller.server.close()
+    assert not caplog.records
+
+
 @pytest.mark.parametrize("liar", ["worker", "controller"])
 def test_who_does_not_know_the_token_cannot_prove_it(
     controller: Controller, liar: str, monkeypatch: pytest.MonkeyPatch

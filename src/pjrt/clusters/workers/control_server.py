@@ -327,20 +327,23 @@ class ControlServer:
         )
         return int(listener.getsockname()[1])
 
-    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
+    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        # A task that asyncio makes of a coroutine here would be reported, with a traceback, where it is cancelled.
+        task = asyncio.get_running_loop().create_task(self._serve(reader, writer))
         self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(lambda _: writer.transport.abort())  # it may end before its first step
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             async with asyncio.timeout(_HELLO_SECONDS):
                 index = await self._shake_hands(reader, writer)
             if index is not None:
                 await self._follow(index, reader, writer)
-        except (TimeoutError, OSError, asyncio.CancelledError):  # asyncio would print that the task was cancelled
+        except (TimeoutError, OSError):
             pass
         finally:
             await messages.hang_up(writer)
-            self._tasks.discard(task)
 
     async def _shake_hands(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> int | None:
         """Return the number of a worker that knows the token and has its assignment; ``None`` for others."""
