@@ -175,6 +175,29 @@ def _sort(kind: str, count: int, second: str = "i32", direction: str = "LT", ord
     }}"""
 
 
+def _reduce(*kinds: str) -> str:
+    """Return a program that adds up rows of numbers of several types at once."""
+    numbers, types = range(len(kinds)), ", ".join(f"tensor<{kind}>" for kind in kinds)
+    rows, sums = (", ".join(f"tensor<{shape}x{kind}>" for kind in kinds) for shape in ("3x4", "3"))
+    begin = [f"%z{n} = stablehlo.convert %c : (tensor<i32>) -> tensor<{kind}>" for n, kind in enumerate(kinds)]
+    added = [f"%s{n} = stablehlo.add %a{n}, %b{n} : tensor<{kind}>" for n, kind in enumerate(kinds)]
+    block = ", ".join(f"%{side}{n}: tensor<{kind}>" for side in "ab" for n, kind in enumerate(kinds))
+    lines = "\n      ".join(
+        [
+            "%c = stablehlo.constant dense<1> : tensor<i32>",
+            *begin,
+            f'%r:{len(kinds)} = "stablehlo.reduce"({", ".join(f"%{side}{n}" for side in "xz" for n in numbers)}) ({{',
+            f"^bb0({block}):",
+            *added,
+            f"stablehlo.return {', '.join(f'%s{n}' for n in numbers)} : {types}",
+            f"}}) {{dimensions = array<i64: 1>}} : ({rows}, {types}) -> ({sums})",
+            f"return {', '.join(f'%r#{n}' for n in numbers)} : {sums}",
+        ]
+    )
+    given = ", ".join(f"%x{n}: tensor<3x4x{kind}>" for n, kind in enumerate(kinds))
+    return f"func.func @main({given}) -> ({sums}) {{\n      {lines}\n    }}"
+
+
 def _top_k(kind: str) -> str:
     return f"""
     func.func @main(%x: tensor<3x{kind}>) -> tensor<2x{kind}> {{
@@ -339,6 +362,7 @@ PROBES: dict[str, Callable[[], tuple[Any, ...]]] = {
     "scatter": lambda: (SCATTER, SCATTERED),
     "maximum": lambda: (_all_reduce("f32", "maximum"), *_of_devices("f32")),
     "sort": lambda: (_sort("i2", 24, "i2"), [_values("i2", 5), _values("i2", 6)]),
+    "narrow reduce": lambda: (_reduce("i2", "i32"), [_values("i2", 5, 12).reshape(3, 4), np.ones((3, 4), "i4")]),
     "f6 order": lambda: (_top_k("f6E2M3FN"), [_float("f6E2M3FN", 1, -2, 3)]),
     "random bits": lambda: (RANDOM_BITS, [np.array([1, 2], "u8")]),
     "no mantissa": lambda: (_reduce_precision("2xf32", 8, 0), [_float("f32", np.nan, 3)]),
@@ -679,6 +703,11 @@ def test_sorts_of_narrow_integers(kind: str, direction: str, agree: Callable[...
     given = [_values(kind, 5), _values(kind, 6)]
     agree(_sort(kind, 24, kind, direction), given)
     agree(_sort(kind, 24, "f32", direction), [given[0], np.arange(24, dtype="f4")])
+
+
+@pytest.mark.parametrize("kinds", [("i2", "i32"), ("ui2", "i2", "i1"), ("f32", "i2"), ("ui2", "i4"), ("i2", "i2")])
+def test_reductions_of_narrow_integers_beside_other_types(kinds: Sequence[str], agree: Callable[..., None]) -> None:
+    agree(_reduce(*kinds), [_values(kind, 11 + n, 12).reshape(3, 4) for n, kind in enumerate(kinds)])
 
 
 # Scatters.

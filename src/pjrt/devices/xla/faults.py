@@ -35,6 +35,7 @@ _SUSPECT = {
     "convolution": "[SU][0-9]",
     **dict.fromkeys(("dynamic_slice", "dynamic_update_slice", "gather", "dynamic_gather"), "U[0-9]"),
     **dict.fromkeys(("divide", "round_nearest_afz", "round_nearest_even"), "F4|F8E3M4"),
+    "reduce": "[SU]2$",
 }
 """The element types of programs in which operations are suspect that otherwise are not."""
 
@@ -104,6 +105,7 @@ FAULTS = {
         "compares integers in the order of the floats, which takes longer; `f8E8M0FNU` and `f6` are refused",
     ),
     "sort": Fault("`sort` of `i2` and `ui2`", "other elements", "sorts bytes"),
+    "narrow reduce": Fault("`reduce` of `i2` and `ui2` beside other types", "an error", "reduces bytes"),
     "f6 order": Fault(
         "`compare` by `TOTALORDER` in `sort`, and `top_k`, of floats of six bits",
         "negative numbers above the others",
@@ -212,10 +214,9 @@ def mend(module: Any, num_partitions: int = 1, outline: Outline | None = None) -
 
 def _is_suspect(outline: Outline, num_partitions: int) -> bool:
     names = {name.partition(".")[2].removeprefix("broadcast_") for name in outline.operations} & _MENDERS.keys()
-    if num_partitions == 1:
-        names.discard("reduce")
     elements = {type_.element.name for type_ in outline.types if isinstance(type_, TensorType)}
-    return any(name not in _SUSPECT or any(re.match(_SUSPECT[name], element) for element in elements) for name in names)
+    narrow = _SUSPECT if num_partitions == 1 else _SUSPECT | {"reduce": ""}
+    return any(name not in narrow or any(re.match(narrow[name], element) for element in elements) for name in names)
 
 
 def _is_there(fault: str) -> bool:
@@ -426,8 +427,14 @@ _WIDTHS = (1, 2, 4, 8, 16, 32, 64)
 
 
 def _reduce(place: Place) -> None:
-    if place.num_partitions > 1 and len(place.operation.results) == 1:
+    """Reduce integers of two bits beside other types as bytes: XLA wants one layout, which has the bits, for all."""
+    results = place.operation.results
+    if place.num_partitions > 1 and len(results) == 1:
         _reduction(place)
+    for number, element in enumerate(str(result.type.element_type) for result in results):
+        if element in ("i2", "ui2") and len(results) > 1:
+            pair = number, len(results) + number
+            place.carry(place.element("ui8"), pair, pair, number, returned=True)
 
 
 # Indices.
