@@ -26,9 +26,12 @@ elif mode == "job":
     if rank == 1:
         raise ValueError("spoilt")
     job.store.get("never", 300)
+elif mode == "absent" and rank != int(sys.argv[2]):
+    from pjrt import distributed
+    distributed.initialize()
 elif mode == "slow end":
     from pathlib import Path
-    failures = Path(os.environ["PJRT_LAUNCH_FAILURES"])
+    failures = Path(os.environ["PJRT_LAUNCH_NOTES"])
     if rank == 1:
         (failures / "1").touch()
         while not (failures / "0 has ended").exists():
@@ -99,6 +102,16 @@ def test_the_first_failure_is_shown_and_all_are_ended(program: str) -> None:
     assert any(line.startswith("[0] pjrt.api.errors.UnavailableError") and "spoilt" in line for line in errors)
     (own,) = (line for line in errors if line.startswith("pjrt launch"))
     assert own.startswith("pjrt launch: process 1 failed: exit code 1")
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("absent", ["0", "1"])
+def test_a_process_that_ends_before_the_job_begins_ends_it(program: str, absent: str) -> None:
+    """It ends without an error; the others would wait for the whole initialization timeout."""
+    status, _, errors = launch("-n", "3", program, "absent", absent)
+    assert status == 1
+    (own,) = (line for line in errors if line.startswith("pjrt launch"))
+    assert own.startswith(f"pjrt launch: process {absent} ended without an error, but the others wait for it in")
 
 
 @pytest.mark.full

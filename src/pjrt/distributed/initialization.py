@@ -5,17 +5,19 @@ from __future__ import annotations
 import contextlib
 import ipaddress
 import json
+import os
 import secrets
 import socket
 import threading
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
+from pathlib import Path
 
 from pjrt import system
 from pjrt.api.errors import FailedPreconditionError, InvalidArgumentError
 from pjrt.api.key_value_store import KeyValueStore
-from pjrt.distributed.environments import detect
-from pjrt.distributed.job import Job
+from pjrt.distributed.environments import ADDRESS, COUNT, detect
+from pjrt.distributed.job import NOTES, WAITS, Job
 from pjrt.distributed.settings import Settings, split_address
 from pjrt.distributed.store import LONGEST_SECONDS
 from pjrt.system.processes import loopback_host
@@ -83,7 +85,26 @@ def initialize(
         shutdown_timeout=shutdown_timeout_seconds,
         recoverable=recoverable,
     )
-    return enter(settings)
+    with _noted_wait(settings):
+        return enter(settings)
+
+
+@contextlib.contextmanager
+def _noted_wait(settings: Settings) -> Iterator[None]:
+    """Note for ``pjrt launch``, while the block runs, that this process waits for all that it has started."""
+    folder, (place,) = os.environ.get(NOTES), settings.addresses
+    note = Path(folder or "", f"{settings.process_index}{WAITS}")
+    here = os.environ.get(ADDRESS), os.environ.get(COUNT)
+    try:
+        if folder and here[0] and (split_address(here[0]), here[1]) == (place, str(settings.process_count)):
+            note.touch()
+    except (OSError, InvalidArgumentError):
+        folder = None  # the launcher has ended, or its variables were changed
+    try:
+        yield
+    finally:
+        if folder:
+            note.unlink(missing_ok=True)
 
 
 def enter(settings: Settings) -> Job:

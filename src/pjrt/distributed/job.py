@@ -296,8 +296,12 @@ class Preemption:
             self._handler = None
 
 
-FAILURES = "PJRT_LAUNCH_FAILURES"
-"""The environment variable with the folder in which ``pjrt launch`` looks for the process that failed first."""
+NOTES = "PJRT_LAUNCH_NOTES"
+"""The environment variable with the folder in which ``pjrt launch`` looks for notes of its processes.
+
+A file with the number of a process says that it failed by itself, and one that ends in ``WAITS`` that it waits for all.
+"""
+WAITS = ".waits"
 
 _running_lock = threading.Lock()
 _running: list[Job] = []
@@ -326,7 +330,7 @@ def _abandon_all() -> None:
 
 def _note_failure(job: Job) -> None:
     """Note for ``pjrt launch`` that this process failed by itself, and not because of another one."""
-    folder = os.environ.get(FAILURES)
+    folder = os.environ.get(NOTES)
     if folder and job.failure is None:
         with contextlib.suppress(OSError):
             (Path(folder) / str(job.process_index)).touch()

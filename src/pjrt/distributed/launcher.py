@@ -18,7 +18,7 @@ from typing import IO
 from pjrt import system
 from pjrt.api.errors import UnavailableError
 from pjrt.distributed.environments import ADDRESS, COUNT, INDEX
-from pjrt.distributed.job import FAILURES
+from pjrt.distributed.job import NOTES, WAITS
 from pjrt.system import TemporaryFolder
 from pjrt.system.processes import loopback_host, reserved_port
 
@@ -91,7 +91,8 @@ class Launcher:
         """Start the processes, show their output, and return the exit code of the job.
 
         It is that of the first process that failed, 128 and the signal's number if a signal ended it, and 0 if none
-        failed. The others are ended when one fails, and all when this process gets SIGINT or SIGTERM.
+        failed. The others are ended when one fails, and all when this process gets SIGINT or SIGTERM. It is 1 if a
+        process ended that the others wait for to begin the job.
 
         Raises:
             UnavailableError: the processes have no address to meet at.
@@ -123,7 +124,7 @@ class Launcher:
             "WORLD_SIZE": count,
             "LOCAL_WORLD_SIZE": count,
             "PYTHONUNBUFFERED": "1",
-            FAILURES: str(folder),
+            NOTES: str(folder),
         }
         with_parent = system.end_with_parent()
         for rank, further in enumerate(self._environments):
@@ -189,6 +190,14 @@ class Launcher:
                 others = "; the others are ended" if len(ended) < len(self._processes) else ""
                 self._report(f"process {process.rank} failed: {system.describe_exit(process.popen.returncode)}{others}")
                 self._end_all(signal.SIGTERM)
+            elif ended and not failed and self._is_awaited(folder):
+                code, failed = 1, True
+                gone = " and ".join(str(process.rank) for process in ended)
+                self._report(
+                    f"process {gone} ended without an error, but the others wait for it in "
+                    "pjrt.distributed.initialize(), which all processes call; they are ended"
+                )
+                self._end_all(signal.SIGTERM)
             if self._kill_at is not None and time.monotonic() > self._kill_at:
                 self._kill_at = None
                 for process in self._processes:
@@ -216,6 +225,16 @@ class Launcher:
                 return killed[0]
             self._read(0.05)
         return first
+
+    def _is_awaited(self, folder: Path) -> bool:
+        """Return whether a process waits for all others, although one of them has ended."""
+        deadline = time.monotonic() + _SETTLING_SECONDS
+        running = [process for process in self._processes if process.popen.poll() is None]
+        while any((folder / f"{process.rank}{WAITS}").exists() for process in running):
+            if time.monotonic() > deadline:
+                return True
+            self._read(0.05)
+        return False
 
     def _end_all(self, number: int) -> None:
         for process in self._processes:
