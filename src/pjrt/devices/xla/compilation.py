@@ -418,6 +418,11 @@ def _explained(error: Exception) -> PjrtError:
             "the device 'cpu' does not compile this program: a type in it has a size that is not known, and XLA cannot "
             "find it out; state the size, or use the device 'reference'"
         )
+    if re.search(_NO_CODE, message):
+        return UnimplementedError(
+            "the device 'cpu' does not compile this program: XLA's compiler has no code for one of its types, as for "
+            "floats of six bits; use the device 'reference'"
+        )
     if message.startswith("Unknown MLIR failure"):
         message = "XLA's compiler gives up and states no reason; run it on 'reference'"
     if code is StatusCode.UNKNOWN:
@@ -427,6 +432,8 @@ def _explained(error: Exception) -> PjrtError:
     return converted(error)
 
 
+_NO_CODE = r"Failed to translate module to LLVM IR|failed to legalize operation 'math\."
+"""XLA's words for an operation of a type that LLVM does not have."""
 _NO_HANDLER = "No registered implementation for .*custom call|No FFI handler registered"
 """XLA's words for a custom call that it does not know."""
 

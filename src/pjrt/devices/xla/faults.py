@@ -35,7 +35,7 @@ _SUSPECT = {
     "convolution": "[SU][0-9]",
     **dict.fromkeys(("dynamic_slice", "dynamic_update_slice", "gather", "dynamic_gather"), "U[0-9]"),
     **dict.fromkeys(("divide", "round_nearest_afz", "round_nearest_even"), "F4|F8E3M4"),
-    "reduce": "[SU]2$",
+    "reduce": "[SU]2$|B?F",
 }
 """The element types of programs in which operations are suspect that otherwise are not."""
 
@@ -105,6 +105,12 @@ FAULTS = {
         "compares integers in the order of the floats, which takes longer; `f8E8M0FNU` and `f6` are refused",
     ),
     "sort": Fault("`sort` of `i2` and `ui2`", "other elements", "sorts bytes"),
+    "large maximum": Fault(
+        "`maximum` and `minimum` of floats in a `reduce` of 4,096 elements or more",
+        "numbers for NaN",
+        "keeps XLA from leaving it to the library YNNPACK",
+        since=(0, 10),
+    ),
     "narrow reduce": Fault("`reduce` of `i2` and `ui2` beside other types", "an error", "reduces bytes"),
     "f6 order": Fault(
         "`compare` by `TOTALORDER` in `sort`, and `top_k`, of floats of six bits",
@@ -427,10 +433,19 @@ _WIDTHS = (1, 2, 4, 8, 16, 32, 64)
 
 
 def _reduce(place: Place) -> None:
-    """Reduce integers of two bits beside other types as bytes: XLA wants one layout, which has the bits, for all."""
+    """Reduce integers of two bits beside other types as bytes: XLA wants one layout, which has the bits, for all.
+
+    And hide maxima and minima of floats from YNNPACK, to which XLA leaves the reductions of large arrays.
+    """
     results = place.operation.results
     if place.num_partitions > 1 and len(results) == 1:
         _reduction(place)
+    elif place.num_partitions == 1 and _is_there("large maximum"):
+        for inner in (each.operation for each in place.operation.regions[0].blocks[0].operations):
+            if inner.name in ("stablehlo.maximum", "stablehlo.minimum"):
+                (operand, _), point = inner.operands, place.ir.InsertionPoint(inner)
+                if _is_float(operand.type.element_type):
+                    inner.operands[0] = place.add("optimization_barrier", [operand], operand.type, point)
     for number, element in enumerate(str(result.type.element_type) for result in results):
         if element in ("i2", "ui2") and len(results) > 1:
             pair = number, len(results) + number
