@@ -296,6 +296,28 @@ def test_strings_that_xla_parses_and_that_nest_deeply_are_tried_first(text: str)
 
 
 @pytest.mark.full
+@pytest.mark.parametrize(
+    ("module", "argument"),
+    [
+        ('mhlo.spmd_output_sharding = "{nonsense}"', ""),
+        ('mhlo.spmd_output_sharding = "{devices=[1,2]<=[2]}"', ""),
+        (r'"mhlo.spmd_\6Futput_sharding" = "{nonsense}"', ""),
+        ("mhlo.input_output_alias = [1 : i32]", ""),
+        ("mhlo.xla_entry_computation_parameter_layouts = [[dense<[0]> : tensor<1xindex>]]", ""),
+        ("", 'mhlo.layout_mode = "{0,1:T(-1)}"'),
+    ],
+)
+def test_what_xla_trusts_is_tried_first(client: pjrt.Client, module: str, argument: str) -> None:
+    """XLA ends the process where these do not fit the program."""
+    text = f"""
+    module attributes {{{module}}} {{
+      func.func @main(%x: tensor<2x2xf32> {{{argument}}}) -> tensor<2x2xf32> {{
+        return %x : tensor<2x2xf32> }} }}"""
+    with pytest.raises(pjrt.UnimplementedError, match="ends its process"):
+        client.compile(text)
+
+
+@pytest.mark.full
 @pytest.mark.parametrize("name", ["inlineable", r'"inl\69neable"'], ids=["plain", "escaped"])
 def test_calls_that_xla_is_told_not_to_inline_are_tried_first(client: pjrt.Client, name: str) -> None:
     """Another part of XLA compiles such calls, and ends the process over empty arrays."""

@@ -155,22 +155,37 @@ def _has_word_for_xla(module: Any, code: bytes) -> bool:
     """Whether a program has a string for XLA itself that XLA may not survive.
 
     It may parse those that nest deeply: Shardy's attributes of older programs are MLIR. And a call that it is told not
-    to inline is compiled by a part that knows not all operations.
+    to inline is compiled by a part that knows not all operations. What only modules from HLO state is
+    trusted, and so are the tiles of layouts.
 
     Args:
         module: the program.
         code: its bytes. They show the names of such attributes, unless text spells them with escapes.
     """
-    if b"xla.sdy" not in code and b"\\" not in code and not any(word.encode() in code for word in _WORDS_OF_CALLS):
+    words = ("xla.sdy", "\\", *_WORDS_OF_CALLS, *_WORDS_OF_MODULES)
+    if not any(word.encode() in code for word in words) and _TILES.search(code) is None:
         return False
     with module as mlir:
+        if any(word in mlir.operation.attributes for word in _WORDS_OF_MODULES):
+            return True
         text = mlir.operation.get_asm(large_elements_limit=16)
-    if any(word in text for word in _WORDS_OF_CALLS):
+    if any(word in text for word in _WORDS_OF_CALLS) or _TILED_LAYOUT.search(text) is not None:
         return True
     return any(_depth(string) > _DEEPEST_STRING for string in _STRING.findall(text))
 
 
+_TILES = re.compile(rb"\{[\d, ]*:")
+_TILED_LAYOUT = re.compile(r'mhlo\.layout_mode"? = "\{[\d, ]*:')
 _WORDS_OF_CALLS = ("inlineable", "xla_cpu_")
+_WORDS_OF_MODULES = tuple(
+    f"mhlo.{name}"
+    for name in (
+        *("cross_program_prefetches", "input_output_alias", "spmd_output_sharding", "spmd_parameters_shardings"),
+        *("xla_entry_computation_parameter_layouts", "xla_entry_computation_parameter_tiles"),
+        *("xla_entry_computation_result_layout", "xla_entry_computation_result_tiles"),
+    )
+)
+"""What programs from HLO state as a whole. XLA's converter trusts it, and ends the process if it does not fit."""
 
 
 def _depth(text: str) -> int:
