@@ -56,9 +56,10 @@ def test_each_output_goes_to_its_own_kind_of_memory() -> None:
         for out in outs:
             out.ready().result(toys.TIMEOUT)
         assert [space.account.in_use for space in client.memory_spaces] == [16, 16, 16]
-    with toys.client(lambda x: x, facts={"output_memory_kinds": ["hbm"]}) as client:
-        with pytest.raises(pjrt.NotFoundError, match="'hbm'"):
-            client.compile("program")
+    for facts in ({"output_memory_kinds": ["hbm"]}, {"parameter_memory_kinds": ["hbm"]}):
+        with toys.client(lambda x: x, facts=facts) as client:
+            with pytest.raises(pjrt.InvalidArgumentError, match=r"memory that is not there: .*'hbm'"):
+                client.compile("program")
 
 
 def test_defaults() -> None:

@@ -93,9 +93,50 @@ def test_a_broken_rule(text: str, message: str) -> None:
         inspect(read(text))
 
 
+def stated(argument: str, result: str = "", call: str = "") -> str:
+    attributes = f'{{call_target_name = "Sharding"{call and ", " + call}}}'
+    return f"""func.func @main(%x: tensor<2x2xf32> {{{argument}}}) -> (tensor<2x2xf32> {{{result}}}) {{
+  %r = "stablehlo.custom_call"(%x) {attributes} : (tensor<2x2xf32>) -> tensor<2x2xf32>
+  return %r : tensor<2x2xf32> }}"""
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (stated("mhlo.layout_mode = 1 : i32"), "expects mhlo.layout_mode of argument 0 to be a text, found 1"),
+        (stated("mhlo.layout_mode"), "expects mhlo.layout_mode of argument 0 to be a text, found unit"),
+        (stated("", "mhlo.memory_kind = [1]"), "expects mhlo.memory_kind of result 0 to be a text, found [1"),
+        (stated("mhlo.sharding = 7"), "expects mhlo.sharding of argument 0 to be a text, found 7"),
+        *(
+            (stated("", f'mhlo.sharding = "{text}"'), "expects mhlo.sharding of result 0 such as {devices=[2,1]<=[2]}")
+            for text in ("{devices=[1,2]0,1", "{replicated", "replicated}", "{{replicated}", "{nonsense}", "{]", "{}}{")
+        ),
+        (stated("", "", 'mhlo.sharding = "{devices=[1,2]0,1"'), "expects mhlo.sharding such as {devices"),
+    ],
+)
+def test_wrong_statements_about_values(text: str, message: str) -> None:
+    with pytest.raises(InvalidArgumentError, match=re.escape(message)):
+        inspect(read(text))
+
+
 @pytest.mark.parametrize(
     "text",
     [
+        stated('mhlo.layout_mode = "{0,1}", mhlo.memory_kind = "device", mhlo.sharding = "{replicated}"'),
+        *(
+            stated("", "", f'mhlo.sharding = "{text}"')
+            for text in (
+                "",
+                "{manual}",
+                " { maximal device=0}",
+                "{unknown shard_as 1}",
+                "{{replicated}, {manual}}",
+                "{}",
+            )
+        ),
+        stated("", r'mhlo.sharding = "\08\03\1A\02\01\02"'),
+        stated("", "mhlo.sharding = \"{mesh['x'=2], [{'x'}, {}]}\""),
+        stated("", 'mhlo.sharding = "{devices=[2,1]<=[2] metadata={op_name=\\22}\\22}}"'),
         einsum("ab,bc->ac", "2x3", "3x4", "2x4"),
         einsum("ab, bc", "2x3", "3x4", "2x4"),
         einsum("ab,bc->ac", "2x1", "3x4", "2x4"),

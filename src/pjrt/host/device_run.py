@@ -9,6 +9,7 @@ from pjrt.api.buffer import Buffer
 from pjrt.api.compile_options import DeviceAssignment
 from pjrt.api.device import Device
 from pjrt.api.element_type import ElementType
+from pjrt.api.errors import InvalidArgumentError, NotFoundError
 from pjrt.api.shape_spec import ShapeSpec, TiledLayout
 from pjrt.host.compiled import Compiled
 from pjrt.host.device import HostDevice
@@ -48,11 +49,14 @@ class DeviceRun(NamedTuple):
         """Return the run of a program on a device.
 
         Raises:
-            NotFoundError: the device has no memory of a kind that the program declares for its outputs.
+            InvalidArgumentError: the device has no memory of a kind that the program declares.
         """
-        kinds = compiled.output_memory_kinds
-        default = device.default_memory_space
-        spaces = tuple(default if kind is None else device.memory_space(kind) for kind in kinds or (None,))
+        try:
+            for kind in compiled.parameter_memory_kinds or ():
+                _space(device, kind)
+            spaces = tuple(_space(device, kind) for kind in compiled.output_memory_kinds or (None,))
+        except NotFoundError as error:
+            raise InvalidArgumentError(f"the program asks for memory that is not there: {error.message}") from None
         specs = compiled.outputs
         outputs = None if specs is None else _outputs(spaces, specs)
         last = len(spaces) - 1
@@ -81,6 +85,10 @@ def _spec_of(storage: Storage) -> ShapeSpec:
     """Return the type of an output that the program did not declare."""
     value: Any = storage.array
     return value.spec if isinstance(value, Allocation) else ShapeSpec.of(value)
+
+
+def _space(device: HostDevice, kind: str | None) -> HostMemorySpace:
+    return device.default_memory_space if kind is None else device.memory_space(kind)
 
 
 def _outputs(spaces: tuple[HostMemorySpace, ...], specs: Sequence[ShapeSpec]) -> tuple[Output, ...]:

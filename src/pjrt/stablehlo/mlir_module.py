@@ -266,6 +266,59 @@ def _rng_bit_generator(operation: Any) -> str:
 _STATES = {"THREE_FRY": "2", "PHILOX": "23"}
 
 
+def _function(operation: Any) -> str:
+    """Refuse what is stated of arguments and results in another form than frameworks use: XLA takes it for nothing."""
+    for which, thing in (("arg_attrs", "argument"), ("res_attrs", "result")):
+        if which in operation.attributes:
+            for number, stated in enumerate(operation.attributes[which]):
+                for name in _TEXTS:
+                    if name in stated and (problem := _text(name, f" of {thing} {number}", stated[name])):
+                        return problem
+    return ""
+
+
+_SHARDING = "mhlo.sharding"
+_TEXTS = ("mhlo.layout_mode", "mhlo.memory_kind", _SHARDING)
+
+
+def _custom_call(operation: Any) -> str:
+    attributes = operation.attributes
+    return _text(_SHARDING, "", attributes[_SHARDING]) if _SHARDING in attributes else ""
+
+
+def _text(name: str, place: str, attribute: Any) -> str:
+    if type(attribute).__name__ != "StringAttr":
+        return f"expects {name}{place} to be a text, found {attribute}"
+    if name != _SHARDING:
+        return ""
+    found = attribute.value_bytes.strip()
+    if not found or not found.isascii() or any(byte < 32 for byte in found):  # a serialized message, or none
+        return ""
+    if _is_closed(found) and _BEGIN_OF_SHARDING.match(found):
+        return ""
+    return f"expects {name}{place} such as {{devices=[2,1]<=[2]}}, found {attribute}"
+
+
+def _is_closed(text: bytes) -> bool:
+    """Return whether a text begins and ends with a bracket, and all fit together."""
+    open_: list[int] = []
+    text = re.sub(rb'"(?:[^"\\]|\\.)*"', b"", text)
+    for left, letter in enumerate(text, 1 - len(text)):
+        if letter in _BRACKETS:
+            open_.append(_BRACKETS[letter])
+        elif letter in _BRACKETS.values() and (not open_ or open_.pop() != letter):
+            return False
+        if not open_ and left:
+            return False
+    return not open_
+
+
+_BEGIN_OF_SHARDING = re.compile(
+    rb"\s*\{[\s{]*(?:/\*[^*]*\*/)?\s*(?:devices=|replicated|maximal|manual|unknown|unreduced|single_device|mesh|shard_|\})"
+)
+_BRACKETS = dict(zip(b"{[(", b"}])", strict=True))
+
+
 def _sizes(value: Any) -> Sizes:
     type_ = value.type
     return [None if type_.is_dynamic_dim(i) else type_.get_dim_size(i) for i in range(type_.rank)]
@@ -276,6 +329,8 @@ def _spelled(sizes: Sizes) -> str:
 
 
 _RULES: Mapping[str, Callable[[Any], str]] = {
+    "func.func": _function,
+    "stablehlo.custom_call": _custom_call,
     "stablehlo.einsum": _einsum,
     "stablehlo.gather": _gather,
     "stablehlo.reduce_window": _window,

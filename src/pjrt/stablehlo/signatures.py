@@ -78,7 +78,7 @@ def memory_kinds(attributes: Sequence[Mapping[str, Any]]) -> list[str | None] | 
     """
     kinds = [stated.get(_MEMORY_KIND) for stated in attributes]
     asked = [kind if isinstance(kind, str) and kind != _DEFAULT_KIND else None for kind in kinds]
-    return asked if any(asked) else None
+    return asked if any(kind is not None for kind in asked) else None
 
 
 def with_asked_layouts(specs: Sequence[ShapeSpec], attributes: Sequence[Mapping[str, Any]]) -> list[ShapeSpec]:
