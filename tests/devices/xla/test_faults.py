@@ -211,6 +211,17 @@ def _largest_of(kind: str, combine: str, shape: str) -> str:
     }}"""
 
 
+def _masked(kind: str, shape: str = "4x") -> str:
+    type_, numbers = f"tensor<{shape}{kind}>", f"tensor<4x{kind}>"
+    return f"""
+    func.func @main(%x: {numbers}, %p: tensor<{shape}i1>) -> {numbers} {{
+      %c = stablehlo.convert %p : (tensor<{shape}i1>) -> {type_}
+      %b = stablehlo.broadcast_in_dim %c, dims = [{"0" if shape else ""}] : ({type_}) -> {numbers}
+      %r = stablehlo.multiply %b, %x : {numbers}
+      return %r : {numbers}
+    }}"""
+
+
 def _with_nan(kind: str, *shape: int) -> np.ndarray:  # type: ignore[type-arg]
     array = np.random.default_rng(0).standard_normal(shape)
     array.flat[7] = np.nan
@@ -387,6 +398,7 @@ PROBES: dict[str, Callable[[], tuple[Any, ...]]] = {
     "random bits": lambda: (RANDOM_BITS, [np.array([1, 2], "u8")]),
     "no mantissa": lambda: (_reduce_precision("2xf32", 8, 0), [_float("f32", np.nan, 3)]),
     "narrow precision": lambda: (_reduce_precision("3xf8E4M3FN", 4, 3), [_float("f8E4M3FN", 2**-9, 2**-7, 1)]),
+    "boolean factor": lambda: (_masked("f32"), [_float("f32", np.inf, np.nan, -2, 3), np.array([0, 0, 0, 1], bool)]),
     "f4 to integers": lambda: (_unary("convert", "2xf4E2M1FN", "2xi32"), [_float("f4E2M1FN", 6, -6)]),
     "f4 constants": lambda: (_of_constant("convert", "[0x7F800000, 0xFF800000]", "2xf32", "2xf4E2M1FN"),),
     "f6": lambda: (_unary("convert", "2xf32", "2xf6E2M3FN"), [_float("f32", 3, 1000)]),
@@ -724,6 +736,13 @@ def test_sorts_of_narrow_integers(kind: str, direction: str, agree: Callable[...
     given = [_values(kind, 5), _values(kind, 6)]
     agree(_sort(kind, 24, kind, direction), given)
     agree(_sort(kind, 24, "f32", direction), [given[0], np.arange(24, dtype="f4")])
+
+
+@pytest.mark.parametrize("kind", ["f32", "f64", "f16", "bf16"])
+def test_products_with_booleans(kind: str, agree: Callable[..., None]) -> None:
+    numbers = _float(kind, np.inf, np.nan, -2, 3)
+    agree(_masked(kind), [numbers, np.array([0, 0, 0, 1], bool)])
+    agree(_masked(kind, ""), [numbers, np.array(False)])
 
 
 @pytest.mark.parametrize("kind", ["f6E2M3FN", "f6E3M2FN"])

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 Value = Any
 
 _SUSPECT = {
-    "convert": "F4|F6|F8E8M0",
+    "convert": "F4|F6|F8E8M0|PRED",
     "add": "PRED|[SU]4$",
     "clamp": "PRED",
     "abs": "C|[SU]4$",
@@ -126,6 +126,11 @@ FAULTS = {
         "`reduce_precision` of floats of eight bits and fewer, except `f8E5M2`",
         "zero for subnormal numbers",
         "leaves out what changes nothing; the others are refused",
+    ),
+    "boolean factor": Fault(
+        "`multiply` by booleans that were converted to floats or complex numbers",
+        "0 for products of NaN, infinity and negative numbers with 0",
+        "converts them to integers first",
     ),
     "f4 to integers": Fault(
         "`convert` of 6 and -6 from `f4E2M1FN` to integers", "the ends of their range", "converts to `f32` first"
@@ -648,7 +653,10 @@ def _compared(direction: str) -> dict[str, str]:
 
 
 def _convert(place: Place) -> None:
-    """Convert from and to floats of few bits, of which XLA's constants differ from its other values."""
+    """Convert from and to floats of few bits, of which XLA's constants differ from its other values.
+
+    And hide from XLA what numbers come from booleans: it takes their products for choices between a number and 0.
+    """
     (operand,), (result,) = place.operation.operands, place.operation.results
     element = operand.type.element_type
     source, target = str(element), str(result.type.element_type)
@@ -671,6 +679,8 @@ def _convert(place: Place) -> None:
         last = place.constant("255", byte)
         nan = place.add("compare", [byte, last], place.like(byte, place.element("i1")), **_compared("EQ"))
         _except_where(place, nan, _infinity(result.type.element_type, nan=True))
+    elif source == "i1" and not isinstance(result.type.element_type, place.ir.IntegerType):
+        place.operation.operands[0] = place.cast(operand, place.element("ui8"), "convert")
 
 
 def _limited(place: Place, value: Value, point: Any = None) -> Value:
