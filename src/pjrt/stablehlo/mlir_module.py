@@ -210,6 +210,8 @@ def _torch_index_select(operation: Any) -> str:
         )
     if not _fit(values[:batches], indices[:batches]):
         return f"expects operands of equal sizes in batch_dims, found {_spelled(values)} and {_spelled(indices)}"
+    if values[dimension] == 0 and 0 not in _sizes(operation.results[0]):
+        return f"expects elements in dimension {dimension} to select from, found {_spelled(values)}"
     return _wrong_result(operation, [*values[:dimension], *indices[batches:], *values[dimension + 1 :]])
 
 
