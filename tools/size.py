@@ -16,7 +16,7 @@ from pathlib import Path
 HERE = Path(__file__).parents[1]
 SUFFIXES = (".py", ".pyi", ".pyx", ".pxd", ".pxi", ".c", ".h")
 
-BUDGET = {"files": 699, "lines": 157_200}
+BUDGET = {"files": 699, "lines": 157_250}
 """The most files and lines by hand."""
 
 

@@ -222,6 +222,21 @@ def _masked(kind: str, shape: str = "4x") -> str:
     }}"""
 
 
+def _bits_of_gathered(kind: str, bits: str) -> str:
+    """Return a program of constants: a gather that XLA lays out in another order than its result has."""
+    rows = f"tensor<8x2x2x1x{kind}>"
+    literal = (np.arange(168) % 100).astype(_dtype(kind)).tobytes().hex().upper()
+    return _of(
+        f"tensor<8x2x2x1x{bits}>",
+        f'%x = stablehlo.constant dense<"0x{literal}"> : tensor<8x7x3x{kind}>',
+        "%i = stablehlo.constant dense<[[[9, -8, -9], [3, -4, -5]], [[-6, 8, 1], [-2, 4, -9]]]> : tensor<2x2x3xi32>",
+        '%g = "stablehlo.gather"(%x, %i) <{dimension_numbers = #stablehlo.gather<offset_dims = [0, 3], '
+        "collapsed_slice_dims = [1], start_index_map = [1, 2, 0], index_vector_dim = 2>, "
+        f"slice_sizes = array<i64: 8, 1, 1>}}> : (tensor<8x7x3x{kind}>, tensor<2x2x3xi32>) -> {rows}",
+        f"%r = stablehlo.bitcast_convert %g : ({rows}) -> tensor<8x2x2x1x{bits}>",
+    )
+
+
 def _with_nan(kind: str, *shape: int) -> np.ndarray:  # type: ignore[type-arg]
     array = np.random.default_rng(0).standard_normal(shape)
     array.flat[7] = np.nan
@@ -389,6 +404,7 @@ PROBES: dict[str, Callable[[], tuple[Any, ...]]] = {
     "narrow bitcast": lambda: (NARROW,),
     "boolean bitcast": lambda: (_unary("bitcast_convert", "3xui8", "3x8xi1"), [np.array([3, 128, 77], "u1")]),
     "complex bitcast": lambda: (COMPLEX, [np.ones((2, 2), "c8")]),
+    "folded bitcast": lambda: (_bits_of_gathered("f32", "i32"),),
     "scatter": lambda: (SCATTER, SCATTERED),
     "maximum": lambda: (_all_reduce("f32", "maximum"), *_of_devices("f32")),
     "sort": lambda: (_sort("i2", 24, "i2"), [_values("i2", 5), _values("i2", 6)]),
@@ -736,6 +752,11 @@ def test_sorts_of_narrow_integers(kind: str, direction: str, agree: Callable[...
     given = [_values(kind, 5), _values(kind, 6)]
     agree(_sort(kind, 24, kind, direction), given)
     agree(_sort(kind, 24, "f32", direction), [given[0], np.arange(24, dtype="f4")])
+
+
+@pytest.mark.parametrize(("kind", "bits"), [("f32", "i32"), ("bf16", "i16"), ("i8", "ui8"), ("i64", "f64")])
+def test_bits_of_what_is_computed_from_constants(kind: str, bits: str, agree: Callable[..., None]) -> None:
+    agree(_bits_of_gathered(kind, bits))
 
 
 @pytest.mark.parametrize("kind", ["f32", "f64", "f16", "bf16"])

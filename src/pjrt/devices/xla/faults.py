@@ -92,6 +92,11 @@ FAULTS = {
         "an error",
         "keeps XLA from joining them",
     ),
+    "folded bitcast": Fault(
+        "`bitcast_convert` of a value that is computed from constants, such as a `gather`",
+        "elements in the order of the value's layout",
+        "hides the operand from XLA's simplifier",
+    ),
     "scatter": Fault(
         "`scatter` of several operands, two of which are the same value",
         "one result twice",
@@ -533,7 +538,11 @@ def _bitcast_convert(place: Place) -> None:
     are_complex = isinstance(source, place.ir.ComplexType)
     if (are_complex and source != target) or (1 in (have, want) and not {have, want} <= {*_WIDTHS}):
         raise place.refused(f"from {source} to {target}")
-    if have == want or not have or not want:  # XLA itself refuses quantized types
+    if not have or not want:  # XLA itself refuses quantized types
+        return
+    if have == want:
+        if "constant" not in getattr(operand.owner, "name", ""):
+            _hide(place)
         return
     if want == 1 or (want < 8 <= have and _is_there("narrow bitcast")):
         place.replace(_apart(place, operand, have, want, result.type))
@@ -541,6 +550,8 @@ def _bitcast_convert(place: Place) -> None:
         place.replace(_together(place, operand, want, result.type))
     elif _changed_width(operand):
         place.operation.operands[0] = place.add("optimization_barrier", [operand], operand.type)
+    else:
+        _hide(place)
 
 
 def _changed_width(value: Value) -> bool:
