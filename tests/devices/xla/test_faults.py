@@ -237,6 +237,17 @@ def _bits_of_gathered(kind: str, bits: str) -> str:
     )
 
 
+def _turned(kind: str, size: int = 3, reverse: str = "true") -> str:
+    one, other, result = (f"tensor<1x1x{each}x{kind}>" for each in (size, 3, size - 2))
+    return _of(
+        result,
+        "%r = stablehlo.convolution(%x, %k) dim_numbers = [b, f, 0]x[o, i, 0]->[b, f, 0], "
+        f"window = {{reverse = [{reverse}]}} {{feature_group_count = 1 : i64, batch_group_count = 1 : i64}} : "
+        f"({one}, {other}) -> {result}",
+        arguments=f"%x: {one}, %k: {other}",
+    )
+
+
 def _with_nan(kind: str, *shape: int) -> np.ndarray:  # type: ignore[type-arg]
     array = np.random.default_rng(0).standard_normal(shape)
     array.flat[7] = np.nan
@@ -429,6 +440,7 @@ PROBES: dict[str, Callable[[], tuple[Any, ...]]] = {
     "boolean clamp": lambda: (_computed("clamp", "i1", *BOOLEANS),),
     "high product": lambda: (_computed("mulhi", "ui4", np.array([15]), np.array([13]), dialect="chlo"),),
     "population": lambda: (_computed("popcnt", "i4", np.arange(-8, 8)),),
+    "reversed window": lambda: (_turned("f32"), [_float("f32", 1, 2, 5).reshape(1, 1, 3)] * 2),
     "integer convolution": lambda: (_convolution("i32"),),
     "narrow division": lambda: (_computed("divide", "f4E2M1FN", np.array([1.0, -2.0]), np.zeros(2)),),
     "order of NaN": lambda: (_ordered("f8E4M3FNUZ", np.array([-128, 1], "i1"), np.array([1, -128], "i1")),),
@@ -757,6 +769,14 @@ def test_sorts_of_narrow_integers(kind: str, direction: str, agree: Callable[...
 @pytest.mark.parametrize(("kind", "bits"), [("f32", "i32"), ("bf16", "i16"), ("i8", "ui8"), ("i64", "f64")])
 def test_bits_of_what_is_computed_from_constants(kind: str, bits: str, agree: Callable[..., None]) -> None:
     agree(_bits_of_gathered(kind, bits))
+
+
+@pytest.mark.parametrize("reverse", ["true", "false"])
+@pytest.mark.parametrize("kind", ["f32", "bf16", "i32", "ui8"])
+@pytest.mark.parametrize("size", [3, 5])
+def test_reversed_windows(kind: str, size: int, reverse: str, agree: Callable[..., None]) -> None:
+    numbers = _float(kind, 1, 2, 5, 3, 8)[:size].reshape(1, 1, size)
+    agree(_turned(kind, size, reverse), [numbers, numbers[..., :3]])
 
 
 @pytest.mark.parametrize("kind", ["f32", "f64", "f16", "bf16"])

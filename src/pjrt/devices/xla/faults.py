@@ -32,7 +32,6 @@ _SUSPECT = {
     "erfc": "F4|F8",
     **dict.fromkeys(("is_inf", "is_neg_inf", "is_pos_inf"), "F4"),
     **dict.fromkeys(("mulhi", "popcnt"), "[SU][24]$"),
-    "convolution": "[SU][0-9]",
     **dict.fromkeys(("dynamic_slice", "dynamic_update_slice", "gather", "dynamic_gather"), "U[0-9]"),
     **dict.fromkeys(("divide", "round_nearest_afz", "round_nearest_even"), "F4|F8E3M4"),
     "reduce": "[SU]2$|B?F",
@@ -167,6 +166,11 @@ FAULTS = {
     "high product": Fault("`chlo.mulhi` of integers of four bits and fewer", "0 or -1", "multiplies bytes"),
     "population": Fault(
         "`popcnt` of negative numbers of `i2` and `i4`", "the bits of a byte", "counts those of unsigned numbers"
+    ),
+    "reversed window": Fault(
+        "`convolution` with a reversed window that is as large as the array",
+        "the window not reversed",
+        "reverses the kernel",
     ),
     "integer convolution": Fault(
         "`convolution` of constant integers",
@@ -808,8 +812,20 @@ def _popcnt(place: Place) -> None:
 
 
 def _convolution(place: Place) -> None:
-    """Hide a constant operand of integers: where XLA computes with constants, it keeps the result in the range."""
-    kernel = place.operation.operands[1]
+    """Hide a constant operand of integers: where XLA computes with constants, it keeps the result in the range.
+
+    And reverse the kernel, not its window: where a window is as large as the array, XLA makes a product of both.
+    """
+    attributes, kernel = place.operation.attributes, place.operation.operands[1]
+    reversed_ = list(attributes["window_reversal"]) if "window_reversal" in attributes else []
+    if any(reversed_):
+        spatial = load("mlir.dialects.stablehlo", "read convolutions").ConvDimensionNumbers(
+            attributes["dimension_numbers"]
+        )
+        dimensions = [at for at, is_ in zip(spatial.kernel_spatial_dimensions, reversed_, strict=True) if is_]
+        listed = f"array<i64: {', '.join(map(str, dimensions))}>"
+        kernel = place.operation.operands[1] = place.add("reverse", [kernel], kernel.type, dimensions=listed)
+        del attributes["window_reversal"]
     if isinstance(kernel.type.element_type, place.ir.IntegerType):
         place.operation.operands[1] = place.add("optimization_barrier", [kernel], kernel.type)
     _wrap(place)
