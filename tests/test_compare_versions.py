@@ -7,6 +7,7 @@ from types import ModuleType
 
 import pytest
 
+ROOT = Path(__file__).parents[1]
 REPORT = """<testsuites><testsuite>
 <testcase classname="tests.a" name="test_same"/>
 <testcase classname="tests.a" name="test_kinds[0]">{first}</testcase>
@@ -17,7 +18,7 @@ REPORT = """<testsuites><testsuite>
 
 @pytest.fixture(scope="module")
 def tool() -> ModuleType:
-    path = Path(__file__).parents[1] / "tools" / "compare_versions.py"
+    path = ROOT / "tools" / "compare_versions.py"
     spec = importlib.util.spec_from_file_location("compare_versions", path)
     assert spec is not None
     assert spec.loader is not None
@@ -70,10 +71,23 @@ def test_the_newest_python_is_one_that_works(tool: ModuleType, tmp_path: Path, m
     monkeypatch.setenv("PYENV_ROOT", str(tmp_path / "pyenv"))
     install(tmp_path / "path", here, "echo 0")  # no newer than this one
     assert tool.newest_python() is None
+    assert tool.left_to_newest() == []
     install(tmp_path / "path", here + 1, "echo 0")
     install(tmp_path / "path", here + 2, "exit 127")  # pyenv's command for a version that is not chosen
     install(tmp_path / "pyenv" / "versions" / "free" / "bin", here + 3, "echo 1")  # free-threaded
     install(tmp_path / "path", here + 5, "echo 0")  # newer than what is supported
     assert tool.newest_python() == str(tmp_path / "path" / f"python3.{here + 1}")
+    assert "--ignore=tests/frameworks" in tool.left_to_newest()
     install(tmp_path / "pyenv" / "versions" / "new" / "bin", here + 4, "echo 0")
     assert tool.newest_python() == str(tmp_path / "pyenv" / "versions" / "new" / "bin" / f"python3.{here + 4}")
+
+
+def test_what_is_left_to_the_newest_python_is_run_by_it(
+    tool: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(tool, "newest_python", lambda: sys.executable)
+    monkeypatch.setattr(sys, "argv", ["compare_versions.py", "--left-to-newest"])
+    assert tool.main() == 0
+    left = [option.removeprefix("--ignore=") for option in capsys.readouterr().out.splitlines()]
+    assert left == list(tool.FULL_FOLDERS)
+    assert all((ROOT / folder).is_dir() for folder in (*tool.FOLDERS, *left))
