@@ -70,6 +70,11 @@ def test_nothing_is_tried_again() -> None:
     assert "rerun" not in (ROOT / "pyproject.toml").read_text()
 
 
+def test_nobody_else_may_be_silent() -> None:
+    """What earlier tests have left logs, too, when its threads or the garbage collector come to it."""
+    assert not lines_with(r"assert not caplog\.|= caplog\.(records|messages)"), "choose the records that are meant"
+
+
 def test_nothing_is_asserted_of_the_clock() -> None:
     found = [
         f"{name}:{node.lineno}"

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from anydevice import Absent, Backend, aligned
+from waiting import wait_until
 
 from pjrt.api.buffer import HostBufferSemantics
 from pjrt.api.client import Client
@@ -270,6 +271,7 @@ def test_an_exception_in_the_release_callback_goes_no_further(client: Client, ca
     buffer.delete()
     assert called.wait(60)
     client.close()
+    wait_until(lambda: "from the callback" in caplog.text, "what the other thread logs")
     caplog.clear()  # the traceback that was logged keeps what it passed through alive
 
 
