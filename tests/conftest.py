@@ -3,6 +3,8 @@
 import gc
 import os
 import signal
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -28,16 +30,33 @@ settings.load_profile("same")
 
 
 _BY_HAND = {"gpu", "iree", "ray", "torch", "vendor"}
+_MARKED_BY_CONFTEST = "device_api"
+
+
+@cache
+def _names(path: Path, marker: str) -> bool:
+    """Whether the tests of a file may have a marker."""
+    return _MARKED_BY_CONFTEST in path.parts or f"mark.{marker}" in path.read_text()
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leave out what does not name the marker of ``-m full`` and the like: it takes longer to collect than to read."""
+    marker = config.option.markexpr
+    is_left_out = marker in _BY_HAND | {"full"} and collection_path.match("test_*.py")
+    return True if is_left_out and not _names(collection_path, marker) else None
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Refuse tests that ``-m full`` would run although they need more than the extra ``test-full``."""
+    """Refuse tests that ``-m full`` would run although they need more than ``test-full``, or would not see."""
     for item in items:
         marks = {mark.name for mark in item.iter_markers()}
         if "full" in marks and not _BY_HAND.isdisjoint(marks):
             raise pytest.UsageError(
                 f"{item.nodeid} has the marker 'full' beside {sorted(_BY_HAND & marks)}: choose one"
             )
+        for marker in marks & (_BY_HAND | {"full"}):
+            if not _names(item.path, marker):
+                raise pytest.UsageError(f"{item.nodeid} has the marker {marker!r}: write mark.{marker} into its file")
 
 
 @pytest.hookimpl(optionalhook=True)
