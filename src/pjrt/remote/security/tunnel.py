@@ -3,6 +3,10 @@
 JAX without this package is such a program: jaxlib's client has no TLS but that of Google's own clouds. It connects to
 ``grpc://unix:PATH``, a socket in a folder of this user alone. The tunnel encrypts what passes, checks the server's
 certificate, shows the client's certificate, and adds the access token to each call.
+
+The token is why the tunnel reads HTTP/2 at all. Nothing else makes such a program safe: it cannot set a token itself,
+and ``ssh -L`` needs an account on the server for each client, and gives the server no name to which it could give
+rights and shares. A proxy such as nginx could add the token: one more daemon, which has it in its settings.
 """
 
 from __future__ import annotations
