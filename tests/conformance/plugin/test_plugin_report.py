@@ -80,6 +80,12 @@ def test_the_text_has_each_failure_and_each_lack_once() -> None:
             DataLossError,
             "damaged",
         ),
+        (
+            '{"format": "pjrt conformance report", "version": 1, "plugin": "p", "facts": {}, "seconds": 1, "outcomes": '
+            '[{"check": "a", "verdict": "passed", "rule": 3}]}',
+            DataLossError,
+            "expected a text as rule, found 3",
+        ),
     ],
 )
 def test_a_file_that_is_no_report(tmp_path: Path, text: str | None, error: type[Exception], message: str) -> None:

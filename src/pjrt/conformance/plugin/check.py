@@ -113,6 +113,9 @@ class Outcome:
             TypeError, ValueError: it is not such an outcome.
         """
         lists = {name: tuple(plain.get(name, ())) for name in ("functions", "advice")}
+        for name, value in plain.items():
+            if name not in lists and not isinstance(value, (int, float) if name == "seconds" else str):
+                raise TypeError(f"expected {'a number' if name == 'seconds' else 'a text'} as {name}, found {value!r}")
         return Outcome(**{**plain, **lists, "verdict": Verdict(plain["verdict"])})
 
     @property
