@@ -13,6 +13,7 @@ ROOT = Path(__file__).parents[1]
 SLEEPERS = {
     "clusters/test_lost_workers.py": "keeps Python's lock",
     "device_api/anydevice/tiny_host.py": "is the operation of a program",
+    "distributed/test_heartbeats.py": "sleeps on a clock that does not wait",
     "distributed/test_job.py": "looks again and again, with a limit",
     "plugins/tiny/control.py": "looks again and again, with a limit",
     "plugins/waiting.py": "looks again and again, with a limit",

@@ -84,7 +84,7 @@ class Link:
             **self._member.fields(),
         }
         messages.send(writer, type="control", **hello)
-        self._last_heard = time.monotonic()
+        self._last_heard = asyncio.get_running_loop().time()
         self._tasks.append(asyncio.create_task(self._watch_silence()))
         ready: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
         self._tasks.append(asyncio.create_task(self._listen(reader, ready)))
@@ -134,7 +134,7 @@ class Link:
 
     async def _listen(self, reader: asyncio.StreamReader, ready: asyncio.Future[Message]) -> None:
         while (message := await messages.receive(reader)) is not None:
-            self._last_heard = time.monotonic()
+            self._last_heard = asyncio.get_running_loop().time()
             match message["type"]:
                 case "ready":
                     if not ready.done():
@@ -164,11 +164,11 @@ class Link:
 
     async def _watch_silence(self) -> None:
         """Send signs of life, and report a leader that sends none."""
-        interval = self._silence / 4
+        interval, clock = self._silence / 4, asyncio.get_running_loop().time
         while True:
-            before = time.monotonic()
+            before = clock()
             await asyncio.sleep(interval)
-            now = time.monotonic()
+            now = clock()
             self.report({"type": "ping"})
             if now - before > 2 * interval:  # this process itself stood still
                 self._last_heard = now

@@ -35,7 +35,7 @@ class _Guest:
     def __init__(self, member: Member, writer: asyncio.StreamWriter) -> None:
         self.member = member
         self.writer = writer
-        self.last_heard = time.monotonic()
+        self.last_heard = asyncio.get_running_loop().time()
         self.leaving = False
 
 
@@ -222,7 +222,7 @@ class Hub:
         else:
             self.check_complete()
         while (message := await messages.receive(reader)) is not None:
-            guest.last_heard = time.monotonic()
+            guest.last_heard = asyncio.get_running_loop().time()
             if message["type"] == "leaving":
                 guest.leaving = True
                 self._publish({"type": "leaving", "process_index": index})
@@ -256,11 +256,11 @@ class Hub:
 
     async def _watch_silence(self) -> None:
         """Send signs of life, and end the processes that send none."""
-        interval = self._silence / 4
+        interval, clock = self._silence / 4, asyncio.get_running_loop().time
         while True:
-            before = time.monotonic()
+            before = clock()
             await asyncio.sleep(interval)
-            now = time.monotonic()
+            now = clock()
             late = now - before > 2 * interval  # this process itself stood still, so others only seem silent
             for guest in list(self._guests.values()):
                 messages.send(guest.writer, type="ping")
