@@ -10,6 +10,7 @@ from typing import Any
 
 import grpc
 import pytest
+from waiting import wait_until
 
 from pjrt import (
     CancelledError,
@@ -272,7 +273,11 @@ def test_stop_ends_streams_and_later_calls() -> None:
     channel.close()
     with pytest.raises(CancelledError, match="closed"):
         channel.unary("/test/Same", b"x")
-    assert not [thread for thread in set(threading.enumerate()) - earlier if thread.name.startswith("pjrt-remote")]
+
+    def left() -> list[threading.Thread]:
+        return [each for each in set(threading.enumerate()) - earlier if each.name.startswith("pjrt-remote")]
+
+    wait_until(lambda: not left(), "the end of the threads")  # a reader has told the end before it ends itself
 
 
 def test_a_client_that_sends_too_fast_is_held_back(channel: Channel, echoes: "queue.Queue[Echo]") -> None:
