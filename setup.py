@@ -32,7 +32,9 @@ COLD = {
     *(f"pjrt.capi.export.{name}" for name in ("_gen_handles", "_key_value_store", "_profiler", "_program")),
     *(f"pjrt.capi.export.{name}" for name in ("_table", "_topology")),
 }
-"""The modules of what is called once for a client, a program or a topology. Little optimization takes half the time."""
+"""The modules of what is called once for a client, a program or a topology. Little optimization takes half the time. In
+the others it would cost: an execution would take 28 % more instructions, one with a small transfer 11 %.
+"""
 
 if sys.platform.startswith("linux"):
     # Cython compiles in processes of its own. From Python 3.14 on the default would run this file again in each.
