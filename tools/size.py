@@ -16,7 +16,7 @@ from pathlib import Path
 HERE = Path(__file__).parents[1]
 SUFFIXES = (".py", ".pyi", ".pyx", ".pxd", ".pxi", ".c", ".h")
 
-BUDGET = {"files": 699, "lines": 157_250}
+BUDGET = {"files": 705, "lines": 159_300}
 """The most files and lines by hand."""
 
 

@@ -199,6 +199,8 @@ completion *open_end_take(open_end *owned); /* gives its reference away */
 
 /* The memory named by a pair of optional handles, as the ABI has it: the memory wins over the device's default. */
 PJRT_Error *space_choose(PJRT_Memory *memory, PJRT_Device *device, memory_space **out);
+
+/* ---- queue.c --------------------------------------------------------------------------------------------------------*/
 /* Calls the function with the error of the work when the fence is done; at once where the fence is 0. */
 void device_follow(PJRT_Device *device, pjrt_fence fence, continuation then, void *arg);
 void device_stop(PJRT_Device *device);
