@@ -43,8 +43,12 @@ static PJRT_Error *try_allocate(memory_space *space, size_t size, uint64_t *memo
   PJRT_Client *client = space->device->client;
   char message[PJRT_DRIVER_MESSAGE_SIZE] = "";
   int code = client->table->allocate(client->driver, space->device->number, space->kind_number, size, memory, message);
-  if (code) unreserve(space, size);
-  return error_of_driver("allocate", code, message);
+  error = error_of_driver("allocate", code, message);
+  if (!error && *memory == 0 && size)
+    error = error_make(PJRT_Error_Code_INTERNAL, "the driver's function allocate gave 0 for %zu bytes, which stands for "
+                       "no memory", size);
+  if (error) unreserve(space, size);
+  return error;
 }
 
 PJRT_Error *storage_allocate_bytes(memory_space *space, size_t size, storage **out) {
@@ -72,6 +76,13 @@ PJRT_Error *storage_allocate(memory_space *space, const shape *of, storage **out
     char message[PJRT_DRIVER_MESSAGE_SIZE] = "";
     int code = client->table->size_of(client->driver, space->device->number, space->kind_number, &given, &size, message);
     if (code) return error_of_driver("size_of", code, message);
+    if ((size == 0) != (shape_size(of) == 0) || size > INT64_MAX / 2) {
+      char *text = shape_text(of);
+      PJRT_Error *error = error_make(PJRT_Error_Code_INTERNAL, "the driver's function size_of gave %zu bytes for %s, "
+                                     "expected as many as an array of %zu bytes takes", size, text, shape_size(of));
+      free(text);
+      return error;
+    }
   }
   return storage_allocate_bytes(space, size, out);
 }
@@ -403,6 +414,8 @@ PJRT_Error *native_Client_CreateViewOfDeviceBuffer(PJRT_Client_CreateViewOfDevic
   error = error_of_driver("import", client->table->import(client->driver, space->device->number, space->kind_number,
                                                           args->device_buffer_ptr, shape_size(&of), &memory, message),
                           message);
+  if (!error && memory == 0 && shape_size(&of))
+    error = error_make(PJRT_Error_Code_INTERNAL, "the driver's function import gave 0, which stands for no memory");
   if (error) return error;
   storage *held = storage_make(space, memory, shape_size(&of));
   held->freed = completion_make();

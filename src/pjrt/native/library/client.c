@@ -75,7 +75,12 @@ static void make_space(PJRT_Device *device, size_t kind, const pjrt_driver_devic
   device->space_handles[kind] = &space->base;
 }
 
-static PJRT_Error *check_description(const pjrt_driver_device *facts, size_t number) {
+/* Programs run on any device: all have the same kinds of memory. */
+static PJRT_Error *check_description(const pjrt_driver_device *facts, size_t number, const pjrt_driver_device *first) {
+  if (facts->num_memory_kinds > MAX_KINDS)
+    return error_make(PJRT_Error_Code_INTERNAL,
+                      "the driver's function describe gave %zu kinds of memory of device %zu, expected 1 to %d",
+                      facts->num_memory_kinds, number, MAX_KINDS);
   if (facts->kind == NULL || facts->num_memory_kinds == 0 || facts->memory_kinds == NULL)
     return error_make(PJRT_Error_Code_INTERNAL,
                       "the driver's function describe left out the kind or the kinds of memory of device %zu", number);
@@ -83,7 +88,19 @@ static PJRT_Error *check_description(const pjrt_driver_device *facts, size_t num
     if (facts->memory_kinds[i] == NULL)
       return error_make(PJRT_Error_Code_INTERNAL,
                         "the driver's function describe gave no name for kind of memory %zu of device %zu", i, number);
+    if (facts->memory_limits && facts->memory_limits[i] < 0)
+      return error_make(PJRT_Error_Code_INTERNAL,
+                        "the driver's function describe gave a limit of %lld bytes for kind of memory %zu of device %zu",
+                        (long long)facts->memory_limits[i], i, number);
+    if (i < first->num_memory_kinds && strcmp(facts->memory_kinds[i], first->memory_kinds[i]) == 0) continue;
+    return error_make(PJRT_Error_Code_INTERNAL,
+                      "the driver's function describe gave the kind of memory %s of device %zu, expected the kinds of "
+                      "device 0", facts->memory_kinds[i], number);
   }
+  if (facts->num_memory_kinds < first->num_memory_kinds)
+    return error_make(PJRT_Error_Code_INTERNAL,
+                      "the driver's function describe gave %zu kinds of memory of device %zu, expected the %zu of device 0",
+                      facts->num_memory_kinds, number, first->num_memory_kinds);
   return NULL;
 }
 
@@ -93,7 +110,7 @@ static PJRT_Error *make_devices(PJRT_Client *client) {
   for (size_t i = 0; i < client->num_devices; ++i) {
     facts[i] = (pjrt_driver_device){.struct_size = sizeof facts[i]};
     client->table->describe(client->driver, i, &facts[i]);
-    PJRT_Error *error = check_description(&facts[i], i);
+    PJRT_Error *error = check_description(&facts[i], i, &facts[0]);
     if (error) return error;
     kinds[i] = facts[i].kind;
     client->num_spaces += facts[i].num_memory_kinds;
@@ -138,15 +155,16 @@ static PJRT_Error *open_driver(PJRT_Client *client, const PJRT_NamedValue *optio
   char message[PJRT_DRIVER_MESSAGE_SIZE] = "";
   if (!error)
     error = error_of_driver(
-        "open", client->table->open(given, num_options, &client->driver, &client->num_devices, message), message);
-  if (!error && (client->num_devices == 0 || client->num_devices > MAX_DEVICES)) {
+        "open", client->table->open(given, num_given, &client->driver, &client->num_devices, message), message);
+  if (error) {
+    client->driver = NULL;
+  } else if (client->driver == NULL) {
+    error = error_make(PJRT_Error_Code_INTERNAL, "the driver's function open gave null as the driver");
+  } else if (client->num_devices == 0 || client->num_devices > MAX_DEVICES) {
     error = error_make(PJRT_Error_Code_INTERNAL, "the driver's function open gave %zu devices, expected 1 to %d",
                        client->num_devices, MAX_DEVICES);
-    client->num_devices = 0;
-    client->table->close(client->driver);
-    client->driver = NULL;
   }
-  for (size_t i = 0; i < num_options; ++i) {
+  for (size_t i = 0; i < num_given; ++i) {
     free((char *)given[i].name);
     free((char *)given[i].text);
   }

@@ -364,7 +364,7 @@ static PJRT_Error *compile(PJRT_Client *client, const PJRT_Program *program, con
   error = process_ask(client->compiler, &request, &compiled);
   free(request.data);
   if (error) return error;
-  const char *kinds[64];
+  const char *kinds[MAX_KINDS];
   error = executable_read(compiled.data, compiled.data_size, kinds, kinds_of(client, kinds), out);
   answer_free(&compiled);
   return error;
@@ -410,7 +410,7 @@ PJRT_Error *native_Client_Load(PJRT_Client_Load_Args *args) {
 }
 
 PJRT_Error *native_Executable_DeserializeAndLoad(PJRT_Executable_DeserializeAndLoad_Args *args) {
-  const char *kinds[64];
+  const char *kinds[MAX_KINDS];
   executable *core;
   PJRT_Error *error = executable_read(args->serialized_executable, args->serialized_executable_size, kinds,
                                       kinds_of(args->client, kinds), &core);

@@ -28,6 +28,7 @@
 
 #define MAX_RANK 32
 #define MAX_DEVICES 256 /* of one client, and of one program */
+#define MAX_KINDS 64    /* of a device's memory */
 #define HIDDEN __attribute__((visibility("hidden")))
 #define PRINTS(text, values) __attribute__((format(printf, text, values)))
 

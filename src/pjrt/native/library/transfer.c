@@ -71,7 +71,7 @@ static bool import_array(memory_space *space, const shape *of, PJRT_Client_Buffe
   uint64_t memory = 0;
   char message[PJRT_DRIVER_MESSAGE_SIZE] = "";
   if (client->table->import(client->driver, space->device->number, space->kind_number, (void *)args->data,
-                            shape_size(of), &memory, message) != 0)
+                            shape_size(of), &memory, message) != 0 || memory == 0)
     return false;
   storage *held = storage_borrow(space, memory, shape_size(of));
   atomic_store(&held->is_shared, args->host_buffer_semantics == PJRT_HostBufferSemantics_kImmutableZeroCopy);
@@ -180,6 +180,10 @@ static void copy_view(PJRT_Error *borrowed, void *arg) {
   download *each = arg;
   if (borrowed == NULL && each->size) {
     const char *view = storage_host_view(each->storage);
+    if (view == NULL) {
+      submit_download(NULL, each);
+      return;
+    }
     if (each->is_raw) {
       memcpy(each->to, view + each->offset, each->size);
     } else {
@@ -230,7 +234,7 @@ static void start_download(PJRT_Device *device, download *each) {
   completion *defined = completion_ref(each->defined);
   PJRT_Client *client = device->client;
   bool has_view = DRIVER_HAS(client->table, host_view) && (each->is_raw || !DRIVER_HAS(client->table, size_of)) &&
-                  (!completion_is_set(defined) || completion_error(defined) || storage_host_view(each->storage));
+                  (each->storage->memory == 0 || storage_host_view(each->storage)); /* 0: an alias, or an error */
   if (has_view) completion_then(defined, copy_view, each);
   else when_submitted(defined, device, submit_download, each);
   completion_unref(defined);
