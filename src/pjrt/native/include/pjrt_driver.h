@@ -139,6 +139,16 @@ typedef struct pjrt_driver_table {
                 char *message);
   /* Facts of the driver's own allocator. Null: the runtime's own counts only. */
   void (*stats)(pjrt_driver *driver, size_t device, size_t kind, pjrt_driver_stats *stats);
+
+  /* ---- optional: work that must not go on ---------------------------------------------------------------------------*/
+  /* Give up the work of a fence, whether it has begun or not; the queue goes on behind it. When the function returns, the
+   * work uses the host's memory no more, and its fence ends soon, with an error such as 1 (CANCELLED) where the work was
+   * not done before. Called for work that a framework gives up, and by the watchdog. Null: the work goes on. */
+  int (*cancel)(pjrt_driver *driver, size_t device, pjrt_fence fence, char *message);
+  /* Bring back a device that does not answer, as `cancel` would do with all work of its queue. Memory keeps what it held,
+   * but for what that work was writing. Called by the watchdog, where `cancel` is null or did not help. Null: the memory
+   * of the work is kept until its fence ends, if it ever does. */
+  int (*reset)(pjrt_driver *driver, size_t device, char *message);
 } pjrt_driver_table;
 
 /* The one symbol of a driver's shared library. */

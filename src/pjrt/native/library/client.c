@@ -131,7 +131,6 @@ static PJRT_Error *make_devices(PJRT_Client *client) {
     device->space_handles = new_zeroed(device->num_spaces, sizeof *device->space_handles);
     pthread_mutex_init(&device->mutex, NULL);
     pthread_cond_init(&device->changed, NULL);
-    pthread_mutex_init(&device->watch_mutex, NULL);
     for (size_t kind = 0; kind < device->num_spaces; ++kind, ++id) {
       make_space(device, kind, &facts[i], id);
       client->space_handles[id] = device->space_handles[kind];
@@ -140,17 +139,38 @@ static PJRT_Error *make_devices(PJRT_Client *client) {
   return NULL;
 }
 
+static bool is_option(const PJRT_NamedValue *option, const char *name) {
+  return option->name_size == strlen(name) && memcmp(option->name, name, option->name_size) == 0;
+}
+
+/* How long the watchdog waits: an option of the runtime, which drivers do not see. */
+static PJRT_Error *read_patience(const PJRT_NamedValue *option, int64_t *nanoseconds) {
+  double seconds = option->type == PJRT_NamedValue_kInt64   ? (double)option->int64_value
+                   : option->type == PJRT_NamedValue_kFloat ? (double)option->float_value
+                                                            : 0;
+  if (!(seconds >= 1e-3 && seconds <= 1e6))
+    return error_make(INVALID, "option watchdog_seconds: expected a number of seconds from 0.001 to 1000000");
+  *nanoseconds = (int64_t)(seconds * 1e9);
+  return NULL;
+}
+
 static PJRT_Error *open_driver(PJRT_Client *client, const PJRT_NamedValue *options, size_t num_options) {
   pjrt_driver_option *given = new_zeroed(num_options, sizeof *given);
   PJRT_Error *error = NULL;
+  size_t num_given = 0;
   for (size_t i = 0; i < num_options && !error; ++i) {
     const PJRT_NamedValue *option = &options[i];
-    given[i].name = copy_of(option->name, option->name_size);
-    if (option->type == PJRT_NamedValue_kString) given[i].text = copy_of(option->string_value, option->value_size);
-    else if (option->type == PJRT_NamedValue_kInt64) given[i].number = option->int64_value;
-    else if (option->type == PJRT_NamedValue_kBool) given[i].number = option->bool_value, given[i].is_boolean = 1;
+    if (is_option(option, "watchdog_seconds")) {
+      error = read_patience(option, &client->patience);
+      continue;
+    }
+    pjrt_driver_option *each = &given[num_given++];
+    each->name = copy_of(option->name, option->name_size);
+    if (option->type == PJRT_NamedValue_kString) each->text = copy_of(option->string_value, option->value_size);
+    else if (option->type == PJRT_NamedValue_kInt64) each->number = option->int64_value;
+    else if (option->type == PJRT_NamedValue_kBool) each->number = option->bool_value, each->is_boolean = 1;
     else error = error_make(INVALID, "option %s: expected a text, a number or a boolean, found a value of type %d",
-                            given[i].name, (int)option->type);
+                            each->name, (int)option->type);
   }
   char message[PJRT_DRIVER_MESSAGE_SIZE] = "";
   if (!error)
@@ -182,6 +202,7 @@ PJRT_Error *native_Client_Create(PJRT_Client_Create_Args *args) {
   client->table = table;
   error = open_driver(client, args->create_options, args->num_options);
   if (!error) error = make_devices(client);
+  if (!error) error = watchdog_start(client);
   if (error) {
     client_unref(client);
     return error;
@@ -199,7 +220,7 @@ PJRT_Client *client_ref(PJRT_Client *client) {
 }
 
 static void free_device(PJRT_Device *device) {
-  device_stop(device);
+  queue_stop(device);
   for (size_t kind = 0; kind < device->num_spaces; ++kind) {
     memory_space *space = &device->spaces[kind];
     while (space->user_data) {
@@ -215,13 +236,13 @@ static void free_device(PJRT_Device *device) {
   }
   pthread_cond_destroy(&device->changed);
   pthread_mutex_destroy(&device->mutex);
-  pthread_mutex_destroy(&device->watch_mutex);
   free(device->spaces);
   free(device->space_handles);
 }
 
-void client_unref(PJRT_Client *client) {
-  if (atomic_fetch_sub(&client->refs, 1) != 1) return;
+static void *close_client(void *arg) {
+  PJRT_Client *client = arg;
+  watchdog_stop(client);
   for (size_t i = 0; client->devices && i < client->num_devices; ++i) free_device(&client->devices[i]);
   bool is_worker = client->table->open == worker_driver.open;
   if (client->driver) client->table->close(client->driver);
@@ -237,6 +258,14 @@ void client_unref(PJRT_Client *client) {
   free(client->space_handles);
   pthread_mutex_destroy(&client->mutex);
   free(client);
+  return NULL;
+}
+
+void client_unref(PJRT_Client *client) {
+  if (atomic_fetch_sub(&client->refs, 1) != 1) return;
+  pthread_t thread;
+  if (!queue_is_calling()) close_client(client);
+  else if (pthread_create(&thread, NULL, close_client, client) == 0) pthread_detach(thread);
 }
 
 open_end *open_end_make(PJRT_Client *client, completion *of) {
@@ -281,7 +310,7 @@ PJRT_Error *native_Client_Destroy(PJRT_Client_Destroy_Args *args) {
   PJRT_Client *client = args->client;
   if (client == NULL) return NULL;
   end_open_ends(client);
-  for (size_t i = 0; i < client->num_devices; ++i) device_wait_for_all(&client->devices[i]);
+  client_wait_for_all(client);
   client_unref(client);
   return NULL;
 }

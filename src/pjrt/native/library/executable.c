@@ -331,9 +331,8 @@ PJRT_Executable *executable_handle(executable *owned) {
 /* ---- compiling ----------------------------------------------------------------------------------------------------------*/
 static size_t kinds_of(PJRT_Client *client, const char **kinds) {
   PJRT_Device *device = &client->devices[0];
-  size_t count = device->num_spaces < 64 ? device->num_spaces : 64;
-  for (size_t i = 0; i < count; ++i) kinds[i] = device->spaces[i].kind;
-  return count;
+  for (size_t i = 0; i < device->num_spaces; ++i) kinds[i] = device->spaces[i].kind;
+  return device->num_spaces;
 }
 
 static bool is_text(const char *text, size_t size, const char *expected) {

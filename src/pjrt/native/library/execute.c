@@ -218,6 +218,11 @@ static pjrt_fence fence_of(const launch *each) {
   return fence;
 }
 
+static void follow(launch *each) {
+  queue_follow(each->device, fence_of(each),
+               (work){"launch", each->loaded->core->name, each->done, launch_ended, each});
+}
+
 /* The last argument that nothing promised is there, or failed. */
 static void submit_deferred(PJRT_Error *borrowed, void *arg) {
   (void)borrowed;
@@ -225,7 +230,7 @@ static void submit_deferred(PJRT_Error *borrowed, void *arg) {
   if (atomic_fetch_sub(&each->waiting, 1) != 1) return;
   PJRT_Error *error = NULL;
   if (submit(each, &error)) finish(each, error);
-  else device_follow(each->device, fence_of(each), launch_ended, each);
+  else follow(each);
 }
 
 /* ---- what is asked for ------------------------------------------------------------------------------------------------------*/
@@ -405,7 +410,7 @@ static void start(const PJRT_LoadedExecutable_Execute_Args *args, size_t list, l
   device->launches = each;
   pthread_mutex_unlock(&device->mutex);
   if (!waits) {
-    device_follow(device, fence_of(each), launch_ended, each);
+    follow(each);
     return;
   }
   each->is_deferred = true;
@@ -455,14 +460,17 @@ PJRT_Error *native_Device_PoisonExecution(PJRT_Device_PoisonExecution_Args *args
   if (error == NULL) return error_make(INVALID, "expected the code of an error, found OK");
   pthread_mutex_lock(&device->mutex);
   launch *earliest = NULL; /* the list begins with the latest */
+  pjrt_fence fence = 0;
   for (launch *each = device->launches; each; each = each->next) {
     if (each->id == args->launch_id && !each->poison) earliest = each;
   }
   if (earliest) {
     earliest->poison = pjrt_error_share(error);
     args->poisoned = true;
+    fence = fence_of(earliest);
   }
   pthread_mutex_unlock(&device->mutex);
   pjrt_error_release(error);
+  if (fence) queue_cancel(device, fence);
   return NULL;
 }

@@ -1,76 +1,119 @@
-/* The queues of devices: the work that is in flight, and the fences that tell of its end. */
+/* The queues of devices: the work that is in flight, the fences that tell of its end, and the watchdog that gives up
+ * what does not end.
+ *
+ * Work that was given up is late: whoever waits for it has an error, and nothing else waits for it. Its memory stays
+ * until the driver says that it has ended, because the device may write there. */
+#include <time.h>
+
 #include "runtime.h"
 
-/* ---- fences -----------------------------------------------------------------------------------------------------------
+static bool has_watchdog(const PJRT_Client *client) { return client->patience > 0; }
+
+static int64_t now(void) {
+  struct timespec time;
+  clock_gettime(CLOCK_MONOTONIC, &time);
+  return (int64_t)time.tv_sec * 1000000000 + time.tv_nsec;
+}
+
+bool queue_leaves_work(const PJRT_Client *client) {
+  return has_watchdog(client) && !DRIVER_HAS(client->table, cancel) && !DRIVER_HAS(client->table, reset);
+}
+
+/* ---- watches ----------------------------------------------------------------------------------------------------------
  * What a driver gives back is an entry of ours. The last ones that ended are kept unused, so that a call that comes
  * twice is noticed. */
 enum { WATCHES_KEPT = 256 };
 
+typedef enum watch_state { ENDED, RUNNING, LATE } watch_state;
+
 struct watch {
   PJRT_Device *device;
-  atomic_bool is_used;
-  continuation then;
-  void *arg;
-  watch *next_free;
+  work work;
+  pjrt_fence fence;
+  watch_state state;
+  PJRT_Error *late;       /* of work that was given up */
+  int64_t begun;          /* where there is a watchdog */
+  watch *previous, *next; /* in the queue; next also among those that are unused */
 };
 
-/* The oldest of the entries that ended, where there are more than are kept. */
-static watch *take_oldest(PJRT_Device *device, size_t kept) {
-  pthread_mutex_lock(&device->watch_mutex);
-  watch *each = device->num_free > kept ? device->first_free : NULL;
+/* The thread of the driver or of the watchdog does work of ours: it cannot close the driver, which would wait for it. */
+static _Thread_local int is_within_queue;
+
+bool queue_is_calling(void) { return is_within_queue != 0; }
+
+static watch *take_unused(PJRT_Device *device, size_t kept) {
+  watch *each = device->num_unused > kept ? device->first_unused : NULL;
   if (each) {
-    device->first_free = each->next_free;
-    --device->num_free;
+    device->first_unused = each->next;
+    --device->num_unused;
   }
-  pthread_mutex_unlock(&device->watch_mutex);
   return each;
 }
 
-static watch *watch_make(PJRT_Device *device, continuation then, void *arg) {
-  watch *each = take_oldest(device, WATCHES_KEPT);
+static void put_unused(PJRT_Device *device, watch *each) {
+  each->next = NULL;
+  if (device->num_unused++) device->last_unused->next = each;
+  else device->first_unused = each;
+  device->last_unused = each;
+}
+
+static watch *begin_watch(PJRT_Device *device, pjrt_fence fence, const work *of) {
+  int64_t begun = has_watchdog(device->client) ? now() : 0;
+  pthread_mutex_lock(&device->mutex);
+  watch *each = take_unused(device, WATCHES_KEPT);
   if (each == NULL) each = new_zeroed(1, sizeof *each);
-  each->device = device;
-  each->next_free = NULL;
-  each->then = then;
-  each->arg = arg;
-  atomic_store(&each->is_used, true);
+  *each = (watch){.device = device, .work = *of, .fence = fence, .state = RUNNING, .begun = begun,
+                  .previous = device->last_watch};
+  *(each->previous ? &each->previous->next : &device->first_watch) = each;
+  device->last_watch = each;
+  ++device->in_flight;
+  pthread_mutex_unlock(&device->mutex);
   return each;
 }
 
-/* Whether this was the first call for the entry; it is free from then on. */
-static bool watch_take(watch *each, continuation *then, void **arg) {
-  if (!atomic_exchange(&each->is_used, false)) return false;
+/* Takes the entry out of the queue; false where it has ended before. It stays in use until its work is told. */
+static bool leave_queue(watch *each, watch *was) {
   PJRT_Device *device = each->device;
-  *then = each->then;
-  *arg = each->arg;
-  pthread_mutex_lock(&device->watch_mutex);
-  if (device->num_free++) device->last_free->next_free = each;
-  else device->first_free = each;
-  device->last_free = each;
-  pthread_mutex_unlock(&device->watch_mutex);
-  free(take_oldest(device, 2 * WATCHES_KEPT));
-  return true;
-}
-
-static void end_watch(watch *each, PJRT_Error *owned) {
-  continuation then;
-  void *arg;
-  PJRT_Device *device = each->device;
-  if (watch_take(each, &then, &arg)) {
-    then(owned, arg);
-    pthread_mutex_lock(&device->mutex);
-    --device->in_flight;
-    ++device->ended;
-    pthread_cond_broadcast(&device->changed);
-    pthread_mutex_unlock(&device->mutex);
-  } else {
-    fputs("pjrt: the driver called the function of on_done twice for one fence; the second call is ignored\n", stderr);
+  int64_t ended = has_watchdog(device->client) ? now() : 0;
+  pthread_mutex_lock(&device->mutex);
+  *was = *each;
+  each->state = ENDED;
+  if (was->state != ENDED) {
+    *(each->previous ? &each->previous->next : &device->first_watch) = each->next;
+    *(each->next ? &each->next->previous : &device->last_watch) = each->previous;
+    device->moved = ended;
+    device->remedy = NO_REMEDY;
   }
-  pjrt_error_release(owned);
+  pthread_mutex_unlock(&device->mutex);
+  return was->state != ENDED;
 }
 
+static void end_watch(watch *each, const char *function, int code, const char *message) {
+  watch was;
+  if (!leave_queue(each, &was)) {
+    fputs("pjrt: the driver called the function of on_done twice for one fence; the second call is ignored\n", stderr);
+    return;
+  }
+  PJRT_Device *device = was.device;
+  PJRT_Error *error = was.late ? was.late : error_of_driver(function ? function : was.work.function, code, message);
+  ++is_within_queue;
+  was.work.then(error, was.work.arg);
+  pthread_mutex_lock(&device->mutex);
+  if (was.state != LATE) --device->in_flight;
+  ++device->ended;
+  put_unused(device, each);
+  watch *oldest = take_unused(device, 2 * WATCHES_KEPT);
+  pthread_cond_broadcast(&device->changed);
+  pthread_mutex_unlock(&device->mutex);
+  free(oldest);
+  if (was.state == LATE) client_unref(device->client);
+  --is_within_queue;
+  pjrt_error_release(error);
+}
+
+/* ---- how a driver says that work has ended -------------------------------------------------------------------------------*/
 static void driver_is_done(void *arg, int code, const char *message) {
-  end_watch(arg, error_of_driver("launch or copy", code, message ? message : ""));
+  end_watch(arg, NULL, code, message ? message : "");
 }
 
 /* The thread of a device that waits for its fences in their order, for a driver without on_done. */
@@ -102,7 +145,7 @@ static void *wait_for_fences(void *arg) {
     pthread_mutex_unlock(&waiter->mutex);
     char message[PJRT_DRIVER_MESSAGE_SIZE] = "";
     int code = client->table->wait(client->driver, waiter->device->number, item->fence, -1, message);
-    end_watch(item->watch, error_of_driver("wait", code, message));
+    end_watch(item->watch, "wait", code, message);
     free(item);
     pthread_mutex_lock(&waiter->mutex);
   }
@@ -131,31 +174,40 @@ static struct waiter *waiter_of(PJRT_Device *device) {
   return waiter;
 }
 
-void device_follow(PJRT_Device *device, pjrt_fence fence, continuation then, void *arg) {
+static void stop_waiter(struct waiter *waiter) {
+  pthread_mutex_lock(&waiter->mutex);
+  waiter->is_stopped = true;
+  pthread_cond_signal(&waiter->changed);
+  pthread_mutex_unlock(&waiter->mutex);
+  pthread_join(waiter->thread, NULL);
+  pthread_cond_destroy(&waiter->changed);
+  pthread_mutex_destroy(&waiter->mutex);
+  free(waiter);
+}
+
+void queue_follow(PJRT_Device *device, pjrt_fence fence, work of) {
   PJRT_Client *client = device->client;
   if (fence == 0) {
-    then(NULL, arg);
+    of.then(NULL, of.arg);
     return;
   }
-  pthread_mutex_lock(&device->mutex);
-  ++device->in_flight;
-  pthread_mutex_unlock(&device->mutex);
-  watch *each = watch_make(device, then, arg);
+  char message[PJRT_DRIVER_MESSAGE_SIZE] = "";
+  watch *each = begin_watch(device, fence, &of);
   if (DRIVER_HAS(client->table, on_done)) {
-    char message[PJRT_DRIVER_MESSAGE_SIZE] = "";
     int code = client->table->on_done(client->driver, device->number, fence, driver_is_done, each, message);
-    if (code) end_watch(each, error_of_driver("on_done", code, message));
+    if (code) end_watch(each, "on_done", code, message);
     return;
   }
   if (!DRIVER_HAS(client->table, wait)) {
-    end_watch(each, error_make(PJRT_Error_Code_INTERNAL,
-                              "the driver returned the fence %llu, and it has neither wait nor on_done; return 0 where "
-                              "the work is done", (unsigned long long)fence));
+    snprintf(message, sizeof message,
+             "the driver returned the fence %llu, and it has neither wait nor on_done; return 0 where the work is done",
+             (unsigned long long)fence);
+    end_watch(each, of.function, PJRT_Error_Code_INTERNAL, message);
     return;
   }
   struct waiter *waiter = waiter_of(device);
   if (waiter == NULL) {
-    end_watch(each, error_make(PJRT_Error_Code_RESOURCE_EXHAUSTED, "the system has no thread left to wait for a device"));
+    end_watch(each, "wait", PJRT_Error_Code_RESOURCE_EXHAUSTED, "the system has no thread left to wait for a device");
     return;
   }
   wait_item *item = new_zeroed(1, sizeof *item);
@@ -168,22 +220,12 @@ void device_follow(PJRT_Device *device, pjrt_fence fence, continuation then, voi
   pthread_mutex_unlock(&waiter->mutex);
 }
 
-static void stop_waiter(struct waiter *waiter) {
-  pthread_mutex_lock(&waiter->mutex);
-  waiter->is_stopped = true;
-  pthread_cond_signal(&waiter->changed);
-  pthread_mutex_unlock(&waiter->mutex);
-  pthread_join(waiter->thread, NULL);
-  pthread_cond_destroy(&waiter->changed);
-  pthread_mutex_destroy(&waiter->mutex);
-  free(waiter);
-}
-
-void device_stop(PJRT_Device *device) {
+void queue_stop(PJRT_Device *device) {
   if (device->waiter) stop_waiter(device->waiter);
-  for (watch *each; (each = take_oldest(device, 0));) free(each);
+  for (watch *each; (each = take_unused(device, 0));) free(each);
 }
 
+/* ---- waiting for the queues ------------------------------------------------------------------------------------------------*/
 uint64_t client_ended(PJRT_Client *client) {
   uint64_t sum = 0;
   for (size_t i = 0; i < client->num_devices; ++i) {
@@ -206,8 +248,160 @@ bool client_wait_for_one(PJRT_Client *client, uint64_t seen) {
   return client_ended(client) != seen;
 }
 
-void device_wait_for_all(PJRT_Device *device) {
+/* What ends on one device may begin work on another one. */
+void client_wait_for_all(PJRT_Client *client) {
+  uint64_t seen;
+  do {
+    seen = client_ended(client);
+    for (size_t i = 0; i < client->num_devices; ++i) {
+      PJRT_Device *device = &client->devices[i];
+      pthread_mutex_lock(&device->mutex);
+      while (device->in_flight) pthread_cond_wait(&device->changed, &device->mutex);
+      pthread_mutex_unlock(&device->mutex);
+    }
+  } while (client_ended(client) != seen);
+}
+
+/* ---- the watchdog ------------------------------------------------------------------------------------------------------------
+ * The first work of a queue has so much time from when it was submitted or from when the work before it ended. Then it is
+ * cancelled, and the queue goes on. Where the driver has no cancel, or the work does not end for it, all work of the
+ * queue is given up, and the device is reset. */
+struct watchdog {
+  pthread_t thread;
+  pthread_mutex_t mutex;
+  pthread_cond_t changed;
+  bool is_stopped;
+  PJRT_Client *client;
+};
+
+static PJRT_Error *late_error(const watch *each) {
+  const PJRT_Device *device = each->device;
+  const char *program = each->work.program;
+  return error_make(PJRT_Error_Code_DEADLINE_EXCEEDED,
+                    "%s: %s%s%s was not done within %g seconds, the time that watchdog_seconds gives it",
+                    device->description->to_string, each->work.function, program ? " of the program " : "",
+                    program ? program : "", (double)device->client->patience / 1e9);
+}
+
+/* Marks work as late, the first or all; returns who must hear of it. The device's mutex is held. */
+static size_t give_up(PJRT_Device *device, bool all, PJRT_Error *error, completion **told) {
+  size_t count = 0;
+  for (watch *each = device->first_watch; each; each = each->next) {
+    if (each->state == LATE) continue;
+    each->state = LATE;
+    each->late = pjrt_error_share(error);
+    client_ref(device->client);
+    --device->in_flight;
+    ++device->ended;
+    told[count++] = completion_ref(each->work.done);
+    if (!all) break;
+  }
+  pthread_cond_broadcast(&device->changed);
+  return count;
+}
+
+static void apply(PJRT_Device *device, remedy remedy, pjrt_fence fence) {
+  PJRT_Client *client = device->client;
+  char message[PJRT_DRIVER_MESSAGE_SIZE] = "";
+  const char *function = remedy == CANCELLED ? "cancel" : "reset";
+  int code = remedy == CANCELLED ? client->table->cancel(client->driver, device->number, fence, message)
+                                 : client->table->reset(client->driver, device->number, message);
+  PJRT_Error *error = error_of_driver(function, code, message);
+  if (error == NULL) return;
+  const char *text;
+  size_t size;
+  pjrt_error_read(error, &text, &size);
+  fprintf(stderr, "pjrt: %s: the driver's function %s failed: %.*s\n", device->description->to_string, function,
+          (int)size, text);
+  pjrt_error_release(error);
+}
+
+void queue_cancel(PJRT_Device *device, pjrt_fence fence) {
+  if (DRIVER_HAS(device->client->table, cancel)) apply(device, CANCELLED, fence);
+}
+
+/* Looks after a device; returns when to look again. */
+static int64_t look_after(PJRT_Device *device, int64_t time) {
+  const pjrt_driver_table *table = device->client->table;
+  const bool cancels = DRIVER_HAS(table, cancel), resets = DRIVER_HAS(table, reset);
+  const int64_t patience = device->client->patience;
   pthread_mutex_lock(&device->mutex);
-  while (device->in_flight) pthread_cond_wait(&device->changed, &device->mutex);
+  watch *first = device->first_watch;
+  while (first && first->state == LATE && !(device->remedy == CANCELLED && resets)) first = first->next;
+  int64_t since = first == NULL ? time : first->begun > device->moved ? first->begun : device->moved;
+  if (time - since < patience) {
+    pthread_mutex_unlock(&device->mutex);
+    return since + patience;
+  }
+  bool is_cancelled = cancels && device->remedy == NO_REMEDY;
+  bool acts = is_cancelled || (resets && device->remedy != RESET);
+  remedy remedy = device->remedy = is_cancelled ? CANCELLED : RESET;
+  device->moved = time;
+  PJRT_Error *error = late_error(first);
+  completion **told = new_zeroed(device->in_flight, sizeof *told);
+  size_t count = give_up(device, !is_cancelled, error, told);
+  pjrt_fence fence = first->fence;
   pthread_mutex_unlock(&device->mutex);
+  if (acts) apply(device, remedy, fence); /* before anybody hears of it, who might free memory that the work uses */
+  ++is_within_queue;
+  for (size_t i = 0; i < count; ++i) {
+    completion_set(told[i], pjrt_error_share(error));
+    completion_unref(told[i]);
+  }
+  --is_within_queue;
+  free(told);
+  pjrt_error_release(error);
+  return time + patience;
+}
+
+static void *watch_queues(void *arg) {
+  struct watchdog *watchdog = arg;
+  PJRT_Client *client = watchdog->client;
+  pthread_mutex_lock(&watchdog->mutex);
+  while (!watchdog->is_stopped) {
+    pthread_mutex_unlock(&watchdog->mutex);
+    int64_t time = now(), next = time + client->patience;
+    for (size_t i = 0; i < client->num_devices; ++i) {
+      int64_t wanted = look_after(&client->devices[i], time);
+      if (wanted < next) next = wanted;
+    }
+    struct timespec until = {.tv_sec = next / 1000000000, .tv_nsec = next % 1000000000};
+    pthread_mutex_lock(&watchdog->mutex);
+    if (!watchdog->is_stopped) pthread_cond_timedwait(&watchdog->changed, &watchdog->mutex, &until);
+  }
+  pthread_mutex_unlock(&watchdog->mutex);
+  return NULL;
+}
+
+PJRT_Error *watchdog_start(PJRT_Client *client) {
+  if (!has_watchdog(client)) return NULL;
+  struct watchdog *watchdog = new_zeroed(1, sizeof *watchdog);
+  pthread_condattr_t attributes;
+  pthread_condattr_init(&attributes);
+  pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
+  pthread_cond_init(&watchdog->changed, &attributes);
+  pthread_condattr_destroy(&attributes);
+  pthread_mutex_init(&watchdog->mutex, NULL);
+  watchdog->client = client;
+  if (pthread_create(&watchdog->thread, NULL, watch_queues, watchdog) == 0) {
+    client->watchdog = watchdog;
+    return NULL;
+  }
+  pthread_cond_destroy(&watchdog->changed);
+  pthread_mutex_destroy(&watchdog->mutex);
+  free(watchdog);
+  return error_make(PJRT_Error_Code_RESOURCE_EXHAUSTED, "the system has no thread left for the watchdog");
+}
+
+void watchdog_stop(PJRT_Client *client) {
+  struct watchdog *watchdog = client->watchdog;
+  if (watchdog == NULL) return;
+  pthread_mutex_lock(&watchdog->mutex);
+  watchdog->is_stopped = true;
+  pthread_cond_signal(&watchdog->changed);
+  pthread_mutex_unlock(&watchdog->mutex);
+  pthread_join(watchdog->thread, NULL);
+  pthread_cond_destroy(&watchdog->changed);
+  pthread_mutex_destroy(&watchdog->mutex);
+  free(watchdog);
 }

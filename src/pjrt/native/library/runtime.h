@@ -157,6 +157,7 @@ typedef struct memory_space {
 
 typedef struct launch launch;
 typedef struct watch watch;
+typedef enum remedy { NO_REMEDY, CANCELLED, RESET } remedy;
 struct PJRT_Device {
   PJRT_Client *client;
   size_t number;
@@ -166,13 +167,15 @@ struct PJRT_Device {
   PJRT_Memory **space_handles;
   pthread_mutex_t mutex; /* guards what follows */
   pthread_cond_t changed;
-  size_t in_flight; /* work in the driver's queue that has not ended */
-  uint64_t ended; /* work that has */
+  watch *first_watch, *last_watch; /* the work in the driver's queue */
+  size_t in_flight; /* how much of it somebody waits for */
+  uint64_t ended;   /* how often work has ended, or was given up */
+  int64_t moved;    /* when work ended last, or was given up; where there is a watchdog */
+  remedy remedy;    /* what was tried since then */
+  watch *first_unused, *last_unused;
+  size_t num_unused;
   launch *launches; /* those that wait or run, the latest first: what PoisonExecution looks for */
   struct waiter *waiter; /* the thread that waits for fences, where the driver has no on_done */
-  pthread_mutex_t watch_mutex; /* guards what follows */
-  watch *first_free, *last_free;
-  size_t num_free;
 };
 
 typedef struct open_end open_end;
@@ -188,6 +191,8 @@ struct PJRT_Client {
   PJRT_Memory **space_handles;
   size_t num_spaces;
   struct process *compiler; /* a worker's, or one of its own */
+  int64_t patience; /* the nanoseconds that the watchdog gives the first work of a queue; 0 for no watchdog */
+  struct watchdog *watchdog;
   pthread_mutex_t mutex; /* guards what follows */
   open_end *open_ends;
   dma_region *dma_regions;
@@ -202,12 +207,26 @@ completion *open_end_take(open_end *owned); /* gives its reference away */
 PJRT_Error *space_choose(PJRT_Memory *memory, PJRT_Device *device, memory_space **out);
 
 /* ---- queue.c --------------------------------------------------------------------------------------------------------*/
-/* Calls the function with the error of the work when the fence is done; at once where the fence is 0. */
-void device_follow(PJRT_Device *device, pjrt_fence fence, continuation then, void *arg);
-void device_stop(PJRT_Device *device);
+/* Work that a driver has taken. */
+typedef struct work {
+  const char *function; /* of the driver, which gave the fence */
+  const char *program;  /* of a launch; null for a copy */
+  completion *done;     /* what is set where the work is given up */
+  continuation then;    /* is called with the error of the work when it has ended, given up or not */
+  void *arg;            /* what both are part of */
+} work;
+/* Follows the work until the fence is done; where that is 0, it is done at once. */
+void queue_follow(PJRT_Device *device, pjrt_fence fence, work of);
+void queue_stop(PJRT_Device *device);
+void queue_cancel(PJRT_Device *device, pjrt_fence fence); /* where the driver can */
+/* Whether work that was given up may go on: copies with the host go through memory of ours then. */
+bool queue_leaves_work(const PJRT_Client *client);
+bool queue_is_calling(void); /* whether this thread is the driver's or the watchdog's, and tells that work has ended */
 uint64_t client_ended(PJRT_Client *client); /* how much work of all queues has ended */
 bool client_wait_for_one(PJRT_Client *client, uint64_t seen); /* waits until more has; false where none is in flight */
-void device_wait_for_all(PJRT_Device *device);
+void client_wait_for_all(PJRT_Client *client);
+PJRT_Error *watchdog_start(PJRT_Client *client); /* where the client has patience */
+void watchdog_stop(PJRT_Client *client);
 
 /* ---- buffer.c -------------------------------------------------------------------------------------------------------*/
 typedef struct storage {

@@ -14,14 +14,12 @@ static void when_submitted(completion *defined, PJRT_Device *device, continuatio
 /* ---- from the host ----------------------------------------------------------------------------------------------------*/
 typedef struct upload {
   storage *storage;
-  completion *defined, *host_done;
+  completion *defined;
   char *staging;
 } upload;
 
 static void end_upload(PJRT_Error *borrowed, void *arg) {
   upload *each = arg;
-  if (each->host_done) completion_set(each->host_done, pjrt_error_share(borrowed));
-  completion_unref(each->host_done);
   storage_unref(each->storage);
   completion_set(each->defined, pjrt_error_share(borrowed));
   completion_unref(each->defined);
@@ -44,7 +42,7 @@ static void submit_upload(upload *each, const pjrt_driver_shape *given, size_t o
     return;
   }
   if (fence) completion_submit(each->defined, device->number, fence);
-  device_follow(device, fence, end_upload, each);
+  queue_follow(device, fence, (work){"copy_in", NULL, each->defined, end_upload, each});
 }
 
 static PJRT_Error *host_strides(const PJRT_Client_BufferFromHostBuffer_Args *args, const shape *of, int64_t *strides) {
@@ -113,7 +111,7 @@ PJRT_Error *native_Client_BufferFromHostBuffer(PJRT_Client_BufferFromHostBuffer_
     return NULL;
   }
   char *staging = NULL;
-  if (!is_dense && (error = staging_make(size, &staging))) {
+  if ((!is_dense || queue_leaves_work(client)) && (error = staging_make(size, &staging))) {
     storage_unref(held);
     return error;
   }
@@ -121,22 +119,13 @@ PJRT_Error *native_Client_BufferFromHostBuffer(PJRT_Client_BufferFromHostBuffer_
   each->storage = storage_ref(held);
   each->defined = completion_make();
   each->staging = staging;
-  const void *host = args->data;
-  completion *host_done = &completion_done;
-  if (staging) {
-    copy_rows(staging, args->data, &of, strides);
-    host = staging;
-  } else {
-    host_done = completion_make();
-    each->host_done = completion_ref(host_done);
-  }
-  completion *defined = completion_ref(each->defined);
+  if (staging) copy_rows(staging, args->data, &of, strides);
+  completion *defined = completion_ref(each->defined), *host_done = staging ? &completion_done : defined;
   args->buffer = buffer_make(space, &of, held, completion_ref(defined));
   pjrt_driver_shape given = driver_shape(&of);
-  submit_upload(each, &given, 0, host, size);
+  submit_upload(each, &given, 0, staging ? staging : args->data, size);
   if (semantics == PJRT_HostBufferSemantics_kImmutableOnlyDuringCall) completion_wait(host_done);
   args->done_with_host_buffer = event_make(host_done);
-  completion_unref(host_done);
   completion_unref(defined);
   return NULL;
 }
@@ -161,7 +150,9 @@ static void end_download(PJRT_Error *borrowed, void *arg) {
     return;
   }
   PJRT_Error *error = pjrt_error_share(borrowed ? borrowed : completion_error(each->defined));
-  if (!error && each->staging) {
+  if (!error && each->staging && each->is_raw) {
+    memcpy(each->to, each->staging, each->size);
+  } else if (!error && each->staging) {
     int64_t dense[MAX_RANK];
     row_major_strides(&each->shape, dense);
     copy_strided(each->to, each->strides, each->staging, dense, each->shape.dims, each->shape.rank,
@@ -175,7 +166,9 @@ static void end_download(PJRT_Error *borrowed, void *arg) {
   free(each);
 }
 
-/* The bytes are there: the host copies them itself. */
+static void submit_download(PJRT_Error *borrowed, void *arg);
+
+/* The bytes are there: the host copies them itself, where it can see them. */
 static void copy_view(PJRT_Error *borrowed, void *arg) {
   download *each = arg;
   if (borrowed == NULL && each->size) {
@@ -206,7 +199,7 @@ static void submit_download(PJRT_Error *borrowed, void *arg) {
   PJRT_Client *client = device->client;
   pjrt_driver_shape given = driver_shape(&each->shape);
   char *to = each->to;
-  if (!each->is_raw && !strides_are_row_major(&each->shape, each->strides)) {
+  if (queue_leaves_work(client) || (!each->is_raw && !strides_are_row_major(&each->shape, each->strides))) {
     PJRT_Error *error = staging_make(each->size, &each->staging);
     if (error) {
       end_download(error, each);
@@ -227,7 +220,7 @@ static void submit_download(PJRT_Error *borrowed, void *arg) {
     pjrt_error_release(error);
     return;
   }
-  device_follow(device, fence, end_download, each);
+  queue_follow(device, fence, (work){"copy_out", NULL, each->done, end_download, each});
 }
 
 static void start_download(PJRT_Device *device, download *each) {
@@ -410,7 +403,7 @@ static void copy_from_staging(PJRT_Error *borrowed, void *arg) {
     return;
   }
   if (fence) completion_submit(each->done, device->number, fence);
-  device_follow(device, fence, end_copy, each);
+  queue_follow(device, fence, (work){"copy_in", NULL, each->done, end_copy, each});
 }
 
 static void submit_copy(PJRT_Error *borrowed, void *arg) {
@@ -431,7 +424,7 @@ static void submit_copy(PJRT_Error *borrowed, void *arg) {
       return;
     }
     if (fence) completion_submit(each->done, from->number, fence);
-    device_follow(from, fence, end_copy, each);
+    queue_follow(from, fence, (work){"copy", NULL, each->done, end_copy, each});
     return;
   }
   pjrt_driver_shape given = driver_shape(&each->shape);
@@ -447,7 +440,7 @@ static void submit_copy(PJRT_Error *borrowed, void *arg) {
     fail_copy(each, "copy_out", code, message);
     return;
   }
-  device_follow(from, fence, copy_from_staging, each);
+  queue_follow(from, fence, (work){"copy_out", NULL, each->done, copy_from_staging, each});
 }
 
 static PJRT_Error *copy_to(PJRT_Buffer *buffer, memory_space *space, PJRT_Buffer **out) {
@@ -490,6 +483,7 @@ typedef struct raw_upload {
   completion *done;
   const void *host;
   size_t offset, size;
+  char *staging;
 } raw_upload;
 
 static void end_raw_upload(PJRT_Error *borrowed, void *arg) {
@@ -497,6 +491,7 @@ static void end_raw_upload(PJRT_Error *borrowed, void *arg) {
   storage_unref(each->storage);
   completion_set(each->done, pjrt_error_share(borrowed));
   completion_unref(each->done);
+  free(each->staging);
   free(each);
 }
 
@@ -507,17 +502,22 @@ static void submit_raw_upload(PJRT_Error *borrowed, void *arg) {
     return;
   }
   PJRT_Device *device = each->storage->space->device;
+  PJRT_Error *error = queue_leaves_work(device->client) ? staging_make(each->size, &each->staging) : NULL;
   char message[PJRT_DRIVER_MESSAGE_SIZE] = "";
   pjrt_fence fence = 0;
-  int code = device->client->table->copy_in(device->client->driver, device->number, storage_memory(each->storage), NULL,
-                                            each->offset, each->host, each->size, &fence, message);
-  if (code) {
-    PJRT_Error *error = error_of_driver("copy_in", code, message);
+  if (!error) {
+    if (each->staging) memcpy(each->staging, each->host, each->size);
+    int code = device->client->table->copy_in(device->client->driver, device->number, storage_memory(each->storage), NULL,
+                                              each->offset, each->staging ? each->staging : each->host, each->size,
+                                              &fence, message);
+    error = error_of_driver("copy_in", code, message);
+  }
+  if (error) {
     end_raw_upload(error, each);
     pjrt_error_release(error);
     return;
   }
-  device_follow(device, fence, end_raw_upload, each);
+  queue_follow(device, fence, (work){"copy_in", NULL, each->done, end_raw_upload, each});
 }
 
 PJRT_Error *raw_check_range(const storage *held, int64_t offset, int64_t size, const void *host) {
@@ -532,7 +532,8 @@ PJRT_Error *raw_check_range(const storage *held, int64_t offset, int64_t size, c
 completion *raw_copy_in(storage *held, completion *defined, size_t offset, const void *host, size_t size) {
   raw_upload *each = new_zeroed(1, sizeof *each);
   completion *done = completion_make();
-  *each = (raw_upload){storage_ref(held), completion_ref(done), host, offset, size};
+  *each = (raw_upload){.storage = storage_ref(held), .done = completion_ref(done), .host = host, .offset = offset,
+                       .size = size};
   when_submitted(defined, held->space->device, submit_raw_upload, each);
   return done;
 }
@@ -671,7 +672,7 @@ static void complete(manager *manager, slot *it) {
     end_slot(error, each);
     pjrt_error_release(error);
   } else {
-    device_follow(device, fence, end_slot, each);
+    queue_follow(device, fence, (work){"copy_in", NULL, each->slot->defined, end_slot, each});
   }
 }
 
@@ -684,8 +685,7 @@ static void end_piece(PJRT_Error *borrowed, void *arg) {
   free(each->staging);
   completion_set(each->done, pjrt_error_share(borrowed));
   completion_unref(each->done);
-  if (borrowed) completion_set(it->defined, pjrt_error_share(borrowed));
-  else if (is_complete) complete(each->manager, it);
+  if (is_complete && !borrowed) complete(each->manager, it);
   manager_unref(each->manager);
   free(each);
 }
@@ -709,6 +709,12 @@ static PJRT_Error *begin(manager *manager, int index, bool is_last, slot **out) 
   return error;
 }
 
+/* The whole fails with a piece. */
+static void fail_slot(PJRT_Error *borrowed, void *arg) {
+  if (borrowed) completion_set(arg, pjrt_error_share(borrowed));
+  completion_unref(arg);
+}
+
 static PJRT_Event *push(manager *manager, slot *it, size_t offset, const void *host, size_t size, char *staging) {
   piece *each = new_zeroed(1, sizeof *each);
   atomic_fetch_add(&manager->refs, 1);
@@ -717,6 +723,7 @@ static PJRT_Event *push(manager *manager, slot *it, size_t offset, const void *h
   each->staging = staging;
   completion *done = completion_make();
   each->done = completion_ref(done);
+  completion_then(done, fail_slot, completion_ref(it->defined));
   PJRT_Device *device = manager->space->device;
   char *view = it->pieces ? it->pieces : storage_host_view(it->storage);
   if (view || size == 0) {
@@ -732,7 +739,7 @@ static PJRT_Event *push(manager *manager, slot *it, size_t offset, const void *h
       end_piece(error, each);
       pjrt_error_release(error);
     } else {
-      device_follow(device, fence, end_piece, each);
+      queue_follow(device, fence, (work){"copy_in", NULL, each->done, end_piece, each});
     }
   }
   PJRT_Event *event = event_make(done);
@@ -752,10 +759,17 @@ PJRT_Error *native_AsyncHostToDeviceTransferManager_TransferData(
                       (long long)size, (long long)args->transfer_size, (long long)args->offset);
   if (args->data == NULL && args->transfer_size)
     return error_make(INVALID, "expected the address of %lld bytes, found null", (long long)args->transfer_size);
-  error = begin(manager, args->buffer_index, args->is_last_transfer, &it);
-  if (error) return error;
+  char *staging = NULL;
+  size = args->transfer_size;
+  if (queue_leaves_work(manager->space->device->client)) error = staging_make((size_t)size, &staging);
+  if (!error) error = begin(manager, args->buffer_index, args->is_last_transfer, &it);
+  if (error) {
+    free(staging);
+    return error;
+  }
+  if (staging && size) memcpy(staging, args->data, (size_t)size);
   args->done_with_h2d_transfer =
-      push(manager, it, (size_t)args->offset, args->data, (size_t)args->transfer_size, NULL);
+      push(manager, it, (size_t)args->offset, staging ? staging : args->data, (size_t)size, staging);
   return NULL;
 }
 
@@ -775,7 +789,8 @@ PJRT_Error *native_AsyncHostToDeviceTransferManager_TransferLiteral(
   int64_t strides[MAX_RANK];
   shape_strides(&of, strides);
   char *staging = NULL;
-  if (!strides_are_row_major(&of, strides) && (error = staging_make(shape_size(&of), &staging))) return error;
+  bool is_staged = !strides_are_row_major(&of, strides) || queue_leaves_work(manager->space->device->client);
+  if (is_staged && (error = staging_make(shape_size(&of), &staging))) return error;
   error = begin(manager, args->buffer_index, true, &it);
   if (error) {
     free(staging);
