@@ -132,3 +132,23 @@ def test_a_large_program_leaves_the_callers_thread(emitted_library: Path) -> Non
         np.testing.assert_allclose(z, (x @ x) @ (x @ x), rtol=1e-3, atol=1e-2)
         other = y.copy_to(client.devices[1])
         np.testing.assert_array_equal(other, y)
+
+
+PRODUCTS = """
+func.func @main(%x: tensor<300x300xf32>) -> tensor<300x300xf32> {
+  %0 = stablehlo.dot_general %x, %x, contracting_dims = [1] x [0]
+    : (tensor<300x300xf32>, tensor<300x300xf32>) -> tensor<300x300xf32>
+  return %0 : tensor<300x300xf32>
+}"""
+
+
+@pytest.mark.full
+def test_a_copy_waits_for_the_program_before_it(tmp_path: Path) -> None:
+    """The result is still computed, on the device's thread, when it is copied to another device."""
+    library = native.write_library(tmp_path / "emitted.so", f"{COMPILER}:compile", name="emitted")
+    x = np.ones((300, 300), np.float32)
+    with pjrt.load_plugin(library).client(num_devices=2) as client:
+        executable = client.compile(PRODUCTS)
+        for _ in range(5):
+            ((result,),) = executable.execute([[client.buffer_from_host(x)]])
+            np.testing.assert_array_equal(result.copy_to(client.devices[1]), x * 300)

@@ -37,7 +37,10 @@ typedef struct block {
 } block;
 
 typedef struct job {
-  program *program;
+  program *program; /* null for a copy of bytes */
+  void *to;
+  const void *from;
+  size_t size;
   void **arguments; /* inputs, then outputs */
   size_t num_inputs, num_after;
   size_t *after_devices; /* other devices' work that must be done before */
@@ -111,6 +114,10 @@ static int run_job(host_device *device, const job *each, char *message) {
     char ignored[PJRT_DRIVER_MESSAGE_SIZE];
     wait_host(device->driver, each->after_devices[i], each->after[i], -1, ignored);
   }
+  if (each->program == NULL) {
+    memcpy(each->to, each->from, each->size);
+    return 0;
+  }
   return each->program->run(each->arguments, each->arguments + each->num_inputs, each->scratch, message);
 }
 
@@ -167,6 +174,30 @@ static void *run_jobs(void *arg) {
   }
   pthread_mutex_unlock(&device->mutex);
   return NULL;
+}
+
+static bool is_idle(host_device *device) {
+  pthread_mutex_lock(&device->mutex);
+  bool is_idle = device->first == NULL;
+  pthread_mutex_unlock(&device->mutex);
+  return is_idle;
+}
+
+static int enqueue(host_device *device, job *each, pjrt_fence *fence, char *message) {
+  pthread_mutex_lock(&device->mutex);
+  if (!device->is_started) device->is_started = pthread_create(&device->thread, NULL, run_jobs, device) == 0;
+  if (!device->is_started) {
+    pthread_mutex_unlock(&device->mutex);
+    free_job(each);
+    snprintf(message, PJRT_DRIVER_MESSAGE_SIZE, "the system has no thread left for the device");
+    return PJRT_Error_Code_RESOURCE_EXHAUSTED;
+  }
+  *device->last = each;
+  device->last = &each->next;
+  *fence = ++device->given;
+  pthread_cond_broadcast(&device->changed);
+  pthread_mutex_unlock(&device->mutex);
+  return 0;
 }
 
 /* ---- life -----------------------------------------------------------------------------------------------------------*/
@@ -302,20 +333,30 @@ static uint64_t pointer_host(pjrt_driver *driver, size_t device, uint64_t memory
   return memory & ~UINT64_C(1);
 }
 
+/* A copy is made here where nothing is queued before it: the work of the queue may write what it reads. */
+static int copy_host(host_device *device, void *to, const void *from, size_t size, pjrt_fence *fence, char *message) {
+  *fence = 0;
+  if (is_idle(device)) {
+    memcpy(to, from, size);
+    return 0;
+  }
+  job *copy = new_zeroed(1, sizeof *copy);
+  *copy = (job){.to = to, .from = from, .size = size};
+  return enqueue(device, copy, fence, message);
+}
+
 static int copy_in_host(pjrt_driver *driver, size_t device, uint64_t memory, const pjrt_driver_shape *given,
                         size_t offset, const void *host, size_t size, pjrt_fence *fence, char *message) {
-  (void)given, (void)message;
-  memcpy((char *)view_host(driver, device, memory) + offset, host, size);
-  *fence = 0;
-  return 0;
+  (void)given;
+  return copy_host(&driver->devices[device], (char *)view_host(driver, device, memory) + offset, host, size, fence,
+                   message);
 }
 
 static int copy_out_host(pjrt_driver *driver, size_t device, uint64_t memory, const pjrt_driver_shape *given,
                          size_t offset, void *host, size_t size, pjrt_fence *fence, char *message) {
-  (void)given, (void)message;
-  memcpy(host, (const char *)view_host(driver, device, memory) + offset, size);
-  *fence = 0;
-  return 0;
+  (void)given;
+  return copy_host(&driver->devices[device], host, (const char *)view_host(driver, device, memory) + offset, size, fence,
+                   message);
 }
 
 /* ---- programs -------------------------------------------------------------------------------------------------------*/
@@ -385,30 +426,10 @@ static void unload_host(pjrt_driver *driver, size_t device, uint64_t executable)
   free(each);
 }
 
-static int enqueue(host_device *device, job *each, pjrt_fence *fence, char *message) {
-  pthread_mutex_lock(&device->mutex);
-  if (!device->is_started) device->is_started = pthread_create(&device->thread, NULL, run_jobs, device) == 0;
-  if (!device->is_started) {
-    pthread_mutex_unlock(&device->mutex);
-    free_job(each);
-    snprintf(message, PJRT_DRIVER_MESSAGE_SIZE, "the system has no thread left for the device");
-    return PJRT_Error_Code_RESOURCE_EXHAUSTED;
-  }
-  *device->last = each;
-  device->last = &each->next;
-  *fence = ++device->given;
-  pthread_cond_broadcast(&device->changed);
-  pthread_mutex_unlock(&device->mutex);
-  return 0;
-}
-
 /* A small program runs here where nothing is queued before it. */
 static bool runs_here(host_device *device, const program *each, const pjrt_driver_launch *launch) {
   if (launch->must_not_block || launch->num_after || each->work > SMALL_WORK) return false;
-  pthread_mutex_lock(&device->mutex);
-  bool is_idle = device->first == NULL;
-  pthread_mutex_unlock(&device->mutex);
-  return is_idle;
+  return is_idle(device);
 }
 
 static int launch_host(pjrt_driver *driver, const pjrt_driver_launch *launch, pjrt_fence *fence, char *message) {
