@@ -24,6 +24,12 @@ def fuzz(session: nox.Session) -> None:
 
 
 @nox.session
+def random_calls(session: nox.Session) -> None:
+    """Call the runtime in C at random under sanitizers: --calls N --sanitizer address,undefined|thread."""
+    _run(session, "test", "python", "tests/native/random_calls.py")
+
+
+@nox.session
 def wrong_answers(session: nox.Session) -> None:
     """Run the conformance programs of all operations: --device iree|cpu --state FILE."""
     _run(session, "test,iree", "python", "-m", "benchmarks.wrong_answers")

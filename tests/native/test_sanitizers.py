@@ -8,6 +8,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+import random_calls
 
 import pjrt
 from pjrt import native
@@ -63,3 +64,12 @@ def test_a_program_in_c(sanitizer: str, example: str, tmp_path: Path, monkeypatc
     done = subprocess.run(command, capture_output=True, text=True, timeout=200, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.splitlines() == ["0.0000 2.0000 4.0000 6.0000"] * THREADS
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("sanitizer", random_calls.SANITIZERS)
+def test_random_calls(sanitizer: str, tmp_path: Path) -> None:
+    """A short run of the job; what goes wrong names its round and seed."""
+    random_calls.prepare(tmp_path, sanitizer)
+    for number, each in enumerate(random_calls.ROUNDS):
+        assert not random_calls.failure(tmp_path, each, number, 3000)

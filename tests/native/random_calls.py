@@ -1,0 +1,178 @@
+"""Random calls of the C API on the runtime in C, under the compiler's sanitizers: a job by hand.
+
+    python tests/native/random_calls.py --calls 1000000 --sanitizer address,undefined
+
+A round is a process of ten thousand calls with a seed of its own, on the example's chip or on emitted code. The chip's
+functions and work fail in some rounds, and in some of them fences are held back until the watchdog gives the work up.
+The job ends at the first round that crashes, hangs, leaks or reads a wrong value, and prints its command.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shlex
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from unittest import mock
+
+import pjrt
+from pjrt import native
+from pjrt.native import library
+
+HERE = Path(__file__).parent
+EXAMPLES = HERE.parents[1] / "examples"
+SOURCES = Path(library.__file__).parent / "library"
+SANITIZERS = ("address,undefined", "thread")
+ROUND = 10_000
+LIMIT = 300.0
+"""The seconds that a round may take."""
+
+_TYPE = "tensor<3x40xf32>"
+_HALVES = f"""
+  %a = stablehlo.constant dense<0.5> : {_TYPE}
+  %b = stablehlo.constant dense<0.25> : {_TYPE}
+  %0 = stablehlo.multiply %x, %a : {_TYPE}
+  %1 = stablehlo.multiply %y, %b : {_TYPE}
+  %2 = stablehlo.add %0, %1 : {_TYPE}
+  return %2 : {_TYPE}
+}}"""
+PROGRAMS = {
+    "halves": f"func.func @main(%x: {_TYPE}, %y: {_TYPE}) -> {_TYPE} {{{_HALVES}",
+    "donates": f"""func.func @main(%x: {_TYPE} {{tf.aliasing_output = 0 : i32}}) -> {_TYPE} {{
+  %a = stablehlo.constant dense<1.0> : {_TYPE}
+  %0 = stablehlo.subtract %a, %x : {_TYPE}
+  return %0 : {_TYPE}
+}}""",
+    "on_two": f"func.func @main(%x: {_TYPE}, %y: {_TYPE}) -> {_TYPE} {{{_HALVES}",
+}
+
+
+@dataclass(frozen=True)
+class Round:
+    """How one process runs.
+
+    Attributes:
+        example: the example whose plugin it loads.
+        threads: how many threads call.
+        watchdog: the milliseconds of the watchdog; 0 for none.
+        faults: the environment of the driver.
+    """
+
+    example: str = "native_chip"
+    threads: int = 3
+    watchdog: int = 0
+    faults: dict[str, str] = field(default_factory=dict)
+
+
+ROUNDS = [
+    Round(),
+    Round(faults={"FAULTS": "30"}),
+    Round("emitted_c"),
+    Round(faults={"HOLDS": "5"}, watchdog=20),
+    Round(threads=1, faults={"FAULTS": "200"}),
+    Round(faults={"HOLDS": "5", "FAULTS": "30"}, watchdog=20),
+    Round("emitted_c", threads=1),
+]
+
+
+def build(folder: Path, sanitizer: str, *arguments: str) -> None:
+    """Compile C with the headers of the C API and of drivers, under a sanitizer."""
+    headers = [
+        f"-I{place}"
+        for place in (Path(pjrt.__file__).parent / "abi", native.get_include(), SOURCES, EXAMPLES / "native_chip")
+    ]
+    compiler = [
+        *shlex.split(os.environ.get("CC", "gcc")),
+        "-std=c11",
+        "-D_GNU_SOURCE",
+        "-g",
+        "-O1",
+        "-ffp-contract=off",
+    ]
+    command = [*compiler, *headers, f"-fsanitize={sanitizer}", *arguments, "-lm", "-ldl", "-lpthread"]
+    subprocess.run(command, cwd=folder, check=True, timeout=240)
+
+
+def prepare(folder: Path, sanitizer: str) -> None:
+    """Write the plugins, their executables and the program that calls into a folder."""
+    shared = ["-fPIC", "-shared", "-fvisibility=hidden"]
+    build(folder, sanitizer, *shared, *map(str, sorted(SOURCES.glob("*.c"))), "-o", "runtime.so")
+    build(folder, sanitizer, "-fPIC", "-shared", str(HERE / "faulty_chip.c"), "-o", "driver.so")
+    build(folder, sanitizer, str(HERE / "random_calls.c"), "-o", "random_calls")
+    plain = folder / "plain"
+    plain.mkdir()
+    build(plain, "undefined", "-fPIC", "-shared", str(HERE / "faulty_chip.c"), "-o", "driver.so")
+    for example, num_devices in (("native_chip", 2), ("emitted_c", 1)):
+        spec = f"{EXAMPLES / example / 'compiler.py'}:compile"
+        chip = example == "native_chip"
+        plugin = native.write_library(plain / f"{example}.so", spec, driver=plain / "driver.so" if chip else "host")
+        with mock.patch.object(library, "library_of", return_value=folder / "runtime.so"):
+            native.write_library(folder / f"{example}.so", spec, driver=folder / "driver.so" if chip else "host")
+        with pjrt.load_plugin(plugin).client() as client:
+            for name, text in PROGRAMS.items():
+                replicas = 2 if name == "on_two" else 1
+                if replicas <= num_devices:
+                    executable = client.compile(text, pjrt.CompileOptions(num_replicas=replicas))
+                    (folder / f"{example}.{name}").write_bytes(executable.executable.serialize())
+
+
+def command_of(folder: Path, each: Round, seed: int, calls: int) -> list[str]:
+    """Return the command of a round, without its environment."""
+    executables = [path for name in PROGRAMS if (path := folder / f"{each.example}.{name}").exists()]
+    numbers = (seed, calls, each.threads, each.watchdog)
+    plugin = folder / f"{each.example}.so"
+    return [str(folder / "random_calls"), str(plugin), *map(str, numbers), *map(str, executables)]
+
+
+def failure(folder: Path, each: Round, seed: int, calls: int = ROUND) -> str:
+    """Run a round; return what went wrong, or nothing."""
+    command = command_of(folder, each, seed, calls)
+    # A client with late work is closed by another thread, perhaps while the process ends.
+    leaks = f"detect_leaks={int(each.watchdog == 0)}"
+    environment = {**os.environ, **each.faults, "TSAN_OPTIONS": "halt_on_error=1", "ASAN_OPTIONS": leaks}
+    try:
+        done = subprocess.run(
+            command, env=environment, capture_output=True, text=True, errors="replace", timeout=LIMIT, check=False
+        )
+    except subprocess.TimeoutExpired:
+        return f"{each}: not done after {LIMIT:.0f} s: {shlex.join(command)}"
+    if done.returncode == 0 and not done.stderr:
+        return ""
+    return f"{each}: exit status {done.returncode}: {shlex.join(command)}\n{done.stdout}{done.stderr}"
+
+
+def rounds(calls: int, seed: int) -> Iterator[tuple[Round, int]]:
+    """Return rounds and their seeds for so many calls."""
+    for number in range((calls + ROUND - 1) // ROUND):
+        yield ROUNDS[number % len(ROUNDS)], seed + number
+
+
+def main() -> int:
+    """Run rounds until all calls are made, or one goes wrong."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--calls", type=int, default=1_000_000)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--sanitizer", choices=SANITIZERS, default=SANITIZERS[0])
+    arguments = parser.parse_args()
+    begin = time.monotonic()
+    folder = Path(tempfile.mkdtemp(prefix="pjrt-random-calls-"))  # stays: the command of a failure names its files
+    prepare(folder, arguments.sanitizer)
+    made = 0
+    for each, seed in rounds(arguments.calls, arguments.seed):
+        if message := failure(folder, each, seed):
+            print(message, file=sys.stderr)
+            return 1
+        made += ROUND
+        print(f"\r{made:,} calls in {time.monotonic() - begin:.0f} s", end="", flush=True)
+    print()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
