@@ -8,7 +8,7 @@ static storage *storage_make(memory_space *space, uint64_t memory, size_t size) 
   each->space = space;
   each->memory = memory;
   each->size = size;
-  client_ref(space->device->client);
+  device_ref(space->device);
   return each;
 }
 
@@ -103,8 +103,9 @@ void storage_unref(storage *each) {
     completion_set(each->freed, NULL);
     completion_unref(each->freed);
   }
+  PJRT_Device *device = each->space->device;
   free(each);
-  client_unref(client);
+  device_unref(device);
 }
 
 uint64_t storage_memory(const storage *each) { return each->target ? storage_memory(each->target) : each->memory; }
@@ -135,7 +136,7 @@ PJRT_Buffer *buffer_make(memory_space *space, const shape *of, storage *owned, c
   PJRT_Buffer *buffer = malloc(sizeof *buffer);
   if (buffer == NULL) buffer = new_zeroed(1, sizeof *buffer);
   buffer->space = space;
-  client_ref(space->device->client);
+  device_ref(space->device);
   buffer->shape.type = of->type;
   buffer->shape.rank = of->rank;
   memcpy(buffer->shape.dims, of->dims, of->rank * sizeof *of->dims);
@@ -215,9 +216,9 @@ void buffer_destroy(PJRT_Buffer *buffer) {
   give_up_storage(buffer);
   completion_unref(buffer->defined);
   pthread_mutex_destroy(&buffer->mutex);
-  PJRT_Client *client = buffer->space->device->client;
+  PJRT_Device *device = buffer->space->device;
   free(buffer);
-  client_unref(client);
+  device_unref(device);
 }
 
 PJRT_Error *native_Buffer_Destroy(PJRT_Buffer_Destroy_Args *args) {

@@ -268,6 +268,15 @@ void client_unref(PJRT_Client *client) {
   else if (pthread_create(&thread, NULL, close_client, client) == 0) pthread_detach(thread);
 }
 
+void device_ref(PJRT_Device *device) {
+  if (atomic_fetch_add_explicit(&device->refs, 1, memory_order_relaxed) == 0) client_ref(device->client);
+}
+
+void device_unref(PJRT_Device *device) {
+  PJRT_Client *client = device->client; /* somebody else may give the last reference back in between */
+  if (atomic_fetch_sub(&device->refs, 1) == 1) client_unref(client);
+}
+
 open_end *open_end_make(PJRT_Client *client, completion *of) {
   open_end *each = new_zeroed(1, sizeof *each);
   each->client = client_ref(client);

@@ -606,17 +606,20 @@ void loaded_unref(PJRT_LoadedExecutable *loaded) {
 
 PJRT_Error *loaded_on(PJRT_LoadedExecutable *loaded, PJRT_Device *device, uint64_t *out) {
   PJRT_Client *client = loaded->client;
+  *out = atomic_load_explicit(&loaded->loaded[device->number], memory_order_acquire);
+  if (*out) return NULL;
   PJRT_Error *error = NULL;
   pthread_mutex_lock(&loaded->mutex);
-  if (loaded->loaded[device->number] == 0) {
+  *out = atomic_load(&loaded->loaded[device->number]);
+  if (*out == 0) {
     char message[PJRT_DRIVER_MESSAGE_SIZE] = "";
-    int code = client->table->load(client->driver, device->number, loaded->core->code, loaded->core->code_size,
-                                   &loaded->loaded[device->number], message);
+    int code = client->table->load(client->driver, device->number, loaded->core->code, loaded->core->code_size, out,
+                                   message);
     error = error_of_driver("load", code, message);
-    if (!error && loaded->loaded[device->number] == 0)
+    if (!error && *out == 0)
       error = error_make(PJRT_Error_Code_INTERNAL, "the driver's function load gave 0, which stands for no executable");
+    if (!error) atomic_store_explicit(&loaded->loaded[device->number], *out, memory_order_release);
   }
-  *out = loaded->loaded[device->number];
   pthread_mutex_unlock(&loaded->mutex);
   return error;
 }

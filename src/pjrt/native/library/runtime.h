@@ -165,6 +165,7 @@ struct PJRT_Device {
   size_t num_spaces;
   memory_space *spaces;
   PJRT_Memory **space_handles;
+  atomic_int refs; /* storages and buffers; together one reference to the client */
   pthread_mutex_t mutex; /* guards what follows */
   pthread_cond_t changed;
   watch *first_watch, *last_watch; /* the work in the driver's queue */
@@ -199,6 +200,9 @@ struct PJRT_Client {
 };
 PJRT_Client *client_ref(PJRT_Client *client);
 void client_unref(PJRT_Client *client);
+/* A reference to the client, counted by its device: two devices do not write to one number when they execute. */
+void device_ref(PJRT_Device *device);
+void device_unref(PJRT_Device *device);
 /* A completion that only the caller can set (an alias buffer, a control dependency). Destroying the client sets it. */
 open_end *open_end_make(PJRT_Client *client, completion *of);
 completion *open_end_take(open_end *owned); /* gives its reference away */
@@ -326,8 +330,8 @@ struct PJRT_LoadedExecutable {
   PJRT_Device *devices[MAX_DEVICES];
   PJRT_LogicalDeviceIds ids[MAX_DEVICES];
   int64_t assignment[MAX_DEVICES];
-  pthread_mutex_t mutex; /* guards what follows */
-  uint64_t loaded[MAX_DEVICES]; /* by the device's number; 0 until it is loaded */
+  pthread_mutex_t mutex; /* for loading */
+  _Atomic uint64_t loaded[MAX_DEVICES]; /* by the device's number; 0 until it is loaded */
 };
 /* Reads what the compiler wrote; copies it. The kinds of memory are those of the client's devices. */
 PJRT_Error *executable_read(const char *data, size_t size, const char *const *kinds, size_t num_kinds,
