@@ -92,6 +92,38 @@ def transfers(library: Path) -> dict[str, Call]:
     }
 
 
+def executions_per_second(library: Path, seconds: float) -> tuple[float, float]:
+    """Return how often a program in C executes `x + 1` in a second: on one thread, and on two with a device each."""
+    folder = library.parent
+    source = Path(__file__).with_suffix("").with_name("native_threads.c")
+    headers = Path(pjrt.__file__).parent / "abi"
+    subprocess.run(
+        shlex.split(
+            f"cc -O2 -std=c11 -D_GNU_SOURCE -I{headers} {source} -o {folder / 'native_threads'} -ldl -lpthread"
+        ),
+        check=True,
+    )
+    program = """func.func @main(%x: tensor<8xf32>) -> tensor<8xf32> {
+      %c = stablehlo.constant dense<1.0> : tensor<8xf32>
+      %0 = stablehlo.add %x, %c : tensor<8xf32>
+      return %0 : tensor<8xf32>
+    }"""
+    paths = []
+    with pjrt.load_plugin(library).client(num_devices=2) as client:
+        for number in range(2):
+            executable = client.compile(program, pjrt.CompileOptions(device_assignment=[[number]]))
+            paths.append(folder / f"device{number}.executable")
+            paths[-1].write_bytes(executable.executable.serialize())
+    command = [folder / "native_threads", library, str(seconds), *paths]
+    one, two = subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()
+    return float(one), float(two)
+
+
+def create_and_close(library: Path) -> None:
+    """Make a client, and close it."""
+    pjrt.load_plugin(library).client().close()
+
+
 def measure(quick: bool) -> Report:
     import jax
 
@@ -111,6 +143,8 @@ def measure(quick: bool) -> Report:
         tails = {name: slowest_in_a_hundred(call, 500 if quick else 5000) for name, call in waiting.items()}
         chained = enqueued(jax.devices(chip_platform)[0], 100)
         copies = take_turns(transfers(emitted), rounds=5 if quick else 15)
+        creation = take_turns({"a client": lambda: create_and_close(emitted)}, rounds=5 if quick else 15)["a client"]
+        one, two = executions_per_second(emitted, 0.1 if quick else 1.0)
     ratios = {how: timings[OURS].ratio_to(timings[JAX]) for how, timings in turns.items()}
     of_worker = {how: timings[WORKER].ratio_to(timings[JAX]) for how, timings in turns.items()}
     report = Report("Devices that run in C", __doc__ or "")
@@ -119,6 +153,10 @@ def measure(quick: bool) -> Report:
     report.tables.append(table(["waited for", "99 of 100 within"], [[n, duration(s)] for n, s in tails.items()]))
     report.tables.append(table(["64 MiB", "time"], [[name, str(timing)] for name, timing in copies.items()]))
     report.tables.append(f"100 chained products of 64² on the chip are enqueued in {duration(chained)}.")
+    report.tables.append(f"A client is made and closed in {creation}.")
+    report.tables.append(
+        f"In C, one thread executes `x + 1` {one:,.0f} times in a second, two with a device each {two:,.0f}."
+    )
     report.aims += [
         Aim("a tiny `jax.jit` that is waited for, beside JAX's own CPU", ratios["waited for"], 1.2),
         Aim("one that is not waited for", ratios["returned"], 0.8),
@@ -126,6 +164,18 @@ def measure(quick: bool) -> Report:
         Aim("the interpreter in a worker, waited for, beside JAX's own CPU", of_worker["waited for"], 2.5),
         Aim("the interpreter in a worker, not waited for", of_worker["returned"], 1),
         Aim("milliseconds to enqueue 100 chained products on the chip", chained * 1e3, 1),
+        Aim("milliseconds to make a client and close it", creation.median * 1e3, 5),
+        Aim("two threads with a device each, beside one", two / one, 1.8, at_least=True),
+        Aim(
+            "64 MiB to the device, beside the processor's own copy",
+            copies["to the device"].ratio_to(copies["np.copyto"]),
+            1.11,
+        ),
+        Aim(
+            "64 MiB to the host, beside the processor's own copy",
+            copies["to the host"].ratio_to(copies["np.copyto"]),
+            1.11,
+        ),
     ]
     return report
 
