@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import subprocess
 import sys
 import tomllib
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -145,3 +147,31 @@ def test_no_device_is_hidden(tmp_path: Path) -> None:
     assert done.returncode == 2
     assert "a device called 'cpu' is here already" in done.stderr
     assert not list(tmp_path.iterdir())
+
+
+@pytest.fixture(scope="module")
+def driver_package(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """A package with a driver in C, and the folder in which its wheel was unpacked.
+
+    Nothing is fetched for the wheel where setuptools is at hand.
+    """
+    folder = tmp_path_factory.mktemp("driver")
+    done = run("-m", "pjrt", "new-plugin", "gadget", "--driver", "--folder", str(folder))
+    assert done.returncode == 0, done.stderr
+    package = folder / "gadget"
+    isolation = ["--no-build-isolation"] if importlib.util.find_spec("setuptools") else []
+    done = run("-m", "pip", "wheel", "-q", "--no-deps", *isolation, "--wheel-dir", "wheels", ".", cwd=package)
+    assert done.returncode == 0, done.stdout + done.stderr
+    (wheel,) = (package / "wheels").iterdir()
+    assert not wheel.name.endswith("-any.whl")  # it is for this platform
+    site = folder / "site"
+    zipfile.ZipFile(wheel).extractall(site)
+    return package, site
+
+
+@pytest.mark.full
+def test_the_tests_of_one_with_a_driver_pass(driver_package: tuple[Path, Path]) -> None:
+    package, site = driver_package
+    done = run("-m", "pytest", "-q", "-p", "no:cacheprovider", "tests", path=site, cwd=package)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "3 passed" in done.stdout

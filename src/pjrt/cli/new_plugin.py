@@ -10,6 +10,7 @@ from pathlib import Path
 import click
 
 import pjrt
+from pjrt import native
 from pjrt.cli._console import echo
 
 _EXAMPLES = """
@@ -17,6 +18,7 @@ _EXAMPLES = """
 Examples:
   pjrt new-plugin mydevice
   pjrt new-plugin mydevice --folder ~/projects
+  pjrt new-plugin mychip --driver
 """
 
 _FILES = {
@@ -27,13 +29,27 @@ _FILES = {
     "test_device.py.txt": "tests/test_{name}.py",
 }
 
+_DRIVER_FILES = {
+    "driver/pyproject.toml.txt": "pyproject.toml",
+    "driver/setup.py.txt": "setup.py",
+    "driver/README.md.txt": "README.md",
+    "driver/device.py.txt": "src/{name}/__init__.py",
+    "driver/compiler.py.txt": "src/{name}/compiler.py",
+    "driver/driver.c.txt": "src/{name}/driver.c",
+    "driver/test_device.py.txt": "tests/test_{name}.py",
+}
+_HEADER = "pjrt_driver.h"
+
 
 @click.command("new-plugin", epilog=_EXAMPLES)
 @click.argument("name")
 @click.option(
     "--folder", type=click.Path(path_type=Path), default=Path("."), help="Where to make the package's folder."
 )
-def new_plugin(name: str, folder: Path) -> None:
+@click.option(
+    "--driver", is_flag=True, help="Write a device whose programs run in C: a driver in C, and a compiler in Python."
+)
+def new_plugin(name: str, folder: Path, driver: bool) -> None:
     """Write a package for a device called NAME: the device, its manifest and entry points, tests, a README."""
     _check(name)
     target = folder / name
@@ -42,11 +58,15 @@ def new_plugin(name: str, folder: Path) -> None:
     if target.exists():
         raise pjrt.AlreadyExistsError(f"{str(target)!r} exists already; choose another name or folder")
     templates = resources.files("pjrt.cli") / "template"
-    for source, place in _FILES.items():
+    files = _DRIVER_FILES if driver else _FILES
+    texts = {place: _filled((templates / source).read_text(), name) for source, place in files.items()}
+    if driver:
+        texts["src/{name}/" + _HEADER] = (Path(native.get_include()) / _HEADER).read_text()
+    for place, text in texts.items():
         path = target / place.format(name=name)
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(_filled((templates / source).read_text(), name))
+            path.write_text(text)
         except OSError as error:
             raise pjrt.PermissionDeniedError(f"{str(path)!r} cannot be written: {error.strerror or error}") from error
         echo(f"wrote {path}")
