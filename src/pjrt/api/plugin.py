@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import abc
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -84,6 +84,22 @@ class Plugin(abc.ABC):
             The assembly, the number of bytes of shared memory, and the path of the binary.
         """
         raise unimplemented(self.name, "Plugin.compile_triton")
+
+    def register_ffi_handler(
+        self, name: str, handler: Callable[..., Any] | int, *, platform: str, traits: int = 0
+    ) -> None:
+        """Register a function that programs of all clients of the plugin call (FFI extension).
+
+        Args:
+            name: the custom call's target name.
+            handler: as ``Client.register_ffi_handler`` takes it.
+            platform: the platform name of the clients.
+            traits: the bits of ``XLA_FFI_Handler_Traits``.
+
+        Raises:
+            AlreadyExistsError: the name has another handler.
+        """
+        raise unimplemented(self.name, "Plugin.register_ffi_handler")
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name!r}, API {'.'.join(map(str, self.api_version))}>"

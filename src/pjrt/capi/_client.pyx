@@ -323,7 +323,7 @@ cdef class ClientCore(ClientScope):
     def register_ffi_handler(self, name, handler, *, traits=0):
         from pjrt.capi._extensions import register_handler
 
-        register_handler(self, name, handler, traits)
+        register_handler(self, self.platform, name, handler, traits)
 
     def register_ffi_type(self, name):
         from pjrt.capi._extensions import register_type

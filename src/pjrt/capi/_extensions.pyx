@@ -923,12 +923,12 @@ def new_profiler(Scope scope, options):
 _PLATFORMS = {"cuda": "CUDA", "rocm": "ROCM", "cpu": "Host"}
 
 
-def register_handler(ClientScope client, name, handler, traits):
-    """``Client.register_ffi_handler``."""
+def register_handler(Scope scope, platform_name, name, handler, traits):
+    """``Client.register_ffi_handler`` and ``Plugin.register_ffi_handler``."""
     cdef PJRT_FFI_Register_Handler_Args args
     cdef bytes target = encoded(name, "the name of a custom call's target as a str")
-    cdef bytes platform = _PLATFORMS.get(client.platform, client.platform).encode()
-    address = address_of(handler, traits, client.platform)
+    cdef bytes platform = encoded(_PLATFORMS.get(platform_name, platform_name), "the name of a platform as a str")
+    address = address_of(handler, traits, platform_name)
     start(&args, PJRT_FFI_Register_Handler_Args_STRUCT_SIZE)
     args.target_name = target
     args.target_name_size = len(target)
@@ -936,7 +936,7 @@ def register_handler(ClientScope client, name, handler, traits):
     args.platform_name = platform
     args.platform_name_size = len(platform)
     args.traits = <PJRT_FFI_Handler_TraitsBits><int>whole(traits, "the traits of an FFI handler", 32)
-    client.call(SLOT_PJRT_FFI_Register_Handler, &args)
+    scope.call(SLOT_PJRT_FFI_Register_Handler, &args)
 
 
 def register_type(ClientScope client, name):

@@ -169,6 +169,11 @@ cdef class PluginCore:
 
         return compile_triton(self.scope, module, arch_name, num_warps, num_ctas, num_stages)
 
+    def register_ffi_handler(self, name, handler, *, platform, traits=0):
+        from pjrt.capi._extensions import register_handler
+
+        register_handler(self.scope, platform, name, handler, traits)
+
 
 @documented
 class LoadedPlugin(PluginCore, Plugin):

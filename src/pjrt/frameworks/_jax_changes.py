@@ -41,7 +41,7 @@ import numpy as np
 from pjrt.api.client import LocalHandler
 from pjrt.api.element_type import AnyDType
 from pjrt.api.errors import InternalError, InvalidArgumentError, UnimplementedError
-from pjrt.capi.export import ExportedPlugin, wait_for_pending
+from pjrt.capi.export import wait_for_pending
 from pjrt.host_memory import external
 from pjrt.host_memory.array import HostArray
 from pjrt.stablehlo.hlo_parameters import DIVIDED_TARGET
@@ -771,7 +771,14 @@ _capsule_pointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c
 )
 
 
-def give_ffi_handlers(plugin: ExportedPlugin, platform: str) -> None:
+class TakesHandlers(Protocol):
+    """A plugin whose clients take FFI handlers."""
+
+    def register_ffi_handler(self, name: str, handler: Callable[..., Any] | int, traits: int = 0) -> None:
+        """Register a handler with all clients."""
+
+
+def give_ffi_handlers(plugin: TakesHandlers, platform: str) -> None:
     """Have JAX give a plugin the handlers that are registered for a platform, those of before and those of later."""
     from jax._src.lib import xla_client
 

@@ -15,6 +15,7 @@ from pjrt import native
 from pjrt.api.client import Client
 from pjrt.api.errors import FailedPreconditionError, NotFoundError, UnimplementedError
 from pjrt.api.key_value_store import KeyValueStore
+from pjrt.capi import load_plugin
 from pjrt.capi.environment import capsule_with_layers
 from pjrt.capi.export import ExportedPlugin, check_no_options, export, exported_at
 from pjrt.frameworks import _jax_changes, _jax_remote
@@ -115,8 +116,7 @@ def register(
         if exported_plugin is not None:
             _prepare(bridge, exported_plugin, platform)
         elif native.is_library(path):
-            _jax_changes.add_cpu_rules(platform)
-            _on_client(bridge, platform, lambda client: _jax_changes.add_cpu_rules(client.platform))
+            _prepare(bridge, _Library(path, platform), platform)
     if experimental is None:
         is_builtin = served.declaration.origin == builtin.ORIGIN
         experimental = bool(settings["experimental"]) if "experimental" in settings else False if is_builtin else None
@@ -236,7 +236,21 @@ def _register_table(
         let_fail(platform)
 
 
-def _prepare(bridge: Any, exported: ExportedPlugin, platform: str) -> None:
+class _Library:
+    """A library with the runtime in C, which JAX has loaded, as ``_prepare`` takes it."""
+
+    client = None
+
+    def __init__(self, path: str, platform: str) -> None:
+        self._plugin = load_plugin(path)
+        self._platform = platform
+
+    def register_ffi_handler(self, name: str, handler: Callable[..., Any] | int, traits: int = 0) -> None:
+        """Register a handler with all clients of the library."""
+        self._plugin.register_ffi_handler(name, handler, platform=self._platform, traits=traits)
+
+
+def _prepare(bridge: Any, exported: ExportedPlugin | _Library, platform: str) -> None:
     """Have JAX lower programs for a plugin of ours as for CPUs, and have the plugin's clients run Python callbacks."""
     for target in _jax_changes.TARGETS:
         # A device that cannot call Python functions raises the error when a program calls one.

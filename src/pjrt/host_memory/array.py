@@ -5,6 +5,7 @@ An *order* is a tuple of the dimensions from the slowest to the fastest varying.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -68,6 +69,37 @@ def array_dtype(element_type: ElementType) -> AnyDType:
     if dtype is None:
         dtype = _DTYPES[element_type] = element_type.dtype
     return dtype
+
+
+# Elements of less than a byte, as XLA's memory has them: packed, the first one in the lowest bits.
+
+
+def packed_size(count: int, element_type: ElementType) -> int:
+    """Return the bytes of so many packed elements."""
+    return -(-count * element_type.bits // 8)
+
+
+def packed(values: HostArray, element_type: ElementType) -> HostArray:
+    """Return elements of less than a byte as packed bytes."""
+    bits = element_type.bits
+    low = np.ascontiguousarray(values).reshape(-1).view(np.uint8) & np.uint8((1 << bits) - 1)
+    size = packed_size(low.size, element_type)
+    each = np.zeros(size * (8 // bits), np.uint8)
+    each[: low.size] = low
+    shifted = each.reshape(size, 8 // bits) << np.arange(0, 8, bits, dtype=np.uint8)
+    together: HostArray = np.bitwise_or.reduce(shifted, axis=1)
+    return together
+
+
+def unpacked(memory: HostArray, shape: tuple[int, ...], element_type: ElementType) -> HostArray:
+    """Return packed elements as a new array, in which each has a byte of its own."""
+    bits = element_type.bits
+    each = (memory[:, np.newaxis] >> np.arange(0, 8, bits, dtype=np.uint8)) & np.uint8((1 << bits) - 1)
+    low = each.reshape(-1)[: math.prod(shape)]
+    if element_type.name[0] == "S":  # numpy keeps the sign in the bits above
+        sign = np.uint8(1 << (bits - 1))
+        low = (low ^ sign) - sign
+    return low.view(element_type.dtype).reshape(shape)
 
 
 def order_of(layout: Layout, shape: Sequence[int], element_type: ElementType) -> tuple[int, ...]:

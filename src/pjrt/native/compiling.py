@@ -32,6 +32,7 @@ _CLASSES = message_classes(
             "number": (5, "uint64"),
             "data": (6, "bytes"),
             "client_options": (7, "[Option]"),
+            "handlers": (8, "[string]"),
         },
         "Option": {
             "name": (1, "string"),
@@ -81,13 +82,13 @@ def take_connection(folder: str) -> socket.socket:
 
 def serve(connection: socket.socket, answer: Callable[[Any], Any]) -> None:
     """Answer requests until the runtime closes its end; exceptions become answers."""
-    while (message := _receive(connection)) is not None:
+    while (message := receive(connection)) is not None:
         try:
             answered = answer(REQUEST.FromString(message))
         except Exception as error:
             known = from_author(error)
             answered = ANSWER(code=int(known.code), message=known.message)
-        _send(connection, answered.SerializeToString())
+        send(connection, answered.SerializeToString())
 
 
 def find_function(spec: str, does: str) -> Callable[..., Any]:
@@ -125,7 +126,8 @@ def _compiled(compile_function: CompileFunction, request: Any) -> bytes:
     return code.serialize(program, options, signature)
 
 
-def _receive(connection: socket.socket) -> bytes | None:
+def receive(connection: socket.socket) -> bytes | None:
+    """Return the next message; ``None`` where the other side has closed its end."""
     head = _read(connection, 8)
     return None if head is None else _read(connection, int.from_bytes(head, "little"))
 
@@ -140,7 +142,8 @@ def _read(connection: socket.socket, size: int) -> bytes | None:
     return bytes(parts)
 
 
-def _send(connection: socket.socket, message: bytes) -> None:
+def send(connection: socket.socket, message: bytes) -> None:
+    """Send a message."""
     connection.sendall(len(message).to_bytes(8, "little") + message)
 
 

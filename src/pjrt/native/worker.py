@@ -2,16 +2,19 @@
 
 The runtime starts it as ``python -m pjrt.native.worker SPEC FOLDER``. Its standard input is a socket, on which devices,
 programs to compile and executables to load are asked for (see ``compiling``). Descriptor 3 is memory that both share:
-there the commands are that follow each other fast. native/library/driver_worker.c has their form.
+there the commands are that follow each other fast. native/library/driver_worker.c has their form. Descriptor 4 is a
+socket on which programs call functions of the framework's process (see ``host_functions``).
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import itertools
 import mmap
 import os
 import secrets
+import socket
 import struct
 import sys
 import threading
@@ -28,7 +31,14 @@ from pjrt.api.client import Client
 from pjrt.api.compile_options import CompileOptions, DeviceAssignment
 from pjrt.api.device import Device, MemorySpace
 from pjrt.api.element_type import ElementType
-from pjrt.api.errors import InternalError, InvalidArgumentError, PjrtError, UnimplementedError, from_author
+from pjrt.api.errors import (
+    AlreadyExistsError,
+    InternalError,
+    InvalidArgumentError,
+    PjrtError,
+    UnimplementedError,
+    from_author,
+)
 from pjrt.api.executable import Executable
 from pjrt.api.future import Future
 from pjrt.api.loaded_executable import ExecuteOptions, FailedRunError, LoadedExecutable, ValuePath
@@ -39,6 +49,7 @@ from pjrt.api.shape_spec import ShapeSpec
 from pjrt.capi.library_files import library_of
 from pjrt.native.code import serialize, spec_of
 from pjrt.native.compiling import ANSWER, find_function, serve, take_connection
+from pjrt.native.host_functions import HostFunctions
 
 _DEVICES = message_classes(
     "pjrt_native_worker",
@@ -93,7 +104,7 @@ def main(spec: str, folder: str = "") -> None:
         folder: a folder to import the module from; empty where it is installed.
     """
     connection = take_connection(folder)
-    worker = Worker(spec, mmap.mmap(3, os.fstat(3).st_size))
+    worker = Worker(spec, mmap.mmap(3, os.fstat(3).st_size), socket.socket(fileno=4))
 
     def answer_requests() -> None:
         serve(connection, worker.answer)
@@ -109,10 +120,12 @@ class Worker:
     Args:
         spec: the place of the function that makes clients.
         shared: the shared memory.
+        functions: the socket for calls of functions of the framework's process.
     """
 
-    def __init__(self, spec: str, shared: mmap.mmap) -> None:
+    def __init__(self, spec: str, shared: mmap.mmap, functions: socket.socket) -> None:
         self._spec = spec
+        self._functions = HostFunctions(functions)
         self._shared = shared
         self._address = ctypes.addressof(ctypes.c_char.from_buffer(shared))
         library = ctypes.CDLL(str(library_of(Path(__file__).parent)))
@@ -135,7 +148,10 @@ class Worker:
     def answer(self, request: Any) -> Any:
         """Return the answer to a request of the runtime."""
         if request.method == "open":
-            return ANSWER(data=self._open(request.client_options))
+            opened = self._open(request.client_options)
+            self._register(request.handlers)
+            return ANSWER(data=opened)
+        self._register(request.handlers)
         if request.method == "compile":
             return ANSWER(data=self._compile(request))
         if request.method == "load":
@@ -163,6 +179,13 @@ class Worker:
                 )
             )
         return bytes(devices.SerializeToString())
+
+    def _register(self, targets: Sequence[str]) -> None:
+        assert self._client is not None
+        for target in targets:
+            # A client that takes no handlers, or has one of this name, raises the error when a program calls it.
+            with contextlib.suppress(UnimplementedError, AlreadyExistsError):
+                self._client.register_ffi_handler(target, self._functions.handler(target))
 
     def _compile(self, request: Any) -> bytes:
         assert self._client is not None

@@ -17,6 +17,7 @@ import numpy as np
 from pjrt.api.element_type import AnyDType, ElementType
 from pjrt.api.errors import InternalError, InvalidArgumentError, PjrtError, from_author
 from pjrt.devices.xla import _jaxlib
+from pjrt.host_memory.array import packed, packed_size, unpacked
 from pjrt.stablehlo.hlo_parameters import ELEMENT_TYPES, HloArray, HloCustomCall
 from pjrt.stablehlo.jaxlib import load
 from pjrt.stablehlo.mlir_module import walk
@@ -312,7 +313,7 @@ _TOKEN = 17
 _METADATA_EXTENSION = 1
 _ARRAY, _DICTIONARY, _SCALAR, _STRING = 1, 2, 3, 4
 
-# Elements of less than a byte are packed, the first one in the lowest bits; numpy holds each in a byte of its own.
+# Elements of less than a byte are packed; numpy holds each in a byte of its own.
 _PACKED = {number: each for number, each in ELEMENT_TYPES.items() if 0 < each.bits < 8}
 _DTYPES = {
     number: each.dtype
@@ -579,7 +580,7 @@ def _size_in_memory(buffer: Any) -> int:
     """Return the bytes of a buffer in XLA's memory."""
     count = math.prod(buffer.dims[: buffer.rank])
     if buffer.dtype in _PACKED:
-        return _packed_size(count, _PACKED[buffer.dtype].bits)
+        return packed_size(count, _PACKED[buffer.dtype])
     dtype = _DTYPES.get(buffer.dtype)
     return 0 if dtype is None else count * dtype.itemsize
 
@@ -610,15 +611,8 @@ def _memory(address: int | None, size: int) -> Any:
 def _unpacked(address: int | None, shape: tuple[int, ...], number: int, writable: bool) -> np.ndarray[Any, Any]:
     """Return elements of less than a byte, each in a byte of new memory; a result is packed after the call."""
     element_type = _PACKED[number]
-    bits = element_type.bits
-    count = math.prod(shape)
-    packed = np.ndarray(_packed_size(count, bits), np.uint8, _memory(address, _packed_size(count, bits)))
-    each = (packed[:, np.newaxis] >> np.arange(0, 8, bits, dtype=np.uint8)) & np.uint8((1 << bits) - 1)
-    low = each.reshape(-1)[:count]
-    if element_type.name[0] == "S":  # numpy keeps the sign in the bits above
-        sign = np.uint8(1 << (bits - 1))
-        low = (low ^ sign) - sign
-    values = low.view(element_type.dtype).reshape(shape)
+    size = packed_size(math.prod(shape), element_type)
+    values = unpacked(np.ndarray(size, np.uint8, _memory(address, size)), shape, element_type)
     values.flags.writeable = writable
     return values
 
@@ -627,17 +621,8 @@ def _pack(buffer: Any, result: np.ndarray[Any, Any]) -> None:
     """Write a result whose elements are of less than a byte into XLA's memory; do nothing with other results."""
     if buffer.dtype not in _PACKED or not result.size:
         return
-    bits = _PACKED[buffer.dtype].bits
-    low = result.reshape(-1).view(np.uint8) & np.uint8((1 << bits) - 1)
-    size = _packed_size(low.size, bits)
-    each = np.zeros(size * (8 // bits), np.uint8)
-    each[: low.size] = low
-    shifted = each.reshape(size, -1) << np.arange(0, 8, bits, dtype=np.uint8)
-    np.ndarray(size, np.uint8, _memory(buffer.data, size))[...] = np.bitwise_or.reduce(shifted, axis=1)
-
-
-def _packed_size(count: int, bits: int) -> int:
-    return -(-count * bits // 8)
+    values = packed(result, _PACKED[buffer.dtype])
+    np.ndarray(values.size, np.uint8, _memory(buffer.data, values.size))[...] = values
 
 
 def _attributes(attributes: Any) -> Mapping[str, Any]:

@@ -217,7 +217,8 @@ static PJRT_Error *raw_to_host(PJRT_RawBuffer_CopyRawDeviceToHost_Args *args) {
 }
 
 PJRT_RawBuffer_Extension raw_buffer_extension = {
-    .base = {.struct_size = PJRT_RawBuffer_Extension_STRUCT_SIZE, .type = PJRT_Extension_Type_RawBuffer},
+    .base = {.struct_size = PJRT_RawBuffer_Extension_STRUCT_SIZE, .type = PJRT_Extension_Type_RawBuffer,
+             .next = &ffi_extension.base},
     .PJRT_RawBuffer_CreateRawAliasOfBuffer = raw_create,
     .PJRT_RawBuffer_Destroy = raw_destroy,
     .PJRT_RawBuffer_GetOnDeviceSizeInBytes = raw_size,

@@ -3,8 +3,12 @@
  * It runs `python -m MODULE SPEC FOLDER`, and ends when its end of the socket, its standard input, is closed: with the
  * client or with this process, however that ends. A message is its length in eight bytes, least significant first, and
  * fields of protocol buffers. A request is {1 method, 2 format, 3 program, 4 compile options, 5 a number, 6 bytes,
- * 7 an option of the client}; an answer {1 status code, 2 message, 3 bytes, 4 a number}. */
+ * 7 an option of the client, 8 the name of a handler}; an answer {1 status code, 2 message, 3 bytes, 4 a number}.
+ *
+ * A process that computes asks this one, too, for calls of handlers (see ffi.c). It does so on a second socket, its
+ * descriptor 4. A question has a number in field 6, and the answer has it, too: several may be open at a time. */
 #include <errno.h>
+#include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
 #include <spawn.h>
@@ -17,12 +21,20 @@
 
 extern char **environ;
 
+typedef struct questions {
+  atomic_int refs, idle; /* threads that answer, and one; those that have nothing to do */
+  int socket;
+  pthread_mutex_t reads, writes;
+} questions;
+
 struct process {
   pthread_mutex_t mutex;
   const char *module, *does; /* what it runs, and the word for that in errors */
   pid_t pid, owner;          /* 0: none runs; a forked process has none */
   int end;                   /* a file that can be read when the process has ended */
   int socket, shared;        /* a file that it inherits as its descriptor 3; -1 for none */
+  size_t names;              /* the handlers that it knows of */
+  questions *questions;      /* where it computes */
   bool starts_again;
   char ending[64];
 };
@@ -40,92 +52,7 @@ process *process_make(const char *module, const char *does, int shared) {
   return each;
 }
 
-/* Waits until the process has ended. One that does not end by itself, because it computes or was stopped, is killed. */
-static void wait_for_end(process *each, int *status) {
-  struct pollfd end = {.fd = each->end, .events = POLLIN};
-  if (each->end < 0 || poll(&end, 1, PATIENCE_MS) == 0) kill(each->pid, SIGKILL);
-  while (waitpid(each->pid, status, 0) < 0 && errno == EINTR) {
-  }
-}
-
-/* Closes the socket, which ends the process; writes how it ended. */
-static void stop(process *each) {
-  if (each->socket >= 0) close(each->socket);
-  each->socket = -1;
-  snprintf(each->ending, sizeof each->ending, "no reason is known");
-  if (each->pid && each->owner == getpid()) {
-    int status = 0;
-    wait_for_end(each, &status);
-    if (WIFEXITED(status))
-      snprintf(each->ending, sizeof each->ending, "it ended with exit status %d", WEXITSTATUS(status));
-    if (WIFSIGNALED(status)) snprintf(each->ending, sizeof each->ending, "signal %d ended it", WTERMSIG(status));
-  }
-  each->pid = 0;
-}
-
-/* Without the mutex: somebody may hold it who waits for an answer. */
-void process_kill(process *each) {
-  if (each->end >= 0 && each->owner == getpid()) syscall(SYS_pidfd_send_signal, each->end, SIGKILL, NULL, 0);
-}
-
-void process_close(process *each) {
-  pthread_mutex_lock(&each->mutex);
-  stop(each);
-  pthread_mutex_unlock(&each->mutex);
-}
-
-void process_free(process *each) {
-  if (each == NULL) return;
-  stop(each);
-  if (each->end >= 0) close(each->end);
-  pthread_mutex_destroy(&each->mutex);
-  free(each);
-}
-
-static PJRT_Error *spawn(process *each, const char *python, int theirs) {
-  const char *spec = setting("compiler"), *folder = setting("path");
-  char *arguments[] = {(char *)python, "-P", "-m", (char *)each->module, (char *)spec, (char *)(folder ? folder : ""),
-                       NULL};
-  posix_spawn_file_actions_t actions;
-  posix_spawn_file_actions_init(&actions);
-  posix_spawn_file_actions_adddup2(&actions, theirs, 0);
-  if (each->shared >= 0) posix_spawn_file_actions_adddup2(&actions, each->shared, 3);
-  posix_spawn_file_actions_adddup2(&actions, 2, 1); /* what it prints is nobody's answer */
-  int failed = posix_spawnp(&each->pid, python, &actions, NULL, arguments, environ);
-  posix_spawn_file_actions_destroy(&actions);
-  if (!failed) {
-    each->owner = getpid();
-    if (each->end >= 0) close(each->end);
-    each->end = (int)syscall(SYS_pidfd_open, each->pid, 0);
-    return NULL;
-  }
-  each->pid = 0;
-  return error_make(PJRT_Error_Code_UNAVAILABLE,
-                    "the process that %s could not be started: %s: %s; name a Python that has pjrt and the device in "
-                    "PJRT_WORKER_PYTHON", each->does, python, strerror(failed));
-}
-
-PJRT_Error *process_start(process *each) {
-  if (each->pid && each->owner == getpid()) return NULL;
-  if (each->socket >= 0) close(each->socket); /* of the process that was forked */
-  each->socket = -1;
-  each->pid = 0;
-  if (setting("compiler") == NULL)
-    return error_make(PJRT_Error_Code_UNIMPLEMENTED,
-                      "this library has no compiler: it only runs executables that were serialized");
-  const char *python = getenv("PJRT_WORKER_PYTHON");
-  if (python == NULL || *python == 0) python = setting("python");
-  if (python == NULL) python = "python3";
-  int ends[2];
-  if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0)
-    return error_make(PJRT_Error_Code_UNAVAILABLE, "no socket to the process that %s: %s", each->does, strerror(errno));
-  PJRT_Error *error = spawn(each, python, ends[1]);
-  close(ends[1]);
-  if (error) close(ends[0]);
-  else each->socket = ends[0];
-  return error;
-}
-
+/* ---- messages --------------------------------------------------------------------------------------------------------------*/
 static bool write_all(int socket, const char *data, size_t size) {
   while (size) {
     ssize_t written = send(socket, data, size, MSG_NOSIGNAL);
@@ -170,6 +97,190 @@ static bool receive_message(int socket, char **out, size_t *size) {
   return true;
 }
 
+/* ---- what the process asks ----------------------------------------------------------------------------------------------*/
+static void questions_unref(questions *each) {
+  if (each == NULL || atomic_fetch_sub(&each->refs, 1) != 1) return;
+  close(each->socket);
+  pthread_mutex_destroy(&each->reads);
+  pthread_mutex_destroy(&each->writes);
+  free(each);
+}
+
+static bool answer_question(questions *each, const char *question, size_t size) {
+  const char *cursor = question;
+  proto_field field;
+  uint64_t number = 0;
+  while (proto_next(&cursor, question + size, &field))
+    if (field.number == 6 && field.wire == 0) number = field.value;
+  bytes results = {0}, message = {0};
+  PJRT_Error *error = ffi_call(question, size, &results);
+  if (error) {
+    const char *text;
+    size_t text_size;
+    pjrt_error_read(error, &text, &text_size);
+    proto_varint(&message, 1, (uint64_t)pjrt_error_code(error));
+    proto_bytes(&message, 2, text, text_size);
+    pjrt_error_release(error);
+  }
+  proto_bytes(&message, 3, results.data, results.size);
+  proto_varint(&message, 6, number);
+  pthread_mutex_lock(&each->writes);
+  bool is_sent = send_message(each->socket, &message);
+  pthread_mutex_unlock(&each->writes);
+  free(message.data);
+  free(results.data);
+  return is_sent;
+}
+
+static bool start_thread(void *(*function)(void *), questions *each) {
+  pthread_t thread;
+  atomic_fetch_add(&each->refs, 1);
+  bool starts = pthread_create(&thread, NULL, function, each) == 0;
+  if (starts) pthread_detach(thread);
+  else questions_unref(each);
+  return starts;
+}
+
+/* One thread reads; each has a handler called, and there is always another one that reads meanwhile. */
+static void *serve_questions(void *arg) {
+  questions *each = arg;
+  bool is_open = true;
+  while (is_open) {
+    char *question = NULL;
+    size_t size;
+    if (atomic_fetch_add(&each->idle, 1) > 1) is_open = false; /* two have nothing to do already */
+    if (is_open) {
+      pthread_mutex_lock(&each->reads);
+      is_open = receive_message(each->socket, &question, &size);
+      pthread_mutex_unlock(&each->reads);
+    }
+    if (atomic_fetch_sub(&each->idle, 1) == 1 && is_open) start_thread(serve_questions, each);
+    if (is_open) is_open = answer_question(each, question, size);
+    free(question);
+  }
+  questions_unref(each);
+  return NULL;
+}
+
+/* Where no thread can be made, the process waits for its answers until it ends. */
+static questions *answer_questions(int socket) {
+  questions *each = new_zeroed(1, sizeof *each);
+  each->socket = socket;
+  atomic_init(&each->refs, 1);
+  pthread_mutex_init(&each->reads, NULL);
+  pthread_mutex_init(&each->writes, NULL);
+  start_thread(serve_questions, each);
+  return each;
+}
+
+/* ---- its life --------------------------------------------------------------------------------------------------------------*/
+/* Waits until the process has ended. One that does not end by itself, because it computes or was stopped, is killed. */
+static void wait_for_end(process *each, int *status) {
+  struct pollfd end = {.fd = each->end, .events = POLLIN};
+  if (each->end < 0 || poll(&end, 1, PATIENCE_MS) == 0) kill(each->pid, SIGKILL);
+  while (waitpid(each->pid, status, 0) < 0 && errno == EINTR) {
+  }
+}
+
+/* Closes the socket, which ends the process; writes how it ended. */
+static void stop(process *each) {
+  if (each->socket >= 0) close(each->socket);
+  each->socket = -1;
+  snprintf(each->ending, sizeof each->ending, "no reason is known");
+  if (each->pid && each->owner == getpid()) {
+    int status = 0;
+    wait_for_end(each, &status);
+    if (WIFEXITED(status))
+      snprintf(each->ending, sizeof each->ending, "it ended with exit status %d", WEXITSTATUS(status));
+    if (WIFSIGNALED(status)) snprintf(each->ending, sizeof each->ending, "signal %d ended it", WTERMSIG(status));
+  }
+  each->pid = 0;
+}
+
+/* Without the mutex: somebody may hold it who waits for an answer. */
+void process_kill(process *each) {
+  if (each->end >= 0 && each->owner == getpid()) syscall(SYS_pidfd_send_signal, each->end, SIGKILL, NULL, 0);
+}
+
+void process_close(process *each) {
+  pthread_mutex_lock(&each->mutex);
+  stop(each);
+  pthread_mutex_unlock(&each->mutex);
+}
+
+void process_free(process *each) {
+  if (each == NULL) return;
+  stop(each);
+  if (each->end >= 0) close(each->end);
+  if (each->questions) shutdown(each->questions->socket, SHUT_RDWR); /* a handler may still run, on a thread of its own */
+  questions_unref(each->questions);
+  pthread_mutex_destroy(&each->mutex);
+  free(each);
+}
+
+static PJRT_Error *spawn(process *each, const char *python, int theirs, int asks) {
+  const char *spec = setting("compiler"), *folder = setting("path");
+  char *arguments[] = {(char *)python, "-P", "-m", (char *)each->module, (char *)spec, (char *)(folder ? folder : ""),
+                       NULL};
+  posix_spawn_file_actions_t actions;
+  posix_spawn_file_actions_init(&actions);
+  posix_spawn_file_actions_adddup2(&actions, theirs, 0);
+  if (each->shared >= 0) {
+    posix_spawn_file_actions_adddup2(&actions, each->shared, 3);
+    posix_spawn_file_actions_adddup2(&actions, asks, 4);
+  }
+  posix_spawn_file_actions_adddup2(&actions, 2, 1); /* what it prints is nobody's answer */
+  int failed = posix_spawnp(&each->pid, python, &actions, NULL, arguments, environ);
+  posix_spawn_file_actions_destroy(&actions);
+  if (!failed) {
+    each->owner = getpid();
+    if (each->end >= 0) close(each->end);
+    each->end = (int)syscall(SYS_pidfd_open, each->pid, 0);
+    return NULL;
+  }
+  each->pid = 0;
+  return error_make(PJRT_Error_Code_UNAVAILABLE,
+                    "the process that %s could not be started: %s: %s; name a Python that has pjrt and the device in "
+                    "PJRT_WORKER_PYTHON", each->does, python, strerror(failed));
+}
+
+/* With numbers from 5 on, because the process gets other files under the lower ones. */
+static bool make_sockets(int *ends) {
+  if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0) return false;
+  int theirs = fcntl(ends[1], F_DUPFD_CLOEXEC, 5);
+  close(ends[1]);
+  ends[1] = theirs;
+  if (theirs < 0) close(ends[0]);
+  return theirs >= 0;
+}
+
+PJRT_Error *process_start(process *each) {
+  if (each->pid && each->owner == getpid()) return NULL;
+  if (each->socket >= 0) close(each->socket); /* of the process that was forked */
+  each->socket = -1;
+  each->pid = 0;
+  if (setting("compiler") == NULL)
+    return error_make(PJRT_Error_Code_UNIMPLEMENTED,
+                      "this library has no compiler: it only runs executables that were serialized");
+  const char *python = getenv("PJRT_WORKER_PYTHON");
+  if (python == NULL || *python == 0) python = setting("python");
+  if (python == NULL) python = "python3";
+  int ends[2], asks[2] = {-1, -1};
+  if (!make_sockets(ends) || (each->shared >= 0 && !make_sockets(asks)))
+    return error_make(PJRT_Error_Code_UNAVAILABLE, "no socket to the process that %s: %s", each->does, strerror(errno));
+  PJRT_Error *error = spawn(each, python, ends[1], asks[1]);
+  close(ends[1]);
+  if (asks[1] >= 0) close(asks[1]);
+  if (error) {
+    close(ends[0]);
+    if (asks[0] >= 0) close(asks[0]);
+    return error;
+  }
+  each->socket = ends[0];
+  if (each->shared >= 0) each->questions = answer_questions(asks[0]);
+  return NULL;
+}
+
 static PJRT_Error *ended(const process *each) {
   return error_make(PJRT_Error_Code_UNAVAILABLE, "the process that %s gave no answer, %s; its output is above, and %s",
                     each->does, each->ending,
@@ -203,11 +314,12 @@ static PJRT_Error *read_answer(answer *out) {
   return code ? pjrt_error_new((PJRT_Error_Code)code, message, message_size) : NULL;
 }
 
-PJRT_Error *process_ask(process *each, const bytes *request, answer *out) {
+PJRT_Error *process_ask(process *each, bytes *request, answer *out) {
   PJRT_Error *error = NULL;
   *out = (answer){0};
   pthread_mutex_lock(&each->mutex);
   if (each->pid == 0 || each->owner != getpid()) error = each->starts_again ? process_start(each) : ended(each);
+  if (!error && each->questions) each->names = ffi_add_names(request, 8, each->names);
   if (!error && !(send_message(each->socket, request) && receive_message(each->socket, &out->text, &out->size))) {
     stop(each);
     error = ended(each);

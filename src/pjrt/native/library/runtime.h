@@ -360,8 +360,14 @@ PJRT_Error *process_start(process *each);
 void process_kill(process *each);  /* as it is, because it cannot be trusted */
 void process_close(process *each); /* lets it end, and waits for that */
 PJRT_Error *process_wait(process *each); /* waits until it has ended, and returns the error that says how */
-PJRT_Error *process_ask(process *each, const bytes *request, answer *out); /* one at a time */
+PJRT_Error *process_ask(process *each, bytes *request, answer *out); /* one at a time */
 void answer_free(answer *each);
+
+/* ---- ffi.c: functions of this process that programs call ----------------------------------------------------------------*/
+/* Adds the names of the handlers that were registered after the first so many; returns how many there are. */
+size_t ffi_add_names(bytes *request, int number, size_t known);
+/* Calls a handler as a message says; adds the bytes of its results. */
+PJRT_Error *ffi_call(const char *message, size_t size, bytes *results);
 
 /* ---- driver_worker.c: devices that a Python process computes for --------------------------------------------------------*/
 extern const pjrt_driver_table worker_driver;
@@ -371,6 +377,7 @@ process *worker_process(pjrt_driver *driver); /* it compiles, too */
 extern PJRT_Layouts_Extension layouts_extension;
 extern PJRT_Shardings_Extension shardings_extension;
 extern PJRT_RawBuffer_Extension raw_buffer_extension;
+extern PJRT_FFI_Extension ffi_extension;
 
 #include "functions.h"
 #define DECLARE(name) HIDDEN PJRT_Error *native_##name(PJRT_##name##_Args *args);

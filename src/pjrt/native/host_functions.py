@@ -1,0 +1,162 @@
+"""Functions of the framework's process that a worker's programs call: the handlers that were registered there.
+
+A call is a message on a socket of its own, and so is what comes back; native/library/ffi.c has their form. Several
+calls may be open at a time, for example one of each device.
+"""
+
+from __future__ import annotations
+
+import itertools
+import queue
+import socket
+import threading
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from pjrt.api.client import LocalHandler
+from pjrt.api.element_type import ElementType
+from pjrt.api.errors import InvalidArgumentError, PjrtError, UnavailableError
+from pjrt.api.protobuf import message_classes
+from pjrt.host_memory.array import HostArray, packed, packed_size, unpacked
+from pjrt.native.compiling import receive, send
+from pjrt.stablehlo.hlo_parameters import ELEMENT_TYPES
+
+_CLASSES = message_classes(
+    "pjrt_native_host_functions",
+    {
+        "Call": {
+            "target": (1, "string"),
+            "arguments": (3, "[Array]"),
+            "results": (4, "[Array]"),
+            "attributes": (5, "[Attribute]"),
+            "number": (6, "uint64"),
+        },
+        "Array": {"type": (1, "int64"), "dims": (2, "[int64]"), "data": (3, "bytes")},
+        "Attribute": {
+            "name": (1, "string"),
+            "kind": (2, "int64"),
+            "type": (3, "int64"),
+            "data": (4, "bytes"),
+            "size": (5, "int64"),
+            "attributes": (6, "[Attribute]"),
+        },
+        "Returned": {"code": (1, "uint64"), "message": (2, "bytes"), "data": (3, "bytes"), "number": (6, "uint64")},
+    },
+)
+_Call, _Array, _Attribute, _Returned = (_CLASSES[name] for name in ("Call", "Array", "Attribute", "Returned"))
+
+_ARRAY, _DICTIONARY, _SCALAR, _STRING = 1, 2, 3, 4
+_NUMBERS = {element_type: number for number, element_type in ELEMENT_TYPES.items()}
+
+
+class HostFunctions:
+    """The calls that a worker makes.
+
+    Args:
+        connection: the socket.
+    """
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection = connection
+        self._lock = threading.Lock()  # guards what follows, and the sending
+        self._numbers = itertools.count(1)
+        self._open: dict[int, queue.SimpleQueue[Any]] = {}
+        self._is_over = False
+        threading.Thread(target=self._listen, name="pjrt-host-functions", daemon=True).start()
+
+    def handler(self, target: str) -> LocalHandler:
+        """Return the function that a client of the worker registers as the handler of a custom call."""
+        return LocalHandler(partial(self._call, target))
+
+    def _call(self, target: str, *buffers: HostArray, **attributes: Any) -> None:
+        # Results are writable, and so are tokens, empty arrays that may stand before the first argument.
+        first = 1 + max((n for n, each in enumerate(buffers) if not each.flags.writeable), default=-1)
+        number = next(self._numbers)
+        call = encoded(target, buffers[:first], buffers[first:], attributes, number)
+        answers: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        with self._lock:
+            if not self._is_over:
+                self._open[number] = answers
+                send(self._connection, call)
+        returned = None if self._is_over else answers.get()
+        if returned is None:
+            raise UnavailableError(f"the framework's process is gone, which has the function {target!r}")
+        if returned.code:
+            raise PjrtError.of(returned.code, returned.message.decode(errors="replace"))
+        _fill(buffers[first:], returned.data)
+
+    def _listen(self) -> None:
+        try:
+            while (message := receive(self._connection)) is not None:
+                returned = _Returned.FromString(message)
+                with self._lock:
+                    answers = self._open.pop(returned.number, None)
+                if answers is not None:
+                    answers.put(returned)
+        finally:
+            with self._lock:
+                self._is_over = True
+                for waiting in self._open.values():
+                    waiting.put(None)
+
+
+def encoded(
+    target: str,
+    arguments: Sequence[HostArray],
+    results: Sequence[HostArray],
+    attributes: Mapping[str, Any],
+    number: int,
+) -> bytes:
+    """Return a call as the framework's process reads it; its answer will have the same number."""
+    call = _Call(
+        target=target,
+        arguments=map(_array, arguments),
+        results=map(_array, results),
+        attributes=_attributes(attributes),
+        number=number,
+    )
+    return bytes(call.SerializeToString())
+
+
+def _array(values: HostArray) -> Any:
+    element_type = ElementType.of(values.dtype)
+    data = packed(values, element_type) if 0 < element_type.bits < 8 else np.ascontiguousarray(values)
+    return _Array(type=_NUMBERS[element_type], dims=values.shape, data=data.tobytes())
+
+
+def _fill(results: Sequence[HostArray], data: bytes) -> None:
+    """Write the bytes of all results into them."""
+    memory, place = np.frombuffer(data, np.uint8), 0
+    for result in results:
+        element_type = ElementType.of(result.dtype)
+        if 0 < element_type.bits < 8:
+            size = packed_size(result.size, element_type)
+            result[...] = unpacked(memory[place : place + size], result.shape, element_type)
+        else:
+            size = result.nbytes
+            result[...] = memory[place : place + size].view(result.dtype).reshape(result.shape)
+        place += size
+
+
+def _attributes(values: Mapping[str, Any]) -> list[Any]:
+    """Return attributes in the order of their names' bytes, in which handlers look for them."""
+    return [_attribute(name, values[name]) for name in sorted(values, key=str.encode)]
+
+
+def _attribute(name: str, value: Any) -> Any:
+    if isinstance(value, str):
+        return _Attribute(name=name, kind=_STRING, data=value.encode())
+    if isinstance(value, Mapping):
+        return _Attribute(name=name, kind=_DICTIONARY, attributes=_attributes(value))
+    values = np.asarray(value)
+    try:
+        array = _array(values)
+    except InvalidArgumentError:
+        raise InvalidArgumentError(
+            f"expected numbers, text or a dictionary as the attribute {name!r}, found {type(value).__name__}"
+        ) from None
+    kind = _ARRAY if values.ndim else _SCALAR
+    return _Attribute(name=name, kind=kind, type=array.type, data=array.data, size=values.size)
