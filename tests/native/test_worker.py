@@ -145,6 +145,22 @@ def test_raw_bytes_of_results(library: Path) -> None:
         np.testing.assert_array_equal(before, 3 * X)
 
 
+def test_some_bytes_of_a_result_that_is_not_there_yet(library: Path) -> None:
+    """The thread that hears of the result writes them, and needs the others from the worker first."""
+    client, _ = new_client(library)
+    with client:
+        add = client.compile(ADD)
+        spec = pjrt.ShapeSpec((64, 64), np.float32)
+        with client.create_buffers_for_async_host_to_device([spec]) as manager:
+            (result,) = add(manager.retrieve_buffer(0), X)
+            written = result.raw().copy_from_host(np.full(16, 7, np.float32), 64)
+            manager.transfer_data(0, X.tobytes(), 0, is_last_transfer=True)
+        written.result(timeout=60)
+        expected = (X + X).reshape(-1).copy()
+        expected[16:32] = 7
+        np.testing.assert_array_equal(result, expected.reshape(64, 64))
+
+
 @pytest.mark.full
 @pytest.mark.parametrize("when", ["idle", "computing", "compiling"])
 def test_the_worker_is_killed(library: Path, when: str) -> None:

@@ -49,6 +49,7 @@ class HostValuePath(ValuePath):
         "_makers",
         "_name",
         "_new_context",
+        "_outputs",
         "_queue",
         "_specs",
         "is_closed",
@@ -65,9 +66,14 @@ class HostValuePath(ValuePath):
         self._charges = [
             (output[0].account, spec.size_in_bytes) for spec, output in zip(self._specs, outputs, strict=True)
         ]
-        self._makers = [partial(_buffer, run, output) for output in outputs]
+        self._outputs = [(run, output) for output in outputs]
+        self._makers = [partial(self._maker, run, output) for output in outputs]
         self._new_context = new_context
         self._context = [new_context()] if compiled.takes_context else []
+
+    @staticmethod
+    def _maker(run: DeviceRun, output: Output, value: Any) -> HostBuffer:
+        return _buffer(run, output, value)
 
     @staticmethod
     def of(
@@ -88,7 +94,7 @@ class HostValuePath(ValuePath):
         # A program without results has nothing that could hold its error.
         if has_tokens or has_limits or not compiled.outputs:
             return None
-        return HostValuePath(compiled, runs[0], new_context)
+        return (ArrayPath if client.runs_on_caller else HostValuePath)(compiled, runs[0], new_context)
 
     @property
     def makers(self) -> Sequence[Callable[[Any], Buffer]]:
@@ -110,29 +116,67 @@ class HostValuePath(ValuePath):
             is_exclusive = references.to_item(held, 0) == 1  # before the call below, which holds them too
             return self._adopted(held[0], is_exclusive)
         except BaseException as error:
-            failure = error if isinstance(error, PjrtError) else without_traceback(error)
-            if self._context:  # its launch may have been given up
-                self._context = [self._new_context()]
+            failure = self._failed(error)
         finally:
             queue.leave(visit)
+        raise failure
+
+    def _failed(self, error: BaseException) -> FailedRunError:
+        """Return the error of a run, with the buffers that have it."""
+        failure = error if isinstance(error, PjrtError) else without_traceback(error)
+        if self._context:  # its launch may have been given up
+            self._context = [self._new_context()]
         failed = [Storage(Future.failed(failure.with_traceback(None))) for _ in self._specs]
-        raise FailedRunError([make(storage) for make, storage in zip(self._makers, failed, strict=True)])
+        return FailedRunError([_buffer(*of, storage) for of, storage in zip(self._outputs, failed, strict=True)])
 
     def value(self, buffer: Buffer) -> Any:
         return buffer._storage if isinstance(buffer, HostBuffer) else None
 
-    def _adopted(self, results: Any, is_exclusive: bool) -> list[Storage]:
-        specs = self._specs
-        if len(results) != len(specs):
-            raise InternalError(
-                f"the device's function for {self._name!r} gave {len(results)} results, it declared {len(specs)}"
-            )
+    def _adopted(self, results: Any, is_exclusive: bool) -> list[Any]:
+        self._check_number(results)
         storages = []
-        for number, (spec, (account, size)) in enumerate(zip(specs, self._charges, strict=True)):
+        for number, (spec, (account, size)) in enumerate(zip(self._specs, self._charges, strict=True)):
             storage = Storage(READY, adopt(results, number, spec, is_exclusive))
             storage.charge(account, size)
             storages.append(storage)
         return storages
+
+    def _check_number(self, results: Any) -> None:
+        if len(results) != len(self._specs):
+            raise InternalError(
+                f"the device's function for {self._name!r} gave {len(results)} results, it declared {len(self._specs)}"
+            )
+
+
+class ArrayPath(HostValuePath):
+    """The value path of a client that one thread uses, such as a worker's: its values are arrays.
+
+    Whoever has such a client counts the memory of arrays.
+    """
+
+    __slots__ = ()
+
+    @staticmethod
+    def _maker(run: DeviceRun, output: Output, value: Any) -> HostBuffer:
+        return _buffer(run, output, None if value is None else Storage(READY, value))
+
+    def run(self, values: list[Any], launch_id: int, futures: list[Future[None]]) -> list[Any] | None:
+        if self.is_closed or self._client._closed or self._queue.is_busy:
+            return None
+        try:
+            held = [as_sequence(self._function(*self._context, *values))]
+            is_exclusive = references.to_item(held, 0) == 1  # before the call below, which holds them too
+            return self._adopted(held[0], is_exclusive)
+        except BaseException as error:
+            raise self._failed(error) from None
+
+    def value(self, buffer: Buffer) -> Any:
+        storage = buffer._storage if isinstance(buffer, HostBuffer) else _DELETED
+        return storage.array if storage.definition._done and storage.definition._error is None else None
+
+    def _adopted(self, results: Any, is_exclusive: bool) -> list[Any]:
+        self._check_number(results)
+        return [adopt(results, number, spec, is_exclusive) for number, spec in enumerate(self._specs)]
 
 
 def _buffer(run: DeviceRun, output: Output, storage: Storage | None) -> HostBuffer:

@@ -47,6 +47,7 @@ from pjrt.api.program import Program
 from pjrt.api.protobuf import message_classes
 from pjrt.api.shape_spec import ShapeSpec
 from pjrt.capi.library_files import library_of
+from pjrt.host_memory.array import HostArray
 from pjrt.native.code import serialize, spec_of
 from pjrt.native.compiling import ANSWER, find_function, serve, take_connection
 from pjrt.native.host_functions import HostFunctions
@@ -66,7 +67,7 @@ _NOWHERE = 2**64 - 1
 _COMPILED_KEPT = 16
 _SIZE_MASK = 2**56 - 1
 
-_HEAD = struct.Struct("<4xIQ")
+_HEAD = struct.Struct("<IIQ")
 _LAUNCH_HEAD = struct.Struct("<III4xQq")
 _ANSWER = struct.Struct("<IIQII")
 
@@ -266,12 +267,11 @@ class Worker:
 
     def run(self) -> None:
         """Do what is commanded, for ever."""
-        shared, address, take = self._shared, self._address, self._next
+        shared, address, take, head = self._shared, self._address, self._next, _HEAD.unpack_from
         ended = 0
         while True:
             at = take(address, ended)
-            (ended,) = struct.unpack_from("<I", shared, at)
-            kind, fence = _HEAD.unpack_from(shared, at)
+            ended, kind, fence = head(shared, at)
             try:
                 if kind == _LAUNCH:
                     self._launch(at + 16, fence)
@@ -316,14 +316,15 @@ class Worker:
     ) -> bool:
         """Run a program without buffers; return whether it was started."""
         values = []
-        for n in range(num_inputs):
-            array = self._arrays.get(words[3 * n])
-            if type(array) is not _Value:
-                value = path.value(self._argument(words[3 * n : 3 * n + 3], loaded.parameters[n], device))
-                if value is None:
-                    return False
-            else:
-                value = array.value
+        find = self._arrays.get
+        for n in range(0, 3 * num_inputs, 3):
+            array = find(words[n])
+            if type(array) is _Value:
+                values.append(array.value)
+                continue
+            value = path.value(self._argument(words[n : n + 3], loaded.parameters[n // 3], device))
+            if value is None:
+                return False
             values.append(value)
         futures: list[Future[None]] = []
         outputs = words[3 * num_inputs :]
@@ -411,16 +412,23 @@ class Worker:
     def _copy_out(self, at: int, fence: int) -> None:
         number, place, offset, size = struct.unpack_from("<4Q", self._shared, at)
 
-        def bring(future: Future[np.ndarray[Any, Any]]) -> None:
-            error = future.exception()
-            if error is not None:
-                self._fail(fence, error)
-                return
-            data = np.ascontiguousarray(future.result()).reshape(-1).view(np.uint8)
+        def write(values: HostArray) -> None:
+            data = np.ascontiguousarray(values).reshape(-1).view(np.uint8)
             np.frombuffer(self._shared, np.uint8, size, place)[:] = data[offset : offset + size]
             self._say(_ANSWER.pack(24, _DONE, fence, 0, 0))
 
-        self._buffer(number).to_host().add_done_callback(bring)
+        def bring(future: Future[HostArray]) -> None:
+            error = future.exception()
+            if error is not None:
+                self._fail(fence, error)
+            else:
+                write(future.result())
+
+        array = self._arrays[number]
+        if type(array) is _Value and type(array.value) is np.ndarray:
+            write(array.value)
+        else:
+            self._buffer(number).to_host().add_done_callback(bring)
 
     def _copy(self, at: int, fence: int) -> None:
         number, copy, device, kind = struct.unpack_from("<QQII", self._shared, at)

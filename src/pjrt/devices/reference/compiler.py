@@ -158,13 +158,20 @@ def compile_program(
         results = unpacked(execute(packed(evaluator.arguments, iter(arrays)), context))
         return [None if value is TOKEN else value for value in results]
 
+    def run_plain(execution: RunContext, *arrays: Any) -> list[Any]:
+        return evaluator.run_checked(arrays, Context.of(loop, execution))
+
+    # The host runtime checks arguments that were declared, and copies a result that anything else holds.
+    is_plain = (
+        None not in (parameter_specs, result_specs) and gathered is None and evaluator.is_plain and not allocations
+    )
     if parameter_specs is not None:
         parameter_specs = with_asked_layouts(parameter_specs, evaluator.argument_attributes)
     if result_specs is not None:
         result_specs = with_asked_layouts(result_specs, evaluator.result_attributes)
     aliases, donated = donations(evaluator.argument_attributes)
     return Compiled(
-        run=run,
+        run=run_plain if is_plain else run,
         outputs=result_specs,
         parameters=parameter_specs,
         parameter_names=lambda: _parameter_names(program, parameters),

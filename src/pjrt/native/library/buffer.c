@@ -301,7 +301,7 @@ PJRT_Error *native_Buffer_ReadyEvent(PJRT_Buffer_ReadyEvent_Args *args) {
   pthread_mutex_lock(&args->buffer->mutex);
   completion *of = args->buffer->gone ? completion_with(gone(args->buffer)) : completion_ref(args->buffer->defined);
   pthread_mutex_unlock(&args->buffer->mutex);
-  args->event = event_make(of);
+  args->event = event_to_await(of);
   completion_unref(of);
   return NULL;
 }

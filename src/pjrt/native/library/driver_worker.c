@@ -73,6 +73,12 @@ struct pjrt_driver {
   size_t num_devices;
   device_facts devices[MAX_DEVICES];
   pthread_t listener, watcher;
+  pthread_mutex_t reading; /* guards what follows, up to the next mutex */
+  uint64_t taken;          /* bytes of the answers */
+  bytes answer;
+  bool listener_sleeps;
+  patience looks;
+  atomic_int lookers; /* those who want to have `reading` */
   bool listens, watches;
   atomic_bool is_closed, is_over;
   pthread_mutex_t mutex; /* guards what follows */
@@ -333,35 +339,80 @@ static void fail_all(pjrt_driver *driver) {
   }
 }
 
-static void *listen_to_worker(void *arg) {
-  pjrt_driver *driver = arg;
-  uint64_t taken = 0;
-  bytes copy = {0};
-  patience patience = {0};
-  while (!atomic_load(&driver->is_over)) {
-    bool is_broken = false;
-    if (!take_answer(driver, &taken, &copy, &is_broken)) {
-      if (is_broken) break;
-      ring_sleep(&driver->shared->answers, taken, &patience);
-      pthread_mutex_lock(&driver->mutex);
-      flush(driver);
-      pthread_mutex_unlock(&driver->mutex);
-      continue;
-    }
+static _Thread_local pjrt_driver *reads; /* whose answers this thread reads, and calls back for */
+
+/* Does what the answers that are there say; false where one cannot be, or the worker is gone. With the mutex `reading`. */
+static bool read_answers(pjrt_driver *driver) {
+  bool is_broken = false;
+  pjrt_driver *before = reads;
+  reads = driver;
+  while (!atomic_load(&driver->is_over) && take_answer(driver, &driver->taken, &driver->answer, &is_broken)) {
     record head;
-    memcpy(&head, copy.data, sizeof head);
+    memcpy(&head, driver->answer.data, sizeof head);
+    const char *data = driver->answer.data + sizeof head;
+    size_t size = driver->answer.size - sizeof head;
     pending *ended = NULL;
     pthread_mutex_lock(&driver->mutex);
-    const char *data = copy.data + sizeof head;
-    size_t size = copy.size - sizeof head;
     is_broken = head.kind == DONE ? !read_done(driver, &head, data, size, &ended) : !read_release(driver, data, size);
     pthread_mutex_unlock(&driver->mutex);
     if (is_broken) break;
     if (ended) tell(driver, ended);
   }
-  free(copy.data);
+  reads = before;
+  return !is_broken && !atomic_load(&driver->is_over);
+}
+
+static void flush_locked(pjrt_driver *driver) {
+  pthread_mutex_lock(&driver->mutex);
+  flush(driver);
+  pthread_mutex_unlock(&driver->mutex);
+}
+
+/* Reads answers where nobody who waits for one does. While it sleeps, others may read. */
+static void *listen_to_worker(void *arg) {
+  pjrt_driver *driver = arg;
+  ring *answers = &driver->shared->answers;
+  patience patience = {0};
+  pthread_mutex_lock(&driver->reading);
+  while (read_answers(driver)) {
+    uint32_t signal;
+    if (!ring_comes_soon(answers, driver->taken, &patience, &driver->lookers) && ring_say_sleeps(answers, driver->taken, &signal)) {
+      driver->listener_sleeps = true;
+      pthread_mutex_unlock(&driver->reading);
+      if (!atomic_load(&driver->is_over)) ring_sleep(answers, signal);
+      pthread_mutex_lock(&driver->reading);
+      driver->listener_sleeps = false;
+    }
+    flush_locked(driver);
+  }
+  pthread_mutex_unlock(&driver->reading);
   if (!atomic_load(&driver->is_over)) process_kill(driver->process);
   return NULL;
+}
+
+/* The listener lets go of it while it only looks. */
+static bool take_reading(pjrt_driver *driver) {
+  atomic_fetch_add(&driver->lookers, 1);
+  bool is_taken = false;
+  for (int i = 0; i < 100 && !is_taken; ++i, ring_relax()) is_taken = pthread_mutex_trylock(&driver->reading) == 0;
+  atomic_fetch_sub(&driver->lookers, 1);
+  return is_taken;
+}
+
+void worker_look(pjrt_driver *driver, completion *until) {
+  ring *answers = &driver->shared->answers;
+  if (driver->owner != getpid() || !take_reading(driver)) return;
+  bool is_right = true;
+  atomic_store(&answers->sleeps, 0); /* the worker need not wake the listener */
+  do is_right = read_answers(driver);
+  while (is_right && !completion_is_set(until) && ring_comes_soon(answers, driver->taken, &driver->looks, NULL));
+  if (driver->listener_sleeps) {
+    /* From here on it is woken again, also for what came meanwhile. */
+    atomic_store(&answers->sleeps, 1);
+    if (!is_right || atomic_load(&answers->posted) != driver->taken || atomic_load(&driver->is_over)) ring_wake(answers);
+  }
+  pthread_mutex_unlock(&driver->reading);
+  flush_locked(driver);
 }
 
 /* Waits for the end of the process, and makes an error of everything that it was to do. */
@@ -464,9 +515,11 @@ static void close_worker(pjrt_driver *driver) {
     }
   }
   free(driver->overflow.data);
+  free(driver->answer.data);
   if (driver->shared) munmap(driver->shared, driver->mapped);
   if (driver->file >= 0) close(driver->file);
   pjrt_error_release(driver->loss);
+  pthread_mutex_destroy(&driver->reading);
   pthread_mutex_destroy(&driver->mutex);
   free(driver);
 }
@@ -476,6 +529,7 @@ static int open_worker(const pjrt_driver_option *options, size_t num_options, pj
   pjrt_driver *driver = new_zeroed(1, sizeof *driver);
   driver->owner = getpid();
   pthread_mutex_init(&driver->mutex, NULL);
+  pthread_mutex_init(&driver->reading, NULL);
   PJRT_Error *error = share_memory(driver);
   driver->process = process_make("pjrt.native.worker", "computes", driver->file);
   if (!error) error = process_start(driver->process);
@@ -593,6 +647,25 @@ static void copy_ended(void *arg, int code, const char *message) {
 static int on_done_worker(pjrt_driver *driver, size_t device, pjrt_fence fence, pjrt_driver_done function, void *arg,
                           char *message);
 
+/* The thread that reads the answers cannot wait for another one to do so. Returns false where the worker has ended. */
+static bool read_until(pjrt_driver *driver, pjrt_fence fence, const wait_for_copy *wait) {
+  while (!wait->is_done) {
+    bool goes_on = read_answers(driver);
+    ring_relax();
+    if (goes_on || wait->is_done) continue;
+    /* Its end is told by another thread, which waits for this one: nobody may hear of it here later. */
+    pthread_mutex_lock(&driver->mutex);
+    pending **place = find_pending(driver, fence), *left = *place;
+    if (left) *place = left->next;
+    pthread_mutex_unlock(&driver->mutex);
+    if (left == NULL) return true; /* it is being told now */
+    free(left->message);
+    free(left);
+    return false;
+  }
+  return true;
+}
+
 /* Before some bytes of a worker's array are written, all of them come to the heap. */
 static int bring(pjrt_driver *driver, block *each, uint64_t place, char *message) {
   pjrt_fence fence = 0;
@@ -601,6 +674,10 @@ static int bring(pjrt_driver *driver, block *each, uint64_t place, char *message
   if (code || fence == 0) return code;
   wait_for_copy wait = {PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, false, 0, message};
   on_done_worker(driver, each->device, fence, copy_ended, &wait, message);
+  if (reads == driver && !read_until(driver, fence, &wait)) {
+    snprintf(message, PJRT_DRIVER_MESSAGE_SIZE, "the worker ended, or wrote what cannot be, before it gave an array");
+    return PJRT_Error_Code_UNAVAILABLE;
+  }
   pthread_mutex_lock(&wait.mutex);
   while (!wait.is_done) pthread_cond_wait(&wait.changed, &wait.mutex);
   pthread_mutex_unlock(&wait.mutex);

@@ -14,14 +14,14 @@ struct completion {
   pthread_cond_t changed;
   PJRT_Error *error;
   callback *first, **last;
-  bool is_submitted;
-  size_t device;
+  PJRT_Device *device; /* in whose queue the work is; null where it is in none */
   pjrt_fence fence;
 };
 
 struct PJRT_Event {
   completion *of;
   bool is_settable; /* made by Event_Create, not set yet */
+  bool is_awaited;  /* whoever asks for it is likely to wait */
 };
 
 completion completion_done = {
@@ -121,27 +121,46 @@ void completion_then(completion *each, continuation function, void *arg) {
   function(each->error, arg);
 }
 
-void completion_submit(completion *each, size_t device, pjrt_fence fence) {
+void completion_submit(completion *each, PJRT_Device *device, pjrt_fence fence) {
   pthread_mutex_lock(&each->mutex);
-  each->is_submitted = true;
   each->device = device;
   each->fence = fence;
   pthread_mutex_unlock(&each->mutex);
 }
 
-bool completion_fence(completion *each, size_t *device, pjrt_fence *fence) {
+bool completion_fence(completion *each, PJRT_Device **device, pjrt_fence *fence) {
   pthread_mutex_lock(&each->mutex);
-  bool is_submitted = each->is_submitted;
   *device = each->device;
   *fence = each->fence;
   pthread_mutex_unlock(&each->mutex);
-  return is_submitted;
+  return *device != NULL;
+}
+
+/* Work that is nearly done is ended by the thread that waits for it, where the driver can do that. To wake another
+ * thread, which wakes this one, would take longer than a small program. */
+static void look(completion *each) {
+  if (completion_is_set(each)) return;
+  pthread_mutex_lock(&each->mutex);
+  /* Until the completion is set, its work is in flight, and its client is not closed. */
+  PJRT_Device *device = atomic_load(&each->is_set) ? NULL : each->device;
+  if (device && device->client->table->open != worker_driver.open) device = NULL;
+  if (device) queue_hold(device);
+  pthread_mutex_unlock(&each->mutex);
+  if (device == NULL) return;
+  worker_look(device->client->driver, each);
+  queue_let_go(device);
 }
 
 /* ---- the handle -----------------------------------------------------------------------------------------------------*/
 PJRT_Event *event_make(completion *of) {
   PJRT_Event *event = new_zeroed(1, sizeof *event);
   event->of = completion_ref(of);
+  return event;
+}
+
+PJRT_Event *event_to_await(completion *of) {
+  PJRT_Event *event = event_make(of);
+  event->is_awaited = true;
   return event;
 }
 
@@ -168,6 +187,7 @@ PJRT_Error *native_Event_Error(PJRT_Event_Error_Args *args) {
 }
 
 PJRT_Error *native_Event_Await(PJRT_Event_Await_Args *args) {
+  look(args->event->of);
   return pjrt_error_share(completion_wait(args->event->of));
 }
 
@@ -187,6 +207,7 @@ PJRT_Error *native_Event_OnReady(PJRT_Event_OnReady_Args *args) {
   on_ready *each = new_zeroed(1, sizeof *each);
   each->function = args->callback;
   each->user_arg = args->user_arg;
+  if (args->event->is_awaited) look(args->event->of);
   completion_then(args->event->of, call_on_ready, each);
   return NULL;
 }

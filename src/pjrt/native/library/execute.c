@@ -158,10 +158,10 @@ static size_t other_fences(launch *each, size_t *devices, pjrt_fence *fences) {
   size_t count = 0;
   for (size_t i = 0; i < each->loaded->core->num_parameters && count < MAX_DEVICES; ++i) {
     if (completion_is_set(each->defined[i])) continue;
-    size_t device;
+    PJRT_Device *device;
     pjrt_fence fence;
-    if (!completion_fence(each->defined[i], &device, &fence) || device == each->device->number) continue;
-    devices[count] = device;
+    if (!completion_fence(each->defined[i], &device, &fence) || device == each->device) continue;
+    devices[count] = device->number;
     fences[count++] = fence;
   }
   return count;
@@ -207,12 +207,12 @@ static bool submit(launch *each, PJRT_Error **error) {
   }
   if (fence == 0 && !is_open) return true;
   if (each->done == NULL) each->done = completion_make();
-  if (fence) completion_submit(each->done, each->device->number, fence);
+  if (fence) completion_submit(each->done, each->device, fence);
   return false;
 }
 
 static pjrt_fence fence_of(const launch *each) {
-  size_t device;
+  PJRT_Device *device;
   pjrt_fence fence = 0;
   completion_fence(each->done, &device, &fence);
   return fence;
@@ -376,7 +376,7 @@ static void give_back(const PJRT_LoadedExecutable_Execute_Args *args, size_t lis
 static size_t num_open_arguments(launch *each) {
   size_t count = 0;
   for (size_t i = 0; i < each->loaded->core->num_parameters; ++i) {
-    size_t device;
+    PJRT_Device *device;
     pjrt_fence fence;
     if (!completion_is_set(each->defined[i]) && !completion_fence(each->defined[i], &device, &fence)) ++count;
   }
@@ -416,9 +416,9 @@ static void start(const PJRT_LoadedExecutable_Execute_Args *args, size_t list, l
   each->is_deferred = true;
   atomic_store(&each->waiting, 1);
   for (size_t i = 0; i < core->num_parameters; ++i) {
-    size_t number;
+    PJRT_Device *device;
     pjrt_fence fence;
-    if (completion_is_set(each->defined[i]) || completion_fence(each->defined[i], &number, &fence)) continue;
+    if (completion_is_set(each->defined[i]) || completion_fence(each->defined[i], &device, &fence)) continue;
     atomic_fetch_add(&each->waiting, 1);
     completion_then(each->defined[i], submit_deferred, each);
   }

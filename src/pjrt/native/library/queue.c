@@ -225,6 +225,19 @@ void queue_stop(PJRT_Device *device) {
   for (watch *each; (each = take_unused(device, 0));) free(each);
 }
 
+void queue_hold(PJRT_Device *device) {
+  pthread_mutex_lock(&device->mutex);
+  ++device->in_flight;
+  pthread_mutex_unlock(&device->mutex);
+}
+
+void queue_let_go(PJRT_Device *device) {
+  pthread_mutex_lock(&device->mutex);
+  --device->in_flight;
+  pthread_cond_broadcast(&device->changed);
+  pthread_mutex_unlock(&device->mutex);
+}
+
 /* ---- waiting for the queues ------------------------------------------------------------------------------------------------*/
 uint64_t client_ended(PJRT_Client *client) {
   uint64_t sum = 0;

@@ -10,7 +10,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { LOOK_NS = 30000, LONGEST_SKIP = 63 };
+enum { LOOK_NS = 100000, LONGEST_SKIP = 3 };
 
 static void futex(_Atomic uint32_t *word, int operation, uint32_t value) {
   syscall(SYS_futex, word, operation, value, NULL, NULL, 0);
@@ -50,20 +50,30 @@ static int64_t nanoseconds(void) {
   return now.tv_sec * INT64_C(1000000000) + now.tv_nsec;
 }
 
+void ring_relax(void) {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  __asm__ volatile("yield");
+#endif
+}
+
 /* Looks again for about as long as it takes to wake a thread. Where nothing came in that time, the next times sleep at
  * once: on a busy machine the other side waits for this core. */
-static bool comes_soon(ring *each, uint64_t taken, patience *of) {
+bool ring_comes_soon(ring *each, uint64_t taken, patience *of, const atomic_int *others) {
   if (of->skip) {
     --of->skip;
     return false;
   }
   uint32_t signal = atomic_load(&each->signal);
   for (int64_t end = nanoseconds() + LOOK_NS; nanoseconds() < end;) {
-    for (int i = 0; i < 64; ++i) {
+    for (int i = 0; i < 16; ++i) {
+      ring_relax();
       if (atomic_load_explicit(&each->posted, memory_order_acquire) != taken || atomic_load(&each->signal) != signal) {
         of->next_skip = 0;
         return true;
       }
+      if (others && atomic_load(others)) return false;
     }
   }
   of->next_skip = of->next_skip < LONGEST_SKIP ? of->next_skip * 2 + 1 : LONGEST_SKIP;
@@ -71,12 +81,16 @@ static bool comes_soon(ring *each, uint64_t taken, patience *of) {
   return false;
 }
 
-void ring_sleep(ring *each, uint64_t taken, patience *of) {
-  if (comes_soon(each, taken, of)) return;
-  uint32_t signal = atomic_load(&each->signal);
+bool ring_say_sleeps(ring *each, uint64_t taken, uint32_t *signal) {
+  *signal = atomic_load(&each->signal);
   atomic_store(&each->sleeps, 1);
-  if (atomic_load(&each->posted) == taken && atomic_load(&each->signal) == signal)
-    futex(&each->signal, FUTEX_WAIT, signal);
+  if (atomic_load(&each->posted) == taken) return true;
+  atomic_store(&each->sleeps, 0);
+  return false;
+}
+
+void ring_sleep(ring *each, uint32_t signal) {
+  futex(&each->signal, FUTEX_WAIT, signal);
   atomic_store(&each->sleeps, 0);
 }
 
@@ -91,7 +105,11 @@ VISIBLE int64_t pjrt_worker_next(shared_memory *shared, uint64_t ended) {
   atomic_store(&commands->taken, taken);
   for (;;) {
     if (ended && atomic_load(&commands->waits)) ring_wake(&shared->answers);
-    while (atomic_load(&commands->posted) == taken) ring_sleep(commands, taken, &patience);
+    uint32_t signal;
+    while (atomic_load(&commands->posted) == taken) {
+      if (!ring_comes_soon(commands, taken, &patience, NULL) && ring_say_sleeps(commands, taken, &signal))
+        ring_sleep(commands, signal);
+    }
     record *next = (record *)(void *)(commands->data + taken % RING_SIZE);
     if (next->kind != RECORD_SKIP) return (char *)next - (char *)shared;
     taken += ended = next->size;

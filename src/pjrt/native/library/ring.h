@@ -55,7 +55,14 @@ typedef struct patience {
   uint32_t skip, next_skip;
 } patience;
 
-/* Waits until something is posted after what was taken, or someone wakes the ring. */
-void ring_sleep(ring *each, uint64_t taken, patience *of);
+/* Leaves the core to the thread that shares it, in a loop that looks at memory. */
+void ring_relax(void);
+/* Looks for something that was posted after what was taken, or for a wake, for about as long as it takes to wake a
+ * thread; not each time where nothing came before, and not while there are others who want to look. */
+bool ring_comes_soon(ring *each, uint64_t taken, patience *of, const atomic_int *others);
+/* Sleeps until something is posted or someone wakes the ring. The reader says first that it sleeps; false where there is
+ * something already. */
+bool ring_say_sleeps(ring *each, uint64_t taken, uint32_t *signal);
+void ring_sleep(ring *each, uint32_t signal);
 
 #endif /* PJRT_NATIVE_RING_H_ */

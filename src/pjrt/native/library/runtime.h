@@ -88,10 +88,11 @@ PJRT_Error *completion_wait(completion *each);  /* borrowed */
 void completion_then(completion *each, continuation function, void *arg);
 /* Work that a driver has taken: what other devices can wait for. A completion that is neither set nor submitted is
  * waited for on the host. */
-void completion_submit(completion *each, size_t device, pjrt_fence fence);
-bool completion_fence(completion *each, size_t *device, pjrt_fence *fence);
+void completion_submit(completion *each, PJRT_Device *device, pjrt_fence fence);
+bool completion_fence(completion *each, PJRT_Device **device, pjrt_fence *fence);
 
 PJRT_Event *event_make(completion *of); /* takes a reference of its own */
+PJRT_Event *event_to_await(completion *of); /* one that is asked for to wait for it, most likely */
 
 /* ---- shape.c ------------------------------------------------------------------------------------------------------*/
 typedef struct shape {
@@ -222,6 +223,8 @@ typedef struct work {
 /* Follows the work until the fence is done; where that is 0, it is done at once. */
 void queue_follow(PJRT_Device *device, pjrt_fence fence, work of);
 void queue_stop(PJRT_Device *device);
+void queue_hold(PJRT_Device *device); /* the client is not closed until it is let go */
+void queue_let_go(PJRT_Device *device);
 void queue_cancel(PJRT_Device *device, pjrt_fence fence); /* where the driver can */
 /* Whether work that was given up may go on: copies with the host go through memory of ours then. */
 bool queue_leaves_work(const PJRT_Client *client);
@@ -372,6 +375,8 @@ PJRT_Error *ffi_call(const char *message, size_t size, bytes *results);
 /* ---- driver_worker.c: devices that a Python process computes for --------------------------------------------------------*/
 extern const pjrt_driver_table worker_driver;
 process *worker_process(pjrt_driver *driver); /* it compiles, too */
+/* Reads answers of the worker on this thread until the completion is set, for as long as it takes to wake a thread. */
+void worker_look(pjrt_driver *driver, completion *until);
 
 /* ---- api.c --------------------------------------------------------------------------------------------------------------*/
 extern PJRT_Layouts_Extension layouts_extension;

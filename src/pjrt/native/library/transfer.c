@@ -3,9 +3,9 @@
 
 /* Runs the function once the buffer's bytes are there, or are promised by the queue that the function will use. */
 static void when_submitted(completion *defined, PJRT_Device *device, continuation function, void *arg) {
-  size_t number;
+  PJRT_Device *promises;
   pjrt_fence fence;
-  if (!completion_is_set(defined) && completion_fence(defined, &number, &fence) && number == device->number)
+  if (!completion_is_set(defined) && completion_fence(defined, &promises, &fence) && promises == device)
     function(NULL, arg);
   else
     completion_then(defined, function, arg);
@@ -41,7 +41,7 @@ static void submit_upload(upload *each, const pjrt_driver_shape *given, size_t o
     pjrt_error_release(error);
     return;
   }
-  if (fence) completion_submit(each->defined, device->number, fence);
+  if (fence) completion_submit(each->defined, device, fence);
   queue_follow(device, fence, (work){"copy_in", NULL, each->defined, end_upload, each});
 }
 
@@ -284,7 +284,7 @@ PJRT_Error *native_Buffer_ToHostBuffer(PJRT_Buffer_ToHostBuffer_Args *args) {
   completion *done = completion_make();
   each->done = completion_ref(done);
   start_download(buffer->space->device, each);
-  args->event = event_make(done);
+  args->event = event_to_await(done);
   completion_unref(done);
   return NULL;
 }
@@ -402,7 +402,7 @@ static void copy_from_staging(PJRT_Error *borrowed, void *arg) {
     fail_copy(each, "copy_in", code, message);
     return;
   }
-  if (fence) completion_submit(each->done, device->number, fence);
+  if (fence) completion_submit(each->done, device, fence);
   queue_follow(device, fence, (work){"copy_in", NULL, each->done, end_copy, each});
 }
 
@@ -423,7 +423,7 @@ static void submit_copy(PJRT_Error *borrowed, void *arg) {
       fail_copy(each, "copy", code, message);
       return;
     }
-    if (fence) completion_submit(each->done, from->number, fence);
+    if (fence) completion_submit(each->done, from, fence);
     queue_follow(from, fence, (work){"copy", NULL, each->done, end_copy, each});
     return;
   }
