@@ -38,7 +38,7 @@ FOLDERS = (
     *("tests/api", "tests/artifacts", "tests/devices/xla", "tests/export", "tests/frameworks", "tests/ifrt"),
     *("tests/remote", "tests/stablehlo"),
 )
-"""The tests of the rooms that call JAX or jaxlib. No test of another room ever ended otherwise with another version."""
+"""The tests of the rooms that call JAX or jaxlib. The table in docs/platforms.md names no test of another room."""
 
 FULL_FOLDERS = ("tests/devices/xla", "tests/export", "tests/frameworks", "tests/remote", "tests/stablehlo")
 """Rooms whose long tests run JAX, or are about jaxlib's bindings. Those of the others try more values, more devices and
@@ -185,10 +185,9 @@ def run_tests(python: str, requirements: list[str], *, pre: bool) -> Run:
         # On the path of the environment, as a user who has activated it runs the command.
         env = os.environ | {"PATH": f"{folder}/venv/bin{os.pathsep}{os.environ.get('PATH', '')}"}
         reports = []
-        waiting = str(2 * (os.cpu_count() or 1))  # long tests wait a lot, for other processes and for limits of time
-        for name, chosen in (("quick", ("auto", *FOLDERS)), ("full", (waiting, "-m", "full", *FULL_FOLDERS))):
+        for name, chosen in (("quick", FOLDERS), ("full", ("-m", "full", *FULL_FOLDERS))):
             reports.append(Path(folder) / f"{name}.xml")
-            command = [own, "-m", "pytest", "-q", f"--junitxml={reports[-1]}", "-n", *chosen]
+            command = [own, "-m", "pytest", "-n", "auto", "-q", f"--junitxml={reports[-1]}", *chosen]
             subprocess.run(command, cwd=HERE, env=env, check=False)
         return Run(_versions(own)).read(*reports)
 

@@ -171,8 +171,9 @@ class ArrayPath(HostValuePath):
             raise self._failed(error) from None
 
     def value(self, buffer: Buffer) -> Any:
-        storage = buffer._storage if isinstance(buffer, HostBuffer) else _DELETED
-        return storage.array if storage.definition._done and storage.definition._error is None else None
+        storage = buffer._storage if isinstance(buffer, HostBuffer) else None
+        is_there = storage is not None and storage.definition._done and storage.definition._error is None
+        return storage.array if storage is not None and is_there else None
 
     def _adopted(self, results: Any, is_exclusive: bool) -> list[Any]:
         self._check_number(results)
