@@ -220,6 +220,7 @@ static void submit_download(PJRT_Error *borrowed, void *arg) {
     pjrt_error_release(error);
     return;
   }
+  if (fence) completion_submit(each->done, device, fence);
   queue_follow(device, fence, (work){"copy_out", NULL, each->done, end_download, each});
 }
 
