@@ -30,13 +30,13 @@ settings.load_profile("same")
 
 
 _BY_HAND = {"gpu", "iree", "ray", "torch", "vendor"}
-_MARKED_BY_CONFTEST = "device_api"
+_MARKED_BY_CONFTEST = {"device_api", "gpu"}
 
 
 @cache
 def _names(path: Path, marker: str) -> bool:
     """Whether the tests of a file may have a marker."""
-    return _MARKED_BY_CONFTEST in path.parts or f"mark.{marker}" in path.read_text()
+    return not _MARKED_BY_CONFTEST.isdisjoint(path.parts) or f"mark.{marker}" in path.read_text()
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
