@@ -242,6 +242,8 @@ static void free_device(PJRT_Device *device) {
 
 static void *close_client(void *arg) {
   PJRT_Client *client = arg;
+  /* A thread that dropped the last reference while it told of an end is not done with the queue yet. */
+  if (client->devices) client_wait_for_all(client);
   watchdog_stop(client);
   for (size_t i = 0; client->devices && i < client->num_devices; ++i) free_device(&client->devices[i]);
   bool is_worker = client->table->open == worker_driver.open;
