@@ -382,5 +382,5 @@ def test_a_constant_that_is_larger_than_memory() -> None:
         program()
     with pjrt.client("reference") as client:
         (result,) = client.compile(text)()
-        with pytest.raises(pjrt.ResourceExhaustedError, match=r"Unable to allocate .* float32$"):
+        with pytest.raises(pjrt.ResourceExhaustedError, match="no memory for 64000000000000 bytes of float32"):
             result.to_host().result()

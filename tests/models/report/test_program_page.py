@@ -196,7 +196,7 @@ HOSTILE = "<!--<script></script ></script><script>window.hacked = 1</script><img
 def test_texts_of_the_program_are_never_markup(show: Show) -> None:
     text = """
     module @"HOSTILE" {
-      func.func @main(%x: tensor<4xf32> {mhlo.sharding = "HOSTILE"} loc("HOSTILE"))
+      func.func @main(%x: tensor<4xf32> {test.note = "HOSTILE"} loc("HOSTILE"))
           -> (tensor<4xf32> {jax.result_info = "HOSTILE"}) {
         %0 = stablehlo.custom_call @"HOSTILE"(%x) {backend_config = "HOSTILE", api_version = 2 : i32}
           : (tensor<4xf32>) -> tensor<4xf32> loc("HOSTILE/a/b"("HOSTILE":3:7))

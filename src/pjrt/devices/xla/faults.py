@@ -112,7 +112,7 @@ FAULTS = {
     "large maximum": Fault(
         "`maximum` and `minimum` of floats in a `reduce` of 4,096 elements or more",
         "numbers for NaN",
-        "keeps XLA from leaving it to the library YNNPACK",
+        "looks for NaN itself",
         since=(0, 10),
     ),
     "narrow reduce": Fault("`reduce` of `i2` and `ui2` beside other types", "an error", "reduces bytes"),
@@ -449,17 +449,19 @@ _WIDTHS = (1, 2, 4, 8, 16, 32, 64)
 def _reduce(place: Place) -> None:
     """Reduce integers of two bits beside other types as bytes: XLA wants one layout, which has the bits, for all.
 
-    And hide maxima and minima of floats from YNNPACK, to which XLA leaves the reductions of large arrays.
+    And have maxima and minima of floats keep NaN: XLA leaves those of large arrays to YNNPACK, which loses it.
     """
     results = place.operation.results
     if place.num_partitions > 1 and len(results) == 1:
         _reduction(place)
     elif place.num_partitions == 1 and _is_there("large maximum"):
-        for inner in (each.operation for each in place.operation.regions[0].blocks[0].operations):
+        for inner in [each.operation for each in place.operation.regions[0].blocks[0].operations]:
             if inner.name in ("stablehlo.maximum", "stablehlo.minimum"):
-                (operand, _), point = inner.operands, place.ir.InsertionPoint(inner)
-                if _is_float(operand.type.element_type):
-                    inner.operands[0] = place.add("optimization_barrier", [operand], operand.type, point)
+                (one, other), there = inner.operands, Place(place.ir, inner, 1)
+                if _is_float(one.type.element_type):
+                    extreme = there.add(inner.name.removeprefix("stablehlo."), [one, other], one.type)
+                    nan = there.add("compare", [one, one], there.like(one, place.element("i1")), **_compared("NE"))
+                    there.replace(there.add("select", [nan, one, extreme], one.type))
     for number, element in enumerate(str(result.type.element_type) for result in results):
         if element in ("i2", "ui2") and len(results) > 1:
             pair = number, len(results) + number
