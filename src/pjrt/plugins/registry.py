@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import sys
+import threading
 import time
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -20,6 +22,7 @@ from pjrt.plugins.loader import Loader, ModuleFiles, Slot, import_place, open_pl
 from pjrt.plugins.visible_devices import job_options
 
 if TYPE_CHECKING:
+    from pjrt.api.device import NamedValue
     from pjrt.api.plugin import Plugin
     from pjrt.api.topology import TopologyDescription
     from pjrt.plugins.visible_devices import VisibleDevices
@@ -126,6 +129,45 @@ def at_path(name: str | os.PathLike[str]) -> Declaration | None:
     return wheels.declare_library(Path(os.path.abspath(os.path.expanduser(name))))
 
 
+WORKER = "worker:"
+"""What the name of a device begins with that is to run in a Python process of its own."""
+
+_lock = threading.Lock()
+_workers: dict[str, Declaration] = {}
+_folders: list[system.TemporaryFolder] = []  # of the libraries of workers, as long as the process
+
+
+def _in_worker(name: str) -> Declaration:
+    """Return the plugin of a device whose Python runs in a process of its own: a library with the runtime in C.
+
+    Raises:
+        NotFoundError: there is no device of the name behind ``worker:``.
+        FailedPreconditionError: no library can be loaded from the temporary folder.
+        UnimplementedError: the system is not Linux.
+    """
+    device = name.removeprefix(WORKER)
+    declared = declaration(device)
+    declared.check_usable()
+    with _lock:
+        if name not in _workers:
+            if not _folders:
+                _folders.append(system.TemporaryFolder("device"))
+                atexit.register(_folders[0].close)
+            from pjrt import native  # here, because a built-in device does without the C API
+
+            place = declared.factory if ".py:" in device else f"pjrt.plugins.factories:{declared.name}"
+            path = _folders[0].path / f"worker_{len(_workers)}.so"
+            # The device has its own name in there: frameworks choose by it how they lower programs.
+            title = declared.name.rpartition(":")[2] if ".py:" in device else declared.name
+            native.write_library(path, str(place), driver="worker", name=title)
+            for_jax: dict[str, NamedValue] = {"platform": title}
+            if declared.origin == builtin.ORIGIN:
+                for_jax["experimental"] = False
+            facts: Mapping[str, Mapping[str, NamedValue]] = {"jax": for_jax, "torch_xla": {"name": title}}
+            _workers[name] = Declaration(name, f"a worker of {declared.name}", library=path, frameworks=facts)
+        return _workers[name]
+
+
 def _in_python_file(name: str) -> Declaration:
     file, _, attribute = name.rpartition(":")
     path = os.path.abspath(os.path.expanduser(file))
@@ -161,7 +203,8 @@ def client(name: str | os.PathLike[str] | None = None, /, **options: Any) -> Cli
     Args:
         name: one of ``pjrt.plugins.names()``, the path of a plugin's library, or ``FILE.py:ATTRIBUTE`` for a function
             in a file that makes clients. The default is the device that ``PJRT_DEVICE`` names, otherwise the one
-            with the highest priority whose hardware this machine has, and ``cpu`` where there is none.
+            with the highest priority whose hardware this machine has, and ``cpu`` where there is none. With
+            ``worker:`` before a name or ``FILE.py:ATTRIBUTE``, the device runs in a Python process of its own.
         options: the device's own options, such as ``num_devices`` of ``cpu``; and, with the same names for all plugins
             that support them, ``memory``, which is ``on-demand`` or ``preallocated``, and ``memory_fraction``. They
             override those of the environment variable ``PJRT_OPTIONS_NAME``, and those override the plugin's own and
@@ -382,6 +425,8 @@ def declaration(name: str | os.PathLike[str]) -> Declaration:
     """
     if not isinstance(name, (str, os.PathLike)):
         raise InvalidArgumentError(f"expected a device's name or a plugin's path, found {name!r}")
+    if isinstance(name, str) and name.startswith(WORKER):
+        return _in_worker(name)
     plugin = at_path(name) or _catalog.find(str(name))
     if plugin is None:
         raise _catalog.unknown(str(name))
