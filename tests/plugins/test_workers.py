@@ -37,6 +37,7 @@ def test_a_function_in_a_file(tmp_path: Path) -> None:
         "    return pjrt.host.HostClient('mychip', compile=lambda program, options: lambda x: x + 1 + extra)\n"
     )
     with pjrt.client(f"worker:{file}:make", extra=2) as client:
+        assert client.platform_name == "mychip"
         np.testing.assert_array_equal(client.compile(ADD)(X)[0], X + 3)
 
 
@@ -49,6 +50,7 @@ def test_what_is_wrong_is_said() -> None:
 
 JAX = """
 from pjrt.frameworks import jax as pjrt_jax
+assert pjrt_jax.register("worker:cpu") == "pjrt_cpu"  # JAX has a cpu of its own
 assert pjrt_jax.register("worker:reference", num_devices=2) == "reference"
 assert pjrt_jax.register("worker:reference", num_devices=2) == "reference"
 import jax
@@ -56,6 +58,8 @@ import numpy as np
 x = jax.device_put(np.arange(3, dtype=np.float32), jax.devices("reference")[1])
 double = lambda a: jax.pure_callback(lambda v: np.asarray(v) * 2, jax.ShapeDtypeStruct((3,), np.float32), a)
 np.testing.assert_array_equal(jax.jit(lambda a: double(a) + 1)(x), [1, 3, 5])
+y = jax.device_put(np.arange(3, dtype=np.float32), jax.devices("pjrt_cpu")[0])
+np.testing.assert_array_equal(jax.jit(lambda a: double(a) + 1)(y), [1, 3, 5])
 """
 
 

@@ -65,9 +65,10 @@ class Served:
     @property
     def name(self) -> str:
         """A name for the plugin: its own, or one made from the file name of its library."""
-        if not is_path(self.device):
-            return self.device
-        stem = Path(self.device).name.partition(".")[0]
+        device = self.device.removeprefix(registry.WORKER)
+        if not is_path(device):
+            return device
+        stem = Path(device).name.partition(".")[0]
         return re.sub(r"[^A-Za-z0-9_]+", "_", re.sub(r"^(lib)?(pjrt[-_]plugin[-_])?", "", stem)) or "plugin"
 
     @property

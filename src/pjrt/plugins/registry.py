@@ -130,7 +130,7 @@ def at_path(name: str | os.PathLike[str]) -> Declaration | None:
 
 
 WORKER = "worker:"
-"""What the name of a device begins with that is to run in a Python process of its own."""
+"""The beginning of a name: the device behind it runs in a Python process of its own."""
 
 _lock = threading.Lock()
 _workers: dict[str, Declaration] = {}
@@ -155,15 +155,13 @@ def _in_worker(name: str) -> Declaration:
                 atexit.register(_folders[0].close)
             from pjrt import native  # here, because a built-in device does without the C API
 
-            place = declared.factory if ".py:" in device else f"pjrt.plugins.factories:{declared.name}"
+            is_file = ".py:" in device
+            place = str(declared.factory) if is_file else f"pjrt.plugins.factories:{declared.name}"
             path = _folders[0].path / f"worker_{len(_workers)}.so"
             # The device has its own name in there: frameworks choose by it how they lower programs.
-            title = declared.name.rpartition(":")[2] if ".py:" in device else declared.name
-            native.write_library(path, str(place), driver="worker", name=title)
-            for_jax: dict[str, NamedValue] = {"platform": title}
-            if declared.origin == builtin.ORIGIN:
-                for_jax["experimental"] = False
-            facts: Mapping[str, Mapping[str, NamedValue]] = {"jax": for_jax, "torch_xla": {"name": title}}
+            native.write_library(path, place, driver="worker", name="" if is_file else declared.name)
+            is_builtin = declared.origin == builtin.ORIGIN
+            facts: Mapping[str, Mapping[str, NamedValue]] = {"jax": {"experimental": False}} if is_builtin else {}
             _workers[name] = Declaration(name, f"a worker of {declared.name}", library=path, frameworks=facts)
         return _workers[name]
 

@@ -1,7 +1,7 @@
 /* FFI: handlers, which are functions of the framework's process that programs call by name, and their calls.
  *
  * A handler is registered with the library, not with a client. It runs in this process also where the program runs in
- * another one, which asks with a message {1 target, 3 an argument, 4 a result, 5 an attribute}. An argument
+ * another one, which asks with a message {1 target, 2 an argument, 3 a result, 4 an attribute, 5 a number}. An argument
  * is {1 type, 2 dimensions, 3 bytes}, and so is a result, whose bytes are those that it has before the call. An
  * attribute is {1 name, 2 kind, 3 type, 4 bytes, 5 elements, 6 an attribute within}. Types and kinds are XLA's numbers. */
 #include "pjrt_support/struct_size.h"
@@ -345,11 +345,11 @@ PJRT_Error *ffi_call(const char *message, size_t size, bytes *results) {
                       (int)(target.size < 200 ? target.size : 200), target.size ? target.data : "");
   scratch memory = {0};
   XLA_FFI_CallFrame frame = {.struct_size = sizeof frame, .api = &ffi_api, .stage = XLA_FFI_EXECUTE};
-  size_t *sizes = take(&memory, count_fields(message, size, 4) * sizeof *sizes);
+  size_t *sizes = take(&memory, count_fields(message, size, 3) * sizeof *sizes);
   PJRT_Error *error = NULL;
-  if (cursor != end || sizes == NULL || !read_values(&memory, message, size, 3, &frame.args, NULL) ||
-      !read_values(&memory, message, size, 4, &frame.rets, sizes) ||
-      !read_attributes(&memory, message, size, 5, 0, &frame.attrs))
+  if (cursor != end || sizes == NULL || !read_values(&memory, message, size, 2, &frame.args, NULL) ||
+      !read_values(&memory, message, size, 3, &frame.rets, sizes) ||
+      !read_attributes(&memory, message, size, 4, 0, &frame.attrs))
     error = error_make(PJRT_Error_Code_INTERNAL, "the call of %.*s cannot be read, or is too large for the memory",
                        (int)target.size, target.data);
   if (!error) error = end_call(&frame, function(&frame));
@@ -388,10 +388,9 @@ static PJRT_Error *register_type(PJRT_FFI_Type_Register_Args *args) {
   return error;
 }
 
+/* JAX adds its own to each execution on a platform of the name cpu. A handler that asks for it hears that it has none. */
 static PJRT_Error *add_user_data(PJRT_FFI_UserData_Add_Args *args) {
-  (void)args;
-  return error_make(PJRT_Error_Code_UNIMPLEMENTED, "user data in an execute context does not reach the handlers that a "
-                                                   "program of this device calls");
+  return pjrt_check_size(args, PJRT_FFI_UserData_Add_Args_FIRST_STRUCT_SIZE, "PJRT_FFI_UserData_Add_Args");
 }
 
 /* XLA asks every handler which version of the interface it was compiled with. */
