@@ -29,10 +29,10 @@ _CLASSES = message_classes(
     {
         "Call": {
             "target": (1, "string"),
-            "arguments": (3, "[Array]"),
-            "results": (4, "[Array]"),
-            "attributes": (5, "[Attribute]"),
-            "number": (6, "uint64"),
+            "arguments": (2, "[Array]"),
+            "results": (3, "[Array]"),
+            "attributes": (4, "[Attribute]"),
+            "number": (5, "uint64"),
         },
         "Array": {"type": (1, "int64"), "dims": (2, "[int64]"), "data": (3, "bytes")},
         "Attribute": {
@@ -43,7 +43,7 @@ _CLASSES = message_classes(
             "size": (5, "int64"),
             "attributes": (6, "[Attribute]"),
         },
-        "Returned": {"code": (1, "uint64"), "message": (2, "bytes"), "data": (3, "bytes"), "number": (6, "uint64")},
+        "Returned": {"code": (1, "uint64"), "message": (2, "bytes"), "data": (3, "bytes"), "number": (4, "uint64")},
     },
 )
 _Call, _Array, _Attribute, _Returned = (_CLASSES[name] for name in ("Call", "Array", "Attribute", "Returned"))

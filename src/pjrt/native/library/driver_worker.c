@@ -629,7 +629,7 @@ static int copy_out_worker(pjrt_driver *driver, size_t device, uint64_t memory, 
 typedef struct wait_for_copy {
   pthread_mutex_t mutex;
   pthread_cond_t changed;
-  bool is_done;
+  atomic_bool is_done;
   int code;
   char *message;
 } wait_for_copy;

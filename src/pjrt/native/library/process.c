@@ -6,7 +6,7 @@
  * 7 an option of the client, 8 the name of a handler}; an answer {1 status code, 2 message, 3 bytes, 4 a number}.
  *
  * A process that computes asks this one, too, for calls of handlers (see ffi.c). It does so on a second socket, its
- * descriptor 4. A question has a number in field 6, and the answer has it, too: several may be open at a time. */
+ * descriptor 4. The answer has the number of the question: several may be open at a time. */
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -111,7 +111,7 @@ static bool answer_question(questions *each, const char *question, size_t size) 
   proto_field field;
   uint64_t number = 0;
   while (proto_next(&cursor, question + size, &field))
-    if (field.number == 6 && field.wire == 0) number = field.value;
+    if (field.number == 5 && field.wire == 0) number = field.value;
   bytes results = {0}, message = {0};
   PJRT_Error *error = ffi_call(question, size, &results);
   if (error) {
@@ -123,7 +123,7 @@ static bool answer_question(questions *each, const char *question, size_t size) 
     pjrt_error_release(error);
   }
   proto_bytes(&message, 3, results.data, results.size);
-  proto_varint(&message, 6, number);
+  proto_varint(&message, 4, number);
   pthread_mutex_lock(&each->writes);
   bool is_sent = send_message(each->socket, &message);
   pthread_mutex_unlock(&each->writes);
