@@ -72,7 +72,7 @@ def test_nothing_is_tried_again() -> None:
 
 
 def test_nobody_else_may_be_silent() -> None:
-    """What earlier tests have left logs, too, when its threads or the garbage collector come to it."""
+    """Refuse assertions on all records: threads and garbage of earlier tests log, too."""
     assert not lines_with(r"assert not caplog\.|= caplog\.(records|messages)"), "choose the records that are meant"
 
 

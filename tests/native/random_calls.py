@@ -55,7 +55,7 @@ PROGRAMS = {
 
 @dataclass(frozen=True)
 class Round:
-    """How one process runs.
+    """Facts of one process: how it runs.
 
     Attributes:
         example: the example whose plugin it loads.

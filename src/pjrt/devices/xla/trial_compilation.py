@@ -185,7 +185,7 @@ _WORDS_OF_MODULES = tuple(
         *("xla_entry_computation_result_layout", "xla_entry_computation_result_tiles"),
     )
 )
-"""What programs from HLO state as a whole. XLA's converter trusts it, and ends the process if it does not fit."""
+"""Attributes of a module that comes from HLO. XLA's converter trusts them, and ends the process if they do not fit."""
 
 
 def _depth(text: str) -> int:
