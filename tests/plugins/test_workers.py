@@ -53,11 +53,20 @@ from pjrt.frameworks import jax as pjrt_jax
 assert pjrt_jax.register("worker:cpu") == "pjrt_cpu"  # JAX has a cpu of its own
 assert pjrt_jax.register("worker:reference", num_devices=2) == "reference"
 assert pjrt_jax.register("worker:reference", num_devices=2) == "reference"
+import ctypes
 import jax
 import numpy as np
+from pjrt.devices.xla.ffi_handler import handler_of
 x = jax.device_put(np.arange(3, dtype=np.float32), jax.devices("reference")[1])
 double = lambda a: jax.pure_callback(lambda v: np.asarray(v) * 2, jax.ShapeDtypeStruct((3,), np.float32), a)
 np.testing.assert_array_equal(jax.jit(lambda a: double(a) + 1)(x), [1, 3, 5])
+def scale(x, out, *, by):
+    out[...] = x * by
+new = ctypes.pythonapi.PyCapsule_New
+new.restype, new.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
+jax.ffi.register_ffi_target("scale", new(handler_of(scale, 0), None, None), platform="reference")
+scaled = jax.ffi.ffi_call("scale", jax.ShapeDtypeStruct((3,), np.float32))
+np.testing.assert_array_equal(jax.jit(lambda a: scaled(a, by=np.int64(4)))(x), [0, 4, 8])
 y = jax.device_put(np.arange(3, dtype=np.float32), jax.devices("pjrt_cpu")[0])
 np.testing.assert_array_equal(jax.jit(lambda a: double(a) + 1)(y), [1, 3, 5])
 """
