@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import subprocess
@@ -151,16 +150,13 @@ def test_no_device_is_hidden(tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def driver_package(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """A package with a driver in C, and the folder in which its wheel was unpacked.
-
-    Nothing is fetched for the wheel where setuptools is at hand.
-    """
+    """A package with a driver in C, and the folder in which its wheel was unpacked."""
     folder = tmp_path_factory.mktemp("driver")
     done = run("-m", "pjrt", "new-plugin", "gadget", "--driver", "--folder", str(folder))
     assert done.returncode == 0, done.stderr
     package = folder / "gadget"
-    isolation = ["--no-build-isolation"] if importlib.util.find_spec("setuptools") else []
-    done = run("-m", "pip", "wheel", "-q", "--no-deps", *isolation, "--wheel-dir", "wheels", ".", cwd=package)
+    offline = ("--no-deps", "--no-build-isolation")
+    done = run("-m", "pip", "wheel", "-q", *offline, "--wheel-dir", "wheels", ".", cwd=package)
     assert done.returncode == 0, done.stdout + done.stderr
     (wheel,) = (package / "wheels").iterdir()
     assert not wheel.name.endswith("-any.whl")  # it is for this platform

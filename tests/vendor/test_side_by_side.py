@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import subprocess
 import sys
 from pathlib import Path
@@ -16,13 +15,8 @@ VENDORS = ("tpu", "cuda")
 
 
 def pip_install(package: Path, site: Path) -> None:
-    """A real installation. Nothing is fetched for it where setuptools is at hand, as new as packages ask for."""
-    try:
-        new_enough = int(importlib.metadata.version("setuptools").partition(".")[0]) >= 77
-    except importlib.metadata.PackageNotFoundError:
-        new_enough = False
-    offline = ["--no-build-isolation"] if new_enough else []
-    command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", *offline]
+    """A real installation, for which nothing is fetched."""
+    command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-build-isolation"]
     done = subprocess.run(
         [*command, "--target", str(site), str(package)], capture_output=True, text=True, timeout=240, check=False
     )
