@@ -2,10 +2,13 @@
 
 import contextlib
 import pickle
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from waiting import wait_until
 
 from pjrt.system.python_process import Ended, PythonChild
 
@@ -75,3 +78,29 @@ def test_a_child_sees_the_end_of_its_input(echo: PythonChild[str]) -> None:
     echo.send("last", last=True)
     assert (echo.next(60), echo.next(60)) == ("last", None)
     assert echo.ended().reason == "no more questions"
+
+
+PARENT = """
+import os
+from pjrt.system import python_process
+
+def leave(kill):
+    os._exit(0)  # as if it was killed while its child computes
+
+python_process.run_module("spin", given=b"", time_limit=0.1, meanwhile=leave)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems have no such limit of another process")
+def test_a_child_that_computes_ends_without_its_parent(tmp_path: Path) -> None:
+    """Also one that never looks at its input again."""
+    (tmp_path / "spin.py").write_text("import os\nos.mkdir(str(os.getpid()))\nwhile True:\n    pass\n")
+    (tmp_path / "parent.py").write_text(PARENT)
+    subprocess.run([sys.executable, "parent.py"], cwd=tmp_path, check=True, timeout=60)
+
+    def named() -> list[str]:
+        return [path.name for path in tmp_path.iterdir() if path.name.isdecimal()]
+
+    wait_until(named, "the start of the child")
+    (pid,) = named()
+    wait_until(lambda: not Path("/proc", pid).exists(), "the end of the child")

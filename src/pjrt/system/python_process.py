@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import pickle
 import queue
@@ -122,6 +123,8 @@ def run_module(
         return None
     with child:
         try:
+            if time_limit is not None:
+                _end_without_parent(child.pid, time_limit)
             with meanwhile(child.kill):
                 output, errors = child.communicate(given, time_limit)
         except BaseException as error:
@@ -130,6 +133,19 @@ def run_module(
                 raise TimeoutError(f"not done after {time_limit:.0f} s") from error
             raise
     return Ended(child.returncode, output, errors.decode(errors="replace"))
+
+
+def _end_without_parent(pid: int, time_limit: float) -> None:
+    """Have the system end a subprocess that computes for longer than it may, also where its parent was killed.
+
+    Native code that never returns does not notice that its input is closed.
+    """
+    if sys.platform == "linux":
+        import resource
+
+        seconds = math.ceil(time_limit * (os.cpu_count() or 1))  # of all its threads together
+        with contextlib.suppress(ProcessLookupError):
+            resource.prlimit(pid, resource.RLIMIT_CPU, (seconds, seconds))
 
 
 class PythonChild(Generic[Message]):
