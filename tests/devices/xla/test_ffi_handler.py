@@ -176,6 +176,12 @@ def test_a_second_handler_of_a_name(client: pjrt.Client) -> None:
         client.register_ffi_handler("test_ffi.twice", lambda *_: None)
 
 
+def test_a_name_of_a_handler_of_jaxlib(client: pjrt.Client) -> None:
+    """jaxlib registers its own with the first program that calls any, and XLA takes no second one."""
+    with pytest.raises(pjrt.AlreadyExistsError, match=r"jaxlib has a handler of its own for 'lapack_strsm_ffi'"):
+        client.register_ffi_handler("lapack_strsm_ffi", lambda *_: None)
+
+
 def test_each_call_is_one_execution() -> None:
     """This holds for each path of an execution, and for programs without results."""
     client = pjrt.client("cpu", asynchronous=False)

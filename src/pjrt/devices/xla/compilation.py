@@ -13,6 +13,7 @@ import numpy as np
 from pjrt.api.checks import expect, expect_bytes, expect_int
 from pjrt.api.compile_options import CompileOptions, DeviceAssignment, Partitioning
 from pjrt.api.errors import (
+    AlreadyExistsError,
     InvalidArgumentError,
     NotFoundError,
     PermissionDeniedError,
@@ -81,6 +82,8 @@ def register_handler(name: str, handler: Callable[..., Any] | int, traits: int) 
     if callable(handler):
         from pjrt.devices.xla.ffi_handler import handler_of  # here: few programs have handlers
 
+        if name in _jaxlib.own_targets():  # registered with the first program that calls any
+            raise AlreadyExistsError(f"jaxlib has a handler of its own for {name!r}; give yours another name")
         address = handler_of(handler, traits)
     elif isinstance(handler, int) and handler > 0:
         address = handler
