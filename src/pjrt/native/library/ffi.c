@@ -344,7 +344,7 @@ PJRT_Error *ffi_call(const char *message, size_t size, bytes *results) {
     return error_make(PJRT_Error_Code_NOT_FOUND, "no FFI handler is registered for the custom call %.*s",
                       (int)(target.size < 200 ? target.size : 200), target.size ? target.data : "");
   scratch memory = {0};
-  XLA_FFI_CallFrame frame = {.struct_size = sizeof frame, .api = &ffi_api, .stage = XLA_FFI_EXECUTE};
+  XLA_FFI_CallFrame frame = {.struct_size = XLA_FFI_CALL_FRAME_SIZE, .api = &ffi_api, .stage = XLA_FFI_EXECUTE};
   size_t *sizes = take(&memory, count_fields(message, size, 3) * sizeof *sizes);
   PJRT_Error *error = NULL;
   if (cursor != end || sizes == NULL || !read_values(&memory, message, size, 2, &frame.args, NULL) ||
@@ -398,7 +398,7 @@ static PJRT_Error *check_version(XLA_FFI_Handler *function, const char *name) {
   XLA_FFI_Metadata metadata = {.struct_size = sizeof metadata, .api_version = {.struct_size = sizeof metadata.api_version}};
   XLA_FFI_Metadata_Extension extension = {.struct_size = sizeof extension, .type = XLA_FFI_METADATA,
                                           .metadata = &metadata};
-  XLA_FFI_CallFrame frame = {.struct_size = sizeof frame, .extension_start = &extension, .api = &ffi_api,
+  XLA_FFI_CallFrame frame = {.struct_size = XLA_FFI_CALL_FRAME_SIZE, .extension_start = &extension, .api = &ffi_api,
                              .stage = XLA_FFI_EXECUTE};
   PJRT_Error *error = (PJRT_Error *)function(&frame);
   if (error || metadata.api_version.major_version == XLA_FFI_API_MAJOR) return error;

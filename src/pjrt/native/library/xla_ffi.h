@@ -153,6 +153,9 @@ typedef struct XLA_FFI_CallFrame {
   XLA_FFI_Future *future; /* what a handler made whose work goes on */
 } XLA_FFI_CallFrame;
 
+/* What XLA states as its size: without the future, which was added later. Handlers of jaxlib want this number exactly. */
+#define XLA_FFI_CALL_FRAME_SIZE offsetof(XLA_FFI_CallFrame, future)
+
 typedef XLA_FFI_Error *XLA_FFI_Handler(XLA_FFI_CallFrame *frame);
 
 #endif /* PJRT_NATIVE_XLA_FFI_H_ */
