@@ -277,12 +277,18 @@ static void chip_close(pjrt_driver *driver) {
 }
 
 static void chip_describe(pjrt_driver *driver, size_t number, pjrt_driver_device *out) {
-  (void)number;
   static const char *const kinds[] = {"device"};
   out->kind = "Simulated chip, 8x128 tiles";
   out->num_memory_kinds = 1;
   out->memory_kinds = kinds;
   out->memory_limits = &driver->limit;
+  if (out->struct_size < sizeof *out) return; /* an older runtime */
+  static const int64_t places[][2] = {{0, 0}, {1, 0}};
+  static const pjrt_driver_attribute coords[] = {
+      {.name = "coords", .type = PJRT_DRIVER_INTEGERS, .integers = places[0], .num_integers = 2},
+      {.name = "coords", .type = PJRT_DRIVER_INTEGERS, .integers = places[1], .num_integers = 2}};
+  out->attributes = &coords[number];
+  out->num_attributes = 1;
 }
 
 static int no_such_array(char *message) {

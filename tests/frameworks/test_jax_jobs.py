@@ -78,7 +78,7 @@ def test_helpers_of_jax_for_several_hosts(start_job: StartJob) -> None:
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("device", ["reference", "scaffold"])
+@pytest.mark.parametrize("device", ["reference", "worker:reference", "worker:cpu", "scaffold"])
 def test_psum_over_two_processes(start_job: StartJob, tmp_path: Path, device: str) -> None:
     if device == "scaffold":
         subprocess.run([sys.executable, "-m", "pjrt", "new-plugin", "mychip"], cwd=tmp_path, check=True)

@@ -39,6 +39,19 @@ static void lying_describe(pjrt_driver *driver, size_t device, pjrt_driver_devic
   out->num_memory_kinds = lies("no_memory") ? 0 : lies("many_kinds") ? 1000 : 1;
   out->memory_kinds = lies("null_memory") ? no_kinds : device ? others : kinds;
   if (lies("negative_limit")) out->memory_limits = limits;
+  static const int64_t numbers[] = {1, 2};
+  static pjrt_driver_attribute wrong = {.name = "coords", .type = PJRT_DRIVER_INTEGERS, .integers = numbers,
+                                        .num_integers = 2};
+  if (lies("no_value")) wrong.integers = NULL;
+  if (lies("no_name")) wrong.name = NULL;
+  if (lies("two_values")) wrong.type = PJRT_DRIVER_INTEGER;
+  if (lies("no_type")) wrong.type = (pjrt_driver_attribute_type)77;
+  out->attributes = lies("no_attributes") ? NULL : &wrong;
+  out->num_attributes = 1;
+}
+static void lying_describe_client(pjrt_driver *driver, pjrt_driver_client *out) {
+  (void)driver;
+  if (lies("no_version")) out->platform_version = NULL;
 }
 typedef struct block {
   size_t size;
@@ -162,6 +175,7 @@ const pjrt_driver_table *pjrt_driver_entry(void) {
       .open = lying_open,
       .close = lying_close,
       .describe = lying_describe,
+      .describe_client = lying_describe_client,
       .allocate = lying_allocate,
       .free = lying_free,
       .copy_in = lying_in,

@@ -191,7 +191,7 @@ GARBAGE = """
 import os, random, socket
 import numpy as np
 import pjrt
-from pjrt.native import host_functions
+from pjrt.native import questions
 
 def make_client():
     # Each program sends calls with some bytes changed, and then makes a right one.
@@ -201,12 +201,12 @@ def make_client():
     def compile(program, options):
         def run(x):
             # The number is the last field, and none of an open call: an answer is nobody's.
-            right = host_functions.encoded("fine", [x], [np.zeros_like(x)], attributes, 1 << 62)
+            right = questions.encoded("fine", [x], [np.zeros_like(x)], attributes, 1 << 62)
             for _ in range(50):
                 changed = bytearray(right)
                 for _ in range(noise.randrange(1, 8)):
                     changed[noise.randrange(len(changed) - 10)] = noise.randrange(256)
-                host_functions.send(connection, bytes(changed))
+                questions.send(connection, bytes(changed))
             result = np.zeros_like(x)
             x.flags.writeable = False
             client.ffi_handlers.find("fine").function(x, result, **attributes)

@@ -11,10 +11,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from waiting import wait_until
 
 import pjrt
 from pjrt import native
 from pjrt.api.client import Client
+from pjrt.capi.reports import stated_capabilities
 
 REFERENCE = "pjrt.devices.reference.plugin:ReferencePlugin"
 ADD = """
@@ -284,3 +286,127 @@ assert (grown < 8 << 20).all(), grown  # an array that stays each time would be 
 @pytest.mark.full
 def test_memory_stays_flat(library: Path) -> None:
     subprocess.run([sys.executable, "-c", LEAKS, str(library), ADD], check=True, timeout=300)
+
+
+@pytest.mark.parametrize("name", ["reference", pytest.param("cpu", marks=pytest.mark.full)])
+def test_devices_say_what_those_of_the_client_say(name: str) -> None:
+    with pjrt.client(f"worker:{name}", num_devices=2) as there, pjrt.client(name, num_devices=2) as here:
+        assert (there.platform_version, there.process_index) == (here.platform_version, 0)
+        assert dict(there.topology.attributes) == {**here.topology.attributes, **stated_capabilities(here)}
+        for far, near in zip(there.devices, here.devices, strict=True):
+            assert (far.id, far.local_hardware_id) == (near.id, near.local_hardware_id)
+            assert [space.kind for space in far.memory_spaces] == [space.kind for space in near.memory_spaces]
+            described, expected = far.description, near.description
+            for fact in ("kind", "process_index", "debug_string", "attributes"):
+                assert getattr(described, fact) == getattr(expected, fact)
+            assert str(described) == str(expected)
+            kinds = [space.kind for space in described.memory_space_descriptions]
+            assert kinds == [space.kind for space in expected.memory_space_descriptions]
+
+
+FACTS = {
+    "text": "ä", "nothing": "", "number": -3, "zero": 0, "numbers": (1, -2), "none": (), "real": 0.5, "is": True,
+}  # fmt: skip
+
+
+def test_facts_of_every_type_and_devices_of_another_process(tmp_path: Path) -> None:
+    file = tmp_path / "mychip.py"
+    file.write_text(f"""
+import pjrt
+
+def make():
+    return pjrt.host.HostClient(
+        "mychip", compile=lambda program, options: lambda x, y: x + y, device_attributes={FACTS!r}, process_index=1,
+        process_count=2,
+    )
+""")
+    with pjrt.client(f"worker:{file}:make") as client:
+        far, near = client.devices
+        assert (client.process_index, far.process_index, near.process_index) == (1, 0, 1)
+        assert (list(client.addressable_devices), client.lookup_device(far.id)) == ([near], far)
+        assert near.attributes == FACTS
+        assert client.default_device_assignment(2, 1).device_ids == ((far.id,), (near.id,))
+        with pytest.raises(pjrt.InvalidArgumentError, match="belongs to process 0"):
+            client.buffer_from_host(X, device=far)
+        (x,) = client.compile(ADD)(X, X)
+        np.testing.assert_array_equal(x, X + X)
+        assert x.device == near
+
+
+def test_devices_that_are_not_here(library: Path) -> None:
+    """A topology with a name is compiled for; so is one that was saved, in another client's process."""
+    plugin = pjrt.load_plugin(library)
+    topology = plugin.topology("4")
+    assert [each.id for each in topology.device_descriptions] == [0, 1, 2, 3]
+    again = plugin.deserialize_topology(topology.serialize())
+    assert again.fingerprint() == topology.fingerprint()
+    with plugin.client() as client:
+        for each in (topology, again):
+            loaded = client.deserialize(each.compile(ADD).serialize())
+            np.testing.assert_array_equal(loaded(X, X)[0], X + X)
+    with pytest.raises(pjrt.InvalidArgumentError, match="a topology of the device 'reference' is named by the number"):
+        plugin.topology("square")
+    for damaged in (b"", b"x", topology.serialize()[:-1], topology.serialize()[5:]):
+        with pytest.raises(pjrt.InvalidArgumentError, match="no serialized topology"):
+            plugin.deserialize_topology(damaged)
+
+
+STORE = """
+import pjrt
+
+def make(key_value_store, node_id, num_nodes):
+    assert (node_id, num_nodes) == (1, 2)
+    if key_value_store is None:
+        raise pjrt.FailedPreconditionError("there is no store")
+    key_value_store.put("made", b"by 1")
+    found = [key_value_store.get("begin", 10.0), key_value_store.try_get("made")]
+    for ask, error in (
+        (lambda: key_value_store.try_get("nowhere"), pjrt.NotFoundError),
+        (lambda: key_value_store.get("nowhere", 0.01), pjrt.DeadlineExceededError),
+    ):
+        try:
+            ask()
+        except error as raised:
+            found.append(raised.message.encode())
+    assert found[:2] == [b"now", b"by 1"] and all(b"'nowhere'" in each for each in found[2:]) and len(found) == 4
+    return pjrt.host.HostClient("mychip", compile=lambda program, options: lambda x: x, process_count=1)
+"""
+
+
+def test_a_job_has_its_key_value_store(tmp_path: Path) -> None:
+    (tmp_path / "mychip.py").write_text(STORE)
+    library = native.write_library(tmp_path / "mychip.so", f"{tmp_path / 'mychip.py'}:make", driver="worker")
+    plugin = pjrt.load_plugin(library)
+    store = pjrt.InMemoryKeyValueStore()
+    store.put("begin", b"now")
+    with plugin.client(key_value_store=store, node_id=1, num_nodes=2) as client:
+        assert store.try_get("made") == b"by 1"
+        assert client.platform_name == "mychip"
+    with pytest.raises(pjrt.FailedPreconditionError, match="there is no store"):
+        plugin.client(node_id=1, num_nodes=2)
+
+
+@pytest.mark.full
+def test_the_host_is_killed_before_it_has_its_devices(tmp_path: Path) -> None:
+    """The worker notices it when it gives them."""
+    os.mkfifo(tmp_path / "go")
+    file = tmp_path / "slow.py"
+    file.write_text(f"""
+import os, pjrt
+
+def make():
+    os.mkdir({str(tmp_path)!r} + "/" + str(os.getpid()))
+    open({str(tmp_path / "go")!r}).read()
+    return pjrt.host.HostClient("slow", compile=lambda program, options: lambda x: x)
+""")
+
+    def named() -> list[str]:
+        return [path.name for path in tmp_path.iterdir() if path.name.isdecimal()]
+
+    code = f"import pjrt; pjrt.client('worker:{file}:make')"
+    with subprocess.Popen([sys.executable, "-c", code]) as host:
+        wait_until(named, "the start of the worker")
+        host.kill()
+    (tmp_path / "go").write_text("on")
+    (worker,) = named()
+    wait_until(lambda: not Path("/proc", worker).exists(), "the end of the worker")

@@ -36,7 +36,7 @@ from pjrt.api.shape_spec import ShapeSpec
 from pjrt.api.topology import TopologyDescription
 from pjrt.capi._api import close_at_exit
 from pjrt.capi._program import doubted, prepared
-from pjrt.capi._reports import device_capabilities, explained_out_of_memory
+from pjrt.capi.reports import device_capabilities, explained_out_of_memory
 from pjrt.capi._scope import documented, read_constants
 
 cdef enum:

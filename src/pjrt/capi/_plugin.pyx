@@ -13,7 +13,7 @@ from pjrt.capi._scope cimport Scope
 
 from pjrt.api.errors import FailedPreconditionError, InvalidArgumentError, NotFoundError, PjrtError, UnimplementedError
 from pjrt.api.plugin import Plugin
-from pjrt.capi._reports import plugin_capabilities
+from pjrt.capi.reports import plugin_capabilities
 from pjrt.capi._scope import documented
 from pjrt.capi.environment import with_layers
 from pjrt.capi.library_files import check_library_file, open_plugin_library

@@ -12,7 +12,7 @@ from pjrt.api.element_type import ElementType
 from pjrt.api.errors import InvalidArgumentError, UnimplementedError
 from pjrt.api.program import Program
 from pjrt.api.protobuf import message_classes
-from pjrt.api.shape_spec import ShapeSpec
+from pjrt.api.shape_spec import ShapeSpec, TiledLayout
 from pjrt.stablehlo.signatures import Signature
 from pjrt.stablehlo.types import TensorType, TokenType, ValueType
 
@@ -31,6 +31,7 @@ _CLASSES = message_classes(
             "memory_kind": (3, "string"),
             "alias_plus_one": (4, "int64"),
             "sharding": (5, "optional bytes"),
+            "minor_to_major": (6, "[int64]"),
         },
         "Cost": {"name": (1, "string"), "value": (2, "double")},
         "Executable": {
@@ -221,4 +222,11 @@ def spec_of(type_: ValueType, what: str) -> ShapeSpec:
 
 
 def _value(spec: ShapeSpec, kind: str, sharding: bytes | None) -> Any:
-    return _CLASSES["Value"](type=int(spec.element_type), dims=spec.shape, memory_kind=kind, sharding=sharding)
+    layout = spec.layout if isinstance(spec.layout, TiledLayout) and not spec.layout.is_row_major else None
+    return _CLASSES["Value"](
+        type=int(spec.element_type),
+        dims=spec.shape,
+        memory_kind=kind,
+        sharding=sharding,
+        minor_to_major=() if layout is None else layout.minor_to_major,
+    )

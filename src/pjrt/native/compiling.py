@@ -7,6 +7,7 @@ The runtime starts it as ``python -m pjrt.native.compiling SPEC FOLDER``; its st
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import socket
@@ -81,14 +82,15 @@ def take_connection(folder: str) -> socket.socket:
 
 
 def serve(connection: socket.socket, answer: Callable[[Any], Any]) -> None:
-    """Answer requests until the runtime closes its end; exceptions become answers."""
-    while (message := receive(connection)) is not None:
-        try:
-            answered = answer(REQUEST.FromString(message))
-        except Exception as error:
-            known = from_author(error)
-            answered = ANSWER(code=int(known.code), message=known.message)
-        send(connection, answered.SerializeToString())
+    """Answer requests until the runtime closes its end, perhaps before an answer; exceptions become answers."""
+    with contextlib.suppress(ConnectionError):
+        while (message := receive(connection)) is not None:
+            try:
+                answered = answer(REQUEST.FromString(message))
+            except Exception as error:
+                known = from_author(error)
+                answered = ANSWER(code=int(known.code), message=known.message)
+            send(connection, answered.SerializeToString())
 
 
 def find_function(spec: str, does: str) -> Callable[..., Any]:

@@ -3,7 +3,7 @@
 The runtime starts it as ``python -m pjrt.native.worker SPEC FOLDER``. Its standard input is a socket, on which devices,
 programs to compile and executables to load are asked for (see ``compiling``). Descriptor 3 is memory that both share:
 there the commands are that follow each other fast. native/library/driver_worker.c has their form. Descriptor 4 is a
-socket on which programs call functions of the framework's process (see ``host_functions``).
+socket on which programs call functions of the framework's process (see ``questions``).
 """
 
 from __future__ import annotations
@@ -29,12 +29,11 @@ import numpy as np
 from pjrt.api.buffer import Buffer, HostBufferSemantics
 from pjrt.api.client import Client
 from pjrt.api.compile_options import CompileOptions, DeviceAssignment
-from pjrt.api.device import Device, MemorySpace
+from pjrt.api.device import Attributes, Device, DeviceDescription, MemorySpace, NamedValue
 from pjrt.api.element_type import ElementType
 from pjrt.api.errors import (
     AlreadyExistsError,
     InternalError,
-    InvalidArgumentError,
     PjrtError,
     UnimplementedError,
     from_author,
@@ -45,18 +44,45 @@ from pjrt.api.loaded_executable import ExecuteOptions, FailedRunError, LoadedExe
 from pjrt.api.plugin import Plugin
 from pjrt.api.program import Program
 from pjrt.api.protobuf import message_classes
-from pjrt.api.shape_spec import ShapeSpec
+from pjrt.api.shape_spec import Layout, ShapeSpec, TiledLayout
+from pjrt.api.topology import TopologyDescription
+from pjrt.capi.client_factories import make_client, named_topology
 from pjrt.capi.library_files import library_of
+from pjrt.capi.reports import stated_capabilities
 from pjrt.host_memory.array import HostArray
 from pjrt.native.code import serialize, spec_of
 from pjrt.native.compiling import ANSWER, find_function, serve, take_connection
-from pjrt.native.host_functions import HostFunctions
+from pjrt.native.questions import Questions
 
-_DEVICES = message_classes(
+_CLASSES = message_classes(
     "pjrt_native_worker",
     {
-        "Devices": {"devices": (1, "[Device]")},
-        "Device": {"kind": (1, "string"), "memory_kinds": (2, "[string]"), "limits": (3, "[int64]")},
+        "Facts": {
+            "platform": (1, "string"),
+            "platform_version": (2, "string"),
+            "process_index": (3, "int64"),
+            "devices": (4, "[Device]"),
+            "attributes": (5, "[Attribute]"),
+        },
+        "Device": {
+            "kind": (1, "string"),
+            "memory_kinds": (2, "[string]"),
+            "limits": (3, "[int64]"),
+            "id": (4, "int64"),
+            "process_index": (5, "int64"),
+            "is_addressable": (6, "bool"),
+            "local_hardware_id": (7, "int64"),
+            "text": (8, "string"),
+            "debug_text": (9, "string"),
+            "attributes": (10, "[Attribute]"),
+        },
+        "Attribute": {
+            "name": (1, "string"),
+            "type": (2, "int64"),
+            "text": (3, "string"),
+            "integers": (4, "[int64]"),
+            "real": (5, "uint64"),
+        },
         "Code": {"token": (1, "bytes"), "number": (2, "uint64"), "serialized": (3, "bytes")},
     },
 )
@@ -121,12 +147,12 @@ class Worker:
     Args:
         spec: the place of the function that makes clients.
         shared: the shared memory.
-        functions: the socket for calls of functions of the framework's process.
+        questions: the socket for questions to the framework's process.
     """
 
-    def __init__(self, spec: str, shared: mmap.mmap, functions: socket.socket) -> None:
+    def __init__(self, spec: str, shared: mmap.mmap, questions: socket.socket) -> None:
         self._spec = spec
-        self._functions = HostFunctions(functions)
+        self._asked = Questions(questions)
         self._shared = shared
         self._address = ctypes.addressof(ctypes.c_char.from_buffer(shared))
         library = ctypes.CDLL(str(library_of(Path(__file__).parent)))
@@ -135,6 +161,7 @@ class Worker:
         self._answer = library.pjrt_worker_answer
         self._answer.argtypes, self._answer.restype = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_uint64], None
         self._client: Client | None = None
+        self._topology: TopologyDescription | None = None  # in the place of a client: one that has a name
         self._spaces: list[list[MemorySpace]] = []  # of each device, the default one first
         self._arrays: dict[int, Buffer | _Value | PjrtError] = {}
         self._executables: dict[int, _Loaded] = {}
@@ -149,7 +176,7 @@ class Worker:
     def answer(self, request: Any) -> Any:
         """Return the answer to a request of the runtime."""
         if request.method == "open":
-            opened = self._open(request.client_options)
+            opened = self._open(request)
             self._register(request.handlers)
             return ANSWER(data=opened)
         self._register(request.handlers)
@@ -159,49 +186,52 @@ class Worker:
             return ANSWER(number=self._load(request.data, self._device(request.number)))
         raise InternalError(f"the worker knows no request {request.method!r}")
 
-    def _open(self, options: Any) -> bytes:
+    def _open(self, request: Any) -> bytes:
         factory = find_function(self._spec, "makes clients")
-        if isinstance(factory, type) and issubclass(factory, Plugin):
-            factory = factory().client
-        client = factory(**{each.name: getattr(each, each.WhichOneof("value")) for each in options})
-        if not isinstance(client, Client):
-            raise InvalidArgumentError(f"{self._spec!r}: expected a pjrt.Client, found {type(client).__name__}")
+        plugin = factory() if isinstance(factory, type) and issubclass(factory, Plugin) else None
+        options = {each.name: getattr(each, each.WhichOneof("value")) for each in request.client_options}
+        name = options.get("topology")
+        if isinstance(name, str):
+            rest = {each: value for each, value in options.items() if each != "topology"}
+            self._topology = plugin.topology(name, **rest) if plugin else named_topology(factory, name, rest)
+        if self._topology is not None:
+            return _topology_facts(self._topology)
+        store = self._asked.key_value_store() if request.number else None
+        client = make_client(plugin.client if plugin else factory, options, store, repr(self._spec))
         self._client = client
         client.use_from_one_thread()
-        devices = _DEVICES["Devices"]()
-        for device in client.addressable_devices:
-            spaces = sorted(device.memory_spaces, key=lambda space: space is not device.default_memory_space)
-            self._spaces.append(spaces)
-            devices.devices.append(
-                _DEVICES["Device"](
-                    kind=device.description.kind,
-                    memory_kinds=[space.kind for space in spaces],
-                    limits=[_limit(device) if space is spaces[0] else 0 for space in spaces],
-                )
-            )
-        return bytes(devices.SerializeToString())
+        for device in client.devices:
+            spaces = device.memory_spaces if device.is_addressable else ()
+            self._spaces.append(sorted(spaces, key=lambda space: space is not device.default_memory_space))
+        return _client_facts(client, self._spaces)
 
     def _register(self, targets: Sequence[str]) -> None:
-        assert self._client is not None
+        if self._client is None:
+            return
         for target in targets:
             # A client that takes no handlers, or has one of this name, raises the error when a program calls it.
             with contextlib.suppress(UnimplementedError, AlreadyExistsError):
-                self._client.register_ffi_handler(target, self._functions.handler(target))
+                self._client.register_ffi_handler(target, self._asked.handler(target))
 
     def _compile(self, request: Any) -> bytes:
-        assert self._client is not None
         program = Program(request.program, format=request.format)
         options = CompileOptions.from_proto(request.options)
+        if self._topology is not None:
+            return self._code(self._topology.compile(program, options), None, program)
+        assert self._client is not None
         loaded = self._client.compile(program, options)
-        executable = loaded.executable
+        return self._code(loaded.executable, loaded, program)
+
+    def _code(self, executable: Executable, loaded: LoadedExecutable | None, program: Program) -> bytes:
         try:
             serialized = executable.serialize()
         except UnimplementedError:
             serialized = b""
         number = next(self._numbers)
-        serialized_code = _DEVICES["Code"](token=self._token, number=number, serialized=serialized).SerializeToString()
-        parameters, outputs, aliases = _signature(loaded, program)
-        self._compiled[serialized_code] = loaded, parameters
+        serialized_code = _CLASSES["Code"](token=self._token, number=number, serialized=serialized).SerializeToString()
+        parameters, outputs, aliases = _signature(executable, program)
+        if loaded is not None:
+            self._compiled[serialized_code] = loaded, parameters
         if len(self._compiled) > _COMPILED_KEPT:
             del self._compiled[next(iter(self._compiled))]
         return serialize(
@@ -215,11 +245,11 @@ class Worker:
             output_memory_kinds=_stated(executable, "output_memory_kinds"),
             parameter_shardings=_stated(executable, "parameter_shardings"),
             output_shardings=_stated(executable, "output_shardings"),
-            optimized=_optimized(loaded, program),
+            optimized=_optimized(executable, program),
             fingerprint=executable.fingerprint(),
             takes_any_memory=True,  # the client says what it refuses
             name=executable.name,
-            cost=_cost(loaded),
+            cost=_cost(executable),
         )
 
     def _load(self, code: bytes, device: Device) -> int:
@@ -252,7 +282,7 @@ class Worker:
         self, code: bytes, options: CompileOptions | None = None
     ) -> tuple[LoadedExecutable, Sequence[ShapeSpec]]:
         assert self._client is not None
-        loaded = self._client.deserialize(_DEVICES["Code"].FromString(code).serialized, options)
+        loaded = self._client.deserialize(_CLASSES["Code"].FromString(code).serialized, options)
         return loaded, loaded.executable.parameter_specs
 
     def _unload(self, number: int) -> None:
@@ -368,7 +398,7 @@ class Worker:
 
     def _device(self, number: int) -> Device:
         assert self._client is not None
-        return self._client.addressable_devices[number]
+        return self._client.devices[number]
 
     def _argument(self, words: Sequence[int], spec: ShapeSpec, device: int) -> Buffer:
         number, place, size = words
@@ -399,12 +429,14 @@ class Worker:
             return self._client.buffer_from_host(np.zeros(0, np.bool_), memory_space=space)
         dtype = spec.element_type.dtype
         if place == _NOWHERE:  # nobody wrote there
-            return self._client.buffer_from_host(np.zeros(spec.shape, dtype), memory_space=space)
+            zeros = np.zeros(spec.shape, dtype)
+            return self._client.buffer_from_host(zeros, memory_space=space, layout=_own_layout(spec))
         array = np.frombuffer(self._shared, dtype, spec.size, place).reshape(spec.shape)
         array.flags.writeable = False
         return self._client.buffer_from_host(
             array,
             memory_space=space,
+            layout=_own_layout(spec),
             semantics=HostBufferSemantics.IMMUTABLE_ZERO_COPY,
             on_done_with_host_buffer=partial(self._say, struct.pack("<IIQQ", 24, _RELEASE, 0, place)),
         )
@@ -436,7 +468,71 @@ class Worker:
         self._finish((copy,), (copied,), fence, copied.ready())
 
 
+def _client_facts(client: Client, spaces: Sequence[Sequence[MemorySpace]]) -> bytes:
+    """Return what a client says about itself and its devices; native/library/facts.c reads it."""
+    facts = _facts(client, {**client.topology.attributes, **stated_capabilities(client)})
+    facts.process_index = client.process_index
+    for device, own in zip(client.devices, spaces, strict=True):
+        each = _device_facts(device.description, [space.kind for space in own])
+        each.limits[:] = [_limit(device) if n == 0 else 0 for n in range(len(own))]
+        each.is_addressable = device.is_addressable
+        each.local_hardware_id = device.local_hardware_id
+        facts.devices.append(each)
+    return bytes(facts.SerializeToString())
+
+
+def _topology_facts(topology: TopologyDescription) -> bytes:
+    """Return what a topology says about devices that need not be here."""
+    facts = _facts(topology, {**topology.attributes, **stated_capabilities(topology)})
+    for description in topology.device_descriptions:
+        try:
+            kinds = [space.kind for space in description.memory_space_descriptions]
+        except UnimplementedError:
+            kinds = []
+        facts.devices.append(_device_facts(description, kinds))
+    return bytes(facts.SerializeToString())
+
+
+def _facts(of: Client | TopologyDescription, attributes: Attributes) -> Any:
+    return _CLASSES["Facts"](
+        platform=of.platform_name,
+        platform_version=of.platform_version,
+        attributes=[_attribute(name, value) for name, value in attributes.items()],
+    )
+
+
+def _device_facts(description: DeviceDescription, memory_kinds: Sequence[str]) -> Any:
+    return _CLASSES["Device"](
+        kind=description.kind,
+        memory_kinds=memory_kinds,
+        limits=[0] * len(memory_kinds),
+        id=description.id,
+        process_index=description.process_index,
+        text=str(description),
+        debug_text=description.debug_string,
+        attributes=[_attribute(name, value) for name, value in description.attributes.items()],
+    )
+
+
+_TEXT, _INTEGER, _INTEGERS, _REAL, _BOOLEAN = range(5)
+
+
+def _attribute(name: str, value: NamedValue) -> Any:
+    make = partial(_CLASSES["Attribute"], name=name)
+    if isinstance(value, str):
+        return make(type=_TEXT, text=value)
+    if isinstance(value, bool):
+        return make(type=_BOOLEAN, integers=[int(value)])
+    if isinstance(value, int):
+        return make(type=_INTEGER, integers=[value])
+    if isinstance(value, float):
+        return make(type=_REAL, real=struct.unpack("<I", struct.pack("<f", value))[0])
+    return make(type=_INTEGERS, integers=value)
+
+
 def _limit(device: Device) -> int:
+    if not device.is_addressable:
+        return 0
     try:
         return device.memory_stats().bytes_limit or 0
     except UnimplementedError:
@@ -451,23 +547,23 @@ def _stated(executable: Executable, name: str) -> Any:
         return ()
 
 
-def _optimized(loaded: LoadedExecutable, program: Program) -> Program | None:
+def _optimized(executable: Executable, program: Program) -> Program | None:
     try:
-        optimized = loaded.executable.optimized_program()
+        optimized = executable.optimized_program()
     except PjrtError:
         return None
     return None if optimized.code == program.code else optimized
 
 
-def _cost(loaded: LoadedExecutable) -> dict[str, float]:
+def _cost(executable: Executable) -> dict[str, float]:
     try:
-        return {name: float(value) for name, value in loaded.executable.cost_analysis().items()}
+        return {name: float(value) for name, value in executable.cost_analysis().items()}
     except PjrtError:
         return {}
 
 
 def _signature(
-    loaded: LoadedExecutable, program: Program
+    executable: Executable, program: Program
 ) -> tuple[Sequence[ShapeSpec], Sequence[ShapeSpec], dict[int, int]]:
     """Return the parameters and results on one device, and by parameter the result that takes over its memory.
 
@@ -478,7 +574,6 @@ def _signature(
     """
     from pjrt.stablehlo.signatures import signature
 
-    executable = loaded.executable
     stated = signature(program, trusted=True) if program.format == "mlir" else None
     try:
         parameters = executable.parameter_specs
@@ -497,10 +592,22 @@ def _signature(
         outputs = [spec_of(each.type, f"result {n}") for n, each in enumerate(stated.results)]
     arguments = () if stated is None else stated.arguments
     return (
-        parameters,
-        outputs,
+        _with_layouts(parameters, _stated(executable, "parameter_layouts")),
+        _with_layouts(outputs, _stated(executable, "output_layouts")),
         {n: each.aliases_output for n, each in enumerate(arguments) if each.aliases_output is not None},
     )
+
+
+def _own_layout(spec: ShapeSpec) -> Layout | None:
+    """Return the layout of a parameter; ``None`` for rows, in which every device takes arrays."""
+    return None if isinstance(spec.layout, TiledLayout) and spec.layout.is_row_major else spec.layout
+
+
+def _with_layouts(specs: Sequence[ShapeSpec], layouts: Sequence[Layout]) -> list[ShapeSpec]:
+    """Return the specs with the layouts that the device states, where it states any."""
+    if len(layouts) != len(specs):
+        return list(specs)
+    return [replace(spec, layout=layout) for spec, layout in zip(specs, layouts, strict=True)]
 
 
 if __name__ == "__main__":

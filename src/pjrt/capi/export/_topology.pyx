@@ -15,7 +15,7 @@ from pjrt.capi.export._program cimport read_options, read_program
 from pjrt.capi.export._trampolines cimport keep, put, trampoline
 
 from pjrt.api.program import from_caller
-from pjrt.capi._reports import stated_capabilities
+from pjrt.capi.reports import stated_capabilities
 
 
 cdef class TopologyRecord:

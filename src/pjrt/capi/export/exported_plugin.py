@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import inspect
 import os
 import sys
 import threading
@@ -12,36 +11,22 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from pjrt.api.checks import expect_int
 from pjrt.api.client import Client
 from pjrt.api.device import Attributes, NamedValue
 from pjrt.api.errors import (
     FailedPreconditionError,
-    InternalError,
     InvalidArgumentError,
     UnimplementedError,
     unimplemented,
 )
-from pjrt.api.key_value_store import KeyValueStore, job_of_framework
+from pjrt.api.key_value_store import KeyValueStore
 from pjrt.api.plugin import Profiler
 from pjrt.api.topology import TopologyDescription
-from pjrt.capi.environment import no_layers, with_layers
+from pjrt.capi.client_factories import ClientFactory, make_client, named_topology, takes
+from pjrt.capi.environment import with_layers
 from pjrt.capi.export._interrupt import watch_for_interrupts
 from pjrt.capi.export._table import Table, capsule_of
 from pjrt.capi.export.shared_library import write_library
-
-ClientFactory = Callable[..., Client]
-"""A function that makes a client from create options, given by keyword.
-
-It may have the parameters ``key_value_store`` (the framework's store, or ``None``) and ``node_id``, ``num_nodes`` and
-``partition_index`` (the place of the process in the framework's job). It gets only those of these four that it names.
-
-The function may have the attribute ``named_topology``, a function of a topology's name and of options by keyword, which
-returns the topology. Then no client is made for a topology with a name.
-"""
-
-_PLACE_OPTIONS = frozenset({"node_id", "num_nodes", "partition_index"})
-"""The options that place a process in a job. JAX gives them to every plugin, also to plugins that do not know them."""
 
 
 class ExportedPlugin:
@@ -155,12 +140,10 @@ class ExportedPlugin:
         Raises:
             UnimplementedError: the name is not empty, and the factory has neither.
         """
+        if name and (named := named_topology(self._factory, name, options)) is not None:
+            return named
         if name:
-            named_topology: Callable[..., TopologyDescription] | None = getattr(self._factory, "named_topology", None)
-            if named_topology is not None:
-                with no_layers():
-                    return named_topology(name, **options)
-            if not self._takes("topology"):
+            if self._shared_client is not None or not takes(self._factory, "topology"):
                 raise unimplemented(self._name, f"the topology {name!r}", "its one topology has no name")
             options["topology"] = name
         with self._client_for_now(options) as client:
@@ -256,31 +239,8 @@ class ExportedPlugin:
             raise FailedPreconditionError(f"{client!r} was closed; export or register an open client")
         return client
 
-    def _takes(self, option: str) -> bool:
-        """Whether the factory takes an option: by a parameter of that name, or by ``**options``."""
-        if self._shared_client is not None:
-            return False
-        parameters = inspect.signature(self._factory).parameters
-        return option in parameters or any(each.kind is each.VAR_KEYWORD for each in parameters.values())
-
     def _make(self, options: Mapping[str, NamedValue], store: KeyValueStore | None) -> Client:
-        parameters = inspect.signature(self._factory).parameters
-        arguments: dict[str, Any] = {
-            name: value for name, value in options.items() if name not in _PLACE_OPTIONS or name in parameters
-        }
-        if "key_value_store" in parameters:
-            arguments["key_value_store"] = store
-        place = [options.get(name) for name in ("node_id", "num_nodes")]
-        index, count = (None if number is None else expect_int(number, "the place in the job") for number in place)
-        # The layers stand before the exported plugin: the client behind it has none of its own.
-        with no_layers(), job_of_framework(store, index, count):
-            client = self._factory(**arguments)
-        if not isinstance(client, Client):
-            raise InternalError(
-                f"the factory of the exported plugin '{self._name}' must return a pjrt.Client, "
-                f"found {type(client).__name__}"
-            )
-        return client
+        return make_client(self._factory, options, store, f"the exported plugin '{self._name}'")
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self._name!r}>"

@@ -47,6 +47,18 @@ typedef struct pjrt_driver_shape {
   const int64_t *dims;
 } pjrt_driver_shape;
 
+/* A fact by its name, such as "coords". */
+typedef enum { PJRT_DRIVER_TEXT, PJRT_DRIVER_INTEGER, PJRT_DRIVER_INTEGERS, PJRT_DRIVER_REAL, PJRT_DRIVER_BOOLEAN }
+    pjrt_driver_attribute_type;
+typedef struct pjrt_driver_attribute {
+  const char *name;
+  pjrt_driver_attribute_type type;
+  const char *text;
+  const int64_t *integers; /* also one, or a boolean */
+  size_t num_integers;
+  float real;
+} pjrt_driver_attribute;
+
 /* What a device says about itself. All pointers stay valid until the driver is closed. */
 typedef struct pjrt_driver_device {
   size_t struct_size;             /* set by the runtime: write only fields that lie within */
@@ -54,7 +66,36 @@ typedef struct pjrt_driver_device {
   size_t num_memory_kinds;        /* at least 1: the first kind is the default */
   const char *const *memory_kinds; /* such as "device", "pinned_host" */
   const int64_t *memory_limits;   /* the bytes of each kind; 0 for no limit; null for no limits */
+
+  /* The runtime sets what follows, for a device of this process: write what differs. */
+  int id;                /* its number among the devices of all processes */
+  int process_index;     /* the process that it belongs to */
+  int is_addressable;    /* 0 where that is another one: then it has no memory, and no work */
+  int local_hardware_id; /* its number on this machine */
+  const char *text, *debug_text; /* what it is called, in short and at length */
+  size_t num_attributes;
+  const pjrt_driver_attribute *attributes;
 } pjrt_driver_device;
+
+/* What a client says about itself; as that of a device. */
+typedef struct pjrt_driver_client {
+  size_t struct_size;
+  const char *platform_version;
+  int process_index; /* of this process in its job */
+  size_t num_attributes;
+  const pjrt_driver_attribute *attributes; /* of all the devices together, such as their shape */
+} pjrt_driver_client;
+
+/* The key-value store of a framework's job, by which its processes find each other. Both functions may be called from any
+ * thread until the driver is closed, and return codes as those of a driver. */
+typedef struct pjrt_driver_store {
+  size_t struct_size;
+  void *arg;
+  /* Wait for a value, at most so many milliseconds; with 0 look for it only (5 is NOT_FOUND). Give it back with free. */
+  int (*get)(void *arg, const char *key, size_t key_size, int64_t milliseconds, char **value, size_t *size,
+             char *message);
+  int (*put)(void *arg, const char *key, size_t key_size, const char *value, size_t size, char *message);
+} pjrt_driver_store;
 
 /* One start of a program on one device. */
 typedef struct pjrt_driver_launch {
@@ -89,7 +130,8 @@ typedef struct pjrt_driver_table {
   const char *platform_version; /* any text */
 
   /* ---- required ---------------------------------------------------------------------------------------------------*/
-  /* Open the devices. A driver may be opened several times. Refuse options that you do not know. */
+  /* Open the devices. A driver may be opened several times. Refuse options that you do not know. One is "topology": the
+   * name of devices that need not be here, for which programs are only compiled. */
   int (*open)(const pjrt_driver_option *options, size_t num_options, pjrt_driver **driver, size_t *num_devices,
               char *message);
   /* Close them. All work is done, all memory is freed and all executables are unloaded. */
@@ -149,6 +191,13 @@ typedef struct pjrt_driver_table {
    * but for what that work was writing. Called by the watchdog, where `cancel` is null or did not help. Null: the memory
    * of the work is kept until its fence ends, if it ever does. */
   int (*reset)(pjrt_driver *driver, size_t device, char *message);
+
+  /* ---- optional: jobs of many processes, and topologies ---------------------------------------------------------------*/
+  /* As `open`, for a process of a job: the store is null where the framework has none. Null: `open` is called. */
+  int (*open_in_job)(const pjrt_driver_option *options, size_t num_options, const pjrt_driver_store *store,
+                     pjrt_driver **driver, size_t *num_devices, char *message);
+  /* Null: the version is that of the table, and the process is alone. */
+  void (*describe_client)(pjrt_driver *driver, pjrt_driver_client *client);
 } pjrt_driver_table;
 
 /* The one symbol of a driver's shared library. */

@@ -54,7 +54,7 @@ PJRT_Error *native_Plugin_Attributes(PJRT_Plugin_Attributes_Args *args) {
 #define ENTRY(name) .PJRT_##name = guarded_##name,
 static const PJRT_Api table = {
     .struct_size = sizeof(PJRT_Api),
-    .extension_start = &layouts_extension.base,
+    .extension_start = &memory_descriptions_extension.base,
     .pjrt_api_version = {.struct_size = PJRT_Api_Version_STRUCT_SIZE,
                          .major_version = PJRT_API_MAJOR, .minor_version = PJRT_API_MINOR},
     .PJRT_Error_Destroy = destroy_error,

@@ -118,18 +118,20 @@ void *storage_host_view(const storage *each) {
 
 /* ---- buffers --------------------------------------------------------------------------------------------------------*/
 PJRT_Error *device_shape(shape *out, PJRT_Buffer_Type type, const int64_t *dims, size_t rank,
-                         const PJRT_Buffer_MemoryLayout *layout) {
+                         const PJRT_Buffer_MemoryLayout *layout, const memory_space *space) {
   PJRT_Error *error = shape_init(out, type, dims, rank, layout);
-  if (error) return error;
-  for (size_t i = 0; i < rank; ++i) {
-    if (out->minor_to_major[i] == (int64_t)(rank - 1 - i) || out->dims[out->minor_to_major[i]] <= 1) continue;
-    char *text = layout_text(out);
-    error = error_make(PJRT_Error_Code_UNIMPLEMENTED,
-                       "the device takes arrays in rows, the last dimension the most minor; found the layout %s", text);
-    free(text);
-    return error;
-  }
-  return NULL;
+  if (error || shape_is_in_rows(out)) return error;
+  const pjrt_driver_table *table = space ? space->device->client->table : NULL;
+  if (table && !DRIVER_HAS(table, host_view) && !DRIVER_HAS(table, pointer)) return NULL;
+  return refuse_layout(out);
+}
+
+PJRT_Error *refuse_layout(const shape *of) {
+  char *text = layout_text(of);
+  PJRT_Error *error = error_make(PJRT_Error_Code_UNIMPLEMENTED,
+                                 "expected an array in rows, the last dimension the most minor; found the layout %s", text);
+  free(text);
+  return error;
 }
 
 PJRT_Buffer *buffer_make(memory_space *space, const shape *of, storage *owned, completion *owned_defined) {
@@ -140,7 +142,7 @@ PJRT_Buffer *buffer_make(memory_space *space, const shape *of, storage *owned, c
   buffer->shape.type = of->type;
   buffer->shape.rank = of->rank;
   memcpy(buffer->shape.dims, of->dims, of->rank * sizeof *of->dims);
-  for (size_t i = 0; i < of->rank; ++i) buffer->shape.minor_to_major[i] = (int64_t)(of->rank - 1 - i);
+  memcpy(buffer->shape.minor_to_major, of->minor_to_major, of->rank * sizeof *of->minor_to_major);
   buffer->defined = owned_defined;
   buffer->storage = owned;
   buffer->gone = NULL;
@@ -370,7 +372,8 @@ PJRT_Error *native_Client_CreateUninitializedBuffer(PJRT_Client_CreateUninitiali
   storage *held;
   PJRT_Error *error = space_choose(args->memory, args->device, &space);
   if (!error)
-    error = device_shape(&of, args->shape_element_type, args->shape_dims, args->shape_num_dims, args->shape_layout);
+    error = device_shape(&of, args->shape_element_type, args->shape_dims, args->shape_num_dims, args->shape_layout,
+                         space);
   if (!error) error = storage_allocate(space, &of, &held);
   if (!error) args->buffer = buffer_make(space, &of, held, &completion_done);
   return error;
@@ -381,7 +384,8 @@ PJRT_Error *native_Client_CreateErrorBuffer(PJRT_Client_CreateErrorBuffer_Args *
   shape of;
   PJRT_Error *error = space_choose(args->memory, NULL, &space);
   if (!error)
-    error = device_shape(&of, args->shape_element_type, args->shape_dims, args->shape_num_dims, args->shape_layout);
+    error = device_shape(&of, args->shape_element_type, args->shape_dims, args->shape_num_dims, args->shape_layout,
+                         space);
   if (!error && args->error_code == PJRT_Error_Code_OK)
     error = error_make(INVALID, "a buffer with an error needs an error, found the code OK");
   if (error) return error;
@@ -402,7 +406,7 @@ PJRT_Error *native_Client_CreateViewOfDeviceBuffer(PJRT_Client_CreateViewOfDevic
   shape of;
   PJRT_Memory *wanted = HAS(args, PJRT_Client_CreateViewOfDeviceBuffer_Args, memory) ? args->memory : NULL;
   PJRT_Error *error = space_choose(wanted, args->device, &space);
-  if (!error) error = device_shape(&of, args->element_type, args->dims, args->num_dims, args->layout);
+  if (!error) error = device_shape(&of, args->element_type, args->dims, args->num_dims, args->layout, NULL);
   if (!error && args->device_buffer_ptr == NULL && shape_size(&of))
     error = error_make(INVALID, "expected the address of %zu bytes, found null", shape_size(&of));
   if (error) return error;
@@ -431,7 +435,8 @@ PJRT_Error *native_Client_CreateViewOfDeviceBuffer(PJRT_Client_CreateViewOfDevic
 /* The same bytes seen as another shape of the same size. They move to the new buffer: the old one is used up. */
 PJRT_Error *native_Buffer_Bitcast(PJRT_Buffer_Bitcast_Args *args) {
   shape of;
-  PJRT_Error *error = device_shape(&of, args->element_type, args->dims, args->num_dims, args->device_layout);
+  PJRT_Error *error = device_shape(&of, args->element_type, args->dims, args->num_dims, args->device_layout, NULL);
+  if (!error && !shape_is_in_rows(&args->buffer->shape)) error = refuse_layout(&args->buffer->shape);
   if (!error && DRIVER_HAS(args->buffer->space->device->client->table, size_of))
     error = error_make(PJRT_Error_Code_UNIMPLEMENTED, "an array in this device's own layout cannot be seen as another");
   if (!error && shape_size(&of) != shape_size(&args->buffer->shape))
@@ -456,7 +461,8 @@ PJRT_Error *native_Client_CreateAliasBuffer(PJRT_Client_CreateAliasBuffer_Args *
   shape of;
   PJRT_Error *error = space_choose(args->memory, NULL, &space);
   if (!error)
-    error = device_shape(&of, args->shape_element_type, args->shape_dims, args->shape_num_dims, args->shape_layout);
+    error = device_shape(&of, args->shape_element_type, args->shape_dims, args->shape_num_dims, args->shape_layout,
+                         space);
   if (error) return error;
   completion *defined = completion_make();
   storage *held = storage_make(space, 0, 0);

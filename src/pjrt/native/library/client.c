@@ -70,9 +70,24 @@ static void make_space(PJRT_Device *device, size_t kind, const pjrt_driver_devic
   space->kind = copy_of(facts->memory_kinds[kind], strlen(facts->memory_kinds[kind]));
   space->limit = facts->memory_limits ? facts->memory_limits[kind] : 0;
   space->to_string = printed("%s(id=%d)", space->kind, id);
-  space->debug_string = printed("%s(id=%d, device=%zu)", space->kind, id, device->number);
+  space->debug_string = printed("%s(id=%d, device=%d)", space->kind, id, device->description->id);
   pthread_mutex_init(&space->mutex, NULL);
   device->space_handles[kind] = &space->base;
+}
+
+static PJRT_Error *check_attributes(const char *function, const pjrt_driver_attribute *attributes, size_t count) {
+  for (size_t i = 0; i < count; ++i) {
+    const pjrt_driver_attribute *each = attributes ? &attributes[i] : NULL;
+    bool is_one = each && (each->type == PJRT_DRIVER_INTEGER || each->type == PJRT_DRIVER_BOOLEAN);
+    if (each && each->name && each->type >= PJRT_DRIVER_TEXT && each->type <= PJRT_DRIVER_BOOLEAN &&
+        (each->type != PJRT_DRIVER_TEXT || each->text) && (each->num_integers == 0 || each->integers) &&
+        (!is_one || each->num_integers == 1))
+      continue;
+    return error_make(PJRT_Error_Code_INTERNAL,
+                      "the driver's function %s gave attribute %zu (%s) without its name or its value", function, i,
+                      each && each->name ? each->name : "no name");
+  }
+  return NULL;
 }
 
 /* Programs run on any device: all have the same kinds of memory. */
@@ -81,6 +96,7 @@ static PJRT_Error *check_description(const pjrt_driver_device *facts, size_t num
     return error_make(PJRT_Error_Code_INTERNAL,
                       "the driver's function describe gave %zu kinds of memory of device %zu, expected 1 to %d",
                       facts->num_memory_kinds, number, MAX_KINDS);
+  if (facts->kind && !facts->is_addressable && facts->num_memory_kinds == 0) return NULL;
   if (facts->kind == NULL || facts->num_memory_kinds == 0 || facts->memory_kinds == NULL)
     return error_make(PJRT_Error_Code_INTERNAL,
                       "the driver's function describe left out the kind or the kinds of memory of device %zu", number);
@@ -104,36 +120,62 @@ static PJRT_Error *check_description(const pjrt_driver_device *facts, size_t num
   return NULL;
 }
 
-static PJRT_Error *make_devices(PJRT_Client *client) {
-  const char *kinds[MAX_DEVICES];
-  pjrt_driver_device facts[MAX_DEVICES];
+/* What the driver says, with the runtime's own words where it says nothing. */
+static PJRT_Error *describe_all(PJRT_Client *client, const char *topology, bytes *message) {
+  pjrt_driver_client about = {.struct_size = sizeof about, .platform_version = client->table->platform_version};
+  if (DRIVER_HAS(client->table, describe_client)) client->table->describe_client(client->driver, &about);
+  PJRT_Error *error = check_attributes("describe_client", about.attributes, about.num_attributes);
+  if (!error && about.platform_version == NULL)
+    error = error_make(PJRT_Error_Code_INTERNAL, "the driver's function describe_client gave null as the platform's version");
+  if (error) return error;
+  client->process_index = about.process_index;
+  facts_write_client(message, client->table->platform_name, topology, &about);
+  pjrt_driver_device first = {0};
   for (size_t i = 0; i < client->num_devices; ++i) {
-    facts[i] = (pjrt_driver_device){.struct_size = sizeof facts[i]};
-    client->table->describe(client->driver, i, &facts[i]);
-    PJRT_Error *error = check_description(&facts[i], i, &facts[0]);
+    pjrt_driver_device each = {.struct_size = sizeof each, .id = (int)i, .process_index = about.process_index,
+                               .is_addressable = 1, .local_hardware_id = (int)i};
+    client->table->describe(client->driver, i, &each);
+    if (first.kind == NULL && each.num_memory_kinds) first = each;
+    error = check_description(&each, i, first.kind ? &first : &each);
+    if (!error) error = check_attributes("describe", each.attributes, each.num_attributes);
     if (error) return error;
-    kinds[i] = facts[i].kind;
-    client->num_spaces += facts[i].num_memory_kinds;
+    facts_write_device(message, &each);
   }
-  client->topology =
-      topology_make(client->table->platform_name, client->table->platform_version, client->num_devices, kinds);
+  return NULL;
+}
+
+static PJRT_Error *make_devices(PJRT_Client *client, const char *topology) {
+  bytes message = {0};
+  PJRT_Error *error = describe_all(client, topology, &message);
+  client->topology = error ? NULL : topology_make(&message);
+  free(message.data);
+  if (error) return error;
+  if (client->topology == NULL) return error_make(PJRT_Error_Code_INTERNAL, "the driver's facts cannot be read");
+  const facts *known = &client->topology->facts;
+  size_t num_spaces = 0;
+  for (size_t i = 0; i < client->num_devices; ++i) num_spaces += known->devices[i].num_memory_kinds;
   client->devices = new_zeroed(client->num_devices, sizeof *client->devices);
   client->device_handles = new_zeroed(client->num_devices, sizeof *client->device_handles);
-  client->space_handles = new_zeroed(client->num_spaces, sizeof *client->space_handles);
-  int id = 0;
+  client->addressable_handles = new_zeroed(client->num_devices, sizeof *client->addressable_handles);
+  client->space_handles = new_zeroed(num_spaces, sizeof *client->space_handles);
   for (size_t i = 0; i < client->num_devices; ++i) {
     PJRT_Device *device = client->device_handles[i] = &client->devices[i];
     device->client = client;
     device->number = i;
     device->description = &client->topology->descriptions[i];
-    device->num_spaces = facts[i].num_memory_kinds;
+    device->is_addressable = known->devices[i].is_addressable;
+    device->local_hardware_id = known->devices[i].local_hardware_id;
+    if (device->is_addressable) {
+      client->addressable_handles[client->num_addressable++] = device;
+      device->num_spaces = known->devices[i].num_memory_kinds;
+    }
     device->spaces = new_zeroed(device->num_spaces, sizeof *device->spaces);
     device->space_handles = new_zeroed(device->num_spaces, sizeof *device->space_handles);
     pthread_mutex_init(&device->mutex, NULL);
     pthread_cond_init(&device->changed, NULL);
-    for (size_t kind = 0; kind < device->num_spaces; ++kind, ++id) {
-      make_space(device, kind, &facts[i], id);
-      client->space_handles[id] = device->space_handles[kind];
+    for (size_t kind = 0; kind < device->num_spaces; ++kind) {
+      make_space(device, kind, &known->devices[i], (int)client->num_spaces);
+      client->space_handles[client->num_spaces++] = device->space_handles[kind];
     }
   }
   return NULL;
@@ -154,6 +196,16 @@ static PJRT_Error *read_patience(const PJRT_NamedValue *option, int64_t *nanosec
   return NULL;
 }
 
+static PJRT_Error *open_with(PJRT_Client *client, const pjrt_driver_option *options, size_t num_options) {
+  const pjrt_driver_table *table = client->table;
+  char message[PJRT_DRIVER_MESSAGE_SIZE] = "";
+  int code = DRIVER_HAS(table, open_in_job)
+                 ? table->open_in_job(options, num_options, store_of(client->store), &client->driver,
+                                      &client->num_devices, message)
+                 : table->open(options, num_options, &client->driver, &client->num_devices, message);
+  return error_of_driver("open", code, message);
+}
+
 static PJRT_Error *open_driver(PJRT_Client *client, const PJRT_NamedValue *options, size_t num_options) {
   pjrt_driver_option *given = new_zeroed(num_options, sizeof *given);
   PJRT_Error *error = NULL;
@@ -172,10 +224,7 @@ static PJRT_Error *open_driver(PJRT_Client *client, const PJRT_NamedValue *optio
     else error = error_make(INVALID, "option %s: expected a text, a number or a boolean, found a value of type %d",
                             each->name, (int)option->type);
   }
-  char message[PJRT_DRIVER_MESSAGE_SIZE] = "";
-  if (!error)
-    error = error_of_driver(
-        "open", client->table->open(given, num_given, &client->driver, &client->num_devices, message), message);
+  if (!error) error = open_with(client, given, num_given);
   if (error) {
     client->driver = NULL;
   } else if (client->driver == NULL) {
@@ -192,6 +241,14 @@ static PJRT_Error *open_driver(PJRT_Client *client, const PJRT_NamedValue *optio
   return error;
 }
 
+static char *topology_option(const PJRT_NamedValue *options, size_t num_options) {
+  for (size_t i = 0; i < num_options; ++i) {
+    if (is_option(&options[i], "topology") && options[i].type == PJRT_NamedValue_kString)
+      return copy_of(options[i].string_value, options[i].value_size);
+  }
+  return NULL;
+}
+
 PJRT_Error *native_Client_Create(PJRT_Client_Create_Args *args) {
   const pjrt_driver_table *table;
   PJRT_Error *error = driver_find(&table);
@@ -200,15 +257,18 @@ PJRT_Error *native_Client_Create(PJRT_Client_Create_Args *args) {
   atomic_init(&client->refs, 1);
   pthread_mutex_init(&client->mutex, NULL);
   client->table = table;
+  client->store = store_make(args);
   error = open_driver(client, args->create_options, args->num_options);
-  if (!error) error = make_devices(client);
+  char *topology = topology_option(args->create_options, args->num_options);
+  if (!error) error = make_devices(client, topology);
+  free(topology);
   if (!error) error = watchdog_start(client);
   if (error) {
     client_unref(client);
     return error;
   }
   if (client->table->open == worker_driver.open) client->compiler = worker_process(client->driver);
-  else client->compiler = process_make("pjrt.native.compiling", "compiles", -1);
+  else client->compiler = process_make("pjrt.native.compiling", "compiles", -1, NULL);
   args->client = client;
   return NULL;
 }
@@ -257,6 +317,8 @@ static void *close_client(void *arg) {
   topology_free(client->topology);
   free(client->devices);
   free(client->device_handles);
+  free(client->addressable_handles);
+  free(client->store);
   free(client->space_handles);
   pthread_mutex_destroy(&client->mutex);
   free(client);
@@ -334,12 +396,12 @@ PJRT_Error *native_Client_PlatformName(PJRT_Client_PlatformName_Args *args) {
 }
 
 PJRT_Error *native_Client_ProcessIndex(PJRT_Client_ProcessIndex_Args *args) {
-  args->process_index = 0;
+  args->process_index = args->client->process_index;
   return NULL;
 }
 
 PJRT_Error *native_Client_PlatformVersion(PJRT_Client_PlatformVersion_Args *args) {
-  args->platform_version = args->client->table->platform_version;
+  args->platform_version = args->client->topology->facts.client.platform_version;
   args->platform_version_size = strlen(args->platform_version);
   return NULL;
 }
@@ -356,25 +418,29 @@ PJRT_Error *native_Client_Devices(PJRT_Client_Devices_Args *args) {
 }
 
 PJRT_Error *native_Client_AddressableDevices(PJRT_Client_AddressableDevices_Args *args) {
-  args->addressable_devices = args->client->device_handles;
-  args->num_addressable_devices = args->client->num_devices;
+  args->addressable_devices = args->client->addressable_handles;
+  args->num_addressable_devices = args->client->num_addressable;
   return NULL;
 }
 
-PJRT_Error *native_Client_LookupDevice(PJRT_Client_LookupDevice_Args *args) {
-  if (args->id < 0 || (size_t)args->id >= args->client->num_devices)
-    return error_make(INVALID, "expected the id of a device, 0 to %zu, found %d", args->client->num_devices - 1,
-                      args->id);
-  args->device = args->client->device_handles[args->id];
+PJRT_Device *client_device(PJRT_Client *client, int64_t id) {
+  for (size_t i = 0; i < client->num_devices; ++i)
+    if (client->devices[i].description->id == id) return &client->devices[i];
   return NULL;
+}
+
+/* Frameworks look for XLA's words in these two errors. */
+PJRT_Error *native_Client_LookupDevice(PJRT_Client_LookupDevice_Args *args) {
+  args->device = client_device(args->client, args->id);
+  return args->device ? NULL : error_make(INVALID, "No matching device found for device_id %d", args->id);
 }
 
 PJRT_Error *native_Client_LookupAddressableDevice(PJRT_Client_LookupAddressableDevice_Args *args) {
-  if (args->local_hardware_id < 0 || (size_t)args->local_hardware_id >= args->client->num_devices)
-    return error_make(INVALID, "expected the local id of a device, 0 to %zu, found %d", args->client->num_devices - 1,
-                      args->local_hardware_id);
-  args->addressable_device = args->client->device_handles[args->local_hardware_id];
-  return NULL;
+  for (size_t i = 0; i < args->client->num_addressable; ++i) {
+    args->addressable_device = args->client->addressable_handles[i];
+    if (args->addressable_device->local_hardware_id == args->local_hardware_id) return NULL;
+  }
+  return error_make(INVALID, "No matching device found for local_hardware_id %d", args->local_hardware_id);
 }
 
 PJRT_Error *native_Client_AddressableMemories(PJRT_Client_AddressableMemories_Args *args) {
@@ -389,15 +455,18 @@ PJRT_Error *native_Client_UpdateGlobalProcessInfo(PJRT_Client_UpdateGlobalProces
   return NULL;
 }
 
+/* XLA answers for any number of devices, also for more than there are: only compiling for missing ones fails. */
 PJRT_Error *native_Client_DefaultDeviceAssignment(PJRT_Client_DefaultDeviceAssignment_Args *args) {
+  PJRT_Client *client = args->client;
   int64_t wanted = (int64_t)args->num_replicas * args->num_partitions;
-  if (args->num_replicas > 0 && args->num_partitions > 0 && (int64_t)args->default_assignment_size < wanted)
+  if (args->num_replicas < 1 || args->num_partitions < 1)
+    return error_make(INVALID, "a device assignment has at least 1 replica and 1 partition, found %d and %d",
+                      args->num_replicas, args->num_partitions);
+  if ((int64_t)args->default_assignment_size < wanted)
     return error_make(PJRT_Error_Code_FAILED_PRECONDITION, "expected room for the ids of %lld devices, found room for %zu",
                       (long long)wanted, args->default_assignment_size);
-  if (args->num_replicas < 1 || args->num_partitions < 1 || wanted > (int64_t)args->client->num_devices)
-    return error_make(INVALID, "expected replicas x partitions from 1 to %zu, the number of devices, found %d x %d",
-                      args->client->num_devices, args->num_replicas, args->num_partitions);
-  for (int64_t i = 0; i < wanted; ++i) args->default_assignment[i] = (int)i;
+  bool is_enough = wanted <= (int64_t)client->num_devices;
+  for (int64_t i = 0; i < wanted; ++i) args->default_assignment[i] = is_enough ? client->devices[i].description->id : (int)i;
   return NULL;
 }
 

@@ -1,10 +1,16 @@
 /* Devices and their memories. */
 #include "runtime.h"
 
+static PJRT_Error *elsewhere(const PJRT_Device *device) {
+  return error_make(INVALID, "device %d belongs to process %d, and is not addressable here", device->description->id,
+                    device->description->process_index);
+}
+
 /* ---- memories ---------------------------------------------------------------------------------------------------------*/
 PJRT_Error *space_choose(PJRT_Memory *memory, PJRT_Device *device, memory_space **out) {
   if (memory == NULL && device == NULL)
     return error_make(INVALID, "expected a memory or a device, found neither");
+  if (memory == NULL && !device->is_addressable) return elsewhere(device);
   *out = memory ? (memory_space *)memory : &device->spaces[0];
   return NULL;
 }
@@ -21,7 +27,7 @@ PJRT_Error *native_Memory_Kind(PJRT_Memory_Kind_Args *args) {
 }
 
 PJRT_Error *native_Memory_Kind_Id(PJRT_Memory_Kind_Id_Args *args) {
-  args->kind_id = (int)((memory_space *)args->memory)->kind_number;
+  args->kind_id = shown_kind(((memory_space *)args->memory)->kind_number);
   return NULL;
 }
 
@@ -51,12 +57,12 @@ PJRT_Error *native_Device_GetDescription(PJRT_Device_GetDescription_Args *args) 
 }
 
 PJRT_Error *native_Device_IsAddressable(PJRT_Device_IsAddressable_Args *args) {
-  args->is_addressable = true;
+  args->is_addressable = args->device->is_addressable;
   return NULL;
 }
 
 PJRT_Error *native_Device_LocalHardwareId(PJRT_Device_LocalHardwareId_Args *args) {
-  args->local_hardware_id = (int)args->device->number;
+  args->local_hardware_id = args->device->local_hardware_id;
   return NULL;
 }
 
@@ -67,6 +73,7 @@ PJRT_Error *native_Device_AddressableMemories(PJRT_Device_AddressableMemories_Ar
 }
 
 PJRT_Error *native_Device_DefaultMemory(PJRT_Device_DefaultMemory_Args *args) {
+  if (!args->device->is_addressable) return elsewhere(args->device);
   args->memory = args->device->space_handles[0];
   return NULL;
 }
@@ -74,6 +81,7 @@ PJRT_Error *native_Device_DefaultMemory(PJRT_Device_DefaultMemory_Args *args) {
 PJRT_Error *native_Device_MemoryStats(PJRT_Device_MemoryStats_Args *args) {
   const size_t head = offsetof(PJRT_Device_MemoryStats_Args, bytes_in_use);
   memset((char *)args + head, 0, args->struct_size - head);
+  if (!args->device->is_addressable) return elsewhere(args->device);
   memory_space *space = &args->device->spaces[0];
   pthread_mutex_lock(&space->mutex);
   args->bytes_in_use = space->in_use;

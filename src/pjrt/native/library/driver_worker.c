@@ -58,20 +58,13 @@ typedef struct lent {
 enum { BUCKETS = 1024, CLASSES = 160, LAZY = 64 };
 static const size_t LARGE = 1 << 20, KEPT = 1 << 28;
 
-typedef struct device_facts {
-  char *kind, *kinds[16];
-  int64_t limits[16];
-  size_t num_kinds;
-} device_facts;
-
 struct pjrt_driver {
   process *process;
   pid_t owner;
   int file;
   shared_memory *shared;
   size_t mapped;
-  size_t num_devices;
-  device_facts devices[MAX_DEVICES];
+  facts facts;
   pthread_t listener, watcher;
   pthread_mutex_t reading; /* guards what follows, up to the next mutex */
   uint64_t taken;          /* bytes of the answers */
@@ -457,35 +450,18 @@ static void add_option(bytes *request, const pjrt_driver_option *option) {
   free(inner.data);
 }
 
-static bool read_device(const proto_field *from, device_facts *out) {
-  const char *cursor = from->data, *end = from->data + from->size;
-  proto_field field;
-  size_t num_limits = 0;
-  while (proto_next(&cursor, end, &field)) {
-    if (field.number == 1 && field.wire == 2 && !out->kind) out->kind = copy_of(field.data, field.size);
-    if (field.number == 2 && field.wire == 2 && out->num_kinds < 16)
-      out->kinds[out->num_kinds++] = copy_of(field.data, field.size);
-    if (field.number == 3) num_limits += proto_int64s(&field, out->limits + num_limits, 16 - num_limits);
-    if (num_limits > 16) return false;
-  }
-  return cursor == end && out->kind && out->num_kinds;
-}
-
-static PJRT_Error *meet_devices(pjrt_driver *driver, const pjrt_driver_option *options, size_t num_options) {
+static PJRT_Error *meet_devices(pjrt_driver *driver, const pjrt_driver_option *options, size_t num_options,
+                                bool has_store) {
   bytes request = {0};
   proto_bytes(&request, 1, "open", 4);
+  proto_varint(&request, 5, has_store);
   for (size_t i = 0; i < num_options; ++i) add_option(&request, &options[i]);
   answer devices;
   PJRT_Error *error = process_ask(driver->process, &request, &devices);
   free(request.data);
   if (error) return error;
-  const char *cursor = devices.data, *end = devices.data + devices.data_size;
-  proto_field field;
-  while (!error && proto_next(&cursor, end, &field)) {
-    if (field.number != 1 || field.wire != 2 || driver->num_devices == MAX_DEVICES) continue;
-    if (!read_device(&field, &driver->devices[driver->num_devices++]))
-      error = error_make(PJRT_Error_Code_INTERNAL, "the worker gave a device that cannot be read");
-  }
+  if (!facts_read(&driver->facts, devices.data, devices.data_size))
+    error = error_make(PJRT_Error_Code_INTERNAL, "the worker gave devices that cannot be read");
   answer_free(&devices);
   return error;
 }
@@ -496,10 +472,7 @@ static void close_worker(pjrt_driver *driver) {
   process_close(driver->process);
   if (driver->watches && is_ours) pthread_join(driver->watcher, NULL);
   process_free(driver->process);
-  for (size_t i = 0; i < driver->num_devices; ++i) {
-    free(driver->devices[i].kind);
-    for (size_t j = 0; j < driver->devices[i].num_kinds; ++j) free(driver->devices[i].kinds[j]);
-  }
+  facts_free(&driver->facts);
   for (size_t i = 0; i < CLASSES; ++i) free(driver->free_places[i].places);
   for (size_t i = 0; i < BUCKETS; ++i) {
     while (driver->buckets[i]) {
@@ -524,37 +497,40 @@ static void close_worker(pjrt_driver *driver) {
   free(driver);
 }
 
-static int open_worker(const pjrt_driver_option *options, size_t num_options, pjrt_driver **out, size_t *num_devices,
-                       char *message) {
+static int open_in_job(const pjrt_driver_option *options, size_t num_options, const pjrt_driver_store *store,
+                       pjrt_driver **out, size_t *num_devices, char *message) {
   pjrt_driver *driver = new_zeroed(1, sizeof *driver);
   driver->owner = getpid();
   pthread_mutex_init(&driver->mutex, NULL);
   pthread_mutex_init(&driver->reading, NULL);
   PJRT_Error *error = share_memory(driver);
-  driver->process = process_make("pjrt.native.worker", "computes", driver->file);
+  driver->process = process_make("pjrt.native.worker", "computes", driver->file, store);
   if (!error) error = process_start(driver->process);
   if (!error) {
     driver->listens = pthread_create(&driver->listener, NULL, listen_to_worker, driver) == 0;
     driver->watches = driver->listens && pthread_create(&driver->watcher, NULL, watch_worker, driver) == 0;
     if (!driver->watches) error = error_make(PJRT_Error_Code_RESOURCE_EXHAUSTED, "the system has no thread left for a worker");
   }
-  if (!error) error = meet_devices(driver, options, num_options);
+  if (!error) error = meet_devices(driver, options, num_options, store != NULL);
   if (error) {
     close_worker(driver);
     return give_error(error, message);
   }
   *out = driver;
-  *num_devices = driver->num_devices;
+  *num_devices = driver->facts.num_devices;
   return 0;
 }
 
-static void describe_worker(pjrt_driver *driver, size_t device, pjrt_driver_device *out) {
-  const device_facts *facts = &driver->devices[device];
-  out->kind = facts->kind;
-  out->num_memory_kinds = facts->num_kinds;
-  out->memory_kinds = (const char *const *)facts->kinds;
-  out->memory_limits = facts->limits;
+static int open_worker(const pjrt_driver_option *options, size_t num_options, pjrt_driver **out, size_t *num_devices,
+                       char *message) {
+  return open_in_job(options, num_options, NULL, out, num_devices, message);
 }
+
+static void describe_worker(pjrt_driver *driver, size_t device, pjrt_driver_device *out) {
+  *out = driver->facts.devices[device];
+}
+
+static void describe_client(pjrt_driver *driver, pjrt_driver_client *out) { *out = driver->facts.client; }
 
 process *worker_process(pjrt_driver *driver) { return driver->process; }
 
@@ -843,6 +819,8 @@ const pjrt_driver_table worker_driver = {
     .platform_name = "worker",
     .platform_version = "pjrt worker 1",
     .open = open_worker,
+    .open_in_job = open_in_job,
+    .describe_client = describe_client,
     .close = close_worker,
     .describe = describe_worker,
     .allocate = allocate_worker,

@@ -106,8 +106,8 @@ static PJRT_Error *read_value(const proto_field *from, const char *const *kinds,
   const char *cursor = from->data, *end = from->data + from->size;
   proto_field field;
   int type = 0;
-  size_t rank = 0;
-  int64_t dims[MAX_RANK];
+  size_t rank = 0, num_minor = 0;
+  int64_t dims[MAX_RANK], minor_to_major[MAX_RANK];
   *kind = 0;
   *alias = -1;
   while (proto_next(&cursor, end, &field)) {
@@ -124,9 +124,14 @@ static PJRT_Error *read_value(const proto_field *from, const char *const *kinds,
                           (int)(field.size < 100 ? field.size : 100), field.data);
     }
     if (field.number == 4 && field.wire == 0) *alias = (int64_t)field.value - 1;
+    if (field.number == 6) num_minor = proto_int64s(&field, minor_to_major, MAX_RANK);
   }
-  if (cursor != end) return damaged("a parameter or a result cannot be read");
-  return shape_init(of, (PJRT_Buffer_Type)type, dims, rank, NULL);
+  if (cursor != end || num_minor > MAX_RANK) return damaged("a parameter or a result cannot be read");
+  PJRT_Buffer_MemoryLayout layout = {.struct_size = PJRT_Buffer_MemoryLayout_STRUCT_SIZE,
+                                     .type = PJRT_Buffer_MemoryLayout_Type_Tiled,
+                                     .tiled = {.struct_size = PJRT_Buffer_MemoryLayout_Tiled_STRUCT_SIZE,
+                                               .minor_to_major = minor_to_major, .minor_to_major_size = num_minor}};
+  return shape_init(of, (PJRT_Buffer_Type)type, dims, rank, num_minor ? &layout : NULL);
 }
 
 /* How a value is divided, where that is said: the lists are made for the first one that says it. */
@@ -330,9 +335,11 @@ PJRT_Executable *executable_handle(executable *owned) {
 
 /* ---- compiling ----------------------------------------------------------------------------------------------------------*/
 static size_t kinds_of(PJRT_Client *client, const char **kinds) {
-  PJRT_Device *device = &client->devices[0];
-  for (size_t i = 0; i < device->num_spaces; ++i) kinds[i] = device->spaces[i].kind;
-  return device->num_spaces;
+  size_t number = 0;
+  while (number + 1 < client->num_devices && client->devices[number].description->num_memories == 0) ++number;
+  const PJRT_DeviceDescription *description = client->devices[number].description;
+  for (size_t i = 0; i < description->num_memories; ++i) kinds[i] = description->memories[i].kind;
+  return description->num_memories;
 }
 
 static bool is_text(const char *text, size_t size, const char *expected) {
@@ -376,23 +383,22 @@ PJRT_Error *native_Client_Compile(PJRT_Client_Compile_Args *args) {
 }
 
 PJRT_Error *native_Compile(PJRT_Compile_Args *args) {
-  PJRT_Client *client = args->client;
+  const PJRT_TopologyDescription *topology = args->topology;
+  PJRT_Client *client = NULL;
   PJRT_Error *error = NULL;
-  if (client == NULL) {
-    PJRT_Client_Create_Args create = {.struct_size = PJRT_Client_Create_Args_STRUCT_SIZE};
-    error = native_Client_Create(&create);
-    if (error) return error;
-    client = create.client;
-  }
+  /* For devices that need not be here another client's process is of no use. */
+  if (args->client && topology->facts.topology == NULL) client = client_ref(args->client);
+  else error = topology_compiler(topology, &client);
+  if (error) return error;
   executable *core;
   error = compile(client, args->program, args->compile_options, args->compile_options_size, &core);
-  if (!error && core->num_replicas * core->num_partitions > (int64_t)args->topology->num_devices) {
+  if (!error && core->num_replicas * core->num_partitions > (int64_t)topology->facts.num_devices) {
     error = error_make(INVALID, "the program runs on %lld devices, the topology has %zu",
-                       (long long)(core->num_replicas * core->num_partitions), args->topology->num_devices);
+                       (long long)(core->num_replicas * core->num_partitions), topology->facts.num_devices);
     executable_unref(core);
   }
   if (!error) args->executable = executable_handle(core);
-  if (args->client == NULL) client_unref(client);
+  client_unref(client);
   return error;
 }
 
@@ -563,6 +569,10 @@ PJRT_Error *native_Executable_OptimizedProgram(PJRT_Executable_OptimizedProgram_
 }
 
 /* ---- loaded executables -----------------------------------------------------------------------------------------------------*/
+static PJRT_Device *default_device(PJRT_Client *client) {
+  return client->num_addressable ? client->addressable_handles[0] : &client->devices[0];
+}
+
 /* A portable executable has no devices, but an assignment: XLA's wrapper of a client ends the process without one. */
 static PJRT_Error *assign(PJRT_Client *client, PJRT_LoadedExecutable *loaded) {
   const executable *core = loaded->core;
@@ -571,18 +581,20 @@ static PJRT_Error *assign(PJRT_Client *client, PJRT_LoadedExecutable *loaded) {
     return error_make(INVALID, "the program runs on %lld devices, the client has %zu", (long long)count,
                       client->num_devices);
   for (int64_t i = 0; i < count; ++i) {
-    int64_t id = core->has_assignment ? core->assignment[i] : i;
-    if (!core->has_assignment && count == 1 && core->device_ordinal >= 0) id = core->device_ordinal;
-    if (id < 0 || id >= (int64_t)client->num_devices)
-      return error_make(INVALID, "expected ids of devices from 0 to %zu in the device assignment, found %lld",
-                        client->num_devices - 1, (long long)id);
-    loaded->assignment[i] = id;
-    if (core->is_portable) continue;
+    PJRT_Device *device = core->has_assignment                           ? client_device(client, core->assignment[i])
+                          : count == 1 && core->device_ordinal >= 0 ? client_device(client, core->device_ordinal)
+                          : count == 1                                   ? default_device(client)
+                                                                         : &client->devices[i];
+    if (device == NULL)
+      return error_make(INVALID, "expected ids of devices of the client in the device assignment, found %lld",
+                        (long long)(core->has_assignment ? core->assignment[i] : core->device_ordinal));
+    loaded->assignment[i] = device->description->id;
+    if (core->is_portable || !device->is_addressable) continue;
     for (size_t j = 0; j < loaded->num_local; ++j) {
-      if (loaded->devices[j] == &client->devices[id])
-        return error_make(INVALID, "the device assignment names device %lld twice", (long long)id);
+      if (loaded->devices[j] == device)
+        return error_make(INVALID, "the device assignment names device %d twice", device->description->id);
     }
-    loaded->devices[loaded->num_local] = &client->devices[id];
+    loaded->devices[loaded->num_local] = device;
     loaded->ids[loaded->num_local++] =
         (PJRT_LogicalDeviceIds){(int)(i / core->num_partitions), (int)(i % core->num_partitions)};
   }

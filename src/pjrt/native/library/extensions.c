@@ -3,12 +3,6 @@
 #include "pjrt_support/struct_size.h"
 #include "runtime.h"
 
-#define SIZED(type, args)                                                                     \
-  do {                                                                                        \
-    PJRT_Error *too_short = pjrt_check_size(args, type##_FIRST_STRUCT_SIZE, #type);           \
-    if (too_short) return too_short;                                                          \
-  } while (0)
-
 struct PJRT_Layouts_MemoryLayout {
   char *text;
 };
@@ -153,7 +147,8 @@ struct PJRT_RawBuffer {
 static PJRT_Error *raw_create(PJRT_RawBuffer_CreateRawAliasOfBuffer_Args *args) {
   SIZED(PJRT_RawBuffer_CreateRawAliasOfBuffer_Args, args);
   storage *held;
-  PJRT_Error *error = buffer_use(args->buffer, &held);
+  const shape *of = &args->buffer->shape;
+  PJRT_Error *error = shape_is_in_rows(of) ? buffer_use(args->buffer, &held) : refuse_layout(of);
   if (error) return error;
   atomic_store(&held->is_shared, true);
   atomic_fetch_sub(&held->readers, 1);

@@ -5,8 +5,8 @@
  * fields of protocol buffers. A request is {1 method, 2 format, 3 program, 4 compile options, 5 a number, 6 bytes,
  * 7 an option of the client, 8 the name of a handler}; an answer {1 status code, 2 message, 3 bytes, 4 a number}.
  *
- * A process that computes asks this one, too, for calls of handlers (see ffi.c). It does so on a second socket, its
- * descriptor 4. The answer has the number of the question: several may be open at a time. */
+ * A process that computes asks this one, too: for calls of handlers (see ffi.c), and for the key-value store of a job. It
+ * does so on a second socket, its descriptor 4. The answer has the number of the question: several may be open at a time. */
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -24,6 +24,7 @@ extern char **environ;
 typedef struct questions {
   atomic_int refs, idle; /* threads that answer, and one; those that have nothing to do */
   int socket;
+  const pjrt_driver_store *store; /* null where there is none */
   pthread_mutex_t reads, writes;
 } questions;
 
@@ -35,6 +36,7 @@ struct process {
   int socket, shared;        /* a file that it inherits as its descriptor 3; -1 for none */
   size_t names;              /* the handlers that it knows of */
   questions *questions;      /* where it computes */
+  const pjrt_driver_store *store;
   bool starts_again;
   char ending[64];
 };
@@ -43,9 +45,9 @@ struct process {
 static const uint64_t LARGEST_ANSWER = UINT64_C(1) << 36;
 enum { PATIENCE_MS = 2000 };
 
-process *process_make(const char *module, const char *does, int shared) {
+process *process_make(const char *module, const char *does, int shared, const pjrt_driver_store *store) {
   process *each = new_zeroed(1, sizeof *each);
-  *each = (process){.module = module, .does = does, .end = -1, .socket = -1, .shared = shared,
+  *each = (process){.module = module, .does = does, .end = -1, .socket = -1, .shared = shared, .store = store,
                     .starts_again = shared < 0};
   snprintf(each->ending, sizeof each->ending, "it was not started in this process");
   pthread_mutex_init(&each->mutex, NULL);
@@ -106,14 +108,38 @@ static void questions_unref(questions *each) {
   free(each);
 }
 
+/* A question to the key-value store is {1 key, 2 a value to put, 3 milliseconds to wait for one}. */
+static PJRT_Error *ask_store(const pjrt_driver_store *store, const proto_field *question, bytes *results) {
+  const char *cursor = question->data, *end = question->data + question->size;
+  proto_field field, key = {0}, value = {0};
+  int64_t milliseconds = 0;
+  while (proto_next(&cursor, end, &field)) {
+    if (field.number == 1 && field.wire == 2) key = field;
+    if (field.number == 2 && field.wire == 2) value = field;
+    if (field.number == 3 && field.wire == 0) milliseconds = (int64_t)field.value;
+  }
+  if (store == NULL || cursor != end || key.data == NULL)
+    return error_make(PJRT_Error_Code_FAILED_PRECONDITION, "the framework gave no key-value store to the client");
+  char message[PJRT_DRIVER_MESSAGE_SIZE] = "", *found = NULL;
+  size_t size = 0;
+  int code = value.data ? store->put(store->arg, key.data, key.size, value.data, value.size, message)
+                        : store->get(store->arg, key.data, key.size, milliseconds, &found, &size, message);
+  if (!code && found) bytes_add(results, found, size);
+  free(found);
+  return error_from_parts((PJRT_Error_Code)code, message, strlen(message));
+}
+
 static bool answer_question(questions *each, const char *question, size_t size) {
   const char *cursor = question;
-  proto_field field;
+  proto_field field, of_store = {0};
   uint64_t number = 0;
-  while (proto_next(&cursor, question + size, &field))
+  while (proto_next(&cursor, question + size, &field)) {
     if (field.number == 5 && field.wire == 0) number = field.value;
+    if (field.number == 6 && field.wire == 2) of_store = field;
+  }
   bytes results = {0}, message = {0};
-  PJRT_Error *error = ffi_call(question, size, &results);
+  PJRT_Error *error =
+      of_store.data ? ask_store(each->store, &of_store, &results) : ffi_call(question, size, &results);
   if (error) {
     const char *text;
     size_t text_size;
@@ -163,9 +189,10 @@ static void *serve_questions(void *arg) {
 }
 
 /* Where no thread can be made, the process waits for its answers until it ends. */
-static questions *answer_questions(int socket) {
+static questions *answer_questions(int socket, const pjrt_driver_store *store) {
   questions *each = new_zeroed(1, sizeof *each);
   each->socket = socket;
+  each->store = store;
   atomic_init(&each->refs, 1);
   pthread_mutex_init(&each->reads, NULL);
   pthread_mutex_init(&each->writes, NULL);
@@ -277,7 +304,7 @@ PJRT_Error *process_start(process *each) {
     return error;
   }
   each->socket = ends[0];
-  if (each->shared >= 0) each->questions = answer_questions(asks[0]);
+  if (each->shared >= 0) each->questions = answer_questions(asks[0], each->store);
   return NULL;
 }
 

@@ -32,6 +32,13 @@
 #define HIDDEN __attribute__((visibility("hidden")))
 #define PRINTS(text, values) __attribute__((format(printf, text, values)))
 
+/* Returns an error where the arguments of an extension's function are too short. */
+#define SIZED(type, args)                                                                     \
+  do {                                                                                        \
+    PJRT_Error *too_short = pjrt_check_size(args, type##_FIRST_STRUCT_SIZE, #type);           \
+    if (too_short) return too_short;                                                          \
+  } while (0)
+
 /* Whether the other side's struct is long enough to hold the field: older callers stamp less. */
 #define HAS(args, type, field) ((args)->struct_size >= offsetof(type, field) + sizeof(((type *)0)->field))
 
@@ -107,6 +114,7 @@ PJRT_Error *shape_init(shape *out, PJRT_Buffer_Type type, const int64_t *dims, s
                        const PJRT_Buffer_MemoryLayout *layout);
 int64_t shape_elements(const shape *of);
 size_t shape_size(const shape *of); /* of the dense array on the host, one byte for each element of less than a byte */
+bool shape_is_in_rows(const shape *of);
 bool shape_same(const shape *a, const shape *b); /* the same type and dimensions */
 void shape_strides(const shape *of, int64_t *byte_strides);
 void row_major_strides(const shape *of, int64_t *byte_strides);
@@ -125,23 +133,51 @@ extern const pjrt_driver_table host_driver;
 /* A function that a driver may lack because its struct is shorter than ours, or because the entry is null. */
 #define DRIVER_HAS(table, function) (HAS(table, pjrt_driver_table, function) && (table)->function != NULL)
 
+/* ---- facts.c: what a driver says about a client and its devices, and its form as a message --------------------------*/
+typedef struct facts {
+  const char *platform, *topology; /* the second null for devices that are here */
+  pjrt_driver_client client;
+  size_t num_devices;
+  pjrt_driver_device *devices;
+} facts;
+void facts_write_client(bytes *out, const char *platform, const char *topology, const pjrt_driver_client *each);
+void facts_write_device(bytes *out, const pjrt_driver_device *each);
+bool facts_read(facts *out, const char *data, size_t size); /* false where it is none; it is freed all the same */
+void facts_free(facts *each);
+void facts_attributes(named_values *out, const pjrt_driver_attribute *attributes, size_t count);
+
 /* ---- topology.c -----------------------------------------------------------------------------------------------------*/
+struct PJRT_MemoryDescription {
+  const char *kind; /* within the facts */
+  int kind_id;
+};
 struct PJRT_DeviceDescription {
-  int id;
-  char *kind, *debug_string, *to_string;
+  int id, process_index;
+  const char *kind; /* within the facts */
+  char *debug_string, *to_string;
   named_values attributes;
+  size_t num_memories;
+  PJRT_MemoryDescription *memories;
+  const PJRT_MemoryDescription **memory_handles;
 };
 struct PJRT_TopologyDescription {
-  char *platform_name, *platform_version;
-  size_t num_devices;
+  bytes message; /* the facts as they are serialized */
+  facts facts;
   PJRT_DeviceDescription *descriptions;
   PJRT_DeviceDescription **handles;
   named_values attributes;
+  PJRT_Client *compiler; /* a reference; null for the topology of a client, and for one that was serialized */
 };
-PJRT_TopologyDescription *topology_make(const char *platform_name, const char *platform_version, size_t num_devices,
-                                        const char *const *kinds);
+PJRT_TopologyDescription *topology_make(const bytes *message); /* null where the message is no such facts */
 void topology_free(PJRT_TopologyDescription *each);
+PJRT_Error *topology_compiler(const PJRT_TopologyDescription *topology, PJRT_Client **out); /* gives a reference */
+int shown_kind(size_t kind); /* the number of a kind of memory that frameworks see */
 uint64_t fingerprint_of(uint64_t start, const void *data, size_t size);
+
+/* ---- store.c: the key-value store of a framework's job ------------------------------------------------------------------*/
+typedef struct store store;
+store *store_make(const PJRT_Client_Create_Args *args); /* null where the framework has none */
+const pjrt_driver_store *store_of(const store *each);   /* null for null */
 
 /* ---- client.c, device.c ---------------------------------------------------------------------------------------------*/
 typedef struct user_data user_data;
@@ -161,7 +197,9 @@ typedef struct watch watch;
 typedef enum remedy { NO_REMEDY, CANCELLED, RESET } remedy;
 struct PJRT_Device {
   PJRT_Client *client;
-  size_t number;
+  size_t number; /* the driver's */
+  bool is_addressable;
+  int local_hardware_id;
   PJRT_DeviceDescription *description;
   size_t num_spaces;
   memory_space *spaces;
@@ -186,10 +224,14 @@ struct PJRT_Client {
   atomic_int refs; /* the handle, and every object made from the client */
   const pjrt_driver_table *table;
   pjrt_driver *driver;
+  store *store;
+  int process_index;
   PJRT_TopologyDescription *topology;
-  size_t num_devices;
+  size_t num_devices; /* of all processes */
   struct PJRT_Device *devices;
   PJRT_Device **device_handles;
+  size_t num_addressable;
+  PJRT_Device **addressable_handles;
   PJRT_Memory **space_handles;
   size_t num_spaces;
   struct process *compiler; /* a worker's, or one of its own */
@@ -201,6 +243,7 @@ struct PJRT_Client {
 };
 PJRT_Client *client_ref(PJRT_Client *client);
 void client_unref(PJRT_Client *client);
+PJRT_Device *client_device(PJRT_Client *client, int64_t id); /* null where it has none of this id */
 /* A reference to the client, counted by its device: two devices do not write to one number when they execute. */
 void device_ref(PJRT_Device *device);
 void device_unref(PJRT_Device *device);
@@ -275,9 +318,11 @@ void buffer_take_back(PJRT_Buffer *buffer, storage *owned); /* what was donated 
 PJRT_Error *buffer_check(PJRT_Buffer *buffer);              /* the error of a buffer that holds nothing any more */
 void buffer_destroy(PJRT_Buffer *buffer);
 
-/* An array in the memory of a device is dense and row-major to the runtime; what a driver makes of it is its own. */
+/* An array in the memory of a device is dense and in rows to the runtime; what a driver makes of it is its own. Another
+ * layout is what frameworks see of it, in a space whose bytes have no address; without a space it is refused. */
 PJRT_Error *device_shape(shape *out, PJRT_Buffer_Type type, const int64_t *dims, size_t rank,
-                         const PJRT_Buffer_MemoryLayout *layout);
+                         const PJRT_Buffer_MemoryLayout *layout, const memory_space *space);
+PJRT_Error *refuse_layout(const shape *of); /* for what is about bytes, which lie in rows */
 
 /* ---- transfer.c: copies of the bytes of a raw buffer, once it is defined ------------------------------------------------*/
 PJRT_Error *raw_check_range(const storage *held, int64_t offset, int64_t size, const void *host);
@@ -357,7 +402,7 @@ typedef struct answer {
   uint64_t number;
 } answer;
 /* Of the module; errors say that it is the process that does this. With a file to share it is not started again. */
-process *process_make(const char *module, const char *does, int shared);
+process *process_make(const char *module, const char *does, int shared, const pjrt_driver_store *store);
 void process_free(process *each);
 PJRT_Error *process_start(process *each);
 void process_kill(process *each);  /* as it is, because it cannot be trusted */
@@ -379,6 +424,7 @@ process *worker_process(pjrt_driver *driver); /* it compiles, too */
 void worker_look(pjrt_driver *driver, completion *until);
 
 /* ---- api.c --------------------------------------------------------------------------------------------------------------*/
+extern PJRT_MemoryDescriptions_Extension memory_descriptions_extension;
 extern PJRT_Layouts_Extension layouts_extension;
 extern PJRT_Shardings_Extension shardings_extension;
 extern PJRT_RawBuffer_Extension raw_buffer_extension;

@@ -121,6 +121,13 @@ int64_t shape_elements(const shape *of) {
 
 size_t shape_size(const shape *of) { return (size_t)shape_elements(of) * element_size(of->type); }
 
+bool shape_is_in_rows(const shape *of) {
+  for (size_t i = 0; i < of->rank; ++i) {
+    if (of->minor_to_major[i] != (int64_t)(of->rank - 1 - i) && of->dims[of->minor_to_major[i]] > 1) return false;
+  }
+  return true;
+}
+
 bool shape_same(const shape *a, const shape *b) {
   return a->type == b->type && a->rank == b->rank && memcmp(a->dims, b->dims, a->rank * sizeof *a->dims) == 0;
 }

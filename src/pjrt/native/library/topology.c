@@ -1,43 +1,62 @@
 /* Topologies: the devices of a driver, described without memory or work. */
+#include "pjrt_support/struct_size.h"
 #include "runtime.h"
 
 static const char MARK[] = "pjrt native topology";
+enum { MARK_FIELD = 15 };
 
-static void describe(PJRT_DeviceDescription *out, size_t number, const char *platform_name, const char *kind) {
-  out->id = (int)number;
-  out->kind = copy_of(kind, strlen(kind));
-  out->to_string = printed("%s(id=%zu)", platform_name, number);
-  out->debug_string = printed("%s(id=%zu, kind=%s)", platform_name, number, kind);
+static void describe(PJRT_DeviceDescription *out, const pjrt_driver_device *device, const char *platform) {
+  out->id = device->id;
+  out->process_index = device->process_index;
+  out->kind = device->kind;
+  out->to_string = device->text ? printed("%s", device->text) : printed("%s(id=%d)", platform, device->id);
+  out->debug_string = device->debug_text ? printed("%s", device->debug_text)
+                                         : printed("%s(id=%d, kind=%s)", platform, device->id, device->kind);
+  facts_attributes(&out->attributes, device->attributes, device->num_attributes);
+  out->num_memories = device->num_memory_kinds;
+  out->memories = new_zeroed(device->num_memory_kinds, sizeof *out->memories);
+  out->memory_handles = new_zeroed(device->num_memory_kinds, sizeof *out->memory_handles);
+  for (size_t i = 0; i < device->num_memory_kinds; ++i) {
+    out->memories[i] = (PJRT_MemoryDescription){device->memory_kinds[i], shown_kind(i)};
+    out->memory_handles[i] = &out->memories[i];
+  }
 }
 
-PJRT_TopologyDescription *topology_make(const char *platform_name, const char *platform_version, size_t num_devices,
-                                        const char *const *kinds) {
+/* XLA takes the number 0 for no kind. */
+int shown_kind(size_t kind) { return (int)kind + 1; }
+
+PJRT_TopologyDescription *topology_make(const bytes *message) {
   PJRT_TopologyDescription *each = new_zeroed(1, sizeof *each);
-  each->platform_name = copy_of(platform_name, strlen(platform_name));
-  each->platform_version = copy_of(platform_version, strlen(platform_version));
-  each->num_devices = num_devices;
-  each->descriptions = new_zeroed(num_devices, sizeof *each->descriptions);
-  each->handles = new_zeroed(num_devices, sizeof *each->handles);
-  for (size_t i = 0; i < num_devices; ++i) {
-    describe(&each->descriptions[i], i, platform_name, kinds[i]);
+  if (!facts_read(&each->facts, message->data, message->size)) {
+    facts_free(&each->facts);
+    free(each);
+    return NULL;
+  }
+  bytes_add(&each->message, message->data, message->size);
+  each->descriptions = new_zeroed(each->facts.num_devices, sizeof *each->descriptions);
+  each->handles = new_zeroed(each->facts.num_devices, sizeof *each->handles);
+  for (size_t i = 0; i < each->facts.num_devices; ++i) {
+    describe(&each->descriptions[i], &each->facts.devices[i], each->facts.platform);
     each->handles[i] = &each->descriptions[i];
   }
+  facts_attributes(&each->attributes, each->facts.client.attributes, each->facts.client.num_attributes);
   return each;
 }
 
 void topology_free(PJRT_TopologyDescription *each) {
   if (each == NULL) return;
-  for (size_t i = 0; i < each->num_devices; ++i) {
-    free(each->descriptions[i].kind);
+  for (size_t i = 0; i < each->facts.num_devices; ++i) {
     free(each->descriptions[i].to_string);
     free(each->descriptions[i].debug_string);
+    free(each->descriptions[i].memories);
+    free(each->descriptions[i].memory_handles);
     named_values_free(&each->descriptions[i].attributes);
   }
-  free(each->platform_name);
-  free(each->platform_version);
   free(each->descriptions);
   free(each->handles);
+  free(each->message.data);
   named_values_free(&each->attributes);
+  facts_free(&each->facts);
   free(each);
 }
 
@@ -47,34 +66,61 @@ uint64_t fingerprint_of(uint64_t start, const void *data, size_t size) {
   return hash;
 }
 
-/* The devices that a client with these options would have; the driver is opened for a moment. */
-PJRT_Error *native_TopologyDescription_Create(PJRT_TopologyDescription_Create_Args *args) {
-  if (args->topology_name_size)
-    return error_make(INVALID, "expected a topology without a name, which has the devices of a client; found %.*s",
-                      (int)args->topology_name_size, args->topology_name);
-  PJRT_Client_Create_Args create = {.struct_size = PJRT_Client_Create_Args_STRUCT_SIZE,
-                                    .create_options = args->create_options, .num_options = args->num_options};
+static bool is_named(const PJRT_NamedValue *option, const char *name) {
+  return option->name_size == strlen(name) && memcmp(option->name, name, option->name_size) == 0;
+}
+
+/* The client that compiles for a topology: a name of devices that need not be here is an option of the driver. */
+static PJRT_Error *open_topology(const char *name, size_t name_size, const PJRT_NamedValue *options, size_t num_options,
+                                 PJRT_Client **out) {
+  PJRT_NamedValue *all = new_zeroed(num_options + 1, sizeof *all);
+  size_t count = 0;
+  for (size_t i = 0; i < num_options; ++i)
+    if (name_size == 0 || !is_named(&options[i], "topology")) all[count++] = options[i];
+  if (name_size)
+    all[count++] = (PJRT_NamedValue){.struct_size = PJRT_NamedValue_STRUCT_SIZE, .name = "topology", .name_size = 8,
+                                     .type = PJRT_NamedValue_kString, .string_value = name, .value_size = name_size};
+  PJRT_Client_Create_Args create = {.struct_size = PJRT_Client_Create_Args_STRUCT_SIZE, .create_options = all,
+                                    .num_options = count};
   PJRT_Error *error = native_Client_Create(&create);
+  free(all);
+  *out = create.client;
+  return error;
+}
+
+PJRT_Error *topology_compiler(const PJRT_TopologyDescription *topology, PJRT_Client **out) {
+  const char *name = topology->facts.topology;
+  *out = topology->compiler ? client_ref(topology->compiler) : NULL;
+  return *out ? NULL : open_topology(name, name ? strlen(name) : 0, NULL, 0, out);
+}
+
+/* The devices that a client with these options would have, or those of a name. */
+PJRT_Error *native_TopologyDescription_Create(PJRT_TopologyDescription_Create_Args *args) {
+  PJRT_Client *client;
+  PJRT_Error *error = open_topology(args->topology_name, args->topology_name_size, args->create_options,
+                                    args->num_options, &client);
   if (error) return error;
-  args->topology = create.client->topology;
-  create.client->topology = NULL;
-  client_unref(create.client);
+  args->topology = client->topology;
+  client->topology = NULL;
+  args->topology->compiler = client;
   return NULL;
 }
 
 PJRT_Error *native_TopologyDescription_Destroy(PJRT_TopologyDescription_Destroy_Args *args) {
+  if (args->topology == NULL) return NULL;
+  if (args->topology->compiler) client_unref(args->topology->compiler);
   topology_free(args->topology);
   return NULL;
 }
 
 PJRT_Error *native_TopologyDescription_PlatformName(PJRT_TopologyDescription_PlatformName_Args *args) {
-  args->platform_name = args->topology->platform_name;
+  args->platform_name = args->topology->facts.platform;
   args->platform_name_size = strlen(args->platform_name);
   return NULL;
 }
 
 PJRT_Error *native_TopologyDescription_PlatformVersion(PJRT_TopologyDescription_PlatformVersion_Args *args) {
-  args->platform_version = args->topology->platform_version;
+  args->platform_version = args->topology->facts.client.platform_version;
   args->platform_version_size = strlen(args->platform_version);
   return NULL;
 }
@@ -82,23 +128,16 @@ PJRT_Error *native_TopologyDescription_PlatformVersion(PJRT_TopologyDescription_
 PJRT_Error *native_TopologyDescription_GetDeviceDescriptions(
     PJRT_TopologyDescription_GetDeviceDescriptions_Args *args) {
   args->descriptions = args->topology->handles;
-  args->num_descriptions = args->topology->num_devices;
+  args->num_descriptions = args->topology->facts.num_devices;
   return NULL;
-}
-
-static void serialize(const PJRT_TopologyDescription *topology, bytes *out) {
-  proto_bytes(out, 1, MARK, sizeof MARK - 1);
-  proto_bytes(out, 2, topology->platform_name, strlen(topology->platform_name));
-  proto_bytes(out, 3, topology->platform_version, strlen(topology->platform_version));
-  for (size_t i = 0; i < topology->num_devices; ++i)
-    proto_bytes(out, 4, topology->descriptions[i].kind, strlen(topology->descriptions[i].kind));
 }
 
 static void free_serialized(PJRT_SerializedTopology *serialized) { free(serialized); }
 
 PJRT_Error *native_TopologyDescription_Serialize(PJRT_TopologyDescription_Serialize_Args *args) {
   bytes out = {0};
-  serialize(args->topology, &out);
+  proto_bytes(&out, MARK_FIELD, MARK, sizeof MARK - 1);
+  bytes_add(&out, args->topology->message.data, args->topology->message.size);
   args->serialized_bytes = out.data;
   args->serialized_bytes_size = out.size;
   args->serialized_topology = (PJRT_SerializedTopology *)out.data;
@@ -108,27 +147,14 @@ PJRT_Error *native_TopologyDescription_Serialize(PJRT_TopologyDescription_Serial
 
 PJRT_Error *native_TopologyDescription_Deserialize(PJRT_TopologyDescription_Deserialize_Args *args) {
   const char *cursor = args->serialized_topology, *end = cursor + args->serialized_topology_size;
-  char *name = NULL, *version = NULL, *kinds[MAX_DEVICES];
-  size_t num_kinds = 0;
-  bool is_one = false;
-  proto_field field;
-  while (proto_next(&cursor, end, &field)) {
-    if (field.wire != 2) continue;
-    if (field.number == 1) is_one = field.size == sizeof MARK - 1 && memcmp(field.data, MARK, field.size) == 0;
-    if (field.number == 2 && name == NULL) name = copy_of(field.data, field.size);
-    if (field.number == 3 && version == NULL) version = copy_of(field.data, field.size);
-    if (field.number == 4 && num_kinds < MAX_DEVICES) kinds[num_kinds++] = copy_of(field.data, field.size);
-  }
-  PJRT_Error *error = NULL;
-  if (!is_one || cursor != end || name == NULL || version == NULL || num_kinds == 0)
-    error = error_make(INVALID, "these %zu bytes are no serialized topology of this plugin, or are damaged",
-                       args->serialized_topology_size);
-  else
-    args->topology = topology_make(name, version, num_kinds, (const char *const *)kinds);
-  for (size_t i = 0; i < num_kinds; ++i) free(kinds[i]);
-  free(name);
-  free(version);
-  return error;
+  proto_field mark = {0};
+  bool is_one = proto_next(&cursor, end, &mark) && mark.number == MARK_FIELD && mark.size == sizeof MARK - 1 &&
+                memcmp(mark.data, MARK, mark.size) == 0;
+  bytes message = {.data = (char *)cursor, .size = (size_t)(end - cursor)};
+  args->topology = is_one ? topology_make(&message) : NULL;
+  if (args->topology) return NULL;
+  return error_make(INVALID, "these %zu bytes are no serialized topology of this plugin, or are damaged",
+                    args->serialized_topology_size);
 }
 
 PJRT_Error *native_TopologyDescription_Attributes(PJRT_TopologyDescription_Attributes_Args *args) {
@@ -138,10 +164,7 @@ PJRT_Error *native_TopologyDescription_Attributes(PJRT_TopologyDescription_Attri
 }
 
 PJRT_Error *native_TopologyDescription_Fingerprint(PJRT_TopologyDescription_Fingerprint_Args *args) {
-  bytes out = {0};
-  serialize(args->topology, &out);
-  args->fingerprint = fingerprint_of(0, out.data, out.size);
-  free(out.data);
+  args->fingerprint = fingerprint_of(0, args->topology->message.data, args->topology->message.size);
   return NULL;
 }
 
@@ -152,7 +175,7 @@ PJRT_Error *native_DeviceDescription_Id(PJRT_DeviceDescription_Id_Args *args) {
 }
 
 PJRT_Error *native_DeviceDescription_ProcessIndex(PJRT_DeviceDescription_ProcessIndex_Args *args) {
-  args->process_index = 0;
+  args->process_index = args->device_description->process_index;
   return NULL;
 }
 
@@ -179,3 +202,27 @@ PJRT_Error *native_DeviceDescription_ToString(PJRT_DeviceDescription_ToString_Ar
   args->to_string_size = strlen(args->to_string);
   return NULL;
 }
+
+/* ---- the extension: the memories of a device that need not be here ------------------------------------------------------------*/
+static PJRT_Error *memory_descriptions(PJRT_DeviceDescription_MemoryDescriptions_Args *args) {
+  SIZED(PJRT_DeviceDescription_MemoryDescriptions_Args, args);
+  args->memory_descriptions = args->device_description->memory_handles;
+  args->num_memory_descriptions = args->device_description->num_memories;
+  args->default_memory_index = args->num_memory_descriptions ? 0 : SIZE_MAX;
+  return NULL;
+}
+
+static PJRT_Error *memory_kind(PJRT_MemoryDescription_Kind_Args *args) {
+  SIZED(PJRT_MemoryDescription_Kind_Args, args);
+  args->kind = args->memory_description->kind;
+  args->kind_size = strlen(args->kind);
+  args->kind_id = args->memory_description->kind_id;
+  return NULL;
+}
+
+PJRT_MemoryDescriptions_Extension memory_descriptions_extension = {
+    .base = {.struct_size = PJRT_MemoryDescriptions_Extension_STRUCT_SIZE,
+             .type = PJRT_Extension_Type_MemoryDescriptions, .next = &layouts_extension.base},
+    .PJRT_DeviceDescription_MemoryDescriptions = memory_descriptions,
+    .PJRT_MemoryDescription_Kind = memory_kind,
+};

@@ -84,7 +84,7 @@ PJRT_Error *native_Client_BufferFromHostBuffer(PJRT_Client_BufferFromHostBuffer_
   shape of;
   int64_t strides[MAX_RANK];
   PJRT_Error *error = space_choose(args->memory, args->device, &space);
-  if (!error) error = device_shape(&of, args->type, args->dims, args->num_dims, args->device_layout);
+  if (!error) error = device_shape(&of, args->type, args->dims, args->num_dims, args->device_layout, space);
   if (!error) error = host_strides(args, &of, strides);
   if (error) return error;
   size_t size = shape_size(&of);
@@ -292,7 +292,7 @@ PJRT_Error *native_Buffer_ToHostBuffer(PJRT_Buffer_ToHostBuffer_Args *args) {
 
 static PJRT_Error *raw_download(PJRT_Buffer *buffer, int64_t offset, int64_t size, download **out) {
   storage *held;
-  PJRT_Error *error = buffer_use(buffer, &held);
+  PJRT_Error *error = shape_is_in_rows(&buffer->shape) ? buffer_use(buffer, &held) : refuse_layout(&buffer->shape);
   if (error) return error;
   /* A buffer that holds an error has no memory, and is as large as its type all the same. */
   int64_t all = (int64_t)(held->size ? held->size : shape_size(&buffer->shape));
@@ -594,7 +594,7 @@ static void manager_unref(manager *each) {
 
 static PJRT_Error *init_slot(slot *it, memory_space *space, const PJRT_ShapeSpec *spec,
                              const PJRT_Buffer_MemoryLayout *layout) {
-  PJRT_Error *error = device_shape(&it->shape, spec->element_type, spec->dims, spec->num_dims, layout);
+  PJRT_Error *error = device_shape(&it->shape, spec->element_type, spec->dims, spec->num_dims, layout, NULL);
   if (!error) error = storage_allocate(space, &it->shape, &it->storage);
   if (!error && DRIVER_HAS(space->device->client->table, size_of)) {
     error = staging_make(shape_size(&it->shape), &it->pieces);

@@ -1,7 +1,7 @@
-"""Functions of the framework's process that a worker's programs call: the handlers that were registered there.
+"""What a worker asks the framework's process: calls of handlers that were registered there, and its key-value store.
 
-A call is a message on a socket of its own, and so is what comes back; native/library/ffi.c has their form. Several
-calls may be open at a time, for example one of each device.
+A question is a message on a socket of its own, and so is what comes back; native/library/ffi.c and process.c have their
+form. Several questions may be open at a time, for example one of each device.
 """
 
 from __future__ import annotations
@@ -19,13 +19,14 @@ import numpy as np
 from pjrt.api.client import LocalHandler
 from pjrt.api.element_type import ElementType
 from pjrt.api.errors import InvalidArgumentError, PjrtError, UnavailableError
+from pjrt.api.key_value_store import KeyValueStore
 from pjrt.api.protobuf import message_classes
 from pjrt.host_memory.array import HostArray, packed, packed_size, unpacked
 from pjrt.native.compiling import receive, send
 from pjrt.stablehlo.hlo_parameters import ELEMENT_TYPES
 
 _CLASSES = message_classes(
-    "pjrt_native_host_functions",
+    "pjrt_native_questions",
     {
         "Call": {
             "target": (1, "string"),
@@ -33,7 +34,9 @@ _CLASSES = message_classes(
             "results": (3, "[Array]"),
             "attributes": (4, "[Attribute]"),
             "number": (5, "uint64"),
+            "store": (6, "Store"),
         },
+        "Store": {"key": (1, "bytes"), "value": (2, "optional bytes"), "milliseconds": (3, "int64")},
         "Array": {"type": (1, "int64"), "dims": (2, "[int64]"), "data": (3, "bytes")},
         "Attribute": {
             "name": (1, "string"),
@@ -46,14 +49,16 @@ _CLASSES = message_classes(
         "Returned": {"code": (1, "uint64"), "message": (2, "bytes"), "data": (3, "bytes"), "number": (4, "uint64")},
     },
 )
-_Call, _Array, _Attribute, _Returned = (_CLASSES[name] for name in ("Call", "Array", "Attribute", "Returned"))
+_Call, _Store, _Array, _Attribute, _Returned = (
+    _CLASSES[name] for name in ("Call", "Store", "Array", "Attribute", "Returned")
+)
 
 _ARRAY, _DICTIONARY, _SCALAR, _STRING = 1, 2, 3, 4
 _NUMBERS = {element_type: number for number, element_type in ELEMENT_TYPES.items()}
 
 
-class HostFunctions:
-    """The calls that a worker makes.
+class Questions:
+    """The questions of a worker.
 
     Args:
         connection: the socket.
@@ -76,17 +81,30 @@ class HostFunctions:
         first = 1 + max((n for n, each in enumerate(buffers) if not each.flags.writeable), default=-1)
         number = next(self._numbers)
         call = encoded(target, buffers[:first], buffers[first:], attributes, number)
+        _fill(buffers[first:], self._ask(number, call, f"the function {target!r}"))
+
+    def key_value_store(self) -> KeyValueStore:
+        """Return the key-value store of the framework's job."""
+        return _FrameworkStore(self)
+
+    def ask_store(self, key: str, milliseconds: int = 0, value: bytes | None = None) -> bytes:
+        """Get a value of the framework's store, or put one."""
+        number = next(self._numbers)
+        question = _Call(number=number, store=_Store(key=key.encode(), value=value, milliseconds=milliseconds))
+        return self._ask(number, bytes(question.SerializeToString()), "the key-value store")
+
+    def _ask(self, number: int, question: bytes, what: str) -> bytes:
         answers: queue.SimpleQueue[Any] = queue.SimpleQueue()
         with self._lock:
             if not self._is_over:
                 self._open[number] = answers
-                send(self._connection, call)
+                send(self._connection, question)
         returned = None if self._is_over else answers.get()
         if returned is None:
-            raise UnavailableError(f"the framework's process is gone, which has the function {target!r}")
+            raise UnavailableError(f"the framework's process is gone, which has {what}")
         if returned.code:
             raise PjrtError.of(returned.code, returned.message.decode(errors="replace"))
-        _fill(buffers[first:], returned.data)
+        return bytes(returned.data)
 
     def _listen(self) -> None:
         try:
@@ -101,6 +119,22 @@ class HostFunctions:
                 self._is_over = True
                 for waiting in self._open.values():
                     waiting.put(None)
+
+
+class _FrameworkStore(KeyValueStore):
+    """The store of the framework whose process asked for the worker's client."""
+
+    def __init__(self, questions: Questions) -> None:
+        self._questions = questions
+
+    def get(self, key: str, timeout: float) -> bytes:
+        return self._questions.ask_store(key, max(1, min(round(timeout * 1000), 2**31 - 1)))
+
+    def try_get(self, key: str) -> bytes:
+        return self._questions.ask_store(key)
+
+    def put(self, key: str, value: bytes) -> None:
+        self._questions.ask_store(key, value=bytes(value))
 
 
 def encoded(
