@@ -305,6 +305,23 @@ def ordered_callbacks_without_results() -> None:
 
 
 @check
+def callbacks_with_64_bits() -> None:
+    """Check that a callback has the setting of its program, which need not be that of the process."""
+    shape, third = jax.ShapeDtypeStruct((2,), np.float64), jax.ShapeDtypeStruct((), np.float64)
+    seen: list[Any] = []
+    with jax.enable_x64(True):
+        x = jnp.arange(2.0) / 3
+        for function in (
+            lambda v: (jax.debug.callback(lambda a: seen.append(np.asarray(a)), v), v)[1],
+            lambda v: jax.pure_callback(lambda a: np.asarray(a), shape, v),
+            lambda v: v.at[1].set(jax.experimental.io_callback(lambda a: 1 / 3, third, v)),
+        ):
+            np.testing.assert_array_equal(jax.jit(function)(x), np.arange(2) / 3)
+    jax.effects_barrier()
+    np.testing.assert_array_equal(seen, [np.arange(2) / 3])
+
+
+@check
 def callbacks_in_partitioned_programs() -> None:
     """Check that the callback of a whole program is called once, with the whole value, and that of a shard on each
     device."""

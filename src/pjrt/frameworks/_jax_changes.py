@@ -237,7 +237,11 @@ class _ValueCallback:
     def __init__(
         self, function: Callable[..., Sequence[Any]], num_operands: int, results: Sequence[Any], *, has_token: bool
     ) -> None:
+        from jax._src import config
+
         self._function = function
+        # A device may call back on a thread of its own, which does not know ``with jax.enable_x64(True)``.
+        self._with_setting = functools.partial(config.enable_x64, config.enable_x64.value)
         self._num_operands = num_operands
         self._results = [(tuple(aval.shape), np.dtype(aval.dtype)) for aval in results]
         self._has_token = int(has_token)
@@ -247,7 +251,7 @@ class _ValueCallback:
         begin = self._has_token
         end = begin + self._num_operands
         # The device's memory is valid only during the call, and a callback may keep its operands: it gets copies.
-        with InCallback():
+        with InCallback(), self._with_setting():
             values = [_as_jax_takes_it(v) for v in self._function(*(np.array(o) for o in buffers[begin:end]))]
         types = [(v.shape, v.dtype) for v in values]
         if types != self._results:
