@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import pjrt
+from pjrt.devices.xla import _jaxlib
 
 X = np.arange(6, dtype=np.float32).reshape(2, 3)
 
@@ -49,6 +50,19 @@ def test_elements_without_a_letter_have_no_buffer_protocol(client: pjrt.Client, 
     with pytest.raises(BufferError, match="elements without a format"):
         memoryview(buffer)  # type: ignore[arg-type]
     assert np.asarray(buffer).tolist() == [1, 1, 1, 1]
+
+
+def test_jaxs_guard_of_transfers_is_for_arrays_of_jax(client: pjrt.Client) -> None:
+    guard = _jaxlib.jax.guard_lib
+    state, level = guard.thread_local_state(), guard.TransferGuardLevel.DISALLOW_EXPLICIT
+    state.host_to_device = state.device_to_device = state.device_to_host = level  # jax.transfer_guard
+    try:
+        for dtype in (np.float32, pjrt.ElementType.S4.dtype):
+            buffer = client.buffer_from_host(np.ones(4, dtype)).copy_to(client.devices[1])
+            assert np.asarray(buffer).tolist() == [1, 1, 1, 1]
+        assert (state.host_to_device, state.device_to_device, state.device_to_host) == (level, level, level)
+    finally:
+        state.host_to_device = state.device_to_device = state.device_to_host = None
 
 
 def test_reading(client: pjrt.Client) -> None:
