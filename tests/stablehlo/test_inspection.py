@@ -24,6 +24,17 @@ def test_the_facts_about_a_program(text: Program) -> None:
     assert info.collectives == info.side_effects == ()
 
 
+def test_a_sharding_that_is_stated_as_a_message_is_spelled() -> None:
+    text = """func.func @main(%x: tensor<4x4xf32> {mhlo.sharding = "MESSAGE"}) -> tensor<4x4xf32> {
+      return %x : tensor<4x4xf32> }"""
+    for message, spelled in (
+        (r"\08\03\1A\02\01\02\22\02\01\00", "{devices=[1,2]1,0}"),
+        (r"\08\03\1A\01\01\22\01\00", "{replicated}"),
+        (r"\08\04", "0804"),
+    ):
+        assert inspect(read(text.replace("MESSAGE", message))).arguments[0].sharding == spelled
+
+
 def test_operations_are_counted_with_their_first_locations(text: Program) -> None:
     info = inspect(text)
     counts = {operation.name: operation.count for operation in info.operations}

@@ -266,6 +266,16 @@ def test_notes_of_tiles_change_nothing(more: str) -> None:
         parse_gspmd("{devices=[2,2]<=[4] spiral" + more + "}", 2)
 
 
+def test_a_message_in_place_of_a_text() -> None:
+    """JAX states shardings over more than 100 devices so, if they are in no order."""
+    tiles = parse_gspmd(f"{{devices=[67,2]{','.join(map(str, range(133, -1, -1)))}}}", 2)
+    assert parse_gspmd(tiles.to_proto(), 2) == tiles
+    pair = Sharding((2,), ((1,), (0,)))
+    assert parse_gspmd(pair.to_proto().decode(), 2) == pair.of_rank(2)
+    with pytest.raises(pjrt.DataLossError, match="corrupt sharding: a grid"):
+        parse_gspmd("\x08\x03", 1)
+
+
 def test_a_maximum_is_no_sum() -> None:
     """In Shardy's spelling, in XLA's two, and in both protos."""
     noted = ' metadata={op_type="sdy::reduction_op" op_name="MAX"}'

@@ -113,6 +113,10 @@ def stated(argument: str, result: str = "", call: str = "") -> str:
             for text in ("{devices=[1,2]0,1", "{replicated", "replicated}", "{{replicated}", "{nonsense}", "{]", "{}}{")
         ),
         (stated("", "", 'mhlo.sharding = "{devices=[1,2]0,1"'), "expects mhlo.sharding such as {devices"),
+        (stated(r'mhlo.sharding = "\08\03"'), "of argument 0 to be a sharding, found corrupt sharding: a grid of ()"),
+        (stated("", r'mhlo.sharding = "\08\01"'), "of result 0 to be a sharding, found corrupt sharding: kind 1"),
+        (stated("", "", r'mhlo.sharding = "\08\09"'), "mhlo.sharding to be a sharding, found corrupt sharding: k"),
+        (stated("", "", r'mhlo.sharding = "\FF\FF"'), "found expected a serialized OpSharding, found 2 other bytes"),
     ],
 )
 def test_wrong_statements_about_values(text: str, message: str) -> None:
@@ -135,7 +139,8 @@ def test_wrong_statements_about_values(text: str, message: str) -> None:
                 "{}",
             )
         ),
-        stated("", r'mhlo.sharding = "\08\03\1A\02\01\02"'),
+        stated("", r'mhlo.sharding = "\08\03\1A\02\01\02\22\02\00\01"'),
+        stated("", r'mhlo.sharding = "\08\04"'),
         stated("", "mhlo.sharding = \"{mesh['x'=2], [{'x'}, {}]}\""),
         stated("", 'mhlo.sharding = "{devices=[2,1]<=[2] metadata={op_name=\\22}\\22}}"'),
         einsum("ab,bc->ac", "2x3", "3x4", "2x4"),

@@ -18,7 +18,7 @@ from itertools import chain
 from types import TracebackType
 from typing import Any, NamedTuple
 
-from pjrt.api.errors import DataLossError, InternalError, InvalidArgumentError, PjrtError
+from pjrt.api.errors import DataLossError, InternalError, InvalidArgumentError, PjrtError, UnimplementedError
 from pjrt.stablehlo import jaxlib
 from pjrt.stablehlo.format import Version
 
@@ -293,8 +293,19 @@ def _text(name: str, place: str, attribute: Any) -> str:
         return f"expects {name}{place} to be a text, found {attribute}"
     if name != _SHARDING:
         return ""
-    found = attribute.value_bytes.strip()
-    if not found or not found.isascii() or any(byte < 32 for byte in found):  # a serialized message, or none
+    from pjrt.stablehlo.shardings.sharding import Sharding  # here: few programs have one
+
+    stated = attribute.value_bytes
+    found = stated.strip()
+    if not found:
+        return ""
+    if Sharding.is_serialized(stated):
+        try:
+            Sharding.from_proto(stated)
+        except UnimplementedError:  # it has no tiles
+            return ""
+        except DataLossError as error:
+            return f"expects {name}{place} to be a sharding, found {error.message}"
         return ""
     if _is_closed(found) and _BEGIN_OF_SHARDING.match(found):
         return ""

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from pjrt.api.element_type import ElementType
-from pjrt.api.errors import InvalidArgumentError, UnimplementedError
+from pjrt.api.errors import InvalidArgumentError, PjrtError, UnimplementedError
 from pjrt.api.program import AnyProgram
 from pjrt.api.shape_spec import ShapeSpec, TiledLayout
 from pjrt.stablehlo import conversion
@@ -20,6 +20,7 @@ from pjrt.stablehlo.mlir_module import MlirModule
 from pjrt.stablehlo.operation import ParsedProgram
 from pjrt.stablehlo.parser import parse_module
 from pjrt.stablehlo.shapes.argument_shapes import StatedShape, symbolic_shapes
+from pjrt.stablehlo.shardings.sharding import Sharding
 from pjrt.stablehlo.tree import Tree
 from pjrt.stablehlo.types import TensorType, TokenType, ValueType
 
@@ -310,12 +311,22 @@ def _index(attribute: Any) -> int | None:
 
 def _placement(attributes: Mapping[str, Any]) -> tuple[str, str, str]:
     """Return the sharding, layout and memory kind in the attributes of an argument or result."""
-    sharding = attributes.get("sdy.sharding", attributes.get("mhlo.sharding"))
     return (
-        text_of(sharding),
+        text_of(attributes.get("sdy.sharding")) or _sharding(attributes.get("mhlo.sharding")),
         text_of(attributes.get("mhlo.layout_mode")),
         text_of(attributes.get("mhlo.memory_kind")),
     )
+
+
+def _sharding(stated: str | bytes | None) -> str:
+    """Return a sharding as XLA spells it, also one that a program states as a serialized message."""
+    message = stated if isinstance(stated, bytes) else text_of(stated).encode()
+    if not Sharding.is_serialized(message):
+        return message.decode()
+    try:
+        return Sharding.from_proto(message).to_text()
+    except PjrtError:  # one without tiles
+        return message.hex()
 
 
 def text_of(attribute: Any) -> str:

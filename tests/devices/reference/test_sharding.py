@@ -154,6 +154,17 @@ def launch_whole(client: Any, text: str, values: list[Any]) -> tuple[list[Any], 
     return [np.asarray(result) for result in results], [result.sharding.tiling for result in results]
 
 
+def test_shardings_that_are_stated_as_messages(client: Any) -> None:
+    message = "".join(f"\\{byte:02X}" for byte in parse_gspmd("{devices=[8]7,6,5,4,3,2,1,0}", 1).to_proto())
+    text = f"""module attributes {{mhlo.num_partitions = 8 : i32}} {{
+      func.func @main(%x: tensor<8xf32> {{mhlo.sharding = "{message}"}}) -> tensor<8xf32> {{
+        %0 = stablehlo.negate %x : tensor<8xf32>
+        %1 = stablehlo.custom_call @Sharding(%0) {{mhlo.sharding = "{message}"}} : (tensor<8xf32>) -> tensor<8xf32>
+        return %1 : tensor<8xf32> }} }}"""
+    (result,), _ = launch_whole(client, text, [np.arange(8, dtype=np.float32)])
+    assert result.tolist() == [-i for i in range(8)]
+
+
 GSPMD_X, GSPMD_Y = "{devices=[4,2]<=[8]}", "{devices=[2,1,4]<=[4,2]T(1,0) last_tile_dim_replicate}"
 ROWS = "{devices=[4,1,2]<=[8] last_tile_dim_replicate}"
 BODY = """

@@ -449,6 +449,14 @@ class Sharding:
         return bool(proto.type == _MAXIMAL)
 
     @staticmethod
+    def is_serialized(stated: bytes) -> bool:
+        """Whether what a program states is a serialized ``xla.OpSharding``, as JAX has it for more than 100 devices.
+
+        A message begins with a control character, and a text with a bracket.
+        """
+        return stated[:1].strip() != b"" and not b" " < stated[:1] < b"\x7f"
+
+    @staticmethod
     def from_proto(serialized: bytes, num_partitions: int | None = None) -> Sharding:
         """Return the sharding that a serialized ``xla.OpSharding`` holds.
 
@@ -466,6 +474,8 @@ class Sharding:
                 return _of_named(MeshSharding.of_proto(proto.named_sharding), proto.named_sharding.reduction_op)
             if proto.type == _REPLICATED:
                 return REPLICATED
+            if proto.type > _UNREDUCED or (proto.type == _MAXIMAL and len(proto.tile_assignment_devices) != 1):
+                raise ValueError(f"kind {proto.type} with {len(proto.tile_assignment_devices)} devices")
             reduction = _reduction(proto.metadata)
             if proto.type == _UNREDUCED and num_partitions is not None:
                 return Sharding.of_terms(num_partitions, reduction)

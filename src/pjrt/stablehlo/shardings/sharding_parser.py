@@ -135,10 +135,10 @@ class _Scanner:
 _XLA = "a sharding such as {devices=[2,1]<=[2]} or {mesh['x'=2], [{'x'}, {}]}"
 
 
-def parse_gspmd(text: str, rank: int) -> Sharding:
+def parse_gspmd(text: str | bytes, rank: int) -> Sharding:
     """Return the sharding of a value that is written as ``{devices=[2,1,4]<=[8] last_tile_dim_replicate}``.
 
-    XLA's newer spelling over the axes of a mesh is read, too (see ``parse_mesh_sharding``).
+    XLA's newer spelling over the axes of a mesh is read, too (see ``parse_mesh_sharding``), and serialized messages.
 
     Args:
         text: the sharding.
@@ -147,7 +147,12 @@ def parse_gspmd(text: str, rank: int) -> Sharding:
     Raises:
         UnimplementedError: the sharding is of an unknown kind.
         InvalidArgumentError: its numbers contradict each other, or the rank.
+        DataLossError: the message is no sharding.
     """
+    stated = text if isinstance(text, bytes) else text.encode()
+    if Sharding.is_serialized(stated):
+        return Sharding.from_proto(stated).of_rank(rank)
+    text = stated.decode()
     if not text.strip():
         return REPLICATED
     scanner = _Scanner(text, _XLA, UnimplementedError)
