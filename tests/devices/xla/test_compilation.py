@@ -306,7 +306,7 @@ def test_messages_of_xla_without_its_own_words(client: pjrt.Client) -> None:
     cast = """func.func @main(%x: tensor<9xf32>) -> tensor<?x9xui32> {
       %0 = stablehlo.bitcast_convert %x : (tensor<9xf32>) -> tensor<?x9xui32>
       return %0 : tensor<?x9xui32> }"""
-    with pytest.raises(pjrt.InvalidArgumentError, match="has a size that is not known, and XLA cannot find it out"):
+    with pytest.raises(pjrt.UnimplementedError, match="has a size that is not known, and XLA cannot find it out"):
         client.compile(cast)
     layout = """func.func @main(%x: tensor<4x2xf32> {mhlo.layout_mode = "{0,0}"}) -> tensor<4x2xf32> {
       return %x : tensor<4x2xf32> }"""
@@ -317,6 +317,26 @@ def test_messages_of_xla_without_its_own_words(client: pjrt.Client) -> None:
       return %0 : tensor<4xf32> }"""
     with pytest.raises(pjrt.InvalidArgumentError, match=r"line 2, column 12: 'arith.addf' op unsupported op [^\n]*$"):
         client.compile(arith)
+
+
+@pytest.mark.parametrize(
+    ("call", "signature", "result"),
+    [
+        ("dynamic_iota %n, dim = 0", "(tensor<1xi32>)", "tensor<?xi32>"),
+        ("dynamic_reshape %x, %n", "(tensor<6xf32>, tensor<1xi32>)", "tensor<?xf32>"),
+        ("real_dynamic_slice %x, %n, %n, %n", "(tensor<6xf32>" + ", tensor<1xi32>" * 3 + ")", "tensor<?xf32>"),
+    ],
+)
+def test_sizes_that_the_program_computes_are_unimplemented(
+    client: pjrt.Client, call: str, signature: str, result: str
+) -> None:
+    text = f"""func.func @main(%x: tensor<6xf32>, %n: tensor<1xi32>) -> {result} {{
+      %0 = stablehlo.{call} : {signature} -> {result}
+      return %0 : {result} }}"""
+    with pytest.raises(
+        pjrt.UnimplementedError, match=rf"program: line 2, column \d+: stablehlo.{call.split()[0]}: XLA must"
+    ):
+        client.compile(text)
 
 
 def test_a_failure_without_a_reason_has_advice() -> None:

@@ -379,7 +379,7 @@ def _check_groups(mlir: Any, counts: Partitioning, outline: Outline | None) -> N
 
     if outline is not None and COLLECTIVES.isdisjoint(outline.operations):
         return
-    from pjrt.stablehlo.mlir_module import walk  # here: few programs have collectives
+    from pjrt.stablehlo.mlir_module import place_of, walk  # here: few programs have collectives
 
     for operation in walk(mlir.operation):
         if operation.name not in COLLECTIVES:
@@ -390,10 +390,10 @@ def _check_groups(mlir: Any, counts: Partitioning, outline: Outline | None) -> N
         count, kind = _processes(attributes, name, counts)
         for row in rows.tolist():
             if max(row, default=-1) >= count:
-                location = str(operation.location).removeprefix("loc(").removesuffix(")")
+                place = place_of(str(operation.location))
                 raise InvalidArgumentError(
-                    f"expected {name} of {operation.name} below {count}, the number of {kind}, found {row}; change "
-                    f"them, or compile the program for more ({location})"
+                    f"{place}expected {name} of {operation.name} below {count}, the number of {kind}, found {row}; "
+                    "change them, or compile the program for more"
                 )
 
 
@@ -417,7 +417,7 @@ def _explained(error: Exception) -> PjrtError:
     """
     code, message = status_of(error)
     if str(-(2**63)) in message:
-        return InvalidArgumentError(
+        return UnimplementedError(
             "the device 'cpu' does not compile this program: a type in it has a size that is not known, and XLA cannot "
             "find it out; state the size, or use the device 'reference'"
         )
@@ -428,6 +428,12 @@ def _explained(error: Exception) -> PjrtError:
         )
     if message.startswith("Unknown MLIR failure"):
         message = "XLA's compiler gives up and states no reason; run it on 'reference'"
+    if untranslated := re.search(_NO_HLO, first_printed(message)):
+        place, operation = untranslated.groups()
+        return UnimplementedError(
+            f"the device 'cpu' does not compile this program: {place}{operation}: XLA must know the sizes of all "
+            "values, or bounds of them; state them, or use the device 'reference'"
+        )
     if code is StatusCode.UNKNOWN:
         return InvalidArgumentError(f"the device 'cpu' does not compile this program: {first_printed(message)}")
     if code is StatusCode.NOT_FOUND and re.search(_NO_HANDLER, message):
@@ -437,6 +443,8 @@ def _explained(error: Exception) -> PjrtError:
 
 _NO_CODE = r"Failed to translate module to LLVM IR|failed to legalize operation 'math\."
 """XLA's words for an operation of a type that LLVM does not have."""
+_NO_HLO = r"(.*)'(stablehlo\.[a-z_]*dynamic\w*)' op (?:can't be translated to XLA HLO|expected bounded result)"
+"""XLA's words for an operation whose sizes are computed by the program."""
 _NO_HANDLER = "No registered implementation for .*custom call|No FFI handler registered"
 """XLA's words for a custom call that it does not know."""
 
