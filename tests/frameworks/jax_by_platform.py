@@ -16,6 +16,7 @@ import json
 import logging
 import sys
 import tempfile
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -109,6 +110,17 @@ def callbacks() -> None:
     jax.jit(lambda v: jax.debug.callback(seen.append, v))(x)
     jax.effects_barrier()
     expect(seen, [x])
+
+
+@check("a call returns when its callbacks have run")
+def callbacks_within_the_call() -> None:
+    returned = threading.Event()
+    seen: list[bool] = []
+    jax.jit(lambda v: jax.debug.callback(lambda _: seen.append(returned.wait(2)), v))(matrix())
+    before = list(seen)
+    returned.set()
+    jax.effects_barrier()
+    assert before == [False], f"found {seen} after the call"
 
 
 @check("`platform_dependent` with a branch for `cpu` and no default")

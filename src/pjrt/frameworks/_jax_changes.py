@@ -226,7 +226,8 @@ def add_callback(context: Any, callback: Callback, function: Callable[..., Any])
     number = next(_numbers)
     _callbacks[number] = callback
     context.add_keepalive(_KeepAlive(number))
-    # So JAX does not keep the compiled program beyond this process: the number means nothing in another.
+    # So JAX before 0.12 does not keep the compiled program beyond this process. JAX 0.12 does: the number, which is a
+    # part of the key, belongs to a function of whichever process has lowered the same program.
     context.add_host_callback(function)
     return np.int64(number)
 
