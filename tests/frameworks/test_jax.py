@@ -591,6 +591,26 @@ print(float(jax.jit(lambda v: v * 2)(jax.device_put(np.float32(3), mine[0]))))
     assert said == [["[0, 1] [0]", "6.0"], ["[0, 1] [1]", "6.0"]]
 
 
+@pytest.mark.full
+def test_jax_distributed_at_the_address_of_our_job_is_refused() -> None:
+    """jaxlib ends the process (SIGSEGV) where the port of its service is in use."""
+    with reserved_port() as port:
+        address = f"127.0.0.1:{port}"
+        done = python(
+            "-c",
+            f"""
+import pjrt, jax
+pjrt.distributed.initialize({address!r}, 1, 0)
+try:
+    jax.distributed.initialize({address!r}, 1, 0)
+except pjrt.UnavailableError as error:
+    print(error.message)
+""",
+        )
+    assert_clean(done)
+    assert "give each of the two an address of its own" in done.stdout
+
+
 REGISTRATIONS = {
     "an export that takes any options": "pjrt.export(lambda **o: pjrt.client('reference', **o), name='mine')",
     "an export that takes none": "pjrt.export(lambda: pjrt.client('reference'), name='mine')",

@@ -13,14 +13,17 @@ the process, too. So an agent must never see an error before it is stopped:
 
 from __future__ import annotations
 
+import functools
+import os
 import queue
 import re
+import socket
 import threading
 import time
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, TypeVar
 
-from pjrt.api.errors import InternalError, PjrtError, StatusCode
+from pjrt.api.errors import InternalError, PjrtError, StatusCode, UnavailableError
 from pjrt.stablehlo.jaxlib import load, version
 
 # The functions of XLA's agent block in native code, some of them without a time limit. The caller waits for a result
@@ -184,9 +187,42 @@ _NEVER_SECONDS = 100_000_000  # three years; more would overflow in XLA, which c
 _RECOVERABLE_IS_OF_THE_SERVICE = (0, 10)  # before, an option of the agent
 
 
+@functools.cache
 def _jax() -> Any:
-    """Return jaxlib's module; programs outside of a job do without it."""
-    return load("_jax", "coordinate the processes of a job")
+    """Return jaxlib's module; programs outside of a job do without it.
+
+    jaxlib ends the process where the port of a service is in use, such as by this job. So JAX gets an error for it.
+    """
+    jaxlib = load("_jax", "coordinate the processes of a job")
+    start = jaxlib.get_distributed_runtime_service
+
+    def get_distributed_runtime_service(address: str, *arguments: Any, **options: Any) -> Any:
+        _check_free(address)
+        return start(address, *arguments, **options)
+
+    jaxlib.get_distributed_runtime_service = get_distributed_runtime_service
+    return jaxlib
+
+
+def _check_free(address: str) -> None:
+    """Check that a service can listen on the port of an address, as gRPC spells it.
+
+    Raises:
+        UnavailableError: the port is in use.
+    """
+    port = address.rpartition(":")[2]
+    if not port.isdecimal():  # a socket of this machine
+        return
+    both = socket.has_dualstack_ipv6()
+    family = socket.AF_INET6 if both else socket.AF_INET
+    reuse = hasattr(socket, "SO_REUSEPORT")  # as gRPC does
+    try:
+        socket.create_server(("", int(port)), family=family, dualstack_ipv6=both, reuse_port=reuse).close()
+    except OSError as error:
+        raise UnavailableError(
+            f"the job of jax.distributed cannot listen on port {port} ({os.strerror(error.errno or 0)}); a job of "
+            "pjrt.distributed may use it: give each of the two an address of its own"
+        ) from None
 
 
 class Service:
