@@ -308,6 +308,24 @@ def test_what_numpy_has_no_function_for_is_decomposed(run: Any) -> None:
     close(binary(run, "polygamma", np.array([1], np.float32), np.array([1], np.float32)), [math.pi**2 / 6], 8)
 
 
+@pytest.mark.parametrize("kind", ["f4E2M1FN", "f6E3M2FN", "f8E5M2", "f8E4M3B11FNUZ", "f8E8M0FNU", "f16", "bf16"])
+def test_what_is_decomposed_is_computed_in_f32(run: Any, kind: str) -> None:
+    """And what has a function of its own stays as it is: the pass has no ``erf`` of some of these types."""
+    dtype = ElementType.from_mlir(kind).dtype
+    x = np.array([1, 2, 4], dtype)
+    narrow, wide = f"tensor<3x{kind}>", "tensor<3xf32>"
+    text = f"""func.func @main(%x: {narrow}, %y: {wide}) -> ({narrow}, {wide}, {narrow}, {wide}, {narrow}) {{
+      %0 = chlo.bessel_i1e %x : {narrow} -> {narrow}
+      %1 = chlo.bessel_i1e %y : {wide} -> {wide}
+      %2 = chlo.polygamma %x, %x : {narrow}, {narrow} -> {narrow}
+      %3 = chlo.polygamma %y, %y : {wide}, {wide} -> {wide}
+      %4 = chlo.erf %x : {narrow} -> {narrow}
+      return %0, %1, %2, %3, %4 : {narrow}, {wide}, {narrow}, {wide}, {narrow} }}"""
+    bessel, bessel32, polygamma, polygamma32, _ = run(text, x, x.astype(np.float32))
+    assert bessel.tobytes() == bessel32.astype(dtype).tobytes()
+    assert polygamma.tobytes() == polygamma32.astype(dtype).tobytes()
+
+
 def test_decomposing_leaves_the_module_as_it_was() -> None:
     text = """func.func @main(%a: tensor<2xf32>) -> tensor<2xf32> {
       %0 = chlo.bessel_i1e %a : tensor<2xf32> -> tensor<2xf32>

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from pjrt.api.program import SourceLocation
@@ -18,24 +18,90 @@ def decompose(module: Any, is_known: Callable[[str], bool]) -> Any:
 
     A module with such ops is copied first: the caller's stays as it is.
     """
-    names: set[str] = set()
-    _collect(module.operation, names)
-    if all(is_known(name) or not name.startswith("chlo.") for name in names):
+    if not _unknown(module.operation, is_known):
         return module.operation
     load("mlir.dialects.stablehlo", _PURPOSE).register_stablehlo_passes()
-    passes = load("mlir.passmanager", _PURPOSE).PassManager
     with module.context:
         copy = module.operation.clone()
-        passes.parse("builtin.module(func.func(chlo-legalize-to-stablehlo))").run(copy.operation)
+        for operation in _unknown(copy.operation, is_known):
+            if operation.name in _FUNCTIONS:
+                _widen(operation)
+            _decompose(operation)
     return copy.operation
 
 
-def _collect(operation: Any, names: set[str]) -> None:
-    names.add(operation.name)
+_FUNCTIONS = frozenset({"chlo.bessel_i1e", "chlo.polygamma", "chlo.zeta"})
+
+
+def _unknown(operation: Any, is_known: Callable[[str], bool]) -> list[Any]:
+    found = []
+    for inner in [
+        each.operation for region in operation.regions for block in region.blocks for each in block.operations
+    ]:
+        found += _unknown(inner, is_known)
+        if inner.name.startswith("chlo.") and not is_known(inner.name):
+            found.append(inner)
+    return found
+
+
+def _widen(operation: Any) -> None:
+    """Let a function of floats below 32 bits be computed with f32, as all functions are."""
+    ir = load("mlir.ir", _PURPOSE)
+    own = operation.results[0].type
+    if own.element_type.width >= 32:
+        return
+    wide = ir.RankedTensorType.get(own.shape, ir.F32Type.get(), loc=operation.location)
+    with operation.location:
+        for number, operand in enumerate(operation.operands):
+            point = ir.InsertionPoint(operation)
+            operation.operands[number] = ir.Operation.create("stablehlo.convert", [wide], [operand], ip=point).result
+        result = operation.results[0]
+        uses = list(result.uses)
+        result.set_type(wide)
+        point = ir.InsertionPoint.after(operation)
+        narrow = ir.Operation.create("stablehlo.convert", [own], [result], ip=point).result
+    for use in uses:
+        use.owner.operands[use.operand_number] = narrow
+
+
+def _decompose(operation: Any) -> None:
+    """Put what the pass makes of an operation in its place. The pass takes modules, and all their CHLO ops."""
+    ir = load("mlir.ir", _PURPOSE)
+    taken, given = [value.type for value in operation.operands], [value.type for value in operation.results]
+    with operation.location:
+        alone = ir.Module.create()
+        signature = {
+            "sym_name": ir.StringAttr.get("f"),
+            "function_type": ir.TypeAttr.get(ir.FunctionType.get(taken, given)),
+        }
+        function = ir.Operation.create("func.func", attributes=signature, regions=1, ip=ir.InsertionPoint(alone.body))
+        block = ir.Block.create_at_start(function.regions[0], taken)
+        inside = operation.clone(ir.InsertionPoint(block))
+        for number, argument in enumerate(block.arguments):
+            inside.operands[number] = argument
+        ir.Operation.create("func.return", operands=list(inside.results), ip=ir.InsertionPoint(block))
+    passes = load("mlir.passmanager", _PURPOSE).PassManager
+    passes.parse("builtin.module(func.func(chlo-legalize-to-stablehlo))").run(alone.operation)
+    *steps, end = function.regions[0].blocks[0].operations
+    values = dict(zip(function.regions[0].blocks[0].arguments, operation.operands, strict=True))
+    for step in steps:
+        copy = step.operation.clone(ir.InsertionPoint(operation))
+        _take(copy, values)
+        values |= zip(step.operation.results, copy.results, strict=True)
+    for result, value in zip(operation.results, end.operation.operands, strict=True):
+        result.replace_all_uses_with(values[value])
+    operation.erase()
+
+
+def _take(operation: Any, values: Mapping[Any, Any]) -> None:
+    """Let an operation, and those in its regions, use other values."""
+    for number, operand in enumerate(operation.operands):
+        if operand in values:
+            operation.operands[number] = values[operand]
     for region in operation.regions:
         for block in region.blocks:
-            for item in block.operations:
-                _collect(item.operation, names)
+            for inner in block.operations:
+                _take(inner.operation, values)
 
 
 def parse(program: str | bytes) -> Any:
