@@ -421,11 +421,12 @@ def _explained(error: Exception) -> PjrtError:
             "the device 'cpu' does not compile this program: a type in it has a size that is not known, and XLA cannot "
             "find it out; state the size, or use the device 'reference'"
         )
-    if re.search(_NO_CODE, message):
-        return UnimplementedError(
-            "the device 'cpu' does not compile this program: XLA's compiler has no code for one of its types, as for "
-            "floats of six bits; use the device 'reference'"
-        )
+    for pattern, reason in _LACKS.items():
+        if found := re.search(pattern, message):
+            return UnimplementedError(
+                f"the device 'cpu' does not compile this program: XLA's compiler {reason.format(*found.groups())}; use "
+                "the device 'reference'"
+            )
     if message.startswith("Unknown MLIR failure"):
         message = "XLA's compiler gives up and states no reason; run it on 'reference'"
     if untranslated := re.search(_NO_HLO, first_printed(message)):
@@ -441,10 +442,17 @@ def _explained(error: Exception) -> PjrtError:
     return converted(error)
 
 
-_NO_CODE = r"Failed to translate module to LLVM IR|failed to legalize operation 'math\."
-"""XLA's words for an operation of a type that LLVM does not have."""
 _NO_HLO = r"(.*)'(stablehlo\.[a-z_]*dynamic\w*)' op (?:can't be translated to XLA HLO|expected bounded result)"
 """XLA's words for an operation whose sizes are computed by the program."""
+_LACKS = {
+    r"Failed to translate module to LLVM IR|failed to legalize operation 'math\.": "has no code for one of its types",
+    "Unsupported reduction computation": "combines values of devices by add, multiply, maximum and minimum only, and "
+    "booleans also by and and or",
+    "HLO opcode `([a-z-]+)` is not supported": "has no code for {}",
+    "does not support custom element sizes": "has no code for an operation that gives elements of less than a byte for "
+    "larger ones, or the other way round",
+}
+"""XLA's words for what it lacks, and ours."""
 _NO_HANDLER = "No registered implementation for .*custom call|No FFI handler registered"
 """XLA's words for a custom call that it does not know."""
 

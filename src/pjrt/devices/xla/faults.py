@@ -20,16 +20,24 @@ if TYPE_CHECKING:
 
 Value = Any
 
+_FUNCTIONS = (
+    *("acos", "acosh", "asin", "asinh", "atan", "atanh", "bessel_i1e", "cosh", "digamma", "erf", "erf_inv", "erfc"),
+    *("lgamma", "polygamma", "sinh", "zeta"),
+)
+"""CHLO's functions of floats, which XLA writes out as many operations of the element type."""
+
 _SUSPECT = {
-    "convert": "F4|F6|F8E8M0|PRED",
+    "convert": "F4|F8E8M0|PRED",
     "add": "PRED|[SU]4$",
     "clamp": "PRED",
     "abs": "C|[SU]4$",
     "atan2": "F32|F64",
-    **dict.fromkeys(("dot", "dot_general", "multiply", "negate", "not", "power", "shift_left", "subtract"), "[SU]4$"),
-    "compare": "F6|F8.*FNUZ",
-    "top_k": "F6|F4|[SU][24]$",
-    "erfc": "F4|F8",
+    **dict.fromkeys(("multiply", "negate", "not", "power", "shift_left", "subtract"), "[SU]4$"),
+    **dict.fromkeys(("dot", "dot_general"), "F4|[SU][24]$"),
+    **dict.fromkeys(("all_gather", "all_to_all", "concatenate"), "[SU]2$"),
+    "compare": "F8.*FNUZ",
+    "top_k": "F4|[SU][24]$",
+    **dict.fromkeys(_FUNCTIONS, "F4|F8"),
     **dict.fromkeys(("is_inf", "is_neg_inf", "is_pos_inf"), "F4"),
     **dict.fromkeys(("mulhi", "popcnt"), "[SU][24]$"),
     **dict.fromkeys(("dynamic_slice", "dynamic_update_slice", "gather", "dynamic_gather"), "U[0-9]"),
@@ -81,7 +89,7 @@ FAULTS = {
     "boolean bitcast": Fault(
         "`bitcast_convert` from or to `i1`",
         "booleans of eight bits",
-        "takes the bits by shifts; `f6` is refused",
+        "takes the bits by shifts",
     ),
     "complex bitcast": Fault(
         "`bitcast_convert` between complex types of different widths", "an end of the process", "refuses it"
@@ -106,7 +114,7 @@ FAULTS = {
         "`maximum` and `minimum` of floats between devices: in `all_reduce`, `reduce_scatter`, and `reduce` and "
         "`scatter` of several partitions",
         "numbers for NaN, and either zero",
-        "compares integers in the order of the floats, which takes longer; `f8E8M0FNU` and `f6` are refused",
+        "compares integers in the order of the floats, which takes longer; `f8E8M0FNU` is refused",
     ),
     "sort": Fault("`sort` of `i2` and `ui2`", "other elements", "sorts bytes"),
     "large maximum": Fault(
@@ -116,9 +124,21 @@ FAULTS = {
         since=(0, 10),
     ),
     "narrow reduce": Fault("`reduce` of `i2` and `ui2` beside other types", "an error", "reduces bytes"),
-    "f6 order": Fault(
-        "`compare` by `TOTALORDER` in `sort`, and `top_k`, of floats of six bits",
-        "negative numbers above the others",
+    "narrow parts": Fault(
+        "`concatenate`, `all_gather` and `all_to_all` of `i2` and `ui2`",
+        "an end of the process, or other elements",
+        "moves bytes",
+    ),
+    "narrow all_reduce": Fault("`all_reduce` and `reduce_scatter` of `i2` and `ui2`", "an error", "combines bytes"),
+    "narrow product": Fault("`dot` and `dot_general` of `i2` and `ui2`", "an error", "multiplies bytes"),
+    "wide product": Fault(
+        "`dot_general` and `convolution` of elements of four bits and fewer to a wider type",
+        "an error",
+        "converts the operands first",
+    ),
+    "six bits": Fault(
+        "floats of six bits, except where they are only moved",
+        "an error, an end of the process, or other numbers",
         "refuses it",
         since=(0, 11),
     ),
@@ -140,7 +160,6 @@ FAULTS = {
         "`convert` of 6 and -6 from `f4E2M1FN` to integers", "the ends of their range", "converts to `f32` first"
     ),
     "f4 constants": Fault("`convert` of constant infinities to `f4E2M1FN`", "0", "limits the numbers first"),
-    "f6": Fault("`convert` to floats of six bits", "0 for numbers beyond the range", "refuses it", since=(0, 11)),
     "e8m0 constants": Fault("`convert` of constants that are zero or negative to `f8E8M0FNU`", "numbers", "gives NaN"),
     "e8m0 nan": Fault("`convert` of the constant NaN from `f8E8M0FNU`", "infinity", "gives NaN", (0, 11)),
     "unsigned indices": Fault(
@@ -155,7 +174,11 @@ FAULTS = {
     "narrow top_k": Fault(
         "`chlo.top_k` of integers of four bits and fewer, and of `f4E2M1FN`", "an error", "takes bytes, or `f32`"
     ),
-    "narrow erfc": Fault("`chlo.erfc` of floats of eight bits and fewer", "an error", "computes with `f32`"),
+    "narrow functions": Fault(
+        "CHLO's functions of floats of eight bits and fewer, such as `erfc`",
+        "an error, or less accurate numbers, after minutes",
+        "computes with `f32`",
+    ),
     "four bits": Fault(
         "arithmetic of `i4` and `ui4`, for a later operation of the program",
         "numbers beyond the range",
@@ -225,7 +248,11 @@ def mend(module: Any, num_partitions: int = 1, outline: Outline | None = None) -
     from pjrt.stablehlo.mlir_module import walk  # here: few programs are looked through
 
     ir = load("mlir.ir", "change programs for XLA's CPU compiler")
-    for operation in list(walk(module.operation)):
+    operations = list(walk(module.operation))
+    for operation in operations:
+        if operation.name.partition(".")[2] not in _MOVING:
+            _refuse_six_bits(Place(ir, operation, num_partitions))
+    for operation in operations:  # which may erase others of them
         dialect, _, name = operation.name.partition(".")
         mender = _MENDERS.get(name.removeprefix("broadcast_"))
         if mender is not None and dialect in ("stablehlo", "mhlo", "chlo"):
@@ -236,7 +263,35 @@ def _is_suspect(outline: Outline, num_partitions: int) -> bool:
     names = {name.partition(".")[2].removeprefix("broadcast_") for name in outline.operations} & _MENDERS.keys()
     elements = {type_.element.name for type_ in outline.types if isinstance(type_, TensorType)}
     narrow = _SUSPECT if num_partitions == 1 else _SUSPECT | {"reduce": ""}
-    return any(name not in narrow or any(re.match(narrow[name], element) for element in elements) for name in names)
+    return any(element.startswith("F6") for element in elements) or any(
+        name not in narrow or any(re.match(narrow[name], element) for element in elements) for name in names
+    )
+
+
+_MOVING = frozenset(
+    (
+        *(
+            "bitcast_convert",
+            "broadcast_in_dim",
+            "call",
+            "case",
+            "dynamic_slice",
+            "dynamic_update_slice",
+            "gather",
+            "if",
+        ),
+        *("get_tuple_element", "optimization_barrier", "reduce_precision", "reshape", "return", "reverse", "scatter"),
+        *("select", "slice", "sort", "transpose", "tuple"),
+    )
+)
+"""Operations that XLA does with floats of six bits. It has no code for others, their constants, and loops of them."""
+
+
+def _refuse_six_bits(place: Place) -> None:
+    for value in (*place.operation.operands, *place.operation.results):
+        element = str(getattr(value.type, "element_type", ""))
+        if element.startswith("f6E"):
+            raise place.refused(f"of {element}, which it can only move", "has no code for {}")
 
 
 def _is_there(fault: str) -> bool:
@@ -250,10 +305,10 @@ class Place:
         self.ir, self.operation, self.num_partitions = ir, operation, num_partitions
         self._point, self.after = ir.InsertionPoint(operation), ir.InsertionPoint.after(operation)
 
-    def refused(self, reason: str) -> UnimplementedError:
-        """Return the error for an operation that has no replacement."""
+    def refused(self, reason: str, what: str = "computes {} wrongly") -> UnimplementedError:
+        """Return the error for an operation that has no replacement; ``what`` XLA does with it."""
         return UnimplementedError(
-            f"the device 'cpu' does not run this program: XLA computes {self.operation.name} wrongly {reason} "
+            f"the device 'cpu' does not run this program: XLA {what.format(self.operation.name)} {reason} "
             f"({Location(str(self.operation.location))}); use the device 'reference'"
         )
 
@@ -360,7 +415,7 @@ def _reduction(place: Place) -> None:
         return
     if any(operand not in block.arguments for operand in body[0].operands):
         return
-    if str(element).startswith(("f6E", "f8E8")):
+    if str(element) == "f8E8M0FNU":
         raise place.refused(f"for {element} between devices")
     compared = place.element(str(element) if str(element) in _FORMATS else "f16")  # f16 holds all smaller ones
     width = _width(compared)
@@ -463,9 +518,48 @@ def _reduce(place: Place) -> None:
                     nan = there.add("compare", [one, one], there.like(one, place.element("i1")), **_compared("NE"))
                     there.replace(there.add("select", [nan, one, extreme], one.type))
     for number, element in enumerate(str(result.type.element_type) for result in results):
-        if element in ("i2", "ui2") and len(results) > 1:
+        if element in _TWO_BITS and len(results) > 1:
             pair = number, len(results) + number
             place.carry(place.element("ui8"), pair, pair, number, returned=True)
+
+
+# Integers of two bits: XLA has no code for many operations, or moves other elements.
+
+_TWO_BITS = ("i2", "ui2")
+
+
+def _combine(place: Place) -> None:
+    _in_bytes(place)
+    _reduction(place)
+
+
+def _in_bytes(place: Place) -> None:
+    """Let bytes take the place of integers of two bits, also in the region, which XLA knows by its one operation."""
+    operation = place.operation
+    for block in [region.blocks[0] for region in operation.regions]:
+        for value in (*block.arguments, *(value for each in block.operations for value in each.operation.results)):
+            if (own := str(value.type.element_type)) in _TWO_BITS:
+                value.set_type(place.like(value, place.element(_WHOLE[own])))
+    for number, operand in enumerate(operation.operands):
+        if (own := str(operand.type.element_type)) in _TWO_BITS:
+            operation.operands[number] = place.cast(operand, place.element(_WHOLE[own]), "convert")
+    for result in operation.results:
+        if (own := str(result.type.element_type)) in _TWO_BITS:
+            place.retype(result, place.element(_WHOLE[own]), lambda value, own: _cut(place, value, own))
+
+
+def _product(place: Place) -> None:
+    _widen(place)
+    _in_bytes(place)
+    _wrap(place)
+
+
+def _widen(place: Place) -> None:
+    """Convert operands of less than a byte to the type of a wider result."""
+    wide = place.operation.results[0].type.element_type
+    for number, operand in enumerate(place.operation.operands):
+        if str(operand.type.element_type) in _WHOLE and _width(wide) > _width(operand.type.element_type):
+            place.operation.operands[number] = place.cast(operand, wide, "convert")
 
 
 # Indices.
@@ -499,25 +593,12 @@ def _sort(place: Place) -> None:
     """Sort integers of two bits as bytes: XLA moves other ones than those that it compares."""
     for number, operand in enumerate(place.operation.operands):
         own = str(operand.type.element_type)
-        if own in ("i2", "ui2"):
+        if own in _TWO_BITS:
             place.carry(place.element("ui8"), (number,), (2 * number, 2 * number + 1), number)
-
-
-def _six_bits(place: Place) -> None:
-    """Refuse the order of floats of six bits: XLA takes their bits for a byte, whose highest bit is no sign.
-
-    It cannot convert them to a type that it compares, either.
-    """
-    operation = place.operation
-    element, attributes = operation.operands[0].type.element_type, operation.attributes
-    is_total = "compare_type" in attributes and "TOTALORDER" in str(attributes["compare_type"])
-    if (is_total or operation.name.endswith("top_k")) and str(element).startswith("f6E"):
-        raise place.refused(f"for the order of {element}")
 
 
 def _top_k(place: Place) -> None:
     """Take the largest of bytes, or of f32: XLA has no indices beside elements of fewer bits."""
-    _six_bits(place)
     operation = place.operation
     (operand,), wide = operation.operands, _WHOLE.get(str(operation.operands[0].type.element_type))
     if wide is not None:
@@ -679,8 +760,6 @@ def _convert(place: Place) -> None:
     source, target = str(element), str(result.type.element_type)
     if source == target:
         return
-    if target.startswith("f6E") or (source.startswith("f6E") and target == "f8E8M0FNU"):
-        raise place.refused(f"from {source} to {target}")
     if source == "f4E2M1FN" and isinstance(result.type.element_type, place.ir.IntegerType):
         place.operation.operands[0] = place.cast(operand, place.element("f32"), "convert")
     elif target == "f4E2M1FN" and source in _WITH_INFINITY:
@@ -735,14 +814,16 @@ def _wrap(place: Place) -> None:
     if str(element) not in ("i4", "ui4") or operation.parent.name.partition(".")[2] in _COMBINING:
         return
 
-    def wrapped(value: Value, own: Any) -> Value:
-        wide = place.cast(value, place.element("i8" if str(own) == "i4" else "ui8"), "convert", place.after)
-        four = place.constant("4", wide, point=place.after)
-        high = place.add("shift_left", [wide, four], wide.type, place.after)
-        how = "shift_right_arithmetic" if str(own) == "i4" else "shift_right_logical"
-        return place.cast(place.add(how, [high, four], wide.type, place.after), own, "convert", place.after)
+    place.retype(result, element, lambda value, own: _cut(place, value, own))
 
-    place.retype(result, element, wrapped)
+
+def _cut(place: Place, value: Value, own: Any) -> Value:
+    """Return the lowest bits of integers, as narrow ones, after the operation."""
+    wide = place.cast(value, place.element(_WHOLE[str(own)]), "convert", place.after)
+    rest = place.constant(str(8 - _width(own)), wide, point=place.after)
+    high = place.add("shift_left", [wide, rest], wide.type, place.after)
+    how = "shift_right_logical" if str(own).startswith("u") else "shift_right_arithmetic"
+    return place.cast(place.add(how, [high, rest], wide.type, place.after), own, "convert", place.after)
 
 
 _COMBINING = frozenset(
@@ -770,7 +851,6 @@ _NO_DIMENSIONS = {"broadcast_dimensions": "array<i64>"}
 
 def _compare(place: Place) -> None:
     """Compare integers in the order of floats whose only NaN has the bits of -0 in other types, and is the least."""
-    _six_bits(place)
     operation = place.operation
     element = operation.operands[0].type.element_type
     kind = str(operation.attributes["compare_type"]) if "compare_type" in operation.attributes else ""
@@ -818,6 +898,7 @@ def _convolution(place: Place) -> None:
 
     And reverse the kernel, not its window: where a window is as large as the array, XLA makes a product of both.
     """
+    _widen(place)
     attributes, kernel = place.operation.attributes, place.operation.operands[1]
     reversed_ = list(attributes["window_reversal"]) if "window_reversal" in attributes else []
     if any(reversed_):
@@ -836,12 +917,12 @@ def _convolution(place: Place) -> None:
 def _in_f32(place: Place) -> None:
     """Compute with f32 in the place of the narrowest floats: of constants, XLA does so in a type that lacks numbers.
 
-    It has no ``erfc`` of eight bits and fewer at all.
+    CHLO's functions of such floats have an end for LLVM only after minutes or more, if XLA has them.
     """
     operation = place.operation
     given = operation.operands[0]
-    own, is_erfc = str(given.type.element_type), operation.name.endswith("erfc")
-    if own not in ("f8E3M4", "f4E2M1FN") and not (is_erfc and own.startswith(("f4", "f8"))):
+    own, is_function = str(given.type.element_type), operation.name.startswith("chlo.")
+    if own not in ("f8E3M4", "f4E2M1FN") and not (is_function and own.startswith(("f4", "f8"))):
         return
     wide = place.element("f32")
     for number, operand in enumerate(operation.operands):
@@ -850,6 +931,8 @@ def _in_f32(place: Place) -> None:
     def narrow(value: Value, own: Any) -> Value:
         result = _limited(place, value, place.after) if str(own) == "f4E2M1FN" else value
         result = place.cast(result, own, "convert", place.after)
+        if str(own) == "f8E8M0FNU":
+            _convert(Place(place.ir, result.owner, place.num_partitions))
         if not operation.name.endswith("sign"):
             return result
         zero = place.constant("0.0", value, point=place.after)
@@ -954,20 +1037,23 @@ def _rng_bit_generator(place: Place) -> None:
 _MENDERS: dict[str, Callable[[Place], None]] = {
     "abs": _abs,
     "add": _add,
-    "all_reduce": _reduction,
+    "all_gather": _in_bytes,
+    "all_reduce": _combine,
+    "all_to_all": _in_bytes,
     "atan2": _atan2,
     "bitcast_convert": _bitcast_convert,
     "clamp": _clamp,
     "compare": _compare,
+    "concatenate": _in_bytes,
     "convert": _convert,
     "convolution": _convolution,
     "divide": _in_f32,
-    "dot": _wrap,
-    "dot_general": _wrap,
+    "dot": _product,
+    "dot_general": _product,
     "dynamic_gather": _gather,
     "dynamic_slice": _slice,
     "dynamic_update_slice": _slice,
-    "erfc": _in_f32,
+    **dict.fromkeys(_FUNCTIONS, _in_f32),
     "gather": _gather,
     **dict.fromkeys(("is_inf", "is_neg_inf", "is_pos_inf"), _no_infinity),
     "mulhi": _mulhi,
@@ -978,7 +1064,7 @@ _MENDERS: dict[str, Callable[[Place], None]] = {
     "power": _wrap,
     "reduce": _reduce,
     "reduce_precision": _reduce_precision,
-    "reduce_scatter": _reduction,
+    "reduce_scatter": _combine,
     "rng_bit_generator": _rng_bit_generator,
     "round_nearest_afz": _in_f32,
     "round_nearest_even": _in_f32,
