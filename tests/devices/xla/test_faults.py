@@ -893,6 +893,10 @@ def test_nan_in_large_reductions(kind: str, combine: str, agree: Callable[..., N
     """A larger array than those of the other tests: XLA leaves it to a library, which loses NaN."""
     agree(_largest_of(kind, combine, "64x64"), [_with_nan(kind, 64, 64)])
     agree(_largest_of(kind, combine, "2x50x50"), [_with_nan(kind, 2, 50, 50)])
+    agree(_largest_of(kind, combine, "9x521"), [_values(kind, 5, 9 * 521).reshape(9, 521)])
+    agree(_largest_of(kind, combine, "4x1x1029"), [_with_nan(kind, 4, 1, 1029)])
+    zeros = np.where(np.arange(4096) % 7, -0.0, 0.0).astype(_dtype(kind))
+    agree(_largest_of(kind, combine, "64x64"), [zeros.reshape(64, 64)])
 
 
 @pytest.mark.parametrize("kinds", [("i2", "i32"), ("ui2", "i2", "i1"), ("f32", "i2"), ("ui2", "i4"), ("i2", "i2")])

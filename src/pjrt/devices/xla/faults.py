@@ -6,6 +6,7 @@ page of the device has the table of them, and a test asks XLA itself whether eac
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -510,8 +511,11 @@ def _reduce(place: Place) -> None:
     if place.num_partitions > 1 and len(results) == 1:
         _reduction(place)
     elif place.num_partitions == 1 and _is_there("large maximum"):
-        for inner in [each.operation for each in place.operation.regions[0].blocks[0].operations]:
-            if inner.name in ("stablehlo.maximum", "stablehlo.minimum"):
+        body = [each.operation for each in place.operation.regions[0].blocks[0].operations]
+        if len(body) == 2 and body[0].name in _EXTREMES and len(results) == 1:
+            _shorten(place, body[0].name.removeprefix("stablehlo."))
+        for inner in body:
+            if inner.name in _EXTREMES:
                 (one, other), there = inner.operands, Place(place.ir, inner, 1)
                 if _is_float(one.type.element_type):
                     extreme = there.add(inner.name.removeprefix("stablehlo."), [one, other], one.type)
@@ -524,6 +528,43 @@ def _reduce(place: Place) -> None:
 
 
 # Integers of two bits: XLA has no code for many operations, or moves other elements.
+
+_EXTREMES = ("stablehlo.maximum", "stablehlo.minimum")
+
+
+def _shorten(place: Place, extreme: str) -> None:
+    """Take the extremes of large parts of each dimension, until one is left of it, and reduce that.
+
+    LLVM makes vectors of this, and of few reductions that look for NaN. A part may begin within the one before.
+    """
+    operation = place.operation
+    value, element = operation.operands[0], operation.operands[0].type.element_type
+    if not (value.type.has_static_shape and _is_float(element) and math.prod(value.type.shape) >= _LARGE):
+        return
+    for dimension in operation.attributes["dimensions"]:
+        shape = list(value.type.shape)
+        while (whole := shape[dimension]) > 1:
+            shape[dimension] = -(-whole // _PARTS)
+            begins = (min(part * shape[dimension], whole - shape[dimension]) for part in range(_PARTS))
+            parts = [_part(place, value, dimension, begin, shape) for begin in dict.fromkeys(begins)]
+            while len(parts) > 1:
+                pairs = zip(parts[::2], parts[1::2], strict=False)
+                parts = [place.add(extreme, pair, pair[0].type) for pair in pairs] + parts[len(parts) // 2 * 2 :]
+            value = place.add("optimization_barrier", parts, parts[0].type)
+    operation.operands[0] = value
+
+
+def _part(place: Place, value: Value, dimension: int, begin: int, shape: Sequence[int]) -> Value:
+    begins = [begin if number == dimension else 0 for number in range(len(shape))]
+    ends = [begin + size for begin, size in zip(begins, shape, strict=True)]
+    bounds = {"start_indices": begins, "limit_indices": ends, "strides": [1] * len(shape)}
+    written = {name: f"array<i64: {', '.join(map(str, numbers))}>" for name, numbers in bounds.items()}
+    return place.add("slice", [value], place.tensor(shape, value.type.element_type), **written)
+
+
+_LARGE, _PARTS = 4096, 8
+"""XLA leaves reductions of so many elements to YNNPACK; into so many parts a dimension is cut."""
+
 
 _TWO_BITS = ("i2", "ui2")
 
