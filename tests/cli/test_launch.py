@@ -29,6 +29,13 @@ elif mode == "job":
 elif mode == "absent" and rank != int(sys.argv[2]):
     from pjrt import distributed
     distributed.initialize()
+elif mode == "absent from JAX" and rank != int(sys.argv[2]):
+    import jax
+    import pjrt
+    pjrt.frameworks.jax.register("cpu")
+    names = ("PJRT_COORDINATOR_ADDRESS", "PJRT_PROCESS_COUNT", "PJRT_PROCESS_INDEX")
+    address, count, index = map(os.environ.get, names)
+    jax.distributed.initialize(address, int(count), int(index))
 elif mode == "slow end":
     from pathlib import Path
     failures = Path(os.environ["PJRT_LAUNCH_NOTES"])
@@ -106,9 +113,10 @@ def test_the_first_failure_is_shown_and_all_are_ended(program: str) -> None:
 
 @pytest.mark.full
 @pytest.mark.parametrize("absent", ["0", "1"])
-def test_a_process_that_ends_before_the_job_begins_ends_it(program: str, absent: str) -> None:
+@pytest.mark.parametrize("mode", ["absent", "absent from JAX"])
+def test_a_process_that_ends_before_the_job_begins_ends_it(program: str, mode: str, absent: str) -> None:
     """It ends without an error; the others would wait for the whole initialization timeout."""
-    status, _, errors = launch("-n", "3", program, "absent", absent)
+    status, _, errors = launch("-n", "3", program, mode, absent)
     assert status == 1
     (own,) = (line for line in errors if line.startswith("pjrt launch"))
     assert own.startswith(f"pjrt launch: process {absent} ended without an error, but the others wait for it in")

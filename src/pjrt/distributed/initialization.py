@@ -85,18 +85,24 @@ def initialize(
         shutdown_timeout=shutdown_timeout_seconds,
         recoverable=recoverable,
     )
-    with _noted_wait(settings):
+    with noted_wait(place.coordinator_address, place.process_count, place.process_index):
         return enter(settings)
 
 
 @contextlib.contextmanager
-def _noted_wait(settings: Settings) -> Iterator[None]:
-    """Note for ``pjrt launch``, while the block runs, that this process waits for all that it has started."""
-    folder, (place,) = os.environ.get(NOTES), settings.addresses
-    note = Path(folder or "", f"{settings.process_index}{WAITS}")
+def noted_wait(address: str, count: int, index: int) -> Iterator[None]:
+    """Note for ``pjrt launch``, while the block runs, that this process waits for all that it has started, if it does.
+
+    Args:
+        address: where the processes meet.
+        count: how many there are.
+        index: the number of this one.
+    """
+    folder = os.environ.get(NOTES)
+    note = Path(folder or "", f"{index}{WAITS}")
     here = os.environ.get(ADDRESS), os.environ.get(COUNT)
     try:
-        if folder and here[0] and (split_address(here[0]), here[1]) == (place, str(settings.process_count)):
+        if folder and here[0] and (split_address(here[0]), here[1]) == (split_address(address), str(count)):
             note.touch()
     except (OSError, InvalidArgumentError):
         folder = None  # the launcher has ended, or its variables were changed

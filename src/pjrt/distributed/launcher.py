@@ -194,8 +194,8 @@ class Launcher:
                 code, failed = 1, True
                 gone = " and ".join(str(process.rank) for process in ended)
                 self._report(
-                    f"process {gone} ended without an error, but the others wait for it in "
-                    "pjrt.distributed.initialize(), which all processes call; they are ended"
+                    f"process {gone} ended without an error, but the others wait for it in distributed.initialize(), "
+                    "which all processes call; they are ended"
                 )
                 self._end_all(signal.SIGTERM)
             if self._kill_at is not None and time.monotonic() > self._kill_at:

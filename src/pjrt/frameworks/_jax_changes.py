@@ -151,9 +151,34 @@ def add_platform(platform: str) -> None:
             _use_compilation_cache()
             _share_memory()
             _check_result_shardings()
+            _note_meetings()
         _platforms.add(platform)
     # A cached rule would give two callbacks the same number.
     mlir._uncacheable_primitives.update((debugging.debug_callback_p, debugging.debug_print_p))
+
+
+def _note_meetings() -> None:
+    """Let ``pjrt launch`` know while this process waits for the others in ``jax.distributed.initialize``."""
+    from jax._src import distributed
+
+    meet = distributed.State.initialize
+
+    @functools.wraps(meet)
+    def noted(
+        state: Any,
+        coordinator_address: str | None = None,
+        num_processes: int | None = None,
+        process_id: int | None = None,
+        *arguments: Any,
+        **further: Any,
+    ) -> None:
+        from pjrt.distributed.initialization import noted_wait  # here: few processes are in a job
+
+        is_stated = coordinator_address is not None and num_processes is not None and process_id is not None
+        with noted_wait(coordinator_address, num_processes, process_id) if is_stated else contextlib.nullcontext():
+            meet(state, coordinator_address, num_processes, process_id, *arguments, **further)
+
+    distributed.State.initialize = noted
 
 
 def _at_exit() -> None:
