@@ -144,6 +144,8 @@ class RandomProgram:
         if numbers is None:
             special = not is_tame and is_float(element) and self.chance.random() < 0.3
             numbers = self._special(shape, element) if special else self.numbers(shape, element)
+        elif is_float(element):
+            special = bool(np.isinf(numbers.astype(np.float64)).any())  # where a reduction of special numbers begins
         most = 0.0
         if not special and element is not PRED and not element.is_integer:
             most = float(np.abs(numbers.astype(np.complex128)).max(initial=0.0))
