@@ -871,6 +871,8 @@ def test_products_with_booleans(kind: str, agree: Callable[..., None]) -> None:
 
 @pytest.mark.parametrize("kind", ["f6E2M3FN", "f6E3M2FN"])
 def test_floats_of_six_bits_are_moved(kind: str, agree: Callable[..., None]) -> None:
+    if jaxlib.version() < (0, 11):
+        pytest.skip("jaxlib before 0.11 has no floats of six bits")
     numbers = _float(kind, 1, -2, 3, 0.5, -0.0, 4).reshape(2, 3)
     for operation, shape, attributes in (
         ("reshape", "3x2", ""),
@@ -893,7 +895,7 @@ def test_nan_in_large_reductions(kind: str, combine: str, agree: Callable[..., N
     """A larger array than those of the other tests: XLA leaves it to a library, which loses NaN."""
     agree(_largest_of(kind, combine, "64x64"), [_with_nan(kind, 64, 64)])
     agree(_largest_of(kind, combine, "2x50x50"), [_with_nan(kind, 2, 50, 50)])
-    agree(_largest_of(kind, combine, "9x521"), [_values(kind, 5, 9 * 521).reshape(9, 521)])
+    agree(_largest_of(kind, combine, "9x521"), [(np.arange(4689) * 37 % 101).astype(_dtype(kind)).reshape(9, 521)])
     agree(_largest_of(kind, combine, "4x1x1029"), [_with_nan(kind, 4, 1, 1029)])
     zeros = np.where(np.arange(4096) % 7, -0.0, 0.0).astype(_dtype(kind))
     agree(_largest_of(kind, combine, "64x64"), [zeros.reshape(64, 64)])
