@@ -419,14 +419,25 @@ def _convolution(kind: str) -> str:
     )
 
 
-def _ordered(kind: str, *bits: np.ndarray) -> str:  # type: ignore[type-arg]
+def _ordered(kind: str, *bits: np.ndarray, direction: str = "LT") -> str:  # type: ignore[type-arg]
     """Return a program that compares constants by their bits, in total order."""
     count = bits[0].size
     return _of(
         f"tensor<{count}xi1>",
         *(_constant(name, each.view(_dtype(kind)), kind) for name, each in zip("xy", bits, strict=True)),
-        f"%r = stablehlo.compare LT, %x, %y, TOTALORDER : (tensor<{count}x{kind}>, tensor<{count}x{kind}>) "
+        f"%r = stablehlo.compare {direction}, %x, %y, TOTALORDER : (tensor<{count}x{kind}>, tensor<{count}x{kind}>) "
         f"-> tensor<{count}xi1>",
+    )
+
+
+def _least_zero() -> str:
+    return _of(
+        "tensor<1xf32>",
+        "%x = stablehlo.constant dense<[0.0, -0.0]> : tensor<2xf32>",
+        "%z = stablehlo.constant dense<1.0> : tensor<f32>",
+        '%r = "stablehlo.reduce_window"(%x, %z) ({ ^bb0(%a: tensor<f32>, %b: tensor<f32>): '
+        '%m = stablehlo.minimum %a, %b : tensor<f32> "stablehlo.return"(%m) : (tensor<f32>) -> () }) '
+        "{window_dimensions = array<i64: 2>} : (tensor<2xf32>, tensor<f32>) -> tensor<1xf32>",
     )
 
 
@@ -469,6 +480,7 @@ PROBES: dict[str, Callable[[], tuple[Any, ...]]] = {
     "reversed window": lambda: (_turned("f32"), [_float("f32", 1, 2, 5).reshape(1, 1, 3)] * 2),
     "integer convolution": lambda: (_convolution("i32"),),
     "narrow division": lambda: (_computed("divide", "f4E2M1FN", np.array([1.0, -2.0]), np.zeros(2)),),
+    "combined zeros": lambda: (_least_zero(),),
     "order of NaN": lambda: (_ordered("f8E4M3FNUZ", np.array([-128, 1], "i1"), np.array([1, -128], "i1")),),
     "narrow rounding": lambda: (_computed("round_nearest_even", "f8E3M4", np.array([1.5, -0.25])),),
     "bitcast of a bitcast": lambda: (
@@ -770,6 +782,56 @@ def test_conversions_to_the_same_type(is_constant: bool, agree: Callable[..., No
 @pytest.mark.parametrize("kind", [kind for kind in FLOATS if kind != "f8E8M0FNU"])
 def test_signs_of_constant_zeros(kind: str, agree: Callable[..., None]) -> None:
     agree(_computed("sign", kind, np.array([0.0, -0.0, 1.0, -3.0])))
+
+
+SPECIAL = (0.0, -0.0, 1.0, -1.0, np.nan, -np.nan, np.inf, -np.inf)
+
+
+@pytest.mark.parametrize("direction", ["EQ", "NE", "LT", "LE", "GT", "GE"])
+@pytest.mark.parametrize("kind", FLOATS)
+def test_total_orders_of_constant_zeros_and_nan(kind: str, direction: str, agree: Callable[..., None]) -> None:
+    bits = [
+        each.view(f"i{each.itemsize}")
+        for each in (_float(kind, *SPECIAL).repeat(8), np.tile(_float(kind, *SPECIAL), 8))
+    ]
+    agree(_ordered(kind, *bits, direction=direction))
+
+
+@pytest.mark.parametrize("combine", ["maximum", "minimum", "add"])
+@pytest.mark.parametrize("kind", ["f64", "f32", "f16", "bf16", "f8E5M2"])
+def test_constant_zeros_that_are_combined(kind: str, combine: str, agree: Callable[..., None]) -> None:
+    """XLA adds constants of some types only, and takes the extremes of none, as the processor does."""
+    zeros = _float(kind, 0, -0.0, -0.0, -0.0, 0, 0, -0.0, 0)
+    array, one, scalar = f"tensor<8x{kind}>", f"tensor<4x{kind}>", f"tensor<{kind}>"
+    lines = [
+        _constant("x", zeros, kind),
+        _constant("u", -zeros, kind),
+        f"%z = stablehlo.constant dense<{'-0.0' if combine != 'minimum' else '0.0'}> : {scalar}",
+        "%i = stablehlo.constant dense<[[0], [1], [2], [3], [4], [5], [6], [7]]> : tensor<8x1xi32>",
+        f"%s = stablehlo.reshape %x : ({array}) -> tensor<4x2x{kind}>",
+    ]
+    region = (
+        f"({{ ^bb0(%a: {scalar}, %b: {scalar}): %c = stablehlo.{combine} %a, %b : {scalar} "
+        f'"stablehlo.return"(%c) : ({scalar}) -> () }})'
+    )
+    places = "inserted_window_dims = [0], scatter_dims_to_operand_dims = [0], index_vector_dim = 1"
+    for line, result in (
+        (
+            f'"stablehlo.reduce"(%s, %z) {region} {{dimensions = array<i64: 1>}} : (tensor<4x2x{kind}>, {scalar}) -> ',
+            one,
+        ),
+        (
+            f'"stablehlo.reduce_window"(%x, %z) {region} {{window_dimensions = array<i64: 2>, '
+            f"window_strides = array<i64: 2>}} : ({array}, {scalar}) -> ",
+            one,
+        ),
+        (
+            f'"stablehlo.scatter"(%x, %i, %u) {region} {{scatter_dimension_numbers = #stablehlo.scatter<{places}>}} : '
+            f"({array}, tensor<8x1xi32>, {array}) -> ",
+            array,
+        ),
+    ):
+        agree(_of(result, *lines, f"%r = {line}{result}"))
 
 
 @pytest.mark.parametrize("kind", ["f8E4M3FNUZ", "f8E5M2FNUZ", "f8E4M3B11FNUZ"])

@@ -36,14 +36,14 @@ _SUSPECT = {
     **dict.fromkeys(("multiply", "negate", "not", "power", "shift_left", "subtract"), "[SU]4$"),
     **dict.fromkeys(("dot", "dot_general"), "F4|[SU][24]$"),
     **dict.fromkeys(("all_gather", "all_to_all", "concatenate"), "[SU]2$"),
-    "compare": "F8.*FNUZ",
+    "compare": "B?F",
     "top_k": "F4|[SU][24]$",
     **dict.fromkeys(_FUNCTIONS, "F4|F8"),
     **dict.fromkeys(("is_inf", "is_neg_inf", "is_pos_inf"), "F4"),
     **dict.fromkeys(("mulhi", "popcnt"), "[SU][24]$"),
     **dict.fromkeys(("dynamic_slice", "dynamic_update_slice", "gather", "dynamic_gather"), "U[0-9]"),
     **dict.fromkeys(("divide", "round_nearest_afz", "round_nearest_even"), "F4|F8E3M4"),
-    "reduce": "[SU]2$|B?F",
+    **dict.fromkeys(("reduce", "reduce_window"), "[SU]2$|B?F"),
 }
 """The element types of programs in which operations are suspect that otherwise are not."""
 
@@ -209,9 +209,14 @@ FAULTS = {
     ),
     "sign of zero": Fault("`sign` of constants that are -0", "0", "leaves it to the processor"),
     "order of NaN": Fault(
-        "`compare` of constants of `f8` types without -0 by `TOTALORDER`",
-        "false for NaN, also in sorts",
+        "`compare` of constants of floats by `TOTALORDER`, also in sorts of types without -0",
+        "false for NaN, and the same for both zeros",
         "compares integers in the order of the floats",
+    ),
+    "combined zeros": Fault(
+        "`reduce`, `reduce_window` and `scatter` of constants that are -0 and 0",
+        "either of them for an extreme, or for the sum of -0",
+        "leaves it to the processor",
     ),
     "complex abs": Fault(
         "`abs` of a complex `iota`, and of complex constants that are [0, 1, 2, …]",
@@ -477,6 +482,7 @@ def _scatter(place: Place) -> None:
     operation = place.operation
     count = len(operation.results)
     _sign_indices(place, [count])
+    _hide_constant(place)
     if count == 1:
         if place.num_partitions > 1:
             _reduction(place)
@@ -508,6 +514,7 @@ def _reduce(place: Place) -> None:
     And have maxima and minima of floats keep NaN: XLA leaves those of large arrays to YNNPACK, which loses it.
     """
     results = place.operation.results
+    _hide_constant(place)
     if place.num_partitions > 1 and len(results) == 1:
         _reduction(place)
     elif place.num_partitions == 1 and _is_there("large maximum"):
@@ -891,15 +898,25 @@ _NO_DIMENSIONS = {"broadcast_dimensions": "array<i64>"}
 
 
 def _compare(place: Place) -> None:
-    """Compare integers in the order of floats whose only NaN has the bits of -0 in other types, and is the least."""
+    """Compare integers in the order of floats, where XLA may compute the result: it has no total order of constants.
+
+    The only NaN of some types has the bits of -0 in others, and is the least.
+    """
     operation = place.operation
     element = operation.operands[0].type.element_type
     kind = str(operation.attributes["compare_type"]) if "compare_type" in operation.attributes else ""
-    if not str(element).endswith("FNUZ") or "TOTALORDER" not in kind:
+    has_low_nan = str(element).endswith("FNUZ")
+    if "TOTALORDER" not in kind or not (has_low_nan or _may_be_computed(operation)):
         return
 
     def rank(value: Value) -> Value:
-        bits = place.cast(value, place.element("i8"))
+        if str(element) == "f8E8M0FNU":
+            return place.cast(value, place.element("ui8"))
+        bits = place.cast(value, place.element(f"i{_width(element)}"))
+        if _width(element) < 8:
+            bits = place.cast(bits, place.element("i8"), "convert")
+        if not has_low_nan:
+            return _flipped(place, bits)
         nan = place.constant("-128", bits)
         is_nan = place.add("compare", [bits, nan], place.like(bits, place.element("i1")), **_compared("EQ"))
         flipped = place.cast(_flipped(place, bits), place.element("i16"), "convert")
@@ -908,6 +925,11 @@ def _compare(place: Place) -> None:
     for number, operand in enumerate(operation.operands):
         operation.operands[number] = rank(operand)
     del operation.attributes["compare_type"]
+
+
+def _may_be_computed(operation: Any) -> bool:
+    """Whether XLA may find out the result of a comparison. It sorts constants by the order that is asked for."""
+    return operation.parent.name != "stablehlo.sort" and not any(map(_varies, operation.operands))
 
 
 def _mulhi(place: Place) -> None:
@@ -967,6 +989,8 @@ def _in_f32(place: Place) -> None:
         return
     wide = place.element("f32")
     for number, operand in enumerate(operation.operands):
+        if is_function and _is_constant(operand):
+            operand = place.add("optimization_barrier", [operand], operand.type)
         operation.operands[number] = place.cast(operand, wide, "convert")
 
     def narrow(value: Value, own: Any) -> Value:
@@ -1000,6 +1024,26 @@ def _hide(place: Place) -> None:
     (operand,) = place.operation.operands
     if not _varies(operand):
         place.operation.operands[0] = place.add("optimization_barrier", [operand], operand.type)
+
+
+def _hide_constant(place: Place) -> None:
+    """Put a barrier before constants that are combined: XLA takes either zero for the extreme of both, or their sum."""
+    operand = place.operation.operands[0]
+    if _is_float(operand.type.element_type) and _is_constant(operand):
+        place.operation.operands[0] = place.add("optimization_barrier", [operand], operand.type)
+
+
+def _is_constant(value: Value) -> bool:
+    """Whether a value is computed from constants alone, as far as can be seen within its block."""
+    pending, seen = [value], {value}
+    while pending:
+        owner = pending.pop().owner
+        if not hasattr(owner, "operation"):
+            return False
+        more = set(owner.operation.operands) - seen
+        pending += more
+        seen |= more
+    return True
 
 
 def _atan2(place: Place) -> None:
@@ -1106,6 +1150,7 @@ _MENDERS: dict[str, Callable[[Place], None]] = {
     "reduce": _reduce,
     "reduce_precision": _reduce_precision,
     "reduce_scatter": _combine,
+    "reduce_window": _hide_constant,
     "rng_bit_generator": _rng_bit_generator,
     "round_nearest_afz": _in_f32,
     "round_nearest_even": _in_f32,
