@@ -467,6 +467,8 @@ PROBES: dict[str, Callable[[], tuple[Any, ...]]] = {
     "f4 to integers": lambda: (_unary("convert", "2xf4E2M1FN", "2xi32"), [_float("f4E2M1FN", 6, -6)]),
     "f4 constants": lambda: (_of_constant("convert", "[0x7F800000, 0xFF800000]", "2xf32", "2xf4E2M1FN"),),
     "e8m0 constants": lambda: (_of_constant("convert", "[0.0, -2.0, 4.0]", "3xf32", "3xf8E8M0FNU"),),
+    "e8m0 results": lambda: (_computed("subtract", "f8E8M0FNU", np.array([1.0, 2.0]), np.array([1.0, 1.0])),),
+    "e8m0 neighbours": lambda: (_computed("next_after", "f8E8M0FNU", np.ones(1), np.array([2.0]), dialect="chlo"),),
     "e8m0 nan": lambda: (_of_constant("convert", "[0xFF, 0x7F]", "2xf8E8M0FNU", "2xf32"),),
     "unsigned indices": lambda: (_indexed("dynamic_slice", "ui8")[0],),
     "four bits": lambda: (
@@ -795,6 +797,14 @@ def test_total_orders_of_constant_zeros_and_nan(kind: str, direction: str, agree
         for each in (_float(kind, *SPECIAL).repeat(8), np.tile(_float(kind, *SPECIAL), 8))
     ]
     agree(_ordered(kind, *bits, direction=direction))
+
+
+def test_arithmetic_of_constants_without_a_sign(agree: Callable[..., None]) -> None:
+    one, other = np.array([1.0, 2.0, 0.25, 4.0, np.nan, 1.0]), np.array([1.0, 4.0, 2.0, 1.0, 1.0, np.nan])
+    for operation in sorted(faults._OF_UNSIGNED_FLOATS):
+        given = [one, other] if operation in ("remainder", "subtract") else [one]
+        agree(_computed(operation, "f8E8M0FNU", *given))
+    agree(_computed("next_after", "f8E8M0FNU", one, other, dialect="chlo"))
 
 
 @pytest.mark.parametrize("combine", ["maximum", "minimum", "add"])

@@ -37,6 +37,7 @@ _SUSPECT = {
     **dict.fromkeys(("dot", "dot_general"), "F4|[SU][24]$"),
     **dict.fromkeys(("all_gather", "all_to_all", "concatenate"), "[SU]2$"),
     "compare": "B?F",
+    "next_after": "F8E8M0",
     "top_k": "F4|[SU][24]$",
     **dict.fromkeys(_FUNCTIONS, "F4|F8"),
     **dict.fromkeys(("is_inf", "is_neg_inf", "is_pos_inf"), "F4"),
@@ -162,6 +163,12 @@ FAULTS = {
     ),
     "f4 constants": Fault("`convert` of constant infinities to `f4E2M1FN`", "0", "limits the numbers first"),
     "e8m0 constants": Fault("`convert` of constants that are zero or negative to `f8E8M0FNU`", "numbers", "gives NaN"),
+    "e8m0 results": Fault(
+        "arithmetic of constants of `f8E8M0FNU` whose result is zero or negative",
+        "numbers for NaN",
+        "leaves it to the processor",
+    ),
+    "e8m0 neighbours": Fault("`chlo.next_after` of `f8E8M0FNU`", "the other neighbour", "counts the bits"),
     "e8m0 nan": Fault("`convert` of the constant NaN from `f8E8M0FNU`", "infinity", "gives NaN", (0, 11)),
     "unsigned indices": Fault(
         "`dynamic_slice`, `dynamic_update_slice`, `gather` and `scatter` with constant indices that are unsigned and "
@@ -256,8 +263,11 @@ def mend(module: Any, num_partitions: int = 1, outline: Outline | None = None) -
     ir = load("mlir.ir", "change programs for XLA's CPU compiler")
     operations = list(walk(module.operation))
     for operation in operations:
-        if operation.name.partition(".")[2] not in _MOVING:
+        name = operation.name.partition(".")[2]
+        if name not in _MOVING:
             _refuse_six_bits(Place(ir, operation, num_partitions))
+        if name in _OF_UNSIGNED_FLOATS:
+            _leave_unsigned(Place(ir, operation, num_partitions))
     for operation in operations:  # which may erase others of them
         dialect, _, name = operation.name.partition(".")
         mender = _MENDERS.get(name.removeprefix("broadcast_"))
@@ -269,7 +279,7 @@ def _is_suspect(outline: Outline, num_partitions: int) -> bool:
     names = {name.partition(".")[2].removeprefix("broadcast_") for name in outline.operations} & _MENDERS.keys()
     elements = {type_.element.name for type_ in outline.types if isinstance(type_, TensorType)}
     narrow = _SUSPECT if num_partitions == 1 else _SUSPECT | {"reduce": ""}
-    return any(element.startswith("F6") for element in elements) or any(
+    return any(element.startswith(("F6", "F8E8M0")) for element in elements) or any(
         name not in narrow or any(re.match(narrow[name], element) for element in elements) for name in names
     )
 
@@ -298,6 +308,22 @@ def _refuse_six_bits(place: Place) -> None:
         element = str(getattr(value.type, "element_type", ""))
         if element.startswith("f6E"):
             raise place.refused(f"of {element}, which it can only move", "has no code for {}")
+
+
+_OF_UNSIGNED_FLOATS = frozenset(
+    (
+        *("cosine", "exponential_minus_one", "floor", "log", "log_plus_one", "negate", "remainder", "sine", "subtract"),
+        *("round_nearest_afz", "round_nearest_even", "tan"),
+    )
+)
+
+
+def _leave_unsigned(place: Place) -> None:
+    """Hide constants of floats that have no sign: XLA's own arithmetic of them gives numbers for what they lack."""
+    operation = place.operation
+    for number, operand in enumerate(operation.operands):
+        if str(operand.type.element_type) == "f8E8M0FNU" and _is_constant(operand):
+            operation.operands[number] = place.add("optimization_barrier", [operand], operand.type)
 
 
 def _is_there(fault: str) -> bool:
@@ -1097,6 +1123,26 @@ _COMPUTING = frozenset(
 )
 
 
+def _next_after(place: Place) -> None:
+    """Count the bits of floats without a sign: XLA takes the highest bit of the exponent for one."""
+    x, y = place.operation.operands
+    if str(x.type.element_type) != "f8E8M0FNU":
+        return
+    if list(x.type.shape) != list(y.type.shape):
+        raise place.refused("for f8E8M0FNU of two shapes")
+    one, other = (place.cast(each, place.element("ui8")) for each in (x, y))
+    flag, step, nan = place.like(x, place.element("i1")), place.constant("1", one), place.constant("255", one)
+
+    def chosen(direction: str, left: Value, right: Value, then: Value, otherwise: Value) -> Value:
+        where = place.add("compare", [left, right], flag, **_compared(direction))
+        return place.add("select", [where, then, otherwise], one.type)
+
+    lower = chosen("LT", other, one, place.add("subtract", [one, step], one.type), one)
+    found = chosen("GT", other, one, place.add("add", [one, step], one.type), lower)
+    found = chosen("EQ", one, nan, nan, chosen("EQ", other, nan, nan, found))
+    place.replace(place.cast(found, x.type.element_type))
+
+
 def _no_infinity(place: Place) -> None:
     """Say that f4E2M1FN has no infinity: XLA converts infinity to it, which gives 0, and compares."""
     (operand,), (result,) = place.operation.operands, place.operation.results
@@ -1142,6 +1188,7 @@ _MENDERS: dict[str, Callable[[Place], None]] = {
     "gather": _gather,
     **dict.fromkeys(("is_inf", "is_neg_inf", "is_pos_inf"), _no_infinity),
     "mulhi": _mulhi,
+    "next_after": _next_after,
     "multiply": _wrap,
     "negate": _wrap,
     "not": _wrap,
