@@ -16,7 +16,7 @@ from pathlib import Path
 HERE = Path(__file__).parents[1]
 SUFFIXES = (".py", ".pyi", ".pyx", ".pxd", ".pxi", ".c", ".h")
 
-BUDGET = {"files": 706, "lines": 159_600}
+BUDGET = {"files": 706, "lines": 160_000}
 """The most files and lines by hand."""
 
 
