@@ -174,8 +174,10 @@ def _note_meetings() -> None:
     ) -> None:
         from pjrt.distributed.initialization import noted_wait  # here: few processes are in a job
 
-        is_stated = coordinator_address is not None and num_processes is not None and process_id is not None
-        with noted_wait(coordinator_address, num_processes, process_id) if is_stated else contextlib.nullcontext():
+        waits: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
+        if coordinator_address is not None and num_processes is not None and process_id is not None:
+            waits = noted_wait(coordinator_address, num_processes, process_id)
+        with waits:
             meet(state, coordinator_address, num_processes, process_id, *arguments, **further)
 
     distributed.State.initialize = noted
