@@ -64,8 +64,9 @@ def test_a_grid_in_short_form() -> None:
 
 @pytest.mark.parametrize("kind", [1, 2, 4, 5, 6])
 def test_other_kinds_are_refused(kind: int) -> None:
+    devices = packed_field(4, (0,)) if kind == 1 else b""  # that of a value on one device
     with pytest.raises(pjrt.UnimplementedError, match=f"of kind {kind}"):
-        Sharding.from_proto(varint_field(1, kind))
+        Sharding.from_proto(varint_field(1, kind) + devices)
 
 
 def test_those_of_xla_are_read() -> None:
