@@ -27,6 +27,7 @@ CLIENT_LIMITS = {
     "callback_that_fails": NO_CALLBACKS,
     "callbacks_for_each_part": NO_CALLBACKS,
     "callbacks_in_partitioned_programs": NO_CALLBACKS,
+    "callbacks_with_64_bits": NO_CALLBACKS,
     "callbacks_with_elements_of_less_than_a_byte": NO_CALLBACKS,
     "debug_print_and_callbacks": NO_CALLBACKS,
     "host_arrays_with_strides": "Negative or zero strides are not fully supported",

@@ -152,6 +152,7 @@ def add_platform(platform: str) -> None:
             _share_memory()
             _check_result_shardings()
             _note_meetings()
+            _leave_jobs_in_silence()
         _platforms.add(platform)
     # A cached rule would give two callbacks the same number.
     mlir._uncacheable_primitives.update((debugging.debug_callback_p, debugging.debug_print_p))
@@ -183,6 +184,31 @@ def _note_meetings() -> None:
     distributed.State.initialize = noted
 
 
+def _leave_jobs_in_silence() -> None:
+    """Leave a warning of six lines out of XLA's log when a job ends, also where the program ends it itself."""
+    from jax._src import distributed
+
+    leave = distributed.State.shutdown
+
+    @functools.wraps(leave)
+    def silent(state: Any) -> None:
+        _leave_out_warnings(state)
+        leave(state)
+
+    distributed.State.shutdown = silent
+
+
+def _leave_out_warnings(job: Any) -> None:
+    """Leave warnings out of XLA's log for the rest of a process in a job, unless the user chose a level.
+
+    The clients of plugins watch the job's other processes to the last, and jaxlib warns when this watch ends.
+    """
+    from jax._src.lib import utils
+
+    if job.client is not None and os.environ.get("TF_CPP_MIN_LOG_LEVEL", "1") == "1":
+        utils.absl_set_min_log_level(_ERRORS)
+
+
 def _at_exit() -> None:
     """Wait for ordered effects while devices in Python still work, and drop those that do not end in time.
 
@@ -190,11 +216,8 @@ def _at_exit() -> None:
     those that failed, and each of its waits would show the same error once more.
     """
     from jax._src import dispatch, distributed
-    from jax._src.lib import utils
 
-    if distributed.global_state.client is not None and os.environ.get("TF_CPP_MIN_LOG_LEVEL", "1") == "1":
-        # The clients of plugins watch the job's other processes to the last, and jaxlib warns when this watch ends.
-        utils.absl_set_min_log_level(_ERRORS)
+    _leave_out_warnings(distributed.global_state)
     try:
         if wait_for_pending():
             dispatch.wait_for_tokens()
