@@ -181,10 +181,6 @@ static PJRT_Error *make_devices(PJRT_Client *client, const char *topology) {
   return NULL;
 }
 
-static bool is_option(const PJRT_NamedValue *option, const char *name) {
-  return option->name_size == strlen(name) && memcmp(option->name, name, option->name_size) == 0;
-}
-
 /* How long the watchdog waits: an option of the runtime, which drivers do not see. */
 static PJRT_Error *read_patience(const PJRT_NamedValue *option, int64_t *nanoseconds) {
   double seconds = option->type == PJRT_NamedValue_kInt64   ? (double)option->int64_value
@@ -212,7 +208,7 @@ static PJRT_Error *open_driver(PJRT_Client *client, const PJRT_NamedValue *optio
   size_t num_given = 0;
   for (size_t i = 0; i < num_options && !error; ++i) {
     const PJRT_NamedValue *option = &options[i];
-    if (is_option(option, "watchdog_seconds")) {
+    if (named_value_is(option, "watchdog_seconds")) {
       error = read_patience(option, &client->patience);
       continue;
     }
@@ -243,7 +239,7 @@ static PJRT_Error *open_driver(PJRT_Client *client, const PJRT_NamedValue *optio
 
 static char *topology_option(const PJRT_NamedValue *options, size_t num_options) {
   for (size_t i = 0; i < num_options; ++i) {
-    if (is_option(&options[i], "topology") && options[i].type == PJRT_NamedValue_kString)
+    if (named_value_is(&options[i], "topology") && options[i].type == PJRT_NamedValue_kString)
       return copy_of(options[i].string_value, options[i].value_size);
   }
   return NULL;

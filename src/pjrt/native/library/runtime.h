@@ -66,6 +66,7 @@ typedef struct named_values {
 } named_values;
 void named_value_add(named_values *list, const char *name, size_t name_size, const PJRT_NamedValue *value);
 void named_float_add(named_values *list, const char *name, float value);
+bool named_value_is(const PJRT_NamedValue *value, const char *name);
 void named_values_free(named_values *list);
 
 typedef struct proto_field {

@@ -66,17 +66,13 @@ uint64_t fingerprint_of(uint64_t start, const void *data, size_t size) {
   return hash;
 }
 
-static bool is_named(const PJRT_NamedValue *option, const char *name) {
-  return option->name_size == strlen(name) && memcmp(option->name, name, option->name_size) == 0;
-}
-
 /* The client that compiles for a topology: a name of devices that need not be here is an option of the driver. */
 static PJRT_Error *open_topology(const char *name, size_t name_size, const PJRT_NamedValue *options, size_t num_options,
                                  PJRT_Client **out) {
   PJRT_NamedValue *all = new_zeroed(num_options + 1, sizeof *all);
   size_t count = 0;
   for (size_t i = 0; i < num_options; ++i)
-    if (name_size == 0 || !is_named(&options[i], "topology")) all[count++] = options[i];
+    if (name_size == 0 || !named_value_is(&options[i], "topology")) all[count++] = options[i];
   if (name_size)
     all[count++] = (PJRT_NamedValue){.struct_size = PJRT_NamedValue_STRUCT_SIZE, .name = "topology", .name_size = 8,
                                      .type = PJRT_NamedValue_kString, .string_value = name, .value_size = name_size};

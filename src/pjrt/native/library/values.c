@@ -101,6 +101,10 @@ void named_float_add(named_values *list, const char *name, float value) {
       .type = PJRT_NamedValue_kFloat, .float_value = value, .value_size = 1});
 }
 
+bool named_value_is(const PJRT_NamedValue *value, const char *name) {
+  return value->name_size == strlen(name) && memcmp(value->name, name, value->name_size) == 0;
+}
+
 void named_values_free(named_values *list) {
   for (size_t i = 0; i < list->count; ++i) {
     PJRT_NamedValue *value = &list->values[i];
