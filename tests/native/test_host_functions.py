@@ -306,6 +306,23 @@ def test_callbacks_of_jax(library: Path) -> None:
     assert ended.stdout.strip().endswith("done")
 
 
+SOLVE = """
+import jax, numpy as np
+from pjrt.frameworks import jax as devices
+jax.config.update("jax_platforms", devices.register("worker:cpu"))
+x = np.arange(4, dtype=np.float32)
+np.testing.assert_allclose(jax.numpy.linalg.solve(jax.numpy.diag(x + 1), x), x / (x + 1), rtol=1e-6)
+"""
+
+
+@pytest.mark.full
+def test_linear_algebra_of_jaxlib() -> None:
+    """JAX gives its handlers to a platform of the name cpu: they look at the size of a call's frame, and the worker has
+    its own."""
+    ended = subprocess.run([sys.executable, "-c", SOLVE], capture_output=True, text=True, timeout=300)
+    assert ended.returncode == 0, ended.stderr[-3000:]
+
+
 def test_narrow_elements(client: Client) -> None:
     seen = []
 

@@ -16,6 +16,7 @@ from waiting import wait_until
 import pjrt
 from pjrt import native
 from pjrt.api.client import Client
+from pjrt.api.shape_spec import TiledLayout
 from pjrt.capi.reports import stated_capabilities
 
 REFERENCE = "pjrt.devices.reference.plugin:ReferencePlugin"
@@ -331,6 +332,34 @@ def make():
         (x,) = client.compile(ADD)(X, X)
         np.testing.assert_array_equal(x, X + X)
         assert x.device == near
+
+
+COLUMNS = """
+func.func @main(%x: tensor<2x3xf32> {mhlo.layout_mode = "{0,1}"})
+    -> (tensor<2x3xf32> {mhlo.layout_mode = "{0,1}"}, tensor<2x3xf32>) {
+  %0 = stablehlo.add %x, %x : tensor<2x3xf32>
+  return %0, %0 : tensor<2x3xf32>, tensor<2x3xf32>
+}"""
+
+
+def test_layouts_that_the_caller_chooses(library: Path) -> None:
+    """An array has the layout that was asked for; its bytes, which lie in rows, are not shown then."""
+    values, columns = np.arange(6, dtype=np.float32).reshape(2, 3), TiledLayout((0, 1))
+    with pjrt.load_plugin(library).client() as client:
+        x = client.buffer_from_host(values, layout=columns)
+        executable = client.compile(COLUMNS)
+        assert list(executable.executable.parameter_layouts) == [columns]
+        results = executable(x)
+        for array, layout, expected in (
+            (x, columns, values),
+            (results[0], columns, 2 * values),
+            (results[1], TiledLayout((1, 0)), 2 * values),
+            (x.copy_to(client.addressable_devices[0].default_memory_space), columns, values),
+        ):
+            assert array.layout == layout
+            np.testing.assert_array_equal(array, expected)
+        with pytest.raises(pjrt.UnimplementedError, match=r"expected an array in rows.*found the layout \{0,1\}"):
+            x.copy_raw_to_host(np.zeros(24, np.uint8)).result()
 
 
 def test_devices_that_are_not_here(library: Path) -> None:
