@@ -4,7 +4,9 @@ Names without a package are those of modules in ``jax._src``.
 
 - Callbacks into Python (``add_platform``): ``callback.emit_python_callback``, also as a name of
   ``jax.interpreters.mlir``; the rule of ``buffer_callback_p``; ``interpreters.mlir._uncacheable_primitives``. At exit
-  ``dispatch.runtime_tokens`` is emptied, and in a job of several processes XLA's log loses its warnings.
+  ``dispatch.runtime_tokens`` is emptied.
+- Jobs of several processes: ``distributed.State.initialize``, whose waiting ``pjrt launch`` sees, and
+  ``distributed.State.shutdown``, after which XLA's log has no warnings.
 - DLPack: ``dlpack._jax``, ``dlpack._check_device``, ``array.ArrayImpl.__dlpack_device__`` and
   ``numpy.array_constructors._get_platform``.
 - The shardings of results: ``interpreters.pxla._maybe_get_and_check_out_shardings``.

@@ -1,4 +1,4 @@
-"""What a worker asks the framework's process: calls of handlers that were registered there, and its key-value store.
+"""Ask the framework's process, from a worker: for calls of handlers that were registered there, and for its store.
 
 A question is a message on a socket of its own, and so is what comes back; native/library/ffi.c and process.c have their
 form. Several questions may be open at a time, for example one of each device.
@@ -36,7 +36,7 @@ _CLASSES = message_classes(
             "number": (5, "uint64"),
             "store": (6, "Store"),
         },
-        "Store": {"key": (1, "bytes"), "value": (2, "optional bytes"), "milliseconds": (3, "int64")},
+        "Store": {"key": (1, "optional bytes"), "value": (2, "optional bytes"), "milliseconds": (3, "int64")},
         "Array": {"type": (1, "int64"), "dims": (2, "[int64]"), "data": (3, "bytes")},
         "Attribute": {
             "name": (1, "string"),
@@ -70,7 +70,7 @@ class Questions:
         self._numbers = itertools.count(1)
         self._open: dict[int, queue.SimpleQueue[Any]] = {}
         self._is_over = False
-        threading.Thread(target=self._listen, name="pjrt-host-functions", daemon=True).start()
+        threading.Thread(target=self._listen, name="pjrt-questions", daemon=True).start()
 
     def handler(self, target: str) -> LocalHandler:
         """Return the function that a client of the worker registers as the handler of a custom call."""
@@ -88,7 +88,17 @@ class Questions:
         return _FrameworkStore(self)
 
     def ask_store(self, key: str, milliseconds: int = 0, value: bytes | None = None) -> bytes:
-        """Get a value of the framework's store, or put one."""
+        """Return a value of the framework's store, or put one and return nothing.
+
+        Args:
+            key: the name.
+            milliseconds: the longest time to wait for the value; 0 only looks for it.
+            value: what to put.
+
+        Raises:
+            PjrtError: as the framework's store does.
+            UnavailableError: the framework's process is gone.
+        """
         number = next(self._numbers)
         question = _Call(number=number, store=_Store(key=key.encode(), value=value, milliseconds=milliseconds))
         return self._ask(number, bytes(question.SerializeToString()), "the key-value store")

@@ -193,7 +193,8 @@ typedef struct pjrt_driver_table {
   int (*reset)(pjrt_driver *driver, size_t device, char *message);
 
   /* ---- optional: jobs of many processes, and topologies ---------------------------------------------------------------*/
-  /* As `open`, for a process of a job: the store is null where the framework has none. Null: `open` is called. */
+  /* Called in the place of `open`, with the store of the framework's job; null where it has none. Null entry: `open` is
+   * called. */
   int (*open_in_job)(const pjrt_driver_option *options, size_t num_options, const pjrt_driver_store *store,
                      pjrt_driver **driver, size_t *num_devices, char *message);
   /* Null: the version is that of the table, and the process is alone. */
