@@ -388,6 +388,8 @@ def make(key_value_store, node_id, num_nodes):
     if key_value_store is None:
         raise pjrt.FailedPreconditionError("there is no store")
     key_value_store.put("made", b"by 1")
+    key_value_store.put("", b"")
+    assert key_value_store.get("", 10.0) == b""
     found = [key_value_store.get("begin", 10.0), key_value_store.try_get("made")]
     for ask, error in (
         (lambda: key_value_store.try_get("nowhere"), pjrt.NotFoundError),
