@@ -71,7 +71,6 @@ if TYPE_CHECKING:
     from pjrt.api.topology import MultiSliceConfig, PartialProgram, PhaseCompiler, TopologyDescription, TpuTopology
     from pjrt.artifacts.compilation_cache import CompilationCache
     from pjrt.artifacts.saved_executable import SavedExecutable, load_executable, save_executable
-    from pjrt.capi.export import ExportedPlugin, export
     from pjrt.clusters.cluster import cluster
     from pjrt.devices.author.code import DeclinedError
     from pjrt.devices.collectives import xla_collectives
@@ -80,6 +79,7 @@ if TYPE_CHECKING:
     from pjrt.models.comparison.comparison import Comparison, compare
     from pjrt.models.model import Model, load_model
     from pjrt.models.offloading.offloaded_model import offload
+    from pjrt.native.exported import ExportedPlugin, export
     from pjrt.plugins.registry import client, load_plugin, topology
 
 __version__ = "0.1.0"
@@ -220,7 +220,7 @@ _HOMES = {
     "pjrt.api.topology": "MultiSliceConfig PartialProgram PhaseCompiler TopologyDescription TpuTopology",
     "pjrt.artifacts.compilation_cache": "CompilationCache",
     "pjrt.artifacts.saved_executable": "SavedExecutable load_executable save_executable",
-    "pjrt.capi.export": "ExportedPlugin export",
+    "pjrt.native.exported": "ExportedPlugin export",
     "pjrt.clusters.cluster": "cluster",
     "pjrt.devices.author.code": "DeclinedError",
     "pjrt.devices.collectives": "xla_collectives",

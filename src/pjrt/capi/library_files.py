@@ -131,23 +131,18 @@ def library_of(folder: Path) -> Path:
     return library
 
 
-def write_with_settings(path: str | os.PathLike[str], template: Path, mark: bytes, settings: dict[str, str]) -> Path:
-    """Write a copy of a library with settings: lines ``key=value`` behind a mark.
+def with_settings(template: Path, mark: bytes, settings: dict[str, str]) -> bytearray:
+    """Return a copy of a library with settings: lines ``key=value`` behind a mark.
 
     Args:
-        path: the file to write.
         template: the library to copy.
         mark: what the place of the settings in the library begins with.
         settings: the values by key. Empty ones are left out.
 
     Raises:
-        NotFoundError: the folder does not exist.
-        InvalidArgumentError: the file cannot be written, or the settings have line breaks or are too long.
+        InvalidArgumentError: the settings have line breaks or are too long.
         InternalError: the library has no place for settings.
     """
-    target = Path(path)
-    if not target.absolute().parent.is_dir():
-        raise NotFoundError(f"there is no folder {str(target.parent)!r} to write {target.name!r} to")
     for key, value in settings.items():
         if "\n" in value:
             raise InvalidArgumentError(f"settings of a library must not contain line breaks, found {key}={value!r}")
@@ -161,6 +156,21 @@ def write_with_settings(path: str | os.PathLike[str], template: Path, mark: byte
     if start < 0:
         raise InternalError("the library that came with this package is damaged; install the package again")
     content[start : start + _SETTINGS_SIZE] = text.ljust(_SETTINGS_SIZE, b"\0")
+    return content
+
+
+def write_with_settings(path: str | os.PathLike[str], template: Path, mark: bytes, settings: dict[str, str]) -> Path:
+    """Write a copy of a library with settings to a file, and return its path.
+
+    Raises:
+        NotFoundError: the folder does not exist.
+        InvalidArgumentError: the file cannot be written, or as ``with_settings`` has it.
+        InternalError: as ``with_settings`` has it.
+    """
+    target = Path(path)
+    if not target.absolute().parent.is_dir():
+        raise NotFoundError(f"there is no folder {str(target.parent)!r} to write {target.name!r} to")
+    content = with_settings(template, mark, settings)
     try:
         # A new file replaces the old one, and is not written over it: a process may have the old one loaded.
         scratch = target.with_name(f".{target.name}.{os.getpid()}")

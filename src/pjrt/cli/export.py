@@ -55,7 +55,8 @@ def export(spec: str, output: str, name: str | None, driver: str | None) -> None
         written = native.write_library(output, place, driver=driver, name=name or (spec if is_name else ""))
         print_facts([("written", written), ("driver", driver), ("device" if driver == "worker" else "compiler", spec)])
         return
-    from pjrt.capi.export import load_exported, write_library
+    from pjrt.capi.export import write_library
+    from pjrt.native.exported import load_exported
 
     if not is_name and not sys.flags.safe_path:
         # The last folder: what is installed is never imported from it, unlike under 'python -m'.

@@ -17,9 +17,9 @@ from pjrt.api.errors import FailedPreconditionError, NotFoundError, Unimplemente
 from pjrt.api.key_value_store import KeyValueStore
 from pjrt.capi import load_plugin
 from pjrt.capi.environment import capsule_with_layers
-from pjrt.capi.export import ExportedPlugin, check_no_options, export, exported_at
 from pjrt.frameworks import _jax_changes, _jax_remote
 from pjrt.frameworks._served import JAX, Served
+from pjrt.native.exported import ExportedPlugin, check_no_options, export, exported_at
 from pjrt.plugins import builtin, registry
 from pjrt.plugins.declaration import ProcessOptions
 

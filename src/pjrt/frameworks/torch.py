@@ -7,8 +7,8 @@ from typing import Any
 
 from pjrt.api.client import Client
 from pjrt.api.errors import FailedPreconditionError
-from pjrt.capi.export import ExportedPlugin
 from pjrt.frameworks import jax as jax_framework
+from pjrt.native.exported import ExportedPlugin
 from pjrt.stablehlo.files import torch_export
 
 _PURPOSE = "run PyTorch on a device of JAX"

@@ -20,9 +20,10 @@ from typing import TYPE_CHECKING, Any
 from pjrt import system
 from pjrt.api.errors import InvalidArgumentError, NotFoundError
 from pjrt.capi.environment import library_with_layers
-from pjrt.capi.export import ExportedPlugin, export, release_gil_in_waits, write_library
+from pjrt.capi.export import release_gil_in_waits, write_library
 from pjrt.capi.library_files import check_loadable
 from pjrt.frameworks._served import TORCH_XLA, Served, in_framework_types
+from pjrt.native.exported import ExportedPlugin, export
 from pjrt.plugins import registry, visible_devices
 from pjrt.plugins.builtin import TORCH_XLA_DEFAULT
 

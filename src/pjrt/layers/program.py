@@ -17,9 +17,10 @@ from pathlib import Path
 
 from pjrt.api.errors import FailedPreconditionError, InvalidArgumentError, NotFoundError, UnimplementedError
 from pjrt.capi.environment import library_path
-from pjrt.capi.export import load_exported, write_library
+from pjrt.capi.export import write_library
 from pjrt.capi.library_files import check_loadable
 from pjrt.layers.stack import LayerOptions, check_layers, option_text, write_layer_library
+from pjrt.native.exported import load_exported
 from pjrt.plugins import env_vars, factories, probe, registry
 from pjrt.plugins.declaration import Declaration, is_path
 from pjrt.system import TemporaryFolder, with_preloaded

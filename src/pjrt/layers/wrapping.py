@@ -11,10 +11,10 @@ from pathlib import Path
 from pjrt.api.errors import InvalidArgumentError
 from pjrt.api.plugin import Plugin
 from pjrt.capi import LoadedPlugin, check_library_file, open_table, plugin_at
-from pjrt.capi.export import ExportedPlugin, export, load_exported
 from pjrt.capi.export import write_library as write_exported
 from pjrt.layers import stack
 from pjrt.layers.stack import LayerOptions, check_layers, write_layer_library
+from pjrt.native.exported import ExportedPlugin, export, load_exported
 from pjrt.plugins import factories, registry
 from pjrt.plugins.env_vars import set_environment
 

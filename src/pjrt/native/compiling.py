@@ -34,6 +34,8 @@ _CLASSES = message_classes(
             "data": (6, "bytes"),
             "client_options": (7, "[Option]"),
             "handlers": (8, "[string]"),
+            "handler_addresses": (9, "[uint64]"),
+            "handler_traits": (10, "[int64]"),
         },
         "Option": {
             "name": (1, "string"),
@@ -100,7 +102,7 @@ def find_function(spec: str, does: str) -> Callable[..., Any]:
         InvalidArgumentError: it names something else than a function that does this.
         PjrtError: as ``find_attribute`` has it.
     """
-    from pjrt.capi.export.import_spec import find_attribute
+    from pjrt.capi.import_spec import find_attribute
 
     function = find_attribute(spec)
     if not callable(function):

@@ -148,7 +148,7 @@ def _from_factory(declaration: Declaration) -> Plugin:
     except PjrtError:
         raise
     except (Exception, SystemExit) as error:
-        from pjrt.capi.export.import_spec import located
+        from pjrt.capi.import_spec import located
 
         raise FailedPreconditionError(
             f"the device {declaration.name!r} ({declaration.origin}) cannot be loaded: {located(error)}"
@@ -166,7 +166,7 @@ def _from_factory(declaration: Declaration) -> Plugin:
 def import_place(place: str) -> Any:
     """Import and return the object at ``module:attribute`` or ``/path/of/file.py:attribute``."""
     if ".py:" in place:
-        from pjrt.capi.export.import_spec import find_attribute
+        from pjrt.capi.import_spec import find_attribute
 
         return find_attribute(place)
     module, _, attributes = place.partition(":")
@@ -269,7 +269,7 @@ class ModuleFiles:
     @staticmethod
     def of(place: str) -> ModuleFiles:
         """Return the modules of the plugin whose factory is at a place, as ``place_of`` returns it."""
-        from pjrt.capi.export.import_spec import module_name
+        from pjrt.capi.import_spec import module_name
 
         holder = place.rpartition(":")[0]
         if holder.endswith(".py"):
@@ -372,7 +372,7 @@ class _SourceFinder:
         self._owns = owns
 
     def find_spec(self, name: str, path: Any = None, target: ModuleType | None = None) -> Any:
-        from pjrt.capi.export.import_spec import UncachedLoader
+        from pjrt.capi.import_spec import UncachedLoader
 
         for finder in sys.meta_path:
             spec = None if finder is self else finder.find_spec(name, path, target)

@@ -270,7 +270,7 @@ def _with_layers(plugin: Plugin) -> Plugin:
         return plugin
     from pjrt.capi import LoadedPlugin, load_capsule  # here, because a built-in device does without the C API
     from pjrt.capi.environment import are_suspended
-    from pjrt.capi.export import export
+    from pjrt.native.exported import export
 
     if isinstance(plugin, LoadedPlugin) or are_suspended():
         return plugin

@@ -7,20 +7,21 @@ exceptions into errors, and refuses calls once the interpreter has begun to end.
 
 from __future__ import annotations
 
+from pjrt.capi._program import function_at
 from pjrt.capi.export._event import wait_for_pending
+from pjrt.capi.export._interrupt import watch_for_interrupts
 from pjrt.capi.export._library_waits import release_gil_in_waits
-from pjrt.capi.export.exported_plugin import ExportedPlugin, check_no_options, export
-from pjrt.capi.export.import_spec import exported_at, load_exported
+from pjrt.capi.export._table import CAPSULE_NAME, Table, capsule_of
 from pjrt.capi.export.shared_library import exported_spec, write_library
 
 __all__ = [
-    "ExportedPlugin",
-    "check_no_options",
-    "export",
-    "exported_at",
+    "CAPSULE_NAME",
+    "Table",
+    "capsule_of",
     "exported_spec",
-    "load_exported",
+    "function_at",
     "release_gil_in_waits",
     "wait_for_pending",
+    "watch_for_interrupts",
     "write_library",
 ]

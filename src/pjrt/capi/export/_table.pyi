@@ -1,12 +1,12 @@
 """Types of the names of ``_table.pyx`` that Python uses."""
 
-from pjrt.capi.export.exported_plugin import ExportedPlugin
+from typing import Any
 
 CAPSULE_NAME: str
 
 class Table:
-    plugin: ExportedPlugin
-    def __init__(self, plugin: ExportedPlugin) -> None: ...
+    plugin: Any
+    def __init__(self, plugin: Any) -> None: ...
     @property
     def address(self) -> int: ...
 

@@ -628,8 +628,8 @@ def _jax_devices(session: Session) -> list[Any]:
     """Return the devices in JAX. The first call registers the device, before JAX makes its backends."""
     import jax
 
-    from pjrt.capi.export import export
     from pjrt.frameworks import jax as registration
+    from pjrt.native.exported import export
 
     if not _registered:
         _registered.append(registration.register(export(_maker(session), name=_PLATFORM), make_default=False))

@@ -139,7 +139,7 @@ static void complain_of_import(void) {
 static const PJRT_Api *make_table(void) {
   const int state = python.gil_ensure();
   void *address = NULL;
-  void *module = python.import_module("pjrt.capi.export.import_spec");
+  void *module = python.import_module("pjrt.native.exported");
   void *number = module ? python.call_method(module, "table_address", "s", (const char *)settings) : NULL;
   if (number != NULL) address = python.as_pointer(number);
   if (address == NULL) complain_of_import();

@@ -1,11 +1,7 @@
-"""Import specs: ``MODULE:ATTRIBUTE`` and ``FILE.py:ATTRIBUTE``, the names by which devices in Python are found.
-
-A written shared library holds the spec of its device, and calls ``table_address`` in the process that loads it.
-"""
+"""Import specs: ``MODULE:ATTRIBUTE`` and ``FILE.py:ATTRIBUTE``, the names by which devices in Python are found."""
 
 from __future__ import annotations
 
-import ctypes
 import hashlib
 import importlib
 import importlib.util
@@ -17,61 +13,6 @@ from types import CodeType, ModuleType
 from typing import Any
 
 from pjrt.api.errors import FailedPreconditionError, InvalidArgumentError, NotFoundError, PjrtError
-from pjrt.capi.export._table import CAPSULE_NAME
-from pjrt.capi.export.exported_plugin import ExportedPlugin, export
-
-_loaded: dict[str, ExportedPlugin] = {}
-
-_capsule_pointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)(
-    ("PyCapsule_GetPointer", ctypes.pythonapi)
-)
-
-
-def table_address(settings: str) -> int:
-    """Return the address of the table for a library with these settings, ``key=value`` lines; each time the same."""
-    values = dict(line.split("=", 1) for line in settings.splitlines() if "=" in line)
-    for folder in reversed([v for v in values.get("path", "").split("|") if v]):
-        if folder not in sys.path:
-            sys.path.insert(0, folder)
-    return load_exported(values["spec"], values["name"]).address
-
-
-def load_exported(spec: str, name: str = "") -> ExportedPlugin:
-    """Return the exported plugin that a spec names.
-
-    Args:
-        spec: ``package.module:attribute`` or ``/path/of/file.py:attribute``; the attribute is an ``ExportedPlugin``, or
-            a function that makes clients.
-        name: the plugin's name if the attribute is a function, by default that of its module or file; an
-            ``ExportedPlugin`` keeps its own.
-
-    Raises:
-        NotFoundError: there is no such module, file or attribute.
-        FailedPreconditionError: the module raised an exception during its import, which is the error's cause.
-        InvalidArgumentError: the spec is of neither form, or names something else.
-    """
-    key = f"{spec}\n{name}"
-    if key not in _loaded:
-        value = find_attribute(spec)
-        if not (isinstance(value, ExportedPlugin) or callable(value)):
-            raise InvalidArgumentError(
-                f"{spec!r}: expected a function that makes clients, or what pjrt.export returns, "
-                f"found {type(value).__name__}"
-            )
-        _loaded[key] = value if isinstance(value, ExportedPlugin) else export(value, name=name or _name_of(spec))
-    return _loaded[key]
-
-
-def _name_of(spec: str) -> str:
-    """Return the name of the module or file that a spec names, without its packages and folders."""
-    place = spec.rpartition(":")[0]
-    return Path(place).stem if place.endswith(".py") else place.rpartition(".")[2]
-
-
-def exported_at(capsule: object) -> ExportedPlugin | None:
-    """Return the plugin of a library that this process loaded, by a capsule of its table; None for a foreign table."""
-    address = _capsule_pointer(capsule, CAPSULE_NAME.encode())
-    return next((each for each in list(_loaded.values()) if each.address == address), None)
 
 
 def find_attribute(spec: str) -> Any:

@@ -1,15 +1,19 @@
-"""Plugins made of Python: from a function that makes clients to a plugin that frameworks load."""
+"""Plugins made of Python: from a function that makes clients to a plugin that frameworks load.
+
+A written shared library holds the spec of its device, and calls ``table_address`` in the process that loads it.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from pjrt.api.client import Client
 from pjrt.api.device import Attributes, NamedValue
@@ -24,9 +28,12 @@ from pjrt.api.plugin import Profiler
 from pjrt.api.topology import TopologyDescription
 from pjrt.capi.client_factories import ClientFactory, make_client, named_topology, takes
 from pjrt.capi.environment import with_layers
-from pjrt.capi.export._interrupt import watch_for_interrupts
-from pjrt.capi.export._table import Table, capsule_of
-from pjrt.capi.export.shared_library import write_library
+from pjrt.capi.export import CAPSULE_NAME, Table, capsule_of, watch_for_interrupts, write_library
+from pjrt.capi.import_spec import find_attribute
+from pjrt.native.here import Here
+
+Runtime = Literal["python", "c"]
+"""What stands between frameworks and the clients of an exported plugin; see ``export``."""
 
 
 class ExportedPlugin:
@@ -44,6 +51,7 @@ class ExportedPlugin:
         profiler: Callable[[bytes], Profiler] | None,
         platform_name: str | None,
         abi_versions: bool,
+        runtime: Runtime,
     ) -> None:
         self._shared_client = factory if isinstance(factory, Client) else None
         self._kept_open: weakref.WeakSet[Client] = weakref.WeakSet([factory] if isinstance(factory, Client) else [])
@@ -65,7 +73,11 @@ class ExportedPlugin:
         self._clients: weakref.WeakSet[Client] = weakref.WeakSet()
         self._handlers: dict[str, tuple[Callable[..., Any] | int, int]] = {}
         self._lock = threading.Lock()
-        self._table = Table(self)
+        self._made: Here | Table
+        if runtime == "c":
+            self._made = Here(self._for_framework, self.release, self._attributes, platform_name or "")
+        else:
+            self._made = Table(self)
 
     @property
     def name(self) -> str:
@@ -99,7 +111,7 @@ class ExportedPlugin:
     @property
     def address(self) -> int:
         """The address of the ``PJRT_Api``, with the layers of ``PJRT_LAYERS``."""
-        return with_layers(self._table.address, self._name)
+        return with_layers(self._made.address, self._name)
 
     def write_library(self, path: str | os.PathLike[str]) -> Path:
         """Write a shared library with ``GetPjrtApi``, for programs that load a plugin by its path; needs no compiler.
@@ -201,6 +213,15 @@ class ExportedPlugin:
                 client.register_ffi_handler(name, handler, traits=traits)
         return client
 
+    def _for_framework(
+        self, options: Mapping[str, NamedValue], store: KeyValueStore | None
+    ) -> Client | TopologyDescription:
+        """Return a new client for a framework, or the topology of the name that is among the options."""
+        name = options.get("topology")
+        if isinstance(name, str) and name:
+            return self.topology(name, **{key: value for key, value in options.items() if key != "topology"})
+        return self.client_for_framework(options, store)
+
     def replace_client(self, client: Client) -> None:
         """Have frameworks that ask for a client from now on use another one than the client that was exported.
 
@@ -254,6 +275,7 @@ def export(
     profiler: Callable[[bytes], Profiler] | None = None,
     platform_name: str | None = None,
     abi_versions: bool = False,
+    runtime: Runtime = "python",
 ) -> ExportedPlugin:
     """Make a PJRT plugin of clients of this package.
 
@@ -270,11 +292,26 @@ def export(
         platform_name: the platform's name that frameworks see instead of the client's own.
         abi_versions: whether the clients have ABI versions. If the plugin has the extension AbiVersion, XLA asks for
             them when it saves an executable, and fails on ``UNIMPLEMENTED``.
+        runtime: what stands between frameworks and the clients. With ``"c"``, the runtime of devices that run in C, a
+            framework's calls do not wait for Python: the device computes on a thread of its own, or on one that waits
+            for it. Linux only, without ``profiler`` and ``abi_versions``; Ctrl-C does not end a framework's wait for a
+            device that hangs.
+
+    Raises:
+        InvalidArgumentError: the arguments are no such function or client, have an empty name, or ask for what the
+            runtime does not have.
 
     Returns:
         The exported plugin: ``capsule`` for JAX, ``write_library`` for programs that load a plugin by its path.
     """
-    return ExportedPlugin(factory, name, attributes or {}, profiler, platform_name, abi_versions)
+    if runtime not in ("python", "c"):
+        raise InvalidArgumentError(f'runtime: expected "python" or "c", found {runtime!r}')
+    if runtime == "c" and (profiler is not None or abi_versions or sys.platform != "linux"):
+        raise InvalidArgumentError(
+            "the runtime in C has no profiler and no ABI versions, and is for Linux; leave profiler, abi_versions or "
+            "runtime out"
+        )
+    return ExportedPlugin(factory, name, attributes or {}, profiler, platform_name, abi_versions, runtime)
 
 
 def check_no_options(client: Client, options: Mapping[str, Any]) -> None:
@@ -295,3 +332,57 @@ def _default_attributes() -> dict[str, NamedValue]:
         "stablehlo_current_version": (current.major, current.minor, current.patch),
         "stablehlo_minimum_version": (minimum.major, minimum.minor, minimum.patch),
     }
+
+
+_loaded: dict[str, ExportedPlugin] = {}
+
+_capsule_pointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)(
+    ("PyCapsule_GetPointer", ctypes.pythonapi)
+)
+
+
+def table_address(settings: str) -> int:
+    """Return the address of the table for a library with these settings, ``key=value`` lines; each time the same."""
+    values = dict(line.split("=", 1) for line in settings.splitlines() if "=" in line)
+    for folder in reversed([v for v in values.get("path", "").split("|") if v]):
+        if folder not in sys.path:
+            sys.path.insert(0, folder)
+    return load_exported(values["spec"], values["name"]).address
+
+
+def load_exported(spec: str, name: str = "") -> ExportedPlugin:
+    """Return the exported plugin that a spec names.
+
+    Args:
+        spec: ``package.module:attribute`` or ``/path/of/file.py:attribute``; the attribute is an ``ExportedPlugin``, or
+            a function that makes clients.
+        name: the plugin's name if the attribute is a function, by default that of its module or file; an
+            ``ExportedPlugin`` keeps its own.
+
+    Raises:
+        NotFoundError: there is no such module, file or attribute.
+        FailedPreconditionError: the module raised an exception during its import, which is the error's cause.
+        InvalidArgumentError: the spec is of neither form, or names something else.
+    """
+    key = f"{spec}\n{name}"
+    if key not in _loaded:
+        value = find_attribute(spec)
+        if not (isinstance(value, ExportedPlugin) or callable(value)):
+            raise InvalidArgumentError(
+                f"{spec!r}: expected a function that makes clients, or what pjrt.export returns, "
+                f"found {type(value).__name__}"
+            )
+        _loaded[key] = value if isinstance(value, ExportedPlugin) else export(value, name=name or _name_of(spec))
+    return _loaded[key]
+
+
+def _name_of(spec: str) -> str:
+    """Return the name of the module or file that a spec names, without its packages and folders."""
+    place = spec.rpartition(":")[0]
+    return Path(place).stem if place.endswith(".py") else place.rpartition(".")[2]
+
+
+def exported_at(capsule: object) -> ExportedPlugin | None:
+    """Return the plugin of a library that this process loaded, by a capsule of its table; None for a foreign table."""
+    address = _capsule_pointer(capsule, CAPSULE_NAME.encode())
+    return next((each for each in list(_loaded.values()) if each.address == address), None)
