@@ -217,6 +217,17 @@ def test_a_donated_argument_is_used_up(backend: Backend, client: Client) -> None
         executable(x)
 
 
+def test_an_argument_keeps_its_value_when_others_come(backend: Backend, client: Client) -> None:
+    executable = client.compile(backend.programs.double((4,)))
+    x = client.buffer_from_host(X)
+    executable(x)[0].ready().result(60)
+    others = [client.buffer_from_host(np.full(4, number, np.float32)) for number in range(8)]
+    np.testing.assert_array_equal(x.to_host().result(60), X)
+    np.testing.assert_array_equal(np.asarray(executable(x)[0]), 2 * X)
+    for number, other in enumerate(others):
+        np.testing.assert_array_equal(np.asarray(other), np.full(4, number, np.float32))
+
+
 def test_donated_memory_is_used_again(backend: Backend, client: Client) -> None:
     if not backend.uses_donated_memory:
         raise Absent("results in donated memory")

@@ -20,7 +20,7 @@ pytest.importorskip("jax")
 SCRIPT = Path(__file__).with_name("jax_checks.py")
 DEVICES = (
     "reference",
-    *(pytest.param(device, marks=pytest.mark.full) for device in ("cpu", "simulated_chip", "cluster")),
+    *(pytest.param(device, marks=pytest.mark.full) for device in ("cpu", "simulated_chip", "cluster", "here")),
     pytest.param("iree", marks=[pytest.mark.iree, pytest.mark.timeout(900)]),
 )
 

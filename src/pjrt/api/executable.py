@@ -118,6 +118,12 @@ class Executable(abc.ABC):
         """
         raise unimplemented(self.platform_name, "Executable.parameter_shardings")
 
+    def donations(self) -> Mapping[int, int | None]:
+        """Return the parameters that each execution donates, each with the number of the result that takes over its
+        memory, or ``None``. The C API has no function for it.
+        """
+        raise unimplemented(self.platform_name, "Executable.donations")
+
     def cost_analysis(self) -> Mapping[str, float | int]:
         """Return the cost of one run, by PJRT's keys such as ``flops`` and ``bytes accessed``
         (``PJRT_Executable_GetCostAnalysis``).

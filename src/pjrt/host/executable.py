@@ -118,6 +118,9 @@ class HostExecutable(Executable):
     def parameter_shardings(self) -> Sequence[bytes] | None:
         return self.compiled.parameter_shardings
 
+    def donations(self) -> Mapping[int, int | None]:
+        return {**dict.fromkeys(self.compiled.donated), **self.compiled.aliases}
+
     def cost_analysis(self) -> Mapping[str, float | int]:
         cost = self.compiled.cost
         if cost is None:

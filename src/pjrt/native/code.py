@@ -50,6 +50,8 @@ _CLASSES = message_classes(
             "optimized_format": (14, "string"),
             "fingerprint": (15, "bytes"),
             "takes_any_memory": (16, "bool"),
+            "memory": (17, "[int64]"),
+            "is_sharded": (18, "bool"),
             # Behind all others, of the bytes before it: fields alone look whole where the end is missing.
             "checksum": (12, "fixed32"),
         },
@@ -152,12 +154,13 @@ def serialize(
     parameter_memory_kinds: Sequence[str] = (),
     output_memory_kinds: Sequence[str] = (),
     parameter_shardings: Sequence[bytes] = (),
-    output_shardings: Sequence[bytes] = (),
+    output_shardings: Sequence[bytes] | None = None,
     optimized: Program | None = None,
     fingerprint: bytes = b"",
     takes_any_memory: bool = False,
     name: str = "main",
     cost: Mapping[str, float],
+    memory: Sequence[int] = (),
 ) -> bytes:
     """Return an executable as the runtime reads it.
 
@@ -169,9 +172,10 @@ def serialize(
         outputs: shape and element type of each result, on one device.
         parameter_shardings: how each parameter is divided among devices, a serialized ``xla.OpSharding``; empty for
             programs of one partition.
-        output_shardings: the same of each result.
+        output_shardings: the same of each result; ``None`` if nothing is divided.
         optimized: the program after the compiler's optimizations, by default the original one.
         fingerprint: bytes that are equal for equal executables; by default all that is returned.
+        memory: the bytes that one run needs, as ``CompiledMemoryStats`` has them; by default counted from the types.
         takes_any_memory: whether arguments may be in other kinds of memory than the parameters state.
         aliases, donated, scratch, parameter_memory_kinds, output_memory_kinds, name, cost: as ``Code`` has them.
     """
@@ -185,6 +189,8 @@ def serialize(
         program=program.code,
         format=str(program.format),
         donated=sorted(donated),
+        memory=memory,
+        is_sharded=output_shardings is not None,
     )
     message.takes_any_memory = takes_any_memory
     if fingerprint:
@@ -195,7 +201,7 @@ def serialize(
         value = _value(spec, _at(parameter_memory_kinds, number, ""), _at(parameter_shardings, number, None))
         message.parameters.append(value)
     for number, spec in enumerate(outputs):
-        value = _value(spec, _at(output_memory_kinds, number, ""), _at(output_shardings, number, None))
+        value = _value(spec, _at(output_memory_kinds, number, ""), _at(output_shardings or (), number, None))
         value.alias_plus_one = parameter_of.get(number, -1) + 1
         message.outputs.append(value)
     for key, amount in cost.items():

@@ -9,7 +9,7 @@ from pathlib import Path
 from pjrt.api.errors import InvalidArgumentError, NotFoundError
 from pjrt.capi.library_files import library_of, read_settings, write_with_settings
 
-_MARK = b"PJRT-NATIVE-SETTINGS\n"
+MARK = b"PJRT-NATIVE-SETTINGS\n"
 
 
 def get_include() -> str:
@@ -65,12 +65,12 @@ def write_library(
         "platform": name or (Path(place).stem if place.endswith(".py") else place.rpartition(".")[2]),
         "stablehlo": _versions() if compiler else "",
     }
-    return write_with_settings(path, library_of(Path(__file__).parent), _MARK, settings)
+    return write_with_settings(path, library_of(Path(__file__).parent), MARK, settings)
 
 
 def is_library(path: str | os.PathLike[str]) -> bool:
     """Return whether a file is such a library."""
-    return bool(read_settings(path, _MARK))
+    return bool(read_settings(path, MARK))
 
 
 def _versions() -> str:

@@ -1,4 +1,5 @@
-"""Ask the framework's process, from a worker: for calls of handlers that were registered there, and for its store.
+"""Ask the framework's process, from a worker: for calls of handlers that were registered there, for the functions that
+an execution was given, and for its store.
 
 A question is a message on a socket of its own, and so is what comes back; native/library/ffi.c and process.c have their
 form. Several questions may be open at a time, for example one of each device.
@@ -10,16 +11,18 @@ import itertools
 import queue
 import socket
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 import numpy as np
 
+from pjrt.api.buffer import CopyToDeviceStream
 from pjrt.api.client import LocalHandler
 from pjrt.api.element_type import ElementType
 from pjrt.api.errors import InvalidArgumentError, PjrtError, UnavailableError
 from pjrt.api.key_value_store import KeyValueStore
+from pjrt.api.loaded_executable import HloOutputCallback, RecvCallback, SendCallback
 from pjrt.api.protobuf import message_classes
 from pjrt.host_memory.array import HostArray, packed, packed_size, unpacked
 from pjrt.native.compiling import receive, send
@@ -35,6 +38,21 @@ _CLASSES = message_classes(
             "attributes": (4, "[Attribute]"),
             "number": (5, "uint64"),
             "store": (6, "Store"),
+            "transfer": (7, "Transfer"),
+        },
+        "Transfer": {
+            "token": (1, "uint64"),
+            "kind": (2, "int64"),
+            "channel": (3, "int64"),
+            "data": (4, "bytes"),
+            "total": (5, "int64"),
+            "is_last": (6, "bool"),
+            "granule": (7, "int64"),
+            "replica": (8, "int64"),
+            "partition": (9, "int64"),
+            "operand": (10, "int64"),
+            "type": (11, "int64"),
+            "dims": (12, "[int64]"),
         },
         "Store": {"key": (1, "optional bytes"), "value": (2, "optional bytes"), "milliseconds": (3, "int64")},
         "Array": {"type": (1, "int64"), "dims": (2, "[int64]"), "data": (3, "bytes")},
@@ -49,11 +67,12 @@ _CLASSES = message_classes(
         "Returned": {"code": (1, "uint64"), "message": (2, "bytes"), "data": (3, "bytes"), "number": (4, "uint64")},
     },
 )
-_Call, _Store, _Array, _Attribute, _Returned = (
-    _CLASSES[name] for name in ("Call", "Store", "Array", "Attribute", "Returned")
+_Call, _Transfer, _Store, _Array, _Attribute, _Returned = (
+    _CLASSES[name] for name in ("Call", "Transfer", "Store", "Array", "Attribute", "Returned")
 )
 
 _ARRAY, _DICTIONARY, _SCALAR, _STRING = 1, 2, 3, 4
+_SEND, _RECEIVE, _VALUE = 1, 2, 3
 _NUMBERS = {element_type: number for number, element_type in ELEMENT_TYPES.items()}
 
 
@@ -68,7 +87,7 @@ class Questions:
         self._connection = connection
         self._lock = threading.Lock()  # guards what follows, and the sending
         self._numbers = itertools.count(1)
-        self._open: dict[int, queue.SimpleQueue[Any]] = {}
+        self._open: dict[int, Callable[[Any], object]] = {}
         self._is_over = False
         threading.Thread(target=self._listen, name="pjrt-questions", daemon=True).start()
 
@@ -82,6 +101,54 @@ class Questions:
         number = next(self._numbers)
         call = encoded(target, buffers[:first], buffers[first:], attributes, number)
         _fill(buffers[first:], self._ask(number, call, f"the function {target!r}"))
+
+    def send_callback(self, token: int, channel: int) -> SendCallback:
+        """Return the function of an execution that takes what the program sends on a channel."""
+
+        def send(data: bytes, total: int, is_last: bool) -> None:
+            self._transfer(token=token, kind=_SEND, channel=channel, data=data, total=total, is_last=is_last)
+
+        return SendCallback(channel, send)
+
+    def recv_callback(self, token: int, channel: int) -> RecvCallback:
+        """Return the function of an execution that gives what the program receives on a channel, now or later."""
+
+        def receive(stream: CopyToDeviceStream) -> None:
+            def bring(returned: Any) -> None:
+                # A stream that gets no data fails the execution, with the reason that it knows.
+                if returned is not None and not returned.code:
+                    stream.add_chunk(returned.data)
+
+            wanted = _Transfer(
+                token=token, kind=_RECEIVE, channel=channel, total=stream.total_bytes, granule=stream.granule_size
+            )
+            number = next(self._numbers)
+            self._send(number, _Call(number=number, transfer=wanted).SerializeToString(), bring)
+
+        return RecvCallback(channel, receive)
+
+    def hlo_output_callback(self, token: int, callback: int, num_operands: int) -> HloOutputCallback:
+        """Return the function of an execution that takes intermediate values."""
+
+        def tell(replica: int, partition: int, value: HostArray, operand: int) -> None:
+            self._transfer(
+                token=token,
+                kind=_VALUE,
+                channel=callback,
+                replica=replica,
+                partition=partition,
+                operand=operand,
+                type=int(ElementType.of(value.dtype)),
+                dims=value.shape,
+                data=np.ascontiguousarray(value).tobytes(),
+            )
+
+        return HloOutputCallback(callback, num_operands, tell)
+
+    def _transfer(self, **what: Any) -> None:
+        number = next(self._numbers)
+        question = _Call(number=number, transfer=_Transfer(**what)).SerializeToString()
+        self._ask(number, question, "a callback of the execution")
 
     def key_value_store(self) -> KeyValueStore:
         """Return the key-value store of the framework's job."""
@@ -105,30 +172,37 @@ class Questions:
 
     def _ask(self, number: int, question: bytes, what: str) -> bytes:
         answers: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        with self._lock:
-            if not self._is_over:
-                self._open[number] = answers
-                send(self._connection, question)
-        returned = None if self._is_over else answers.get()
+        self._send(number, question, answers.put)
+        returned = answers.get()
         if returned is None:
             raise UnavailableError(f"the framework's process is gone, which has {what}")
         if returned.code:
             raise PjrtError.of(returned.code, returned.message.decode(errors="replace"))
         return bytes(returned.data)
 
+    def _send(self, number: int, question: bytes, answer: Callable[[Any], object]) -> None:
+        """Ask, and have the answer called with what comes back; with ``None`` where the framework's process is gone."""
+        with self._lock:
+            if not self._is_over:
+                self._open[number] = answer
+                send(self._connection, question)
+                return
+        answer(None)
+
     def _listen(self) -> None:
         try:
             while (message := receive(self._connection)) is not None:
                 returned = _Returned.FromString(message)
                 with self._lock:
-                    answers = self._open.pop(returned.number, None)
-                if answers is not None:
-                    answers.put(returned)
+                    answer = self._open.pop(returned.number, None)
+                if answer is not None:
+                    answer(returned)
         finally:
             with self._lock:
                 self._is_over = True
-                for waiting in self._open.values():
-                    waiting.put(None)
+                left = list(self._open.values())
+            for answer in left:
+                answer(None)
 
 
 class _FrameworkStore(KeyValueStore):

@@ -18,7 +18,7 @@ import socket
 import struct
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -26,10 +26,11 @@ from typing import Any
 
 import numpy as np
 
+from pjrt import stablehlo
 from pjrt.api.buffer import Buffer, HostBufferSemantics
 from pjrt.api.client import Client
 from pjrt.api.compile_options import CompileOptions, DeviceAssignment
-from pjrt.api.device import Attributes, Device, DeviceDescription, MemorySpace, NamedValue
+from pjrt.api.device import Device, MemorySpace, NamedValue
 from pjrt.api.element_type import ElementType
 from pjrt.api.errors import (
     AlreadyExistsError,
@@ -40,61 +41,54 @@ from pjrt.api.errors import (
 )
 from pjrt.api.executable import Executable
 from pjrt.api.future import Future
+from pjrt.api.key_value_store import KeyValueStore
 from pjrt.api.loaded_executable import ExecuteOptions, FailedRunError, LoadedExecutable, ValuePath
 from pjrt.api.plugin import Plugin
-from pjrt.api.program import Program
+from pjrt.api.program import Program, ProgramFormat
 from pjrt.api.protobuf import message_classes
 from pjrt.api.shape_spec import Layout, ShapeSpec, TiledLayout
 from pjrt.api.topology import TopologyDescription
 from pjrt.capi.client_factories import make_client, named_topology
 from pjrt.capi.library_files import library_of
-from pjrt.capi.reports import stated_capabilities
 from pjrt.host_memory.array import HostArray
 from pjrt.native.code import serialize, spec_of
 from pjrt.native.compiling import ANSWER, find_function, serve, take_connection
+from pjrt.native.facts import client_facts, topology_facts
 from pjrt.native.questions import Questions
 
 _CLASSES = message_classes(
     "pjrt_native_worker",
     {
-        "Facts": {
-            "platform": (1, "string"),
-            "platform_version": (2, "string"),
-            "process_index": (3, "int64"),
-            "devices": (4, "[Device]"),
-            "attributes": (5, "[Attribute]"),
-        },
-        "Device": {
-            "kind": (1, "string"),
-            "memory_kinds": (2, "[string]"),
-            "limits": (3, "[int64]"),
-            "id": (4, "int64"),
-            "process_index": (5, "int64"),
-            "is_addressable": (6, "bool"),
-            "local_hardware_id": (7, "int64"),
-            "text": (8, "string"),
-            "debug_text": (9, "string"),
-            "attributes": (10, "[Attribute]"),
-        },
-        "Attribute": {
-            "name": (1, "string"),
-            "type": (2, "int64"),
-            "text": (3, "string"),
-            "integers": (4, "[int64]"),
-            "real": (5, "uint64"),
+        "ExecuteOptions": {
+            "token": (1, "uint64"),
+            "launch_id": (2, "int64"),
+            "call_location": (3, "string"),
+            "tasks": (4, "[int64]"),
+            "incarnations": (5, "[int64]"),
+            "sends": (6, "[int64]"),
+            "receives": (7, "[int64]"),
+            "values": (8, "[int64]"),
+            "operands": (9, "[int64]"),
+            "in_rows": (10, "bool"),
+            "types": (11, "[int64]"),
+            "addresses": (12, "[uint64]"),
         },
         "Code": {"token": (1, "bytes"), "number": (2, "uint64"), "serialized": (3, "bytes")},
     },
 )
 
-_LAUNCH, _FREE, _COPY_OUT, _COPY, _UNLOAD = 1, 2, 3, 4, 5
+_LAUNCH, _FREE, _COPY_OUT, _COPY, _UNLOAD, _ASK = 1, 2, 3, 4, 5, 6
+_IS_ON_HOST, _ADDRESS = 1, 2
 _DONE, _RELEASE = 1, 2
 _NOWHERE = 2**64 - 1
 _COMPILED_KEPT = 16
-_SIZE_MASK = 2**56 - 1
+_NOTHING_GIVEN: dict[str, Any] = {}
+_PLAIN = frozenset({"launch_id", "call_location", "context"})
+"""What a program without buffers runs the same with: it asks for no context, and for no place of its call."""
+_SIZE_MASK, _IMPORTED, _IN_HEAP = 2**56 - 1, 2**63, 2**63
 
 _HEAD = struct.Struct("<IIQ")
-_LAUNCH_HEAD = struct.Struct("<III4xQq")
+_LAUNCH_HEAD = struct.Struct("<IIIIQq")
 _ANSWER = struct.Struct("<IIQII")
 
 
@@ -131,7 +125,11 @@ def main(spec: str, folder: str = "") -> None:
         folder: a folder to import the module from; empty where it is installed.
     """
     connection = take_connection(folder)
-    worker = Worker(spec, mmap.mmap(3, os.fstat(3).st_size), socket.socket(fileno=4))
+
+    def factory(options: Mapping[str, NamedValue], store: KeyValueStore | None) -> Client | TopologyDescription:
+        return _made(find_function(spec, "makes clients"), options, store, repr(spec))
+
+    worker = Worker(factory, mmap.mmap(3, os.fstat(3).st_size), socket.socket(fileno=4))
 
     def answer_requests() -> None:
         serve(connection, worker.answer)
@@ -141,27 +139,61 @@ def main(spec: str, folder: str = "") -> None:
     worker.run()
 
 
+def _made(
+    factory: Callable[..., Any], options: Mapping[str, NamedValue], store: KeyValueStore | None, whose: str
+) -> Client | TopologyDescription:
+    """Return a client of a function or of a plugin's class, or the topology that the options name."""
+    plugin = factory() if isinstance(factory, type) and issubclass(factory, Plugin) else None
+    name = options.get("topology")
+    if isinstance(name, str):
+        rest = {each: value for each, value in options.items() if each != "topology"}
+        topology = plugin.topology(name, **rest) if plugin else named_topology(factory, name, rest)
+        if topology is not None:
+            return topology
+    return make_client(plugin.client if plugin else factory, options, store, whose)
+
+
 class Worker:
     """The worker's client, its arrays and its executables.
 
     Args:
-        spec: the place of the function that makes clients.
+        factory: makes a client of a framework's options and its key-value store, or the topology that they name.
         shared: the shared memory.
         questions: the socket for questions to the framework's process.
+        is_alone: whether nobody else uses the client.
     """
 
-    def __init__(self, spec: str, shared: mmap.mmap, questions: socket.socket) -> None:
-        self._spec = spec
+    def __init__(
+        self,
+        factory: Callable[[Mapping[str, NamedValue], KeyValueStore | None], Client | TopologyDescription],
+        shared: mmap.mmap,
+        questions: socket.socket,
+        *,
+        is_alone: bool = True,
+    ) -> None:
+        self._factory = factory
+        self._is_alone = is_alone
+        self._working = threading.Lock()  # of the thread that does what is commanded
         self._asked = Questions(questions)
         self._shared = shared
         self._address = ctypes.addressof(ctypes.c_char.from_buffer(shared))
-        library = ctypes.CDLL(str(library_of(Path(__file__).parent)))
-        self._next = library.pjrt_worker_next
-        self._next.argtypes, self._next.restype = [ctypes.c_void_p, ctypes.c_uint64], ctypes.c_int64
+        path = str(library_of(Path(__file__).parent))
+        library, brief = ctypes.CDLL(path), ctypes.PyDLL(path)  # what is brief need not let go of the interpreter
+        self._next, self._take = library.pjrt_worker_next, brief.pjrt_worker_take
+        for take in (self._next, self._take):
+            take.argtypes, take.restype = [ctypes.c_void_p, ctypes.c_uint64], ctypes.c_int64
+        self._wait = library.pjrt_worker_wait
+        self._wait.argtypes, self._wait.restype = [ctypes.c_void_p], ctypes.c_int
         self._answer = library.pjrt_worker_answer
         self._answer.argtypes, self._answer.restype = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_uint64], None
+        self._try_answer = brief.pjrt_worker_try_answer
+        self._try_answer.argtypes, self._try_answer.restype = self._answer.argtypes, ctypes.c_bool
+        self._end_commands = library.pjrt_worker_end
+        self._end_commands.argtypes, self._end_commands.restype = [ctypes.c_void_p], None
         self._client: Client | None = None
         self._topology: TopologyDescription | None = None  # in the place of a client: one that has a name
+        self._is_over = False
+        self._has_contexts = False  # whether executions are given addresses of this process
         self._spaces: list[list[MemorySpace]] = []  # of each device, the default one first
         self._arrays: dict[int, Buffer | _Value | PjrtError] = {}
         self._executables: dict[int, _Loaded] = {}
@@ -177,9 +209,9 @@ class Worker:
         """Return the answer to a request of the runtime."""
         if request.method == "open":
             opened = self._open(request)
-            self._register(request.handlers)
-            return ANSWER(data=opened)
-        self._register(request.handlers)
+            self._register(request)
+            return ANSWER(data=opened, number=int(self._has_contexts))
+        self._register(request)
         if request.method == "compile":
             return ANSWER(data=self._compile(request))
         if request.method == "load":
@@ -187,49 +219,48 @@ class Worker:
         raise InternalError(f"the worker knows no request {request.method!r}")
 
     def _open(self, request: Any) -> bytes:
-        factory = find_function(self._spec, "makes clients")
-        plugin = factory() if isinstance(factory, type) and issubclass(factory, Plugin) else None
         options = {each.name: getattr(each, each.WhichOneof("value")) for each in request.client_options}
-        name = options.get("topology")
-        if isinstance(name, str):
-            rest = {each: value for each, value in options.items() if each != "topology"}
-            self._topology = plugin.topology(name, **rest) if plugin else named_topology(factory, name, rest)
-        if self._topology is not None:
-            return _topology_facts(self._topology)
-        store = self._asked.key_value_store() if request.number else None
-        client = make_client(plugin.client if plugin else factory, options, store, repr(self._spec))
-        self._client = client
-        client.use_from_one_thread()
+        made = self._factory(options, self._asked.key_value_store() if request.number else None)
+        if isinstance(made, TopologyDescription):
+            self._topology = made
+            return topology_facts(made)
+        client = self._client = made
+        if self._is_alone:
+            client.use_from_one_thread()
+        else:
+            self._has_contexts = type(client).create_execute_context is not Client.create_execute_context
         for device in client.devices:
             spaces = device.memory_spaces if device.is_addressable else ()
             self._spaces.append(sorted(spaces, key=lambda space: space is not device.default_memory_space))
-        return _client_facts(client, self._spaces)
+        return client_facts(client, self._spaces)
 
-    def _register(self, targets: Sequence[str]) -> None:
+    def _register(self, request: Any) -> None:
         if self._client is None:
             return
-        for target in targets:
+        for target, address, traits in zip(
+            request.handlers, request.handler_addresses, request.handler_traits, strict=True
+        ):
+            handler = self._asked.handler(target) if self._is_alone else _handler_at(address)
             # A client that takes no handlers, or has one of this name, raises the error when a program calls it.
             with contextlib.suppress(UnimplementedError, AlreadyExistsError):
-                self._client.register_ffi_handler(target, self._asked.handler(target))
+                self._client.register_ffi_handler(target, handler, traits=traits)
 
     def _compile(self, request: Any) -> bytes:
         program = Program(request.program, format=request.format)
         options = CompileOptions.from_proto(request.options)
         if self._topology is not None:
-            return self._code(self._topology.compile(program, options), None, program)
+            return self._code(self._topology.compile(program, options), None, program, options)
         assert self._client is not None
         loaded = self._client.compile(program, options)
-        return self._code(loaded.executable, loaded, program)
+        return self._code(loaded.executable, loaded, program, options)
 
-    def _code(self, executable: Executable, loaded: LoadedExecutable | None, program: Program) -> bytes:
-        try:
-            serialized = executable.serialize()
-        except UnimplementedError:
-            serialized = b""
+    def _code(
+        self, executable: Executable, loaded: LoadedExecutable | None, program: Program, options: CompileOptions
+    ) -> bytes:
+        serialized = _called(executable.serialize, b"")
         number = next(self._numbers)
         serialized_code = _CLASSES["Code"](token=self._token, number=number, serialized=serialized).SerializeToString()
-        parameters, outputs, aliases = _signature(executable, program)
+        parameters, outputs, donations = _signature(executable, program)
         if loaded is not None:
             self._compiled[serialized_code] = loaded, parameters
         if len(self._compiled) > _COMPILED_KEPT:
@@ -237,19 +268,21 @@ class Worker:
         return serialize(
             serialized_code,
             program,
-            executable.compile_options(),
+            _called(executable.compile_options, options),
             parameters=parameters,
             outputs=outputs,
-            aliases=aliases,
+            aliases={parameter: result for parameter, result in donations.items() if result is not None},
+            donated=[parameter for parameter, result in donations.items() if result is None],
             parameter_memory_kinds=_stated(executable, "parameter_memory_kinds"),
             output_memory_kinds=_stated(executable, "output_memory_kinds"),
             parameter_shardings=_stated(executable, "parameter_shardings"),
-            output_shardings=_stated(executable, "output_shardings"),
+            output_shardings=_output_shardings(executable),
             optimized=_optimized(executable, program),
-            fingerprint=executable.fingerprint(),
+            fingerprint=_called(executable.fingerprint, b""),
             takes_any_memory=True,  # the client says what it refuses
             name=executable.name,
-            cost=_cost(executable),
+            cost={name: float(value) for name, value in _called(executable.cost_analysis, {}).items()},
+            memory=_called(executable.memory_stats, ()),
         )
 
     def _load(self, code: bytes, device: Device) -> int:
@@ -265,7 +298,7 @@ class Worker:
                 return number
             loaded, parameters = self._compiled.pop(code) if code in self._compiled else self._deserialize(code)
             key: tuple[bytes, Device | None] = (code, None)
-            options = loaded.executable.compile_options()
+            options = _called(loaded.executable.compile_options, CompileOptions())
             if not options.compile_portable_executable and device not in loaded.addressable_devices:
                 if len(loaded.addressable_devices) > 1:
                     raise UnimplementedError(f"the program was compiled for several devices, of which {device} is none")
@@ -296,11 +329,25 @@ class Worker:
     # Commands: on the main thread.
 
     def run(self) -> None:
-        """Do what is commanded, for ever."""
-        shared, address, take, head = self._shared, self._address, self._next, _HEAD.unpack_from
+        """Do what is commanded until ``end`` is called."""
+        if self._is_alone:
+            self._do(self._next)
+        while self._wait(self._address):
+            with self._working:
+                self._do(self._take)
+
+    def work(self) -> None:
+        """Do what is commanded now, unless another thread is doing so."""
+        if self._working.acquire(blocking=False):
+            try:
+                self._do(self._take)
+            finally:
+                self._working.release()
+
+    def _do(self, take: Callable[[int, int], int]) -> None:
+        shared, address, head = self._shared, self._address, _HEAD.unpack_from
         ended = 0
-        while True:
-            at = take(address, ended)
+        while (at := take(address, ended)) > 0:
             ended, kind, fence = head(shared, at)
             try:
                 if kind == _LAUNCH:
@@ -313,16 +360,38 @@ class Worker:
                     self._copy(at + 16, fence)
                 elif kind == _UNLOAD:
                     self._unload(struct.unpack_from("<Q", shared, at + 16)[0])
+                elif kind == _ASK:
+                    self._ask(at + 16, fence)
             except Exception as error:
                 self._fail(fence, error)
 
+    def end(self) -> None:
+        """Let ``run`` return, from another thread."""
+        self._end_commands(self._address)
+
+    def drop(self) -> None:
+        """Let go of the arrays and executables, after ``run`` has returned: nobody hears of that any more."""
+        self._is_over = True
+        self._arrays.clear()
+        self._executables.clear()
+        self._compiled.clear()
+
+    @property
+    def client(self) -> Client | None:
+        """The client that was made; ``None`` before, and for a topology."""
+        return self._client
+
     def _launch(self, at: int, fence: int) -> None:
-        number, num_inputs, num_outputs, executable, _ = _LAUNCH_HEAD.unpack_from(self._shared, at)
-        words = struct.unpack_from(f"<{3 * num_inputs + num_outputs}Q", self._shared, at + 32)
+        number, num_inputs, num_outputs, size, executable, _ = _LAUNCH_HEAD.unpack_from(self._shared, at)
+        num_words = 3 * num_inputs + num_outputs
+        words = struct.unpack_from(f"<{num_words}Q", self._shared, at + 32)
         outputs = words[3 * num_inputs :]
         try:
             loaded = self._executables[executable]
-            if loaded.path is not None and self._run(loaded, loaded.path, words, num_inputs, number, fence):
+            given = self._given(at + 32 + 8 * num_words, size) if size else _NOTHING_GIVEN
+            launch_id = given.get("launch_id", 0)
+            path = loaded.path if given.keys() <= _PLAIN else None
+            if path is not None and self._run(loaded, path, words, num_inputs, number, fence, launch_id):
                 return
             arguments = [
                 self._argument(words[3 * n : 3 * n + 3], loaded.parameters[n], number) for n in range(num_inputs)
@@ -333,6 +402,8 @@ class Worker:
             options = loaded.options.get(kept) or loaded.options.setdefault(
                 kept, ExecuteOptions(non_donatable_input_indices=kept)
             )
+            if given:
+                options = replace(options, **given)
             futures: list[Future[None]] = []
             results = loaded.execute(arguments, self._device(number), options, returned_futures=futures)
             self._finish(outputs, results, fence, futures[0])
@@ -341,8 +412,44 @@ class Worker:
             self._arrays.update(dict.fromkeys(outputs, known))
             self._fail(fence, known)
 
+    def _given(self, at: int, size: int) -> dict[str, Any]:
+        """Return what the framework gave to an execution beside its arguments, as ``ExecuteOptions`` names it."""
+        message = _CLASSES["ExecuteOptions"].FromString(self._shared[at : at + size])
+        asked, token = self._asked, message.token
+        given: dict[str, Any] = {}
+        if message.launch_id:
+            given["launch_id"] = message.launch_id
+        if message.call_location:
+            given["call_location"] = message.call_location
+        if message.tasks:
+            given["task_incarnations"] = dict(zip(message.tasks, message.incarnations, strict=True))
+        if message.sends:
+            given["send_callbacks"] = [[asked.send_callback(token, channel) for channel in message.sends]]
+        if message.receives:
+            given["recv_callbacks"] = [[asked.recv_callback(token, channel) for channel in message.receives]]
+        if message.values:
+            given["hlo_output_callbacks"] = [
+                asked.hlo_output_callback(token, callback, number)
+                for callback, number in zip(message.values, message.operands, strict=True)
+            ]
+        if message.in_rows:
+            given["use_major_to_minor_data_layout_for_callbacks"] = True
+        if message.types:
+            assert self._client is not None
+            given["context"] = context = self._client.create_execute_context()
+            for type_id, address in zip(message.types, message.addresses, strict=True):
+                context.add_user_data(type_id, address)
+        return given
+
     def _run(
-        self, loaded: _Loaded, path: ValuePath, words: Sequence[int], num_inputs: int, device: int, fence: int
+        self,
+        loaded: _Loaded,
+        path: ValuePath,
+        words: Sequence[int],
+        num_inputs: int,
+        device: int,
+        fence: int,
+        launch_id: int,
     ) -> bool:
         """Run a program without buffers; return whether it was started."""
         values = []
@@ -359,7 +466,7 @@ class Worker:
         futures: list[Future[None]] = []
         outputs = words[3 * num_inputs :]
         try:
-            results = path.run(values, 0, futures)
+            results = path.run(values, launch_id, futures)
         except FailedRunError as error:
             self._finish(outputs, error.buffers, fence, error.buffers[0].ready())
             return True
@@ -386,13 +493,18 @@ class Worker:
     def _fail(self, fence: int, error: Exception) -> None:
         known = from_author(error)
         message = known.message.encode()[:1000].decode(errors="ignore").encode()  # the room of a driver's message
-        padding = bytes(-len(message) % 8)
-        self._say(
-            _ANSWER.pack(24 + len(message + padding), _DONE, fence, int(known.code), len(message)) + message + padding
-        )
+        parts = [message, bytes(-len(message) % 8)]
+        for name, value in known.payloads.items():
+            payload = name.encode() + b"\0" + value
+            parts += [struct.pack("<II", len(payload) - len(value) - 1, len(value)), payload, bytes(-len(payload) % 8)]
+        body = b"".join(parts)
+        self._say(_ANSWER.pack(24 + len(body), _DONE, fence, int(known.code), len(message)) + body)
 
     def _say(self, answer: bytes) -> None:
-        self._answer(self._address, answer, len(answer))
+        if self._is_over:
+            return
+        if not self._try_answer(self._address, answer, len(answer)):
+            self._answer(self._address, answer, len(answer))
 
     # Arrays.
 
@@ -403,8 +515,8 @@ class Worker:
     def _argument(self, words: Sequence[int], spec: ShapeSpec, device: int) -> Buffer:
         number, place, size = words
         if number not in self._arrays:
-            space = self._spaces[device][size >> 56]
-            self._arrays[number] = self._from_heap(place, size & _SIZE_MASK, spec, space)
+            space = self._spaces[device][size >> 56 & 0x7F]
+            self._arrays[number] = self._from_heap(number, place, size, spec, space)
         return self._buffer(number)
 
     def _buffer(self, number: int) -> Buffer:
@@ -420,26 +532,36 @@ class Worker:
             array = self._arrays[number] = array.make(array.value)
         return array
 
-    def _from_heap(self, place: int, size: int, spec: ShapeSpec, space: MemorySpace) -> Buffer:
+    def _from_heap(self, number: int, place: int, size: int, spec: ShapeSpec, space: MemorySpace) -> Buffer:
         """Return a buffer of what the runtime wrote to the heap, which the device may use in place."""
         assert self._client is not None
-        if size != spec.size_in_bytes:
-            raise InternalError(f"expected {spec.size_in_bytes} bytes for an argument, found memory of {size} bytes")
+        if size & _SIZE_MASK != spec.size_in_bytes:
+            found = size & _SIZE_MASK
+            raise InternalError(f"expected {spec.size_in_bytes} bytes for an argument, found memory of {found} bytes")
         if spec.element_type is ElementType.TOKEN:
             return self._client.buffer_from_host(np.zeros(0, np.bool_), memory_space=space)
         dtype = spec.element_type.dtype
         if place == _NOWHERE:  # nobody wrote there
             zeros = np.zeros(spec.shape, dtype)
             return self._client.buffer_from_host(zeros, memory_space=space, layout=_own_layout(spec))
-        array = np.frombuffer(self._shared, dtype, spec.size, place).reshape(spec.shape)
-        array.flags.writeable = False
-        return self._client.buffer_from_host(
-            array,
-            memory_space=space,
-            layout=_own_layout(spec),
-            semantics=HostBufferSemantics.IMMUTABLE_ZERO_COPY,
-            on_done_with_host_buffer=partial(self._say, struct.pack("<IIQQ", 24, _RELEASE, 0, place)),
-        )
+        released = partial(self._say, struct.pack("<IIQQQ", 32, _RELEASE, 0, place, number))
+        try:
+            if size & _IMPORTED:
+                memory = (ctypes.c_char * spec.size_in_bytes).from_address(place)
+                array = np.frombuffer(memoryview(memory), dtype, spec.size).reshape(spec.shape)
+            else:
+                array = np.frombuffer(self._shared, dtype, spec.size, place).reshape(spec.shape)
+            # Only the memory of an argument that the runtime gives up is written to.
+            return self._client.buffer_from_host(
+                array,
+                memory_space=space,
+                layout=_own_layout(spec),
+                semantics=HostBufferSemantics.MUTABLE_ZERO_COPY,
+                on_done_with_host_buffer=released,
+            )
+        except BaseException:
+            released()
+            raise
 
     def _copy_out(self, at: int, fence: int) -> None:
         number, place, offset, size = struct.unpack_from("<4Q", self._shared, at)
@@ -462,81 +584,41 @@ class Worker:
         else:
             self._buffer(number).to_host().add_done_callback(bring)
 
+    def _ask(self, at: int, fence: int) -> None:
+        what, which, place = struct.unpack_from("<3Q", self._shared, at)
+        answer = self._is_on_host(which >> 32, which & 0xFFFFFFFF) if what == _IS_ON_HOST else self._address_of(which)
+        struct.pack_into("<Q", self._shared, place, answer)
+        self._say(_ANSWER.pack(24, _DONE, fence, 0, 0))
+
+    def _is_on_host(self, device: int, kind: int) -> bool:
+        assert self._client is not None
+        empty = self._client.buffer_from_host(np.zeros(0, np.float32), memory_space=self._spaces[device][kind])
+        return empty.is_on_cpu
+
+    def _address_of(self, number: int) -> int:
+        """Return the address of an array on the host; for one in the heap its place there, with a mark."""
+        place = self._buffer(number).unsafe_pointer() - self._address
+        return place | _IN_HEAP if 0 <= place < len(self._shared) else place + self._address
+
     def _copy(self, at: int, fence: int) -> None:
         number, copy, device, kind = struct.unpack_from("<QQII", self._shared, at)
         copied = self._buffer(number).copy_to(self._spaces[device][kind])
         self._finish((copy,), (copied,), fence, copied.ready())
 
 
-def _client_facts(client: Client, spaces: Sequence[Sequence[MemorySpace]]) -> bytes:
-    """Return what a client says about itself and its devices; native/library/facts.c reads it."""
-    facts = _facts(client, {**client.topology.attributes, **stated_capabilities(client)})
-    facts.process_index = client.process_index
-    for device, own in zip(client.devices, spaces, strict=True):
-        each = _device_facts(device.description, [space.kind for space in own])
-        each.limits[:] = [_limit(device) if n == 0 else 0 for n in range(len(own))]
-        each.is_addressable = device.is_addressable
-        each.local_hardware_id = device.local_hardware_id
-        facts.devices.append(each)
-    return bytes(facts.SerializeToString())
+def _handler_at(address: int) -> Callable[..., Any] | int:
+    """Return the handler at an address of this process: a Python function, where this package made it of one."""
+    from pjrt.capi.export import function_at  # the worker of another process has none of this
+
+    return function_at(address) or address
 
 
-def _topology_facts(topology: TopologyDescription) -> bytes:
-    """Return what a topology says about devices that need not be here."""
-    facts = _facts(topology, {**topology.attributes, **stated_capabilities(topology)})
-    for description in topology.device_descriptions:
-        try:
-            kinds = [space.kind for space in description.memory_space_descriptions]
-        except UnimplementedError:
-            kinds = []
-        facts.devices.append(_device_facts(description, kinds))
-    return bytes(facts.SerializeToString())
-
-
-def _facts(of: Client | TopologyDescription, attributes: Attributes) -> Any:
-    return _CLASSES["Facts"](
-        platform=of.platform_name,
-        platform_version=of.platform_version,
-        attributes=[_attribute(name, value) for name, value in attributes.items()],
-    )
-
-
-def _device_facts(description: DeviceDescription, memory_kinds: Sequence[str]) -> Any:
-    return _CLASSES["Device"](
-        kind=description.kind,
-        memory_kinds=memory_kinds,
-        limits=[0] * len(memory_kinds),
-        id=description.id,
-        process_index=description.process_index,
-        text=str(description),
-        debug_text=description.debug_string,
-        attributes=[_attribute(name, value) for name, value in description.attributes.items()],
-    )
-
-
-_TEXT, _INTEGER, _INTEGERS, _REAL, _BOOLEAN = range(5)
-
-
-def _attribute(name: str, value: NamedValue) -> Any:
-    make = partial(_CLASSES["Attribute"], name=name)
-    if isinstance(value, str):
-        return make(type=_TEXT, text=value)
-    if isinstance(value, bool):
-        return make(type=_BOOLEAN, integers=[int(value)])
-    if isinstance(value, int):
-        return make(type=_INTEGER, integers=[value])
-    if isinstance(value, float):
-        return make(type=_REAL, real=struct.unpack("<I", struct.pack("<f", value))[0])
-    return make(type=_INTEGERS, integers=value)
-
-
-def _limit(device: Device) -> int:
-    if not device.is_addressable:
-        return 0
+def _called(function: Callable[[], Any], default: Any) -> Any:
+    """Return what a function of an executable says; the default where the device does not offer it."""
     try:
-        return device.memory_stats().bytes_limit or 0
+        return function()
     except UnimplementedError:
-        return 0
+        return default
 
 
 def _stated(executable: Executable, name: str) -> Any:
@@ -547,25 +629,38 @@ def _stated(executable: Executable, name: str) -> Any:
         return ()
 
 
+def _output_shardings(executable: Executable) -> Sequence[bytes] | None:
+    try:
+        return executable.output_shardings
+    except UnimplementedError:
+        return None
+
+
 def _optimized(executable: Executable, program: Program) -> Program | None:
+    """Return the optimized program in one of the two formats that frameworks read: ``mlir`` or ``hlo_with_config``;
+    ``None`` where it is the program that was compiled.
+
+    An XLA without the Shardings extension, as PyTorch/XLA has it, reads the shardings of an executable in this program.
+    Where it finds none, it takes the shard of one device for the whole of a result.
+    """
     try:
         optimized = executable.optimized_program()
     except PjrtError:
         return None
+    shardings = [_stated(executable, name) or None for name in ("parameter_shardings", "output_shardings")]
+    if any(shardings):
+        from pjrt.stablehlo.shardings.partitioner import with_shardings  # programs of one device need none of it
+
+        return with_shardings(optimized, *shardings)
+    if optimized.format == ProgramFormat.HLO:
+        return stablehlo.to_hlo(optimized, with_config=True)
     return None if optimized.code == program.code else optimized
-
-
-def _cost(executable: Executable) -> dict[str, float]:
-    try:
-        return {name: float(value) for name, value in executable.cost_analysis().items()}
-    except PjrtError:
-        return {}
 
 
 def _signature(
     executable: Executable, program: Program
-) -> tuple[Sequence[ShapeSpec], Sequence[ShapeSpec], dict[int, int]]:
-    """Return the parameters and results on one device, and by parameter the result that takes over its memory.
+) -> tuple[Sequence[ShapeSpec], Sequence[ShapeSpec], Mapping[int, int | None]]:
+    """Return the parameters and results on one device, and the parameters that are donated, as ``Executable`` has them.
 
     What the device does not declare is read from the program.
 
@@ -591,10 +686,15 @@ def _signature(
             raise
         outputs = [spec_of(each.type, f"result {n}") for n, each in enumerate(stated.results)]
     arguments = () if stated is None else stated.arguments
+    donations: dict[int, int | None] = {
+        n: each.aliases_output for n, each in enumerate(arguments) if each.aliases_output is not None
+    }
+    with contextlib.suppress(UnimplementedError):
+        donations = {n: donations.get(n) if to is None else to for n, to in executable.donations().items()}
     return (
         _with_layouts(parameters, _stated(executable, "parameter_layouts")),
         _with_layouts(outputs, _stated(executable, "output_layouts")),
-        {n: each.aliases_output for n, each in enumerate(arguments) if each.aliases_output is not None},
+        donations,
     )
 
 

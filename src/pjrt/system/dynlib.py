@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import platform
 import sys
@@ -60,6 +61,26 @@ def open_library(path: str | os.PathLike[str]) -> int:
         reason: bytes | None = linker.dlerror()
         raise OSError("no reason given" if reason is None else reason.decode("utf-8", "replace"))
     return handle
+
+
+def open_library_content(content: bytes | bytearray) -> int:
+    """Open a shared library that is in no file, and return its handle; each time it is another library. Linux only.
+
+    Raises:
+        OSError: the system cannot open it.
+    """
+    file = os.memfd_create("pjrt")
+    try:
+        with open(file, "wb", closefd=False) as target:
+            target.write(content)
+        # The linker knows a library by its path, and a file's number is used again: the path is written anew each time.
+        spelling = "".join("./" if bit == "1" else "/" for bit in f"{next(_numbers):b}")
+        return open_library(f"/proc/self/{spelling}fd/{file}")
+    finally:
+        os.close(file)
+
+
+_numbers = itertools.count()
 
 
 def is_noexec(folder: str | os.PathLike[str]) -> bool:

@@ -28,8 +28,8 @@ from pjrt.api.loaded_executable import ExecuteOptions, RecvCallback
 from pjrt.api.program import Program
 
 if TYPE_CHECKING:
-    from pjrt.capi.export import ExportedPlugin
     from pjrt.clusters.workers.workers import Workers
+    from pjrt.native.exported import ExportedPlugin
     from pjrt.remote import Server
 
 __all__ = ["BACKENDS", "Absent", "Backend", "TinyBackend", "make_backend"]
@@ -280,9 +280,13 @@ class ExportedBackend(Backend):
     def client(self, *, num_devices: int = 2, memory_limit: int | None = None) -> Client:
         from pjrt import capi
 
-        return capi.load_capsule(_exported(self._inner).capsule).client(
+        return capi.load_capsule(self.exported().capsule).client(
             num_devices=num_devices, **({} if memory_limit is None else {"memory_limit": memory_limit})
         )
+
+    def exported(self) -> ExportedPlugin:
+        """Return the plugin that the device is exported as."""
+        return _exported(self._inner)
 
     def held(self, client: Client) -> AbstractContextManager[None]:
         return self._inner.held(client)
@@ -292,6 +296,18 @@ class ExportedBackend(Backend):
 
     def watched(self) -> AbstractContextManager[None]:
         return self._inner.watched()
+
+
+class HereBackend(ExportedBackend):
+    """Another device, exported behind the runtime in C, whose worker is a thread of this process."""
+
+    def __init__(self, inner: Backend) -> None:
+        super().__init__(inner)
+        self.name = f"here-{inner.name}"
+        self.uses_donated_memory = False  # arrays of the host are lent, and not every device writes to what it was lent
+
+    def exported(self) -> ExportedPlugin:
+        return _exported_here(self._inner)
 
 
 class WorkerBackend(Backend):
@@ -392,9 +408,16 @@ def _exported(inner: Backend) -> ExportedPlugin:
     return pjrt.export(inner.client, name=inner.name, abi_versions=inner.name == "tiny")
 
 
+@cache
+def _exported_here(inner: Backend) -> ExportedPlugin:
+    import pjrt
+
+    return pjrt.export(inner.client, name=inner.name, runtime="c")
+
+
 DEFAULT_DEVICES = (
     "tiny,tiny-0.53,tiny-0.72,tiny-0.88,tiny-0.105,host,simulator,cpu,reference,iree,exported-tiny,exported-host,"
-    "exported-simulator,exported-cpu,layered-tiny,remote,remote-reference,cluster"
+    "exported-simulator,exported-cpu,here-host,here-simulator,here-cpu,layered-tiny,remote,remote-reference,cluster"
 )
 
 BACKENDS = tuple(os.environ.get("PJRT_TEST_DEVICES", DEFAULT_DEVICES).split(","))
@@ -406,6 +429,8 @@ def make_backend(name: str, library: Path) -> Backend:
     """Return the backend of this name; ``library`` is the tiny plugin's."""
     if name.startswith("exported-"):
         return ExportedBackend(make_backend(name.removeprefix("exported-"), library))
+    if name.startswith("here-"):
+        return HereBackend(make_backend(name.removeprefix("here-"), library))
     if name.startswith("remote-"):
         return RemoteBackend(make_backend(name.removeprefix("remote-"), library))
     if name.startswith("worker-"):

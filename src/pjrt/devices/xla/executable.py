@@ -256,6 +256,9 @@ class XlaExecutable(Executable):
     def _names(self) -> Sequence[str]:
         return [parameter.name for parameter in hlo_parameters(self.optimized_program())]
 
+    def donations(self) -> Mapping[int, int | None]:
+        return dict.fromkeys(self.program_shape.donated)
+
     @property
     def parameter_layouts(self) -> Sequence[Layout]:
         return [TiledLayout(parameter.minor_to_major) for parameter in self.program_shape.parameters]

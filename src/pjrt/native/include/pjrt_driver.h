@@ -84,6 +84,9 @@ typedef struct pjrt_driver_client {
   int process_index; /* of this process in its job */
   size_t num_attributes;
   const pjrt_driver_attribute *attributes; /* of all the devices together, such as their shape */
+  const char *platform_name; /* null: that of the table */
+  size_t num_plugin_attributes;
+  const pjrt_driver_attribute *plugin_attributes; /* what the plugin says of itself from then on */
 } pjrt_driver_client;
 
 /* The key-value store of a framework's job, by which its processes find each other. Both functions may be called from any
@@ -199,6 +202,12 @@ typedef struct pjrt_driver_table {
                      pjrt_driver **driver, size_t *num_devices, char *message);
   /* Null: the version is that of the table, and the process is alone. */
   void (*describe_client)(pjrt_driver *driver, pjrt_driver_client *client);
+
+  /* ---- optional: more about errors ------------------------------------------------------------------------------------*/
+  /* Called while on_done tells of an error: give number `index` of what belongs to it, a name and bytes, and return 1; or
+   * return 0 where there are no more. Null: an error has a code and a message. */
+  int (*payload)(pjrt_driver *driver, size_t device, pjrt_fence fence, size_t index, const char **name,
+                 const char **value, size_t *value_size);
 } pjrt_driver_table;
 
 /* The one symbol of a driver's shared library. */

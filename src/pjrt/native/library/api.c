@@ -1,11 +1,46 @@
 /* GetPjrtApi: the table, each function behind a check of its arguments' size. */
 #include "pjrt_support/struct_size.h"
+#include <unistd.h>
+
 #include "runtime.h"
+
+/* A caller may hold the lock of the interpreter in which the device computes: it is let go of meanwhile. */
+static struct {
+  int (*is_held)(void), (*is_ending)(void);
+  void *(*release)(void);
+  void (*take)(void *);
+  void (*work)(uint32_t client);
+  pid_t owner;
+} interpreter;
+
+/* Called by Python, once, before anybody has the table. */
+__attribute__((visibility("default"))) void pjrt_native_interpreter(int (*is_held)(void), int (*is_ending)(void),
+                                                                    void *(*release)(void), void (*take)(void *),
+                                                                    void (*work)(uint32_t client)) {
+  interpreter.work = work;
+  interpreter.owner = getpid();
+  interpreter.is_held = is_held;
+  interpreter.is_ending = is_ending;
+  interpreter.release = release;
+  interpreter.take = take;
+}
+
+bool interpreter_was_forked(void) { return interpreter.owner != getpid(); }
+
+bool interpreter_is_ending(void) { return interpreter.is_ending && interpreter.is_ending(); }
+
+void interpreter_work(uint32_t client) {
+  if (interpreter.work && !interpreter_is_ending()) interpreter.work(client);
+}
 
 #define GUARD(name)                                                                                                 \
   static PJRT_Error *guarded_##name(PJRT_##name##_Args *args) {                                                     \
     PJRT_Error *too_short = pjrt_check_size(args, PJRT_##name##_Args_FIRST_STRUCT_SIZE, "PJRT_" #name "_Args");     \
-    return too_short ? too_short : native_##name(args);                                                             \
+    if (too_short) return too_short;                                                                                \
+    void *thread = interpreter.is_held && interpreter.is_held() ? interpreter.release() : NULL;                     \
+    PJRT_Error *error = native_##name(args);                                                                        \
+    if (thread) interpreter.take(thread);                                                                           \
+    return error;                                                                                                   \
   }
 FUNCTIONS(GUARD)
 
@@ -26,28 +61,95 @@ PJRT_Error *native_Plugin_Initialize(PJRT_Plugin_Initialize_Args *args) {
   return driver_find(&ignored);
 }
 
-PJRT_Error *native_Plugin_Attributes(PJRT_Plugin_Attributes_Args *args) {
-  /* The versions of StableHLO that the compiler reads: Python wrote them into the settings, as "1.17.0 0.9.0". */
-  static int64_t current[3] = {1, 0, 0}, minimum[3] = {0, 9, 0};
-  static PJRT_NamedValue attributes[] = {
-      {.struct_size = PJRT_NamedValue_STRUCT_SIZE, .name = "xla_version", .name_size = 11,
-       .type = PJRT_NamedValue_kInt64, .int64_value = 2, .value_size = 1},
-      {.struct_size = PJRT_NamedValue_STRUCT_SIZE, .name = "stablehlo_current_version", .name_size = 25,
-       .type = PJRT_NamedValue_kInt64List, .int64_array_value = current, .value_size = 3},
-      {.struct_size = PJRT_NamedValue_STRUCT_SIZE, .name = "stablehlo_minimum_version", .name_size = 25,
-       .type = PJRT_NamedValue_kInt64List, .int64_array_value = minimum, .value_size = 3},
-  };
-  static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
-  pthread_mutex_lock(&mutex);
-  const char *versions = setting("stablehlo");
-  long long numbers[6];
-  if (versions && sscanf(versions, "%lld.%lld.%lld %lld.%lld.%lld", &numbers[0], &numbers[1], &numbers[2], &numbers[3],
-                         &numbers[4], &numbers[5]) == 6) {
-    for (int i = 0; i < 3; ++i) current[i] = numbers[i], minimum[i] = numbers[i + 3];
+/* The attributes are those that Python wrote into the settings, then those of the client that was made last, then the
+ * versions of StableHLO that the compiler reads. Whoever has read them may keep them: none is freed. */
+static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+static const named_values *attributes;
+
+static void add_new(named_values *list, named_values *more) {
+  for (size_t i = 0; i < more->count; ++i) {
+    const PJRT_NamedValue *each = &more->values[i];
+    bool is_known = false;
+    for (size_t j = 0; j < list->count && !is_known; ++j)
+      is_known = list->values[j].name_size == each->name_size && memcmp(list->values[j].name, each->name, each->name_size) == 0;
+    if (!is_known) named_value_add(list, each->name, each->name_size, each);
   }
+  named_values_free(more);
+}
+
+static void add_versions(named_values *list) {
+  long long read[6] = {1, 0, 0, 0, 9, 0};
+  const char *versions = setting("stablehlo"); /* as "1.17.0 0.9.0" */
+  if (versions) sscanf(versions, "%lld.%lld.%lld %lld.%lld.%lld", &read[0], &read[1], &read[2], &read[3], &read[4], &read[5]);
+  int64_t current[3] = {read[0], read[1], read[2]}, minimum[3] = {read[3], read[4], read[5]}, xla_version = 2;
+  const pjrt_driver_attribute defaults[] = {
+      {.name = "xla_version", .type = PJRT_DRIVER_INTEGER, .integers = &xla_version, .num_integers = 1},
+      {.name = "stablehlo_current_version", .type = PJRT_DRIVER_INTEGERS, .integers = current, .num_integers = 3},
+      {.name = "stablehlo_minimum_version", .type = PJRT_DRIVER_INTEGERS, .integers = minimum, .num_integers = 3},
+  };
+  named_values more = {0};
+  facts_attributes(&more, defaults, sizeof defaults / sizeof *defaults);
+  add_new(list, &more);
+}
+
+static void add_settings(named_values *list) {
+  const char *digits = setting("attributes"); /* a message of facts, in hexadecimal */
+  bytes message = {0};
+  for (unsigned byte; digits && sscanf(digits, "%2x", &byte) == 1; digits += 2) bytes_add(&message, &(char){(char)byte}, 1);
+  facts given;
+  named_values more = {0};
+  if (message.size) {
+    facts_read(&given, message.data, message.size); /* devices it has none */
+    facts_attributes(&more, given.client.plugin_attributes, given.client.num_plugin_attributes);
+    facts_free(&given);
+  }
+  free(message.data);
+  add_new(list, &more);
+}
+
+static bool is_same(const PJRT_NamedValue *a, const PJRT_NamedValue *b) {
+  if (a->name_size != b->name_size || memcmp(a->name, b->name, a->name_size) != 0) return false;
+  if (a->type != b->type || a->value_size != b->value_size) return false;
+  switch (a->type) {
+    case PJRT_NamedValue_kString: return memcmp(a->string_value, b->string_value, a->value_size) == 0;
+    case PJRT_NamedValue_kInt64List: return memcmp(a->int64_array_value, b->int64_array_value, 8 * a->value_size) == 0;
+    case PJRT_NamedValue_kFloat: return a->float_value == b->float_value;
+    case PJRT_NamedValue_kBool: return a->bool_value == b->bool_value;
+    default: return a->int64_value == b->int64_value;
+  }
+}
+
+/* The mutex is held. */
+static void set_attributes(const pjrt_driver_attribute *of_client, size_t count) {
+  named_values *list = new_zeroed(1, sizeof *list), more = {0};
+  add_settings(list);
+  facts_attributes(&more, of_client, count);
+  add_new(list, &more);
+  add_versions(list);
+  size_t same = 0;
+  while (attributes && same < list->count && same < attributes->count &&
+         is_same(&list->values[same], &attributes->values[same]))
+    ++same;
+  if (attributes == NULL || same < list->count || same < attributes->count) {
+    attributes = list;
+    return;
+  }
+  named_values_free(list);
+  free(list);
+}
+
+void plugin_learn(const pjrt_driver_attribute *of_client, size_t count) {
+  pthread_mutex_lock(&mutex);
+  if (count || attributes) set_attributes(of_client, count);
   pthread_mutex_unlock(&mutex);
-  args->attributes = attributes;
-  args->num_attributes = sizeof attributes / sizeof *attributes;
+}
+
+PJRT_Error *native_Plugin_Attributes(PJRT_Plugin_Attributes_Args *args) {
+  pthread_mutex_lock(&mutex);
+  if (attributes == NULL) set_attributes(NULL, 0);
+  args->attributes = attributes->values;
+  args->num_attributes = attributes->count;
+  pthread_mutex_unlock(&mutex);
   return NULL;
 }
 

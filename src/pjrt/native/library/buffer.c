@@ -92,11 +92,8 @@ storage *storage_ref(storage *each) {
   return each;
 }
 
-void storage_unref(storage *each) {
-  if (each == NULL || atomic_fetch_sub(&each->refs, 1) != 1) return;
-  PJRT_Client *client = each->space->device->client;
-  if (each->is_owned || each->freed) client->table->free(client->driver, each->space->device->number, each->memory);
-  if (each->is_owned) unreserve(each->space, each->size);
+static void end_storage(void *arg) {
+  storage *each = arg;
   storage_unref(each->target);
   if (each->on_free) each->on_free(each->on_free_data, each->on_free_arg);
   if (each->freed) {
@@ -106,6 +103,18 @@ void storage_unref(storage *each) {
   PJRT_Device *device = each->space->device;
   free(each);
   device_unref(device);
+}
+
+void storage_unref(storage *each) {
+  if (each == NULL || atomic_fetch_sub(&each->refs, 1) != 1) return;
+  PJRT_Client *client = each->space->device->client;
+  if (each->freed && is_worker(client)) {
+    worker_return(client->driver, each->memory, end_storage, each);
+    return;
+  }
+  if (each->is_owned || each->freed) client->table->free(client->driver, each->space->device->number, each->memory);
+  if (each->is_owned) unreserve(each->space, each->size);
+  end_storage(each);
 }
 
 uint64_t storage_memory(const storage *each) { return each->target ? storage_memory(each->target) : each->memory; }
@@ -270,18 +279,38 @@ PJRT_Error *native_Buffer_DecreaseExternalReferenceCount(PJRT_Buffer_DecreaseExt
   return error;
 }
 
+static bool is_on_host(const memory_space *space) {
+  const PJRT_Client *client = space->device->client;
+  if (is_worker(client)) return worker_is_on_host(client->driver, space->device->number, space->kind_number);
+  return DRIVER_HAS(client->table, host_view);
+}
+
+PJRT_Error *storage_address(const storage *of, uint64_t *out) {
+  const memory_space *space = of->space;
+  PJRT_Client *client = space->device->client;
+  *out = 0;
+  if (is_worker(client) && is_on_host(space)) {
+    char message[PJRT_DRIVER_MESSAGE_SIZE] = "";
+    void *view = NULL;
+    int code = worker_view(client->driver, storage_memory(of), &view, message);
+    *out = (uintptr_t)view;
+    return error_from_parts((PJRT_Error_Code)code, message, strlen(message));
+  }
+  if (!DRIVER_HAS(client->table, pointer))
+    return error_make(PJRT_Error_Code_UNIMPLEMENTED, "the memory %s has no addresses", space->to_string);
+  *out = client->table->pointer(client->driver, space->device->number, storage_memory(of));
+  return NULL;
+}
+
 /* The address for the device; the caller sees to it that the buffer is ready, and stays. */
 static PJRT_Error *address_of(PJRT_Buffer *buffer, uint64_t *out) {
-  PJRT_Client *client = buffer->space->device->client;
-  if (!DRIVER_HAS(client->table, pointer))
-    return error_make(PJRT_Error_Code_UNIMPLEMENTED, "the memory of %s has no addresses", client->table->platform_name);
-  PJRT_Error *error = NULL;
-  pthread_mutex_lock(&buffer->mutex);
-  if (buffer->storage == NULL)
-    error = gone(buffer);
-  else
-    *out = client->table->pointer(client->driver, buffer->space->device->number, storage_memory(buffer->storage));
-  pthread_mutex_unlock(&buffer->mutex);
+  storage *held;
+  *out = 0;
+  if (is_worker(buffer->space->device->client) && !shape_is_in_rows(&buffer->shape)) return refuse_layout(&buffer->shape);
+  PJRT_Error *error = buffer_use(buffer, &held);
+  if (error) return error;
+  error = storage_address(held, out);
+  storage_read(held);
   return error;
 }
 
@@ -361,7 +390,7 @@ PJRT_Error *native_Buffer_Memory(PJRT_Buffer_Memory_Args *args) {
 }
 
 PJRT_Error *native_Buffer_IsOnCpu(PJRT_Buffer_IsOnCpu_Args *args) {
-  args->is_on_cpu = DRIVER_HAS(args->buffer->space->device->client->table, host_view);
+  args->is_on_cpu = shape_is_in_rows(&args->buffer->shape) && is_on_host(args->buffer->space);
   return NULL;
 }
 
@@ -390,13 +419,7 @@ PJRT_Error *native_Client_CreateErrorBuffer(PJRT_Client_CreateErrorBuffer_Args *
     error = error_make(INVALID, "a buffer with an error needs an error, found the code OK");
   if (error) return error;
   PJRT_Error *held = error_from_parts(args->error_code, args->error_message, args->error_message_size);
-  if (HAS(args, PJRT_Client_CreateErrorBuffer_Args, num_payload)) {
-    for (size_t i = 0; i < args->num_payload; ++i) {
-      const PJRT_NamedValue *each = &args->payload[i];
-      if (each->type == PJRT_NamedValue_kString)
-        pjrt_error_add_payload(held, each->name, each->name_size, each->string_value, each->value_size);
-    }
-  }
+  if (HAS(args, PJRT_Client_CreateErrorBuffer_Args, num_payload)) error_add_payloads(held, args->payload, args->num_payload);
   args->buffer = buffer_make(space, &of, storage_make(space, 0, 0), completion_with(held));
   return NULL;
 }

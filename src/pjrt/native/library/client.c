@@ -129,7 +129,10 @@ static PJRT_Error *describe_all(PJRT_Client *client, const char *topology, bytes
     error = error_make(PJRT_Error_Code_INTERNAL, "the driver's function describe_client gave null as the platform's version");
   if (error) return error;
   client->process_index = about.process_index;
-  facts_write_client(message, client->table->platform_name, topology, &about);
+  error = check_attributes("describe_client", about.plugin_attributes, about.num_plugin_attributes);
+  if (error) return error;
+  plugin_learn(about.plugin_attributes, about.num_plugin_attributes);
+  facts_write_client(message, about.platform_name ? about.platform_name : client->table->platform_name, topology, &about);
   pjrt_driver_device first = {0};
   for (size_t i = 0; i < client->num_devices; ++i) {
     pjrt_driver_device each = {.struct_size = sizeof each, .id = (int)i, .process_index = about.process_index,
@@ -263,7 +266,7 @@ PJRT_Error *native_Client_Create(PJRT_Client_Create_Args *args) {
     client_unref(client);
     return error;
   }
-  if (client->table->open == worker_driver.open) client->compiler = worker_process(client->driver);
+  if (is_worker(client)) client->compiler = worker_process(client->driver);
   else client->compiler = process_make("pjrt.native.compiling", "compiles", -1, NULL);
   args->client = client;
   return NULL;
@@ -302,9 +305,8 @@ static void *close_client(void *arg) {
   if (client->devices) client_wait_for_all(client);
   watchdog_stop(client);
   for (size_t i = 0; client->devices && i < client->num_devices; ++i) free_device(&client->devices[i]);
-  bool is_worker = client->table->open == worker_driver.open;
   if (client->driver) client->table->close(client->driver);
-  if (!is_worker) process_free(client->compiler);
+  if (!is_worker(client)) process_free(client->compiler);
   while (client->dma_regions) {
     dma_region *next = client->dma_regions->next;
     free(client->dma_regions);
@@ -386,7 +388,7 @@ PJRT_Error *native_Client_Destroy(PJRT_Client_Destroy_Args *args) {
 
 /* ---- what a client answers --------------------------------------------------------------------------------------------*/
 PJRT_Error *native_Client_PlatformName(PJRT_Client_PlatformName_Args *args) {
-  args->platform_name = args->client->table->platform_name;
+  args->platform_name = args->client->topology->facts.platform;
   args->platform_name_size = strlen(args->platform_name);
   return NULL;
 }
@@ -459,8 +461,10 @@ PJRT_Error *native_Client_DefaultDeviceAssignment(PJRT_Client_DefaultDeviceAssig
     return error_make(INVALID, "a device assignment has at least 1 replica and 1 partition, found %d and %d",
                       args->num_replicas, args->num_partitions);
   if ((int64_t)args->default_assignment_size < wanted)
-    return error_make(PJRT_Error_Code_FAILED_PRECONDITION, "expected room for the ids of %lld devices, found room for %zu",
-                      (long long)wanted, args->default_assignment_size);
+    return error_make(PJRT_Error_Code_FAILED_PRECONDITION,
+                      "PJRT_Client_DefaultDeviceAssignment: `default_assignment_size` %zu < `num_replicas * "
+                      "num_partitions`, %d * %d = %lld", args->default_assignment_size, args->num_replicas,
+                      args->num_partitions, (long long)wanted);
   bool is_enough = wanted <= (int64_t)client->num_devices;
   for (int64_t i = 0; i < wanted; ++i) args->default_assignment[i] = is_enough ? client->devices[i].description->id : (int)i;
   return NULL;

@@ -6,16 +6,19 @@
  * bring it. An array that the worker computed is the worker's own, until the host asks for its bytes.
  *
  * The commands, each behind a `record`:
- *   LAUNCH    device, inputs, outputs (4 bytes each, and 4 unused); executable; run; each input {id, place, size and kind
- *             of memory}; each output {id}. The worker knows an input by its id, or finds its bytes at the place in the
- *             heap. The kind of memory is in the highest byte.
+ *   LAUNCH    device, inputs, outputs, bytes of the options (4 bytes each); executable; run; each input {id, place, size
+ *             and kind of memory}; each output {id}; the options (see execute_options.c). The worker knows an input by
+ *             its id, or finds its bytes at the place in the heap. The kind of memory is in the highest byte; with the
+ *             highest bit the place is an address, which only a thread of this process is given.
  *   FREE      id
  *   UNLOAD    executable
  *   COPY_OUT  id; place in the heap; first byte; bytes
  *   COPY      id; id of the copy, its device and kind of memory (4 bytes each)
+ *   ASK       what; which; place in the heap, for the 8 bytes of the answer
  * The answers:
- *   DONE      code, bytes of the message (4 bytes each); message, filled up to 8 bytes
- *   RELEASE   place in the heap that the worker no longer looks at
+ *   DONE      code, bytes of the message (4 bytes each); message, filled up to 8 bytes; what belongs to the error, each
+ *             {bytes of the name, bytes of the value (4 bytes each); name with a zero and value, filled up to 8 bytes}
+ *   RELEASE   place in the heap that the worker no longer looks at; id of the array that was there
  * Nothing that the worker writes is trusted: what cannot be ends it. */
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -24,14 +27,20 @@
 #include "ring.h"
 #include "runtime.h"
 
-static const uint64_t NOWHERE = UINT64_MAX;
+static const uint64_t NOWHERE = UINT64_MAX, IMPORTED = UINT64_C(1) << 63, IN_HEAP = UINT64_C(1) << 63;
 
+typedef enum question { IS_ON_HOST = 1, ADDRESS = 2 } question; /* of a kind of memory (device << 32), of an array */
+
+typedef struct lent lent;
 typedef struct block {
   uint64_t id;
   size_t device, kind, size;
   uint64_t heap;   /* where its bytes are; NOWHERE */
-  bool is_lent;    /* the worker looks at them, and says when it no longer does */
+  lent *lent;      /* the worker looks at them, and says when it no longer does; else null */
+  int readers;     /* those who copy them from there */
   bool is_known;   /* the worker has an array of this id */
+  bool is_viewed;  /* others have the address of its bytes in the heap */
+  bool is_elsewhere; /* they are not in the heap, but somewhere in this process, which the worker shares */
 } block;
 
 /* What was asked for and has not ended, or has ended and nobody was told. */
@@ -41,6 +50,7 @@ typedef struct pending {
   bool is_ended;
   int code;
   char *message;
+  bytes payloads;
   pjrt_driver_done function;
   void *arg;
   void *to; /* of a copy to the host, from its place in the heap */
@@ -48,23 +58,30 @@ typedef struct pending {
   size_t size;
 } pending;
 
-/* A place in the heap that the worker looks at. */
-typedef struct lent {
-  uint64_t place;
+/* A place in the heap that the worker looks at, or one elsewhere that was imported. */
+struct lent {
+  uint64_t place, id; /* of the array that was there */
+  block *block;       /* which is still there; null where its memory is another, or free */
   size_t size;
-  struct lent *next; /* in its bucket */
-} lent;
+  bool is_imported;
+  void (*returned)(void *arg); /* null until the memory is freed here */
+  void *arg;
+  lent *next; /* in its bucket */
+};
 
 enum { BUCKETS = 1024, CLASSES = 160, LAZY = 64 };
 static const size_t LARGE = 1 << 20, KEPT = 1 << 28;
 
 struct pjrt_driver {
   process *process;
+  uint32_t number; /* of a client whose worker is a thread of this process; else 0 */
   pid_t owner;
   int file;
   shared_memory *shared;
   size_t mapped;
   facts facts;
+  bool has_contexts;
+  _Atomic char *is_on_host; /* by device and kind of memory: 0 unknown, 1 no, 2 yes */
   pthread_t listener, watcher;
   pthread_mutex_t reading; /* guards what follows, up to the next mutex */
   uint64_t taken;          /* bytes of the answers */
@@ -77,6 +94,7 @@ struct pjrt_driver {
   pthread_mutex_t mutex; /* guards what follows */
   PJRT_Error *loss;      /* why the worker is gone */
   uint64_t posted, last_id, last_fence;
+  uint64_t last_work; /* where the last command ends that somebody may wait for */
   size_t lazy; /* commands that nobody was woken for */
   bytes overflow;
   pending *buckets[BUCKETS];
@@ -194,6 +212,12 @@ static char *reserve(pjrt_driver *driver, size_t size, bool *is_overflow) {
 static void post(pjrt_driver *driver, size_t size, bool is_overflow, bool wakes) {
   driver->lazy = wakes ? 0 : driver->lazy + 1;
   if (driver->lazy > LAZY) wakes = true, driver->lazy = 0;
+  /* A second command that nobody waited for is not left to the one who waits. */
+  ring *commands = &driver->shared->commands;
+  bool is_work = wakes;
+  if (wakes && atomic_load(&driver->shared->is_awaited))
+    wakes = (int64_t)(driver->last_work - atomic_load(&commands->taken)) > 0;
+  if (is_work) driver->last_work = driver->posted + size;
   if (is_overflow) flush(driver);
   else ring_post(&driver->shared->commands, &driver->posted, size, wakes);
 }
@@ -240,9 +264,11 @@ static pending **find_pending(pjrt_driver *driver, uint64_t fence) {
 /* ---- answers --------------------------------------------------------------------------------------------------------------*/
 /* The bytes of the block will be others: whoever looks at those that are there keeps them. */
 static void leave_heap(pjrt_driver *driver, block *each) {
-  if (each->heap != NOWHERE && !each->is_lent) heap_free(driver, each->heap, each->size);
+  if (each->heap != NOWHERE && each->lent == NULL && !each->is_elsewhere) heap_free(driver, each->heap, each->size);
+  if (each->lent) each->lent->block = NULL;
   each->heap = NOWHERE;
-  each->is_lent = false;
+  each->lent = NULL;
+  each->is_viewed = each->is_elsewhere = false;
 }
 
 /* Unlinks the work that has ended, and returns it where somebody is to be told. */
@@ -257,6 +283,36 @@ static pending *end_pending(pjrt_driver *driver, uint64_t fence, int code, const
   return each;
 }
 
+static void free_pending(pending *each) {
+  free(each->message);
+  free(each->payloads.data);
+  free(each);
+}
+
+static _Thread_local const pending *is_told; /* whose end this thread tells */
+
+static int payload_worker(pjrt_driver *driver, size_t device, pjrt_fence fence, size_t index, const char **name,
+                          const char **value, size_t *size) {
+  (void)driver, (void)device;
+  const bytes *from = &is_told->payloads;
+  if (is_told->fence != fence) return 0;
+  for (size_t at = 0, left = from->size; left >= 8; --index) {
+    uint32_t sizes[2];
+    memcpy(sizes, from->data + at, sizeof sizes);
+    size_t both = (size_t)sizes[0] + 1 + sizes[1];
+    if (both > left - 8 || from->data[at + 8 + sizes[0]] != 0) return 0;
+    *name = from->data + at + 8;
+    *value = *name + sizes[0] + 1;
+    *size = sizes[1];
+    if (index == 0) return 1;
+    both = 8 + (both + 7) / 8 * 8;
+    if (both > left) return 0;
+    at += both;
+    left -= both;
+  }
+  return 0;
+}
+
 static void tell(pjrt_driver *driver, pending *owned) {
   if (owned->to && owned->code == 0) memcpy(owned->to, bytes_at(driver, owned->heap) + owned->offset, owned->size);
   if (owned->heap != NOWHERE) {
@@ -264,31 +320,45 @@ static void tell(pjrt_driver *driver, pending *owned) {
     heap_free(driver, owned->heap, owned->size);
     pthread_mutex_unlock(&driver->mutex);
   }
+  const pending *before = is_told;
+  is_told = owned;
   owned->function(owned->arg, owned->code, owned->message);
-  free(owned->message);
-  free(owned);
+  is_told = before;
+  free_pending(owned);
 }
 
 static bool read_done(pjrt_driver *driver, const record *head, const char *data, size_t size, pending **ended) {
   uint32_t code_and_size[2];
   if (size < sizeof code_and_size) return false;
   memcpy(code_and_size, data, sizeof code_and_size);
-  if (code_and_size[1] > size - sizeof code_and_size) return false;
-  *ended = end_pending(driver, head->fence, (int)code_and_size[0], data + sizeof code_and_size, code_and_size[1]);
+  data += sizeof code_and_size;
+  size -= sizeof code_and_size;
+  if (code_and_size[1] > size) return false;
+  pending *each = *find_pending(driver, head->fence);
+  size_t message_end = ((size_t)code_and_size[1] + 7) / 8 * 8;
+  if (each && !each->is_ended && message_end < size) bytes_add(&each->payloads, data + message_end, size - message_end);
+  *ended = end_pending(driver, head->fence, (int)code_and_size[0], data, code_and_size[1]);
   return true;
 }
 
-static bool read_release(pjrt_driver *driver, const char *data, size_t size) {
-  uint64_t place;
-  if (size < sizeof place) return false;
-  memcpy(&place, data, sizeof place);
-  lent **at = &driver->lent[place / 64 % BUCKETS];
-  while (*at && (*at)->place != place) at = &(*at)->next;
+/* The worker has an array of its own now: the bytes in the heap are kept where somebody is looking at them. An imported
+ * place that is free here too comes back: somebody waits for that. */
+static bool read_release(pjrt_driver *driver, const char *data, size_t size, lent **returned) {
+  uint64_t place_and_id[2];
+  if (size < sizeof place_and_id) return false;
+  memcpy(place_and_id, data, sizeof place_and_id);
+  lent **at = &driver->lent[place_and_id[1] % BUCKETS];
+  while (*at && ((*at)->id != place_and_id[1] || (*at)->place != place_and_id[0])) at = &(*at)->next;
   lent *found = *at;
   if (found == NULL) return false;
   *at = found->next;
-  heap_free(driver, found->place, found->size);
-  free(found);
+  block *each = found->block;
+  if (each) each->lent = NULL;
+  bool is_kept = found->is_imported || (each && (each->is_viewed || each->readers));
+  if (!is_kept) heap_free(driver, found->place, found->size);
+  if (each && !is_kept) each->heap = NOWHERE;
+  if (found->returned) *returned = found;
+  else free(found);
   return true;
 }
 
@@ -315,6 +385,11 @@ static bool take_answer(pjrt_driver *driver, uint64_t *taken, bytes *copy, bool 
   }
 }
 
+static void give_back(lent *owned) {
+  queue_call(owned->returned, owned->arg);
+  free(owned);
+}
+
 static void fail_all(pjrt_driver *driver) {
   for (size_t i = 0; i < BUCKETS; ++i) {
     for (;;) {
@@ -328,6 +403,15 @@ static void fail_all(pjrt_driver *driver) {
       pthread_mutex_unlock(&driver->mutex);
       if (each == NULL) break;
       if (ended) tell(driver, ended);
+    }
+    for (lent *returned = NULL;; returned = NULL) { /* nobody looks at it any more */
+      pthread_mutex_lock(&driver->mutex);
+      lent **at = &driver->lent[i];
+      while (*at && (*at)->returned == NULL) at = &(*at)->next;
+      if ((returned = *at)) *at = returned->next;
+      pthread_mutex_unlock(&driver->mutex);
+      if (returned == NULL) break;
+      give_back(returned);
     }
   }
 }
@@ -345,11 +429,14 @@ static bool read_answers(pjrt_driver *driver) {
     const char *data = driver->answer.data + sizeof head;
     size_t size = driver->answer.size - sizeof head;
     pending *ended = NULL;
+    lent *returned = NULL;
     pthread_mutex_lock(&driver->mutex);
-    is_broken = head.kind == DONE ? !read_done(driver, &head, data, size, &ended) : !read_release(driver, data, size);
+    is_broken = head.kind == DONE ? !read_done(driver, &head, data, size, &ended)
+                                  : !read_release(driver, data, size, &returned);
     pthread_mutex_unlock(&driver->mutex);
     if (is_broken) break;
     if (ended) tell(driver, ended);
+    if (returned) give_back(returned);
   }
   reads = before;
   return !is_broken && !atomic_load(&driver->is_over);
@@ -392,11 +479,20 @@ static bool take_reading(pjrt_driver *driver) {
   return is_taken;
 }
 
+/* Where the worker is a thread of this process, whoever waits for it does its work: to wake it would take longer. */
+static void work_here(pjrt_driver *driver) {
+  ring *commands = &driver->shared->commands;
+  if (driver->number == 0 || atomic_load(&commands->posted) == atomic_load(&commands->taken)) return;
+  if (!atomic_exchange(&driver->shared->is_awaited, 1)) ring_wake(commands); /* the worker looks from time to time now */
+  interpreter_work(driver->number);
+}
+
 void worker_look(pjrt_driver *driver, completion *until) {
   ring *answers = &driver->shared->answers;
   if (driver->owner != getpid() || !take_reading(driver)) return;
   bool is_right = true;
   atomic_store(&answers->sleeps, 0); /* the worker need not wake the listener */
+  work_here(driver);
   do is_right = read_answers(driver);
   while (is_right && !completion_is_set(until) && ring_comes_soon(answers, driver->taken, &driver->looks, NULL));
   if (driver->listener_sleeps) {
@@ -460,6 +556,7 @@ static PJRT_Error *meet_devices(pjrt_driver *driver, const pjrt_driver_option *o
   PJRT_Error *error = process_ask(driver->process, &request, &devices);
   free(request.data);
   if (error) return error;
+  driver->has_contexts = devices.number != 0;
   if (!facts_read(&driver->facts, devices.data, devices.data_size))
     error = error_make(PJRT_Error_Code_INTERNAL, "the worker gave devices that cannot be read");
   answer_free(&devices);
@@ -478,8 +575,7 @@ static void close_worker(pjrt_driver *driver) {
     while (driver->buckets[i]) {
       pending *each = driver->buckets[i];
       driver->buckets[i] = each->next;
-      free(each->message);
-      free(each);
+      free_pending(each);
     }
     while (driver->lent[i]) {
       lent *each = driver->lent[i];
@@ -487,6 +583,7 @@ static void close_worker(pjrt_driver *driver) {
       free(each);
     }
   }
+  free((void *)driver->is_on_host);
   free(driver->overflow.data);
   free(driver->answer.data);
   if (driver->shared) munmap(driver->shared, driver->mapped);
@@ -507,6 +604,7 @@ static int open_in_job(const pjrt_driver_option *options, size_t num_options, co
   driver->process = process_make("pjrt.native.worker", "computes", driver->file, store);
   if (!error) error = process_start(driver->process);
   if (!error) {
+    driver->number = process_number_here(driver->process);
     driver->listens = pthread_create(&driver->listener, NULL, listen_to_worker, driver) == 0;
     driver->watches = driver->listens && pthread_create(&driver->watcher, NULL, watch_worker, driver) == 0;
     if (!driver->watches) error = error_make(PJRT_Error_Code_RESOURCE_EXHAUSTED, "the system has no thread left for a worker");
@@ -518,6 +616,7 @@ static int open_in_job(const pjrt_driver_option *options, size_t num_options, co
   }
   *out = driver;
   *num_devices = driver->facts.num_devices;
+  driver->is_on_host = new_zeroed(*num_devices * MAX_KINDS, 1);
   return 0;
 }
 
@@ -530,9 +629,14 @@ static void describe_worker(pjrt_driver *driver, size_t device, pjrt_driver_devi
   *out = driver->facts.devices[device];
 }
 
-static void describe_client(pjrt_driver *driver, pjrt_driver_client *out) { *out = driver->facts.client; }
+static void describe_client(pjrt_driver *driver, pjrt_driver_client *out) {
+  *out = driver->facts.client;
+  if (setting("platform")) out->platform_name = NULL;
+}
 
 process *worker_process(pjrt_driver *driver) { return driver->process; }
+
+bool worker_has_contexts(pjrt_driver *driver) { return driver->has_contexts; }
 
 /* ---- memory -----------------------------------------------------------------------------------------------------------------*/
 static int allocate_worker(pjrt_driver *driver, size_t device, size_t kind, size_t size, uint64_t *memory, char *message) {
@@ -554,6 +658,35 @@ static void free_worker(pjrt_driver *driver, size_t device, uint64_t memory) {
   leave_heap(driver, each);
   pthread_mutex_unlock(&driver->mutex);
   free(each);
+}
+
+/* A thread of this process looks at any memory of it; to another process such memory means nothing. */
+static int import_worker(pjrt_driver *driver, size_t device, size_t kind, void *host, size_t size, uint64_t *memory,
+                         char *message) {
+  if (driver->number == 0 || !worker_is_on_host(driver, device, kind)) {
+    snprintf(message, PJRT_DRIVER_MESSAGE_SIZE, "the device cannot look at memory that it did not allocate");
+    return PJRT_Error_Code_UNIMPLEMENTED;
+  }
+  int code = allocate_worker(driver, device, kind, size, memory, message);
+  block *each = block_of(*memory);
+  each->heap = (uint64_t)(uintptr_t)host - (uint64_t)(uintptr_t)driver->shared;
+  each->is_elsewhere = true;
+  return code;
+}
+
+void worker_return(pjrt_driver *driver, uint64_t memory, void (*returned)(void *arg), void *arg) {
+  block *each = block_of(memory);
+  pthread_mutex_lock(&driver->mutex);
+  lent *place = driver->loss ? NULL : driver->lent[each->id % BUCKETS];
+  while (place && (place->id != each->id || !place->is_imported)) place = place->next;
+  if (place) {
+    place->returned = returned;
+    place->arg = arg;
+  }
+  pthread_mutex_unlock(&driver->mutex);
+  free_worker(driver, each->device, memory);
+  if (place == NULL) returned(arg);
+  else ring_wake(&driver->shared->commands); /* somebody waits for this end */
 }
 
 static int heap_is_full(size_t size, char *message) {
@@ -584,6 +717,12 @@ static int post_copy_out(pjrt_driver *driver, const block *each, size_t offset, 
   return 0;
 }
 
+static void stop_reading(pjrt_driver *driver, block *each) {
+  pthread_mutex_lock(&driver->mutex);
+  --each->readers;
+  pthread_mutex_unlock(&driver->mutex);
+}
+
 static int copy_out_worker(pjrt_driver *driver, size_t device, uint64_t memory, const pjrt_driver_shape *shape,
                            size_t offset, void *host, size_t size, pjrt_fence *fence, char *message) {
   (void)device, (void)shape;
@@ -596,9 +735,12 @@ static int copy_out_worker(pjrt_driver *driver, size_t device, uint64_t memory, 
     code = refuse_lost(driver, message);
     if (!code) code = post_copy_out(driver, each, offset, host, size, fence, message);
   }
+  each->readers += place != NOWHERE;
   pthread_mutex_unlock(&driver->mutex);
-  if (place != NOWHERE) memcpy(host, bytes_at(driver, place) + offset, size);
-  else if (*fence == 0 && !code) memset(host, 0, size); /* nobody ever wrote there */
+  if (place == NOWHERE && *fence == 0 && !code) memset(host, 0, size); /* nobody ever wrote there */
+  if (place == NOWHERE) return code;
+  memcpy(host, bytes_at(driver, place) + offset, size);
+  stop_reading(driver, each);
   return code;
 }
 
@@ -635,21 +777,16 @@ static bool read_until(pjrt_driver *driver, pjrt_fence fence, const wait_for_cop
     if (left) *place = left->next;
     pthread_mutex_unlock(&driver->mutex);
     if (left == NULL) return true; /* it is being told now */
-    free(left->message);
-    free(left);
+    free_pending(left);
     return false;
   }
   return true;
 }
 
-/* Before some bytes of a worker's array are written, all of them come to the heap. */
-static int bring(pjrt_driver *driver, block *each, uint64_t place, char *message) {
-  pjrt_fence fence = 0;
-  int code = copy_out_worker(driver, each->device, (uintptr_t)each, NULL, 0, bytes_at(driver, place), each->size, &fence,
-                             message);
-  if (code || fence == 0) return code;
+static int wait_for_fence(pjrt_driver *driver, pjrt_fence fence, char *message) {
   wait_for_copy wait = {PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, false, 0, message};
-  on_done_worker(driver, each->device, fence, copy_ended, &wait, message);
+  on_done_worker(driver, 0, fence, copy_ended, &wait, message);
+  work_here(driver);
   if (reads == driver && !read_until(driver, fence, &wait)) {
     snprintf(message, PJRT_DRIVER_MESSAGE_SIZE, "the worker ended, or wrote what cannot be, before it gave an array");
     return PJRT_Error_Code_UNAVAILABLE;
@@ -660,6 +797,94 @@ static int bring(pjrt_driver *driver, block *each, uint64_t place, char *message
   return wait.code;
 }
 
+/* All bytes of a worker's array come to the heap: before some of them are written, or are looked at there. */
+static int bring(pjrt_driver *driver, block *each, uint64_t place, char *message) {
+  pjrt_fence fence = 0;
+  int code = copy_out_worker(driver, each->device, (uintptr_t)each, NULL, 0, bytes_at(driver, place), each->size, &fence,
+                             message);
+  return code || fence == 0 ? code : wait_for_fence(driver, fence, message);
+}
+
+static int ask_worker(pjrt_driver *driver, question what, uint64_t which, uint64_t *answer, char *message) {
+  pthread_mutex_lock(&driver->mutex);
+  uint64_t place = heap_take(driver, sizeof *answer), fence = 0;
+  int code = place == NOWHERE ? heap_is_full(sizeof *answer, message) : refuse_lost(driver, message);
+  if (!code) {
+    uint64_t command[5];
+    record head = {.size = sizeof command, .kind = ASK, .fence = fence = pending_make(driver)->fence};
+    memcpy(command, &head, sizeof head);
+    command[2] = what;
+    command[3] = which;
+    command[4] = place;
+    bool is_overflow;
+    memcpy(reserve(driver, sizeof command, &is_overflow), command, sizeof command);
+    post(driver, sizeof command, is_overflow, true);
+  }
+  pthread_mutex_unlock(&driver->mutex);
+  if (!code) code = wait_for_fence(driver, fence, message);
+  if (!code) memcpy(answer, bytes_at(driver, place), sizeof *answer);
+  pthread_mutex_lock(&driver->mutex);
+  if (place != NOWHERE) heap_free(driver, place, sizeof *answer);
+  pthread_mutex_unlock(&driver->mutex);
+  return code;
+}
+
+/* Asked once of each kind of memory. */
+bool worker_is_on_host(pjrt_driver *driver, size_t device, size_t kind) {
+  size_t number = device * MAX_KINDS + kind;
+  char known = atomic_load(&driver->is_on_host[number]);
+  if (known) return known == 2;
+  uint64_t answer = 0;
+  char message[PJRT_DRIVER_MESSAGE_SIZE];
+  if (ask_worker(driver, IS_ON_HOST, (uint64_t)device << 32 | kind, &answer, message)) return false;
+  atomic_store(&driver->is_on_host[number], answer ? 2 : 1);
+  return answer != 0;
+}
+
+/* A worker in this process has its arrays where everybody can look at them. */
+static int view_here(pjrt_driver *driver, block *each, void **out, char *message) {
+  uint64_t address = 0;
+  int code = ask_worker(driver, ADDRESS, each->id, &address, message);
+  if (code) return code;
+  pthread_mutex_lock(&driver->mutex);
+  if (each->heap == NOWHERE) {
+    /* The worker has mapped the heap at another address: it gives places there, and not as an address. */
+    each->heap = address & IN_HEAP ? address & ~IN_HEAP : address - (uint64_t)(uintptr_t)driver->shared;
+    each->is_elsewhere = each->is_viewed = true;
+  }
+  *out = bytes_at(driver, each->heap);
+  pthread_mutex_unlock(&driver->mutex);
+  return 0;
+}
+
+/* Else the bytes are copied to the heap once, and stay there; the worker keeps its array. */
+int worker_view(pjrt_driver *driver, uint64_t memory, void **out, char *message) {
+  block *each = block_of(memory);
+  pthread_mutex_lock(&driver->mutex);
+  bool is_here = driver->number && each->is_known && each->heap == NOWHERE;
+  pthread_mutex_unlock(&driver->mutex);
+  if (is_here) return view_here(driver, each, out, message);
+  pthread_mutex_lock(&driver->mutex);
+  uint64_t place = each->heap;
+  bool is_new = place == NOWHERE;
+  int code = refuse_lost(driver, message);
+  if (!code && is_new && (place = heap_take(driver, each->size)) == NOWHERE) code = heap_is_full(each->size, message);
+  pthread_mutex_unlock(&driver->mutex);
+  if (!code && is_new) code = bring(driver, each, place, message);
+  pthread_mutex_lock(&driver->mutex);
+  if (is_new && place != NOWHERE && (code || each->heap != NOWHERE)) { /* another thread was first */
+    heap_free(driver, place, each->size);
+    place = each->heap;
+  }
+  if (!code) {
+    each->heap = place;
+    each->is_viewed = true;
+    *out = bytes_at(driver, place);
+  }
+  pthread_mutex_unlock(&driver->mutex);
+  return code;
+}
+
 static int copy_in_worker(pjrt_driver *driver, size_t device, uint64_t memory, const pjrt_driver_shape *shape,
                           size_t offset, const void *host, size_t size, pjrt_fence *fence, char *message) {
   (void)device, (void)shape;
@@ -667,7 +892,7 @@ static int copy_in_worker(pjrt_driver *driver, size_t device, uint64_t memory, c
   *fence = 0;
   pthread_mutex_lock(&driver->mutex);
   int code = refuse_lost(driver, message);
-  bool is_new = each->heap == NOWHERE || each->is_known;
+  bool is_new = each->heap == NOWHERE || (each->is_known && !each->is_viewed);
   uint64_t place = is_new ? NOWHERE : each->heap;
   if (!code && is_new && (place = heap_take(driver, each->size)) == NOWHERE) code = heap_is_full(each->size, message);
   pthread_mutex_unlock(&driver->mutex);
@@ -681,6 +906,9 @@ static int copy_in_worker(pjrt_driver *driver, size_t device, uint64_t memory, c
     leave_heap(driver, each);
     each->is_known = false;
     each->heap = place;
+  } else if (each->is_known) { /* the bytes change where others look at them */
+    post_free(driver, each);
+    each->is_known = false;
   }
   pthread_mutex_unlock(&driver->mutex);
   if (!code) memcpy(bytes_at(driver, place) + offset, host, size);
@@ -708,9 +936,12 @@ static int copy_worker(pjrt_driver *driver, size_t device, uint64_t memory, size
     memcpy(reserve(driver, sizeof command, &is_overflow), command, sizeof command);
     post(driver, sizeof command, is_overflow, true);
   }
+  from->readers += place != NOWHERE;
   pthread_mutex_unlock(&driver->mutex);
-  if (code || *fence || place == NOWHERE) return code;
-  return copy_in_worker(driver, to_device, to_memory, NULL, 0, bytes_at(driver, place), size, fence, message);
+  if (place == NOWHERE) return code;
+  if (!code) code = copy_in_worker(driver, to_device, to_memory, NULL, 0, bytes_at(driver, place), size, fence, message);
+  stop_reading(driver, from);
+  return code;
 }
 
 /* ---- programs ---------------------------------------------------------------------------------------------------------------*/
@@ -736,15 +967,28 @@ static void unload_worker(pjrt_driver *driver, size_t device, uint64_t executabl
   pthread_mutex_unlock(&driver->mutex);
 }
 
+/* As the worker knows it: an address where it was imported. */
+static uint64_t place_of(pjrt_driver *driver, const block *each) {
+  return each->is_elsewhere ? (uint64_t)(uintptr_t)bytes_at(driver, each->heap) : each->heap;
+}
+
 static void lend(pjrt_driver *driver, block *each) {
-  lent *place = new_zeroed(1, sizeof *place), **bucket = &driver->lent[each->heap / 64 % BUCKETS];
-  *place = (lent){each->heap, each->size, *bucket};
+  lent *place = new_zeroed(1, sizeof *place), **bucket = &driver->lent[each->id % BUCKETS];
+  *place = (lent){.place = place_of(driver, each), .id = each->id, .size = each->size, .is_imported = each->is_elsewhere, .block = each, .next = *bucket};
   *bucket = place;
-  each->is_lent = true;
+  each->lent = place;
+}
+
+/* The message of what the execution was given beside its arguments; null for nothing. */
+static const bytes *options_of(const pjrt_driver_launch *launch) {
+  const execute_options *options = ((const worker_launch *)(const void *)launch)->options;
+  return options ? execute_options_message(options) : NULL;
 }
 
 static void write_launch(pjrt_driver *driver, const pjrt_driver_launch *launch, uint64_t fence, char *place, size_t size) {
-  uint32_t counts[4] = {(uint32_t)launch->device, (uint32_t)launch->num_inputs, (uint32_t)launch->num_outputs, 0};
+  const bytes *options = options_of(launch);
+  uint32_t counts[4] = {(uint32_t)launch->device, (uint32_t)launch->num_inputs, (uint32_t)launch->num_outputs,
+                        options ? (uint32_t)options->size : 0};
   record head = {.size = (uint32_t)size, .kind = LAUNCH, .fence = fence};
   uint64_t which[2] = {launch->executable, (uint64_t)launch->run};
   memcpy(place, &head, sizeof head);
@@ -753,7 +997,8 @@ static void write_launch(pjrt_driver *driver, const pjrt_driver_launch *launch, 
   place += 48;
   for (size_t i = 0; i < launch->num_inputs; ++i, place += 24) {
     block *each = block_of(launch->inputs[i]);
-    uint64_t input[3] = {each->id, each->is_known ? NOWHERE : each->heap, each->size | (uint64_t)each->kind << 56};
+    uint64_t input[3] = {each->id, each->is_known ? NOWHERE : place_of(driver, each),
+                         each->size | (uint64_t)each->kind << 56 | (each->is_elsewhere ? IMPORTED : 0)};
     memcpy(place, input, sizeof input);
     if (!each->is_known && each->heap != NOWHERE) lend(driver, each);
     each->is_known = true;
@@ -764,10 +1009,12 @@ static void write_launch(pjrt_driver *driver, const pjrt_driver_launch *launch, 
     each->is_known = true;
     memcpy(place, &each->id, 8);
   }
+  if (options) memcpy(place, options->data, options->size);
 }
 
 static int launch_worker(pjrt_driver *driver, const pjrt_driver_launch *launch, pjrt_fence *fence, char *message) {
-  size_t size = 48 + 24 * launch->num_inputs + 8 * launch->num_outputs;
+  const bytes *options = options_of(launch);
+  size_t size = 48 + 24 * launch->num_inputs + 8 * launch->num_outputs + (options ? (options->size + 7) / 8 * 8 : 0);
   if (size > RECORD_LARGEST) {
     snprintf(message, PJRT_DRIVER_MESSAGE_SIZE, "a worker takes programs of at most %d arguments and results, found %zu",
              RECORD_LARGEST / 24, launch->num_inputs + launch->num_outputs);
@@ -832,4 +1079,6 @@ const pjrt_driver_table worker_driver = {
     .launch = launch_worker,
     .on_done = on_done_worker,
     .copy = copy_worker,
+    .import = import_worker,
+    .payload = payload_worker,
 };

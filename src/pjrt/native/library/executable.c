@@ -4,7 +4,8 @@
  *   1 mark and version, 2 name, 3 a parameter, 4 an output, 5 the code, 6 bytes of scratch, 7 the compile options,
  *   8 the program, 9 its format, 13 and 14 the same after optimizations, 10 a cost {1 name, 2 a double}, 11 a parameter that is donated without an alias,
  *   15 bytes that are equal for equal executables; by default all of them, 16 whether
- *   arguments may be in other memory than the parameters state,
+ *   arguments may be in other memory than the parameters state, 17 the bytes that a run needs, in the order of
+ *   PJRT_Executable_GetCompiledMemoryStats_Args, by default counted from the types, 18 whether results are divided,
  *   12 the CRC-32 of all before it, the last field: fields alone look whole where the end is missing.
  * A parameter or output is {1 element type, 2 dimensions, 3 kind of memory, 4 one more than the parameter whose memory
  * the output may take over, 5 how it is divided among devices: an OpSharding}. */
@@ -150,6 +151,14 @@ static void read_sharding(const proto_field *from, size_t number, size_t count, 
   }
 }
 
+static void read_donated(const proto_field *from, executable *out) {
+  int64_t *numbers = new_zeroed(out->num_parameters, sizeof *numbers);
+  size_t count = proto_int64s(from, numbers, out->num_parameters);
+  for (size_t i = 0; i < count && i < out->num_parameters; ++i)
+    if (numbers[i] >= 0 && (uint64_t)numbers[i] < out->num_parameters) out->donated[numbers[i]] = true;
+  free(numbers);
+}
+
 static void read_cost(const proto_field *from, executable *out) {
   const char *cursor = from->data, *end = from->data + from->size;
   proto_field field;
@@ -254,10 +263,13 @@ static PJRT_Error *read_fields(executable *each, const char *const *kinds, size_
     if (field.number == 13 && is_bytes) each->optimized = field.data, each->optimized_size = field.size;
     if (field.number == 14 && is_bytes && each->optimized_format == NULL)
       each->optimized_format = copy_of(field.data, field.size);
+    if (field.number == 17) each->num_memory += proto_int64s(&field, each->memory + each->num_memory, 16 - each->num_memory);
+    if (each->num_memory > 16) error = damaged("it has too many facts about memory");
+    if (field.number == 18 && field.wire == 0) each->is_sharded = field.value != 0;
     if (field.number == 16 && field.wire == 0) each->takes_any_memory = field.value != 0;
     if (field.number == 15 && is_bytes) each->identity = field.data, each->identity_size = field.size;
     if (field.number == 10 && is_bytes) read_cost(&field, each);
-    if (field.number == 11 && field.wire == 0 && field.value < each->num_parameters) each->donated[field.value] = true;
+    if (field.number == 11) read_donated(&field, each);
   }
   if (error) return error;
   for (size_t i = 0; i < each->num_outputs; ++i) {
@@ -346,9 +358,10 @@ static bool is_text(const char *text, size_t size, const char *expected) {
   return size == strlen(expected) && memcmp(text, expected, size) == 0;
 }
 
-static PJRT_Error *check_program(const PJRT_Program *program) {
+/* A client in Python says itself which formats it takes. */
+static PJRT_Error *check_program(const PJRT_Client *client, const PJRT_Program *program) {
   PJRT_Error *error = pjrt_check_size(program, PJRT_Program_FIRST_STRUCT_SIZE, "PJRT_Program");
-  if (error) return error;
+  if (error || is_worker(client)) return error;
   const char *format = program->format;
   size_t size = program->format_size;
   if (is_text(format, size, "mlir") || is_text(format, size, "hlo") || is_text(format, size, "hlo_with_config"))
@@ -359,7 +372,7 @@ static PJRT_Error *check_program(const PJRT_Program *program) {
 
 static PJRT_Error *compile(PJRT_Client *client, const PJRT_Program *program, const char *options, size_t options_size,
                            executable **out) {
-  PJRT_Error *error = check_program(program);
+  PJRT_Error *error = check_program(client, program);
   if (error) return error;
   bytes request = {0};
   proto_bytes(&request, 1, "compile", 7);
@@ -486,7 +499,8 @@ PJRT_Error *native_Executable_NumOutputs(PJRT_Executable_NumOutputs_Args *args) 
 }
 
 PJRT_Error *native_Executable_SizeOfGeneratedCodeInBytes(PJRT_Executable_SizeOfGeneratedCodeInBytes_Args *args) {
-  args->size_in_bytes = (int64_t)args->executable->core->code_size;
+  const executable *core = args->executable->core;
+  args->size_in_bytes = core->num_memory ? core->memory[0] : (int64_t)core->code_size;
   return NULL;
 }
 
@@ -533,6 +547,11 @@ PJRT_Error *native_Executable_GetCompiledMemoryStats(PJRT_Executable_GetCompiled
   const executable *core = args->executable->core;
   size_t head = offsetof(PJRT_Executable_GetCompiledMemoryStats_Args, generated_code_size_in_bytes);
   memset((char *)args + head, 0, args->struct_size - head);
+  if (core->num_memory) { /* an older caller's struct ends earlier */
+    size_t room = (args->struct_size - head) / sizeof(int64_t);
+    memcpy((char *)args + head, core->memory, (room < core->num_memory ? room : core->num_memory) * sizeof(int64_t));
+    return NULL;
+  }
   args->generated_code_size_in_bytes = (int64_t)core->code_size;
   for (size_t i = 0; i < core->num_parameters; ++i)
     args->argument_size_in_bytes += (int64_t)shape_size(&core->parameters[i].shape);

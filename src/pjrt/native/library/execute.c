@@ -5,20 +5,6 @@
  * the driver is told to wait for the fence of another. */
 #include "runtime.h"
 
-struct PJRT_ExecuteContext {
-  char unused;
-};
-
-PJRT_Error *native_ExecuteContext_Create(PJRT_ExecuteContext_Create_Args *args) {
-  args->context = new_zeroed(1, sizeof *args->context);
-  return NULL;
-}
-
-PJRT_Error *native_ExecuteContext_Destroy(PJRT_ExecuteContext_Destroy_Args *args) {
-  free(args->context);
-  return NULL;
-}
-
 /* ---- a launch -----------------------------------------------------------------------------------------------------------*/
 struct launch {
   PJRT_LoadedExecutable *loaded; /* a reference */
@@ -35,6 +21,7 @@ struct launch {
   storage *scratch;
   uint64_t *inputs_memory, *outputs_memory;
   completion *done;   /* null until something can wait for it */
+  execute_options *options; /* null for the defaults */
   PJRT_Error *poison; /* guarded by the device's mutex */
   launch *next;
 };
@@ -81,6 +68,7 @@ static void launch_free(launch *each) {
   for (size_t i = 0; i < core->num_outputs; ++i) storage_unref(each->outputs[i]);
   storage_unref(each->scratch);
   completion_unref(each->done);
+  execute_options_end(each->options);
   pjrt_error_release(each->poison);
   loaded_unref(each->loaded);
   free(each);
@@ -179,7 +167,7 @@ static bool submit(launch *each, PJRT_Error **error) {
   size_t num_after = is_open ? other_fences(each, after_devices, after) : 0;
   for (size_t i = 0; i < core->num_parameters; ++i) each->inputs_memory[i] = storage_memory(each->arguments[i]);
   for (size_t i = 0; i < core->num_outputs; ++i) each->outputs_memory[i] = storage_memory(each->outputs[i]);
-  pjrt_driver_launch given = {
+  worker_launch given = {.options = each->options, .launch = {
       .struct_size = sizeof given,
       .device = each->device->number,
       .executable = each->executable,
@@ -195,11 +183,11 @@ static bool submit(launch *each, PJRT_Error **error) {
       .partition = each->partition,
       .run = each->run,
       .must_not_block = each->is_deferred,
-  };
+  }};
   char message[PJRT_DRIVER_MESSAGE_SIZE];
   message[0] = 0;
   pjrt_fence fence = 0;
-  int code = client->table->launch(client->driver, &given, &fence, message);
+  int code = client->table->launch(client->driver, &given.launch, &fence, message);
   end_reads(each);
   if (code) {
     *error = error_of_driver("launch", code, message);
@@ -315,6 +303,7 @@ static PJRT_Error *find_place(const PJRT_LoadedExecutable_Execute_Args *args, si
     each->partition = loaded->ids[place].partition;
   }
   if (args->options) each->id = args->options->launch_id;
+  if (is_worker(loaded->client)) each->options = execute_options_make(args->options, loaded->core, list, worker_has_contexts(loaded->client->driver));
   return loaded_on(loaded, device, &each->executable);
 }
 
@@ -458,6 +447,7 @@ PJRT_Error *native_Device_PoisonExecution(PJRT_Device_PoisonExecution_Args *args
   args->poisoned = false;
   PJRT_Error *error = error_from_parts(args->error_code, args->error_message, args->error_message_size);
   if (error == NULL) return error_make(INVALID, "expected the code of an error, found OK");
+  if (HAS(args, PJRT_Device_PoisonExecution_Args, num_payload)) error_add_payloads(error, args->payload, args->num_payload);
   pthread_mutex_lock(&device->mutex);
   launch *earliest = NULL; /* the list begins with the latest */
   pjrt_fence fence = 0;

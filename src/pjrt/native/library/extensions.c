@@ -125,6 +125,13 @@ static PJRT_Error *output_shardings(PJRT_Shardings_PJRT_Executable_OutputShardin
   args->num_outputs = core->num_outputs;
   args->shardings = core->output_shardings;
   args->sharding_sizes = core->output_sharding_sizes;
+  /* XLA asks for the sharding of the empty tuple, which a program without results has: an OpSharding of defaults. */
+  static const char *replicated = "";
+  static size_t size = 0;
+  if (core->num_outputs || !core->is_sharded) return NULL;
+  args->num_outputs = 1;
+  args->shardings = &replicated;
+  args->sharding_sizes = &size;
   return NULL;
 }
 
@@ -183,8 +190,18 @@ static PJRT_Error *raw_memory(PJRT_RawBuffer_GetMemorySpace_Args *args) {
 /* Null where the host cannot see the memory. */
 static PJRT_Error *raw_pointer(PJRT_RawBuffer_GetHostPointer_Args *args) {
   SIZED(PJRT_RawBuffer_GetHostPointer_Args, args);
-  args->host_pointer = storage_host_view(args->buffer->storage);
-  return NULL;
+  const storage *held = args->buffer->storage;
+  const PJRT_Client *client = held->space->device->client;
+  if (!is_worker(client)) {
+    args->host_pointer = storage_host_view(held);
+    return NULL;
+  }
+  args->host_pointer = NULL;
+  if (!worker_is_on_host(client->driver, held->space->device->number, held->space->kind_number)) return NULL;
+  uint64_t address;
+  PJRT_Error *error = storage_address(held, &address);
+  args->host_pointer = (void *)(uintptr_t)address;
+  return error;
 }
 
 static PJRT_Error *raw_to_device(PJRT_RawBuffer_CopyRawHostToDevice_Args *args) {

@@ -1,6 +1,7 @@
 /* What is known of a client and its devices, as a driver describes them; and its form as a message, in which a worker
  * tells it and a topology is serialized. The message's fields:
- *   1 platform, 2 its version, 3 process index, 4 a device, 5 an attribute, 6 the topology's name
+ *   1 platform, 2 its version, 3 process index, 4 a device, 5 an attribute, 6 the topology's name, 7 an attribute of the
+ *   plugin
  * of a device: 1 kind, 2 a kind of memory, 3 its limit, 4 id, 5 process index, 6 whether it is addressable, 7 local id,
  *   8 text, 9 longer text, 10 an attribute
  * of an attribute: 1 name, 2 type, 3 text, 4 integers, 5 the bits of a real number. */
@@ -133,8 +134,10 @@ bool facts_read(facts *out, const char *data, size_t size) {
     read_text(&field, 6, &out->topology);
   }
   if (out->client.platform_version == NULL) out->client.platform_version = copy_of("", 0);
-  return is_right && cursor == data + size && out->platform && out->num_devices &&
-         read_attributes(data, size, 5, &out->client.attributes, &out->client.num_attributes);
+  out->client.platform_name = out->platform;
+  bool has_attributes = read_attributes(data, size, 5, &out->client.attributes, &out->client.num_attributes);
+  has_attributes &= read_attributes(data, size, 7, &out->client.plugin_attributes, &out->client.num_plugin_attributes);
+  return is_right && cursor == data + size && out->platform && out->num_devices && has_attributes;
 }
 
 static void free_attributes(const pjrt_driver_attribute *attributes, size_t count) {
@@ -162,6 +165,7 @@ void facts_free(facts *each) {
   free((char *)each->topology);
   free((char *)each->client.platform_version);
   free_attributes(each->client.attributes, each->client.num_attributes);
+  free_attributes(each->client.plugin_attributes, each->client.num_plugin_attributes);
   *each = (facts){0};
 }
 

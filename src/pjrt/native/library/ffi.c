@@ -12,6 +12,7 @@
 typedef struct handler {
   char *name;
   XLA_FFI_Handler *function;
+  int traits;
 } handler;
 
 typedef struct type_id {
@@ -48,7 +49,7 @@ static PJRT_Error *add_handler(const handler *given) {
     if (num_handlers) memcpy(more, handlers, num_handlers * sizeof *more);
     free(handlers);
     handlers = more;
-    handlers[num_handlers++] = (handler){copy_of(given->name, size), given->function};
+    handlers[num_handlers++] = (handler){copy_of(given->name, size), given->function, given->traits};
   }
   pthread_mutex_unlock(&mutex);
   if (before == NULL || before == given->function) return NULL;
@@ -58,7 +59,11 @@ static PJRT_Error *add_handler(const handler *given) {
 
 size_t ffi_add_names(bytes *request, int number, size_t known) {
   pthread_mutex_lock(&mutex);
-  for (; known < num_handlers; ++known) proto_bytes(request, number, handlers[known].name, strlen(handlers[known].name));
+  for (; known < num_handlers; ++known) {
+    proto_bytes(request, number, handlers[known].name, strlen(handlers[known].name));
+    proto_varint(request, number + 1, (uint64_t)(uintptr_t)handlers[known].function);
+    proto_varint(request, number + 2, (uint64_t)handlers[known].traits);
+  }
   pthread_mutex_unlock(&mutex);
   return known;
 }
@@ -388,9 +393,11 @@ static PJRT_Error *register_type(PJRT_FFI_Type_Register_Args *args) {
   return error;
 }
 
-/* JAX adds its own to each execution on a platform of the name cpu. A handler that asks for it hears that it has none. */
+/* JAX adds its own to each execution on a platform of the name cpu. Where the program runs in another process, a handler
+ * that asks for it hears that it has none. */
 static PJRT_Error *add_user_data(PJRT_FFI_UserData_Add_Args *args) {
-  return pjrt_check_size(args, PJRT_FFI_UserData_Add_Args_FIRST_STRUCT_SIZE, "PJRT_FFI_UserData_Add_Args");
+  PJRT_Error *error = pjrt_check_size(args, PJRT_FFI_UserData_Add_Args_FIRST_STRUCT_SIZE, "PJRT_FFI_UserData_Add_Args");
+  return error ? error : context_add(args->context, args->user_data.type_id, args->user_data.data);
 }
 
 /* XLA asks every handler which version of the interface it was compiled with. */
@@ -412,7 +419,7 @@ static PJRT_Error *register_handler(PJRT_FFI_Register_Handler_Args *args) {
   if (error) return error;
   if (args->target_name == NULL || args->target_name_size == 0 || args->handler == NULL)
     return error_make(INVALID, "PJRT_FFI_Register_Handler: expected a name and the address of a handler, found null");
-  handler given = {copy_of(args->target_name, args->target_name_size), (XLA_FFI_Handler *)args->handler};
+  handler given = {copy_of(args->target_name, args->target_name_size), (XLA_FFI_Handler *)args->handler, (int)args->traits};
   error = check_version(given.function, given.name);
   if (!error) error = add_handler(&given);
   free(given.name);

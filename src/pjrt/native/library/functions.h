@@ -1,5 +1,4 @@
-/* The functions of PJRT_Api that are served and return an error, in the order of the table, without their PJRT_ prefix.
- * The others are null in the table: streams of callbacks, and canonical shapes. */
+/* The functions of PJRT_Api that are served and return an error, in the order of the table, without their PJRT_ prefix. */
 #ifndef PJRT_NATIVE_FUNCTIONS_H_
 #define PJRT_NATIVE_FUNCTIONS_H_
 
@@ -34,6 +33,8 @@
   X(AsyncHostToDeviceTransferManager_RetrieveBuffer) X(AsyncHostToDeviceTransferManager_Device)                      \
   X(AsyncHostToDeviceTransferManager_BufferCount) X(AsyncHostToDeviceTransferManager_BufferSize)                     \
   X(AsyncHostToDeviceTransferManager_SetBufferError) X(AsyncHostToDeviceTransferManager_AddMetadata)                 \
+  X(CopyToDeviceStream_Destroy) X(CopyToDeviceStream_AddChunk)                                                   \
+  X(CopyToDeviceStream_TotalBytes) X(CopyToDeviceStream_GranuleSize) X(CopyToDeviceStream_CurrentBytes)              \
   X(Client_DmaMap) X(Client_DmaUnmap) X(Client_CreateUninitializedBuffer) X(Client_UpdateGlobalProcessInfo)          \
   X(TopologyDescription_Deserialize) X(Client_CreateAliasBuffer) X(Client_FulfillAliasBuffer)                        \
   X(LoadedExecutable_GetDeviceAssignment) X(Client_CreateErrorBuffer)                                                \
@@ -41,6 +42,7 @@
   X(Device_CreateAsyncTrackingEvent) X(AsyncTrackingEvent_Destroy) X(Executable_GetCompileOptions)                   \
   X(Buffer_DonateWithControlDependency) X(Event_Create) X(Event_Set) X(Device_GetAttributes) X(Client_Load)          \
   X(LoadedExecutable_AddressableDeviceLogicalIds) X(Buffer_Bitcast) X(Error_ForEachPayload)                          \
-  X(TopologyDescription_Fingerprint) X(Executable_ParameterMemoryKinds) X(Device_ClearMemoryStats)
+  X(TopologyDescription_Fingerprint) X(Executable_ParameterMemoryKinds) X(Device_ClearMemoryStats)       \
+  X(TopologyDescription_GetMemorySpaceKindIds) X(TopologyDescription_MakeCanonicalShapeForMemorySpace)
 
 #endif /* PJRT_NATIVE_FUNCTIONS_H_ */

@@ -31,8 +31,10 @@ typedef struct questions {
 struct process {
   pthread_mutex_t mutex;
   const char *module, *does; /* what it runs, and the word for that in errors */
-  pid_t pid, owner;          /* 0: none runs; a forked process has none */
-  int end;                   /* a file that can be read when the process has ended */
+  pid_t owner;               /* 0: none runs; a forked process has none */
+  pid_t pid;                 /* 0 where it is a thread of this process */
+  int end;                   /* a file that can be read when it has ended */
+  uint32_t number;           /* of one that is a thread; 0 of a process */
   int socket, shared;        /* a file that it inherits as its descriptor 3; -1 for none */
   size_t names;              /* the handlers that it knows of */
   questions *questions;      /* where it computes */
@@ -129,17 +131,14 @@ static PJRT_Error *ask_store(const pjrt_driver_store *store, const proto_field *
   return error_from_parts((PJRT_Error_Code)code, message, strlen(message));
 }
 
-static bool answer_question(questions *each, const char *question, size_t size) {
-  const char *cursor = question;
-  proto_field field, of_store = {0};
-  uint64_t number = 0;
-  while (proto_next(&cursor, question + size, &field)) {
-    if (field.number == 5 && field.wire == 0) number = field.value;
-    if (field.number == 6 && field.wire == 2) of_store = field;
-  }
-  bytes results = {0}, message = {0};
-  PJRT_Error *error =
-      of_store.data ? ask_store(each->store, &of_store, &results) : ffi_call(question, size, &results);
+struct reply {
+  questions *to; /* a reference */
+  uint64_t number;
+};
+
+/* Where the process is gone, nobody waits any more. */
+void reply_send(reply *owned, PJRT_Error *error, const bytes *data) {
+  bytes message = {0};
   if (error) {
     const char *text;
     size_t text_size;
@@ -148,14 +147,36 @@ static bool answer_question(questions *each, const char *question, size_t size) 
     proto_bytes(&message, 2, text, text_size);
     pjrt_error_release(error);
   }
-  proto_bytes(&message, 3, results.data, results.size);
-  proto_varint(&message, 4, number);
-  pthread_mutex_lock(&each->writes);
-  bool is_sent = send_message(each->socket, &message);
-  pthread_mutex_unlock(&each->writes);
+  if (data) proto_bytes(&message, 3, data->data, data->size);
+  proto_varint(&message, 4, owned->number);
+  pthread_mutex_lock(&owned->to->writes);
+  send_message(owned->to->socket, &message);
+  pthread_mutex_unlock(&owned->to->writes);
   free(message.data);
+  questions_unref(owned->to);
+  free(owned);
+}
+
+static void answer_question(questions *each, const char *question, size_t size) {
+  const char *cursor = question;
+  proto_field field, of_store = {0}, transfer = {0};
+  reply *answer = new_zeroed(1, sizeof *answer);
+  atomic_fetch_add(&each->refs, 1);
+  answer->to = each;
+  while (proto_next(&cursor, question + size, &field)) {
+    if (field.number == 5 && field.wire == 0) answer->number = field.value;
+    if (field.number == 6 && field.wire == 2) of_store = field;
+    if (field.number == 7 && field.wire == 2) transfer = field;
+  }
+  if (transfer.data) {
+    execute_options_call(&transfer, answer);
+    return;
+  }
+  bytes results = {0};
+  PJRT_Error *error =
+      of_store.data ? ask_store(each->store, &of_store, &results) : ffi_call(question, size, &results);
+  reply_send(answer, error, &results);
   free(results.data);
-  return is_sent;
 }
 
 static bool start_thread(void *(*function)(void *), questions *each) {
@@ -181,7 +202,7 @@ static void *serve_questions(void *arg) {
       pthread_mutex_unlock(&each->reads);
     }
     if (atomic_fetch_sub(&each->idle, 1) == 1 && is_open) start_thread(serve_questions, each);
-    if (is_open) is_open = answer_question(each, question, size);
+    if (is_open) answer_question(each, question, size);
     free(question);
   }
   questions_unref(each);
@@ -204,7 +225,12 @@ static questions *answer_questions(int socket, const pjrt_driver_store *store) {
 /* Waits until the process has ended. One that does not end by itself, because it computes or was stopped, is killed. */
 static void wait_for_end(process *each, int *status) {
   struct pollfd end = {.fd = each->end, .events = POLLIN};
-  if (each->end < 0 || poll(&end, 1, PATIENCE_MS) == 0) kill(each->pid, SIGKILL);
+  bool is_late = each->end < 0 || poll(&end, 1, interpreter_is_ending() ? 0 : PATIENCE_MS) == 0;
+  if (each->pid == 0) { /* a thread cannot be killed: whoever waits for its end is let go */
+    shutdown(each->end, SHUT_RDWR);
+    return;
+  }
+  if (is_late) kill(each->pid, SIGKILL);
   while (waitpid(each->pid, status, 0) < 0 && errno == EINTR) {
   }
 }
@@ -214,19 +240,24 @@ static void stop(process *each) {
   if (each->socket >= 0) close(each->socket);
   each->socket = -1;
   snprintf(each->ending, sizeof each->ending, "no reason is known");
-  if (each->pid && each->owner == getpid()) {
+  if (each->owner == getpid()) {
     int status = 0;
     wait_for_end(each, &status);
-    if (WIFEXITED(status))
+    if (each->pid == 0) snprintf(each->ending, sizeof each->ending, "its thread has ended");
+    else if (WIFEXITED(status))
       snprintf(each->ending, sizeof each->ending, "it ended with exit status %d", WEXITSTATUS(status));
     if (WIFSIGNALED(status)) snprintf(each->ending, sizeof each->ending, "signal %d ended it", WTERMSIG(status));
   }
-  each->pid = 0;
+  each->pid = each->owner = 0;
 }
+
+uint32_t process_number_here(const process *each) { return each->number; }
 
 /* Without the mutex: somebody may hold it who waits for an answer. */
 void process_kill(process *each) {
-  if (each->end >= 0 && each->owner == getpid()) syscall(SYS_pidfd_send_signal, each->end, SIGKILL, NULL, 0);
+  if (each->end < 0 || each->owner != getpid()) return;
+  if (each->pid) syscall(SYS_pidfd_send_signal, each->end, SIGKILL, NULL, 0);
+  else shutdown(each->socket, SHUT_RDWR); /* the thread ends when it sees this */
 }
 
 void process_close(process *each) {
@@ -271,6 +302,31 @@ static PJRT_Error *spawn(process *each, const char *python, int theirs, int asks
                     "PJRT_WORKER_PYTHON", each->does, python, strerror(failed));
 }
 
+/* Gives the other ends to a thread of this process, which waits for them at the socket that the setting names. */
+static PJRT_Error *hand_over(process *each, const char *here, int theirs, int asks) {
+  int socket = -1, life[2] = {-1, -1};
+  struct { int requests, shared, questions, life; uint32_t plugin, number; } given = {theirs, -1, asks, -1, 0, 0};
+  static atomic_uint last_number;
+  given.number = each->number = atomic_fetch_add(&last_number, 1) + 1;
+  if (interpreter_was_forked() || sscanf(here, "%d %u", &socket, &given.plugin) != 2)
+    return error_make(PJRT_Error_Code_FAILED_PRECONDITION, "the device belongs to the process that was forked");
+  given.shared = dup(each->shared);
+  bool is_right = given.shared >= 0 && socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, life) == 0;
+  given.life = life[1];
+  if (is_right) is_right = send(socket, &given, sizeof given, MSG_NOSIGNAL) == sizeof given;
+  if (is_right) {
+    each->owner = getpid();
+    if (each->end >= 0) close(each->end);
+    each->end = life[0];
+    return NULL;
+  }
+  PJRT_Error *error = error_make(PJRT_Error_Code_UNAVAILABLE, "nobody makes clients in this process any more: %s",
+                                 strerror(errno));
+  if (given.shared >= 0) close(given.shared);
+  if (life[0] >= 0) close(life[0]), close(life[1]);
+  return error;
+}
+
 /* With numbers from 5 on, because the process gets other files under the lower ones. */
 static bool make_sockets(int *ends) {
   if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0) return false;
@@ -282,11 +338,12 @@ static bool make_sockets(int *ends) {
 }
 
 PJRT_Error *process_start(process *each) {
-  if (each->pid && each->owner == getpid()) return NULL;
+  if (each->owner == getpid()) return NULL;
   if (each->socket >= 0) close(each->socket); /* of the process that was forked */
   each->socket = -1;
   each->pid = 0;
-  if (setting("compiler") == NULL)
+  const char *here = each->shared >= 0 ? setting("here") : NULL;
+  if (here == NULL && setting("compiler") == NULL)
     return error_make(PJRT_Error_Code_UNIMPLEMENTED,
                       "this library has no compiler: it only runs executables that were serialized");
   const char *python = getenv("PJRT_WORKER_PYTHON");
@@ -295,9 +352,9 @@ PJRT_Error *process_start(process *each) {
   int ends[2], asks[2] = {-1, -1};
   if (!make_sockets(ends) || (each->shared >= 0 && !make_sockets(asks)))
     return error_make(PJRT_Error_Code_UNAVAILABLE, "no socket to the process that %s: %s", each->does, strerror(errno));
-  PJRT_Error *error = spawn(each, python, ends[1], asks[1]);
-  close(ends[1]);
-  if (asks[1] >= 0) close(asks[1]);
+  PJRT_Error *error = here ? hand_over(each, here, ends[1], asks[1]) : spawn(each, python, ends[1], asks[1]);
+  if (here == NULL || error) close(ends[1]);
+  if ((here == NULL || error) && asks[1] >= 0) close(asks[1]);
   if (error) {
     close(ends[0]);
     if (asks[0] >= 0) close(asks[0]);
@@ -319,7 +376,7 @@ PJRT_Error *process_wait(process *each) {
   while (poll(&end, 1, -1) < 0 && errno == EINTR) {
   }
   pthread_mutex_lock(&each->mutex);
-  if (each->pid) stop(each);
+  if (each->owner) stop(each);
   PJRT_Error *error = ended(each);
   pthread_mutex_unlock(&each->mutex);
   return error;
@@ -345,7 +402,7 @@ PJRT_Error *process_ask(process *each, bytes *request, answer *out) {
   PJRT_Error *error = NULL;
   *out = (answer){0};
   pthread_mutex_lock(&each->mutex);
-  if (each->pid == 0 || each->owner != getpid()) error = each->starts_again ? process_start(each) : ended(each);
+  if (each->owner != getpid()) error = each->starts_again ? process_start(each) : ended(each);
   if (!error && each->questions) each->names = ffi_add_names(request, 8, each->names);
   if (!error && !(send_message(each->socket, request) && receive_message(each->socket, &out->text, &out->size))) {
     stop(each);

@@ -41,6 +41,12 @@ static _Thread_local int is_within_queue;
 
 bool queue_is_calling(void) { return is_within_queue != 0; }
 
+void queue_call(void (*function)(void *arg), void *arg) {
+  ++is_within_queue;
+  function(arg);
+  --is_within_queue;
+}
+
 static watch *take_unused(PJRT_Device *device, size_t kept) {
   watch *each = device->num_unused > kept ? device->first_unused : NULL;
   if (each) {
@@ -88,6 +94,18 @@ static bool leave_queue(watch *each, watch *was) {
   return was->state != ENDED;
 }
 
+/* The error with which work ended, told by the driver; null for none. */
+static PJRT_Error *told_error(const watch *of, const char *function, int code, const char *message) {
+  PJRT_Error *error = error_of_driver(function ? function : of->work.function, code, message);
+  const PJRT_Client *client = of->device->client;
+  if (error == NULL || function || !DRIVER_HAS(client->table, payload)) return error;
+  const char *name, *value;
+  size_t size;
+  for (size_t i = 0; client->table->payload(client->driver, of->device->number, of->fence, i, &name, &value, &size); ++i)
+    pjrt_error_add_payload(error, name, strlen(name), value, size);
+  return error;
+}
+
 static void end_watch(watch *each, const char *function, int code, const char *message) {
   watch was;
   if (!leave_queue(each, &was)) {
@@ -95,7 +113,7 @@ static void end_watch(watch *each, const char *function, int code, const char *m
     return;
   }
   PJRT_Device *device = was.device;
-  PJRT_Error *error = was.late ? was.late : error_of_driver(function ? function : was.work.function, code, message);
+  PJRT_Error *error = was.late ? was.late : told_error(&was, function, code, message);
   ++is_within_queue;
   was.work.then(error, was.work.arg);
   pthread_mutex_lock(&device->mutex);

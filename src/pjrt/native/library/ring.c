@@ -8,9 +8,10 @@
 #include <string.h>
 #include <sys/syscall.h>
 #include <time.h>
+#include <stdbool.h>
 #include <unistd.h>
 
-enum { LOOK_NS = 100000, LONGEST_SKIP = 3 };
+enum { LOOK_NS = 100000, LONGEST_SKIP = 3, AWAITED_LOOK_NS = 1000000, AWAITED_IDLE = 50 };
 
 static void futex(_Atomic uint32_t *word, int operation, uint32_t value) {
   syscall(SYS_futex, word, operation, value, NULL, NULL, 0);
@@ -81,6 +82,11 @@ bool ring_comes_soon(ring *each, uint64_t taken, patience *of, const atomic_int 
   return false;
 }
 
+static void futex_for(_Atomic uint32_t *word, uint32_t value, long nanoseconds) {
+  struct timespec limit = {.tv_nsec = nanoseconds};
+  syscall(SYS_futex, word, FUTEX_WAIT, value, &limit, NULL, 0);
+}
+
 bool ring_say_sleeps(ring *each, uint64_t taken, uint32_t *signal) {
   *signal = atomic_load(&each->signal);
   atomic_store(&each->sleeps, 1);
@@ -97,19 +103,44 @@ void ring_sleep(ring *each, uint32_t signal) {
 /* ---- the worker's side, which Python calls ----------------------------------------------------------------------------*/
 #define VISIBLE __attribute__((visibility("default")))
 
-/* Ends the record that the last call gave, and waits for the next one; returns its offset in the memory. */
-VISIBLE int64_t pjrt_worker_next(shared_memory *shared, uint64_t ended) {
-  static patience patience;
+/* A thread that waits for what it asked for does the work itself, where the worker is a thread of the same process: two
+ * that change places at each step need several times as long. Once it did so, the next commands wake nobody. The worker
+ * looks for those that are left from time to time, and sleeps as ever when there were none for long. */
+static void wait_while_awaited(shared_memory *shared) {
+  ring *commands = &shared->commands;
+  for (int idle = 0; atomic_load(&shared->is_awaited) && !atomic_load(&shared->is_over);) {
+    uint64_t before = atomic_load(&commands->posted);
+    uint32_t signal = atomic_load(&commands->signal);
+    futex_for(&commands->signal, signal, AWAITED_LOOK_NS);
+    bool is_left = atomic_load(&commands->posted) != atomic_load(&commands->taken);
+    if (atomic_load(&commands->signal) != signal || (is_left && atomic_load(&commands->posted) == before) ||
+        (idle = is_left || atomic_load(&commands->posted) != before ? 0 : idle + 1) > AWAITED_IDLE)
+      atomic_store(&shared->is_awaited, 0);
+  }
+}
+
+static bool wait_for_command(shared_memory *shared) {
+  static _Thread_local patience patience;
+  ring *commands = &shared->commands;
+  uint32_t signal;
+  for (;;) {
+    if (atomic_load(&shared->is_awaited)) wait_while_awaited(shared);
+    if (atomic_load(&shared->is_over)) return false;
+    uint64_t taken = atomic_load(&commands->taken);
+    if (atomic_load(&commands->posted) != taken) return true;
+    if (!ring_comes_soon(commands, taken, &patience, NULL) && ring_say_sleeps(commands, taken, &signal))
+      ring_sleep(commands, signal);
+  }
+}
+
+static int64_t take(shared_memory *shared, uint64_t ended, bool waits) {
   ring *commands = &shared->commands;
   uint64_t taken = atomic_load(&commands->taken) + ended;
   atomic_store(&commands->taken, taken);
   for (;;) {
     if (ended && atomic_load(&commands->waits)) ring_wake(&shared->answers);
-    uint32_t signal;
-    while (atomic_load(&commands->posted) == taken) {
-      if (!ring_comes_soon(commands, taken, &patience, NULL) && ring_say_sleeps(commands, taken, &signal))
-        ring_sleep(commands, signal);
-    }
+    if (waits && !wait_for_command(shared)) return -1;
+    if (atomic_load(&commands->posted) == taken) return 0;
     record *next = (record *)(void *)(commands->data + taken % RING_SIZE);
     if (next->kind != RECORD_SKIP) return (char *)next - (char *)shared;
     taken += ended = next->size;
@@ -117,18 +148,39 @@ VISIBLE int64_t pjrt_worker_next(shared_memory *shared, uint64_t ended) {
   }
 }
 
-/* Posts an answer; waits for room where there is none. A worker whose memory somebody has written to ends. */
-VISIBLE void pjrt_worker_answer(shared_memory *shared, const void *data, uint64_t size) {
-  static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+/* Ends the record that the last call gave, and waits for the next one; returns its offset in the memory, or -1 after
+ * pjrt_worker_end. */
+VISIBLE int64_t pjrt_worker_next(shared_memory *shared, uint64_t ended) { return take(shared, ended, true); }
+
+/* The same without waiting: 0 where there is none. */
+VISIBLE int64_t pjrt_worker_take(shared_memory *shared, uint64_t ended) { return take(shared, ended, false); }
+
+/* Waits until there is a command to take; returns 0 after pjrt_worker_end. */
+VISIBLE int pjrt_worker_wait(shared_memory *shared) { return wait_for_command(shared); }
+
+VISIBLE void pjrt_worker_end(shared_memory *shared) {
+  atomic_store(&shared->is_over, 1);
+  ring_wake(&shared->commands);
+}
+
+static pthread_mutex_t answering = PTHREAD_MUTEX_INITIALIZER;
+
+/* Posts an answer; false where there is no room. A worker whose memory somebody has written to ends. */
+VISIBLE bool pjrt_worker_try_answer(shared_memory *shared, const void *data, uint64_t size) {
   bool is_broken = false;
-  pthread_mutex_lock(&mutex);
+  pthread_mutex_lock(&answering);
   uint64_t posted = atomic_load(&shared->answers.posted);
-  char *place;
-  while ((place = ring_reserve(&shared->answers, &posted, size, &is_broken)) == NULL) {
-    if (is_broken) abort();
-    usleep(100); /* the host is slower than a worker with many threads: it will come */
+  char *place = ring_reserve(&shared->answers, &posted, size, &is_broken);
+  if (is_broken) abort();
+  if (place) {
+    memcpy(place, data, size);
+    ring_post(&shared->answers, &posted, size, true);
   }
-  memcpy(place, data, size);
-  ring_post(&shared->answers, &posted, size, true);
-  pthread_mutex_unlock(&mutex);
+  pthread_mutex_unlock(&answering);
+  return place != NULL;
+}
+
+/* The same, waiting for room: the host is slower than a worker with many threads, but it will come. */
+VISIBLE void pjrt_worker_answer(shared_memory *shared, const void *data, uint64_t size) {
+  while (!pjrt_worker_try_answer(shared, data, size)) usleep(100);
 }

@@ -20,6 +20,7 @@ enum {
   COPY_OUT = 3,
   COPY = 4,
   UNLOAD = 5,
+  ASK = 6,
   DONE = 1,     /* answers, from it */
   RELEASE = 2,
 };
@@ -41,6 +42,8 @@ typedef struct ring {
 typedef struct shared_memory {
   char mark[16];
   uint64_t heap, size;
+  _Atomic uint32_t is_over; /* the worker's own: it takes no more commands */
+  _Atomic uint32_t is_awaited; /* whoever posts a command is likely to do the work: see wait_for_command */
   ring commands, answers;
 } shared_memory;
 

@@ -57,6 +57,7 @@ void bytes_add(bytes *out, const void *data, size_t size);
 #define INVALID PJRT_Error_Code_INVALID_ARGUMENT
 PJRT_Error *error_make(PJRT_Error_Code code, const char *format, ...) PRINTS(2, 3);
 PJRT_Error *error_from_parts(PJRT_Error_Code code, const char *message, size_t size); /* null where the code is OK */
+void error_add_payloads(PJRT_Error *error, const PJRT_NamedValue *values, size_t count); /* of one that is not shared */
 /* The error of a driver's function, which gave the code and perhaps a text; null where the code is 0. */
 PJRT_Error *error_of_driver(const char *function, int code, const char *message);
 
@@ -273,6 +274,7 @@ void queue_cancel(PJRT_Device *device, pjrt_fence fence); /* where the driver ca
 /* Whether work that was given up may go on: copies with the host go through memory of ours then. */
 bool queue_leaves_work(const PJRT_Client *client);
 bool queue_is_calling(void); /* whether this thread is the driver's or the watchdog's, and tells that work has ended */
+void queue_call(void (*function)(void *arg), void *arg); /* on such a thread */
 uint64_t client_ended(PJRT_Client *client); /* how much work of all queues has ended */
 bool client_wait_for_one(PJRT_Client *client, uint64_t seen); /* waits until more has; false where none is in flight */
 void client_wait_for_all(PJRT_Client *client);
@@ -299,7 +301,8 @@ storage *storage_borrow(memory_space *space, uint64_t memory, size_t size);
 storage *storage_ref(storage *each);
 void storage_unref(storage *each);
 uint64_t storage_memory(const storage *each);
-void *storage_host_view(const storage *each); /* null where the host cannot see it */
+void *storage_host_view(const storage *each); /* null where the host cannot see it at once */
+PJRT_Error *storage_address(const storage *of, uint64_t *out);
 
 struct PJRT_Buffer {
   memory_space *space; /* holds a reference to its client */
@@ -352,8 +355,10 @@ typedef struct executable {
   output *outputs;
   bool *donated; /* by parameter */
   size_t scratch;
+  size_t num_memory; /* how many of the facts about memory are known */
+  int64_t memory[16];
   int64_t num_replicas, num_partitions;
-  bool is_portable, has_assignment, takes_any_memory;
+  bool is_portable, has_assignment, takes_any_memory, is_sharded;
   int64_t assignment[MAX_DEVICES]; /* replica-major */
   int64_t device_ordinal;
   char fingerprint[17];
@@ -406,23 +411,57 @@ typedef struct answer {
 process *process_make(const char *module, const char *does, int shared, const pjrt_driver_store *store);
 void process_free(process *each);
 PJRT_Error *process_start(process *each);
+uint32_t process_number_here(const process *each); /* of one that is a thread of this process; 0 for a process */
 void process_kill(process *each);  /* as it is, because it cannot be trusted */
 void process_close(process *each); /* lets it end, and waits for that */
 PJRT_Error *process_wait(process *each); /* waits until it has ended, and returns the error that says how */
 PJRT_Error *process_ask(process *each, bytes *request, answer *out); /* one at a time */
 void answer_free(answer *each);
 
+/* What the process waits for: an answer to a question that it asked. */
+typedef struct reply reply;
+void reply_send(reply *owned, PJRT_Error *owned_error, const bytes *data);
+
 /* ---- ffi.c: functions of this process that programs call ----------------------------------------------------------------*/
-/* Adds the names of the handlers that were registered after the first so many; returns how many there are. */
+/* Adds the handlers that were registered after the first so many, by name, address and traits, in three fields from this
+ * number on; returns how many there are. */
 size_t ffi_add_names(bytes *request, int number, size_t known);
 /* Calls a handler as a message says; adds the bytes of its results. */
 PJRT_Error *ffi_call(const char *message, size_t size, bytes *results);
 
+/* ---- execute_options.c: what a framework gives to one execution beside its arguments ---------------------------------------*/
+typedef struct execute_options execute_options;
+
+/* Those of one list of arguments; null for the defaults. With contexts their data is in it. */
+execute_options *execute_options_make(const PJRT_ExecuteOptions *options, const executable *of, size_t list,
+                                      bool has_contexts);
+const bytes *execute_options_message(const execute_options *each); /* for a worker */
+void execute_options_end(execute_options *owned);
+void execute_options_call(const proto_field *question, reply *owned); /* calls a function of the framework */
+PJRT_Error *context_add(PJRT_ExecuteContext *context, int64_t type_id, void *data);
+
 /* ---- driver_worker.c: devices that a Python process computes for --------------------------------------------------------*/
 extern const pjrt_driver_table worker_driver;
+static inline bool is_worker(const PJRT_Client *client) { return client->table->open == worker_driver.open; }
 process *worker_process(pjrt_driver *driver); /* it compiles, too */
+/* Frees memory that was imported, and calls the function when the worker looks at it no longer. */
+void worker_return(pjrt_driver *driver, uint64_t memory, void (*returned)(void *arg), void *arg);
+bool worker_is_on_host(pjrt_driver *driver, size_t device, size_t kind); /* whether this process can look at arrays there */
+int worker_view(pjrt_driver *driver, uint64_t memory, void **out, char *message);
+bool worker_has_contexts(pjrt_driver *driver); /* whether its client takes addresses of this process */
+/* A launch as a worker gets it; drivers of others see the first part. */
+typedef struct worker_launch {
+  pjrt_driver_launch launch;
+  const execute_options *options;
+} worker_launch;
 /* Reads answers of the worker on this thread until the completion is set, for as long as it takes to wake a thread. */
 void worker_look(pjrt_driver *driver, completion *until);
+
+/* ---- api.c: the interpreter of the devices that are objects of this process ------------------------------------------------*/
+void plugin_learn(const pjrt_driver_attribute *of_client, size_t count); /* attributes that a client adds to the plugin's */
+void interpreter_work(uint32_t client); /* does on this thread what a client's worker was told to do, unless it is doing that */
+bool interpreter_was_forked(void); /* into this process, in which nobody makes clients */
+bool interpreter_is_ending(void); /* its threads do nothing any more */
 
 /* ---- api.c --------------------------------------------------------------------------------------------------------------*/
 extern PJRT_MemoryDescriptions_Extension memory_descriptions_extension;

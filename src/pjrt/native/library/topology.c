@@ -164,6 +164,30 @@ PJRT_Error *native_TopologyDescription_Fingerprint(PJRT_TopologyDescription_Fing
   return NULL;
 }
 
+static int kind_numbers[MAX_KINDS];
+
+static void number_kinds(void) {
+  for (size_t i = 0; i < MAX_KINDS; ++i) kind_numbers[i] = shown_kind(i);
+}
+
+/* All devices have the same kinds of memory, but for those that have none. */
+PJRT_Error *native_TopologyDescription_GetMemorySpaceKindIds(PJRT_TopologyDescription_GetMemorySpaceKindIds_Args *args) {
+  static pthread_once_t once = PTHREAD_ONCE_INIT;
+  pthread_once(&once, number_kinds);
+  size_t count = 0;
+  for (size_t i = 0; i < args->topology->facts.num_devices; ++i)
+    if (args->topology->descriptions[i].num_memories > count) count = args->topology->descriptions[i].num_memories;
+  args->memory_space_kind_ids = kind_numbers;
+  args->num_memory_space_kind_ids = count;
+  return NULL;
+}
+
+PJRT_Error *native_TopologyDescription_MakeCanonicalShapeForMemorySpace(
+    PJRT_TopologyDescription_MakeCanonicalShapeForMemorySpace_Args *args) {
+  return error_make(PJRT_Error_Code_UNIMPLEMENTED,
+                    "the device '%s' does not offer TopologyDescription.make_canonical_shape", args->topology->facts.platform);
+}
+
 /* ---- device descriptions ----------------------------------------------------------------------------------------------*/
 PJRT_Error *native_DeviceDescription_Id(PJRT_DeviceDescription_Id_Args *args) {
   args->id = args->device_description->id;

@@ -60,6 +60,14 @@ PJRT_Error *error_from_parts(PJRT_Error_Code code, const char *message, size_t s
   return code == PJRT_Error_Code_OK ? NULL : pjrt_error_new(code, message ? message : "", message ? size : 0);
 }
 
+void error_add_payloads(PJRT_Error *error, const PJRT_NamedValue *values, size_t count) {
+  for (size_t i = 0; i < count; ++i) {
+    const PJRT_NamedValue *each = &values[i];
+    if (each->type == PJRT_NamedValue_kString)
+      pjrt_error_add_payload(error, each->name, each->name_size, each->string_value, each->value_size);
+  }
+}
+
 PJRT_Error *error_of_driver(const char *function, int code, const char *message) {
   if (code == 0) return NULL;
   size_t size = strnlen(message, PJRT_DRIVER_MESSAGE_SIZE);

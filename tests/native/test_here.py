@@ -1,0 +1,237 @@
+"""Devices of objects of this process, behind the runtime in C."""
+
+from __future__ import annotations
+
+import gc
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+import pjrt
+from pjrt.capi import load_capsule
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the runtime in C is for Linux")
+
+ADD = """
+func.func @main(%x: tensor<4xf32>) -> tensor<4xf32> {
+  %y = stablehlo.add %x, %x : tensor<4xf32>
+  return %y : tensor<4xf32>
+}
+"""
+X = np.arange(4, dtype=np.float32)
+
+
+def exported(make: Any, **options: Any) -> Any:
+    return pjrt.export(make, name="here", runtime="c", **options)
+
+
+def loaded(make: Any, **options: Any) -> pjrt.Client:
+    return load_capsule(exported(make, **options).capsule).client()
+
+
+@pytest.fixture
+def client() -> Iterator[pjrt.Client]:
+    with loaded(lambda **options: pjrt.client("reference", num_devices=2, **options)) as client:
+        yield client
+
+
+def run(source: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-X", "faulthandler", "-W", "error", "-c", source], capture_output=True, text=True, timeout=120
+    )
+
+
+def test_what_it_is_given_and_what_its_clients_say_are_attributes_of_the_plugin() -> None:
+    def make(**options: Any) -> pjrt.Client:
+        return pjrt.StableHloClient("old", compile=lambda *_: lambda x: x, newest="1.9.0", **options)
+
+    plugin = load_capsule(exported(make, attributes={"wood": "oak"}).capsule)
+    before = plugin.attributes
+    assert (before["wood"], before["xla_version"]) == ("oak", 2)
+    with plugin.client() as client:
+        assert client.platform_name == "old"
+        assert client.attributes["stablehlo_current_version"] == (1, 9, 0)
+        assert client.attributes["wood"] == "oak"
+    assert before["wood"] == "oak"  # what was read stays readable
+
+
+def test_the_platform_may_have_another_name() -> None:
+    with loaded(lambda **options: pjrt.client("reference", **options), platform_name="mine") as client:
+        assert client.platform_name == "mine"
+
+
+def test_each_plugin_has_its_own_clients() -> None:
+    def named(name: str) -> Any:
+        return lambda **options: pjrt.StableHloClient(name, compile=lambda *_: lambda x: x, **options)
+
+    with loaded(named("one")) as one, loaded(named("two")) as two:
+        assert (one.platform_name, two.platform_name) == ("one", "two")
+
+
+def test_a_client_that_is_exported_itself_stays_open() -> None:
+    with pjrt.client("reference") as own:
+        with loaded(own) as client:
+            np.testing.assert_array_equal(np.asarray(client.compile(ADD)(X)[0]), 2 * X)
+        assert not own.is_closed
+
+
+def test_a_client_that_was_made_for_a_framework_is_closed_with_it() -> None:
+    made: list[pjrt.Client] = []
+
+    def make(**options: Any) -> pjrt.Client:
+        made.append(pjrt.client("reference", **options))
+        return made[-1]
+
+    loaded(make).close()
+    assert made[0].is_closed
+
+
+def test_topologies_of_a_name() -> None:
+    def make(**options: Any) -> pjrt.Client:
+        raise AssertionError("a client is made")
+
+    make.named_topology = lambda name, **options: pjrt.topology("reference", name)  # type: ignore[attr-defined]
+    plugin = load_capsule(exported(make).capsule)
+    assert len(plugin.topology("8").device_descriptions) == 8
+
+
+def test_an_exception_of_the_function_that_makes_clients_has_its_message() -> None:
+    def make(**options: Any) -> pjrt.Client:
+        raise ValueError("no chip in slot 3")
+
+    with pytest.raises(pjrt.PjrtError, match="no chip in slot 3"):
+        loaded(make)
+
+
+@pytest.mark.parametrize(
+    "asked", [{"profiler": lambda options: None}, {"abi_versions": True}], ids=["profiler", "versions"]
+)
+def test_what_it_does_not_have_is_refused(asked: dict[str, Any]) -> None:
+    with pytest.raises(pjrt.InvalidArgumentError, match="the runtime in C has no profiler"):
+        exported(pjrt.client, **asked)
+    with pytest.raises(pjrt.InvalidArgumentError, match='expected "python" or "c"'):
+        pjrt.export(pjrt.client, name="x", runtime="rust")  # type: ignore[arg-type]
+
+
+def test_a_result_is_seen_where_it_is(client: pjrt.Client) -> None:
+    (y,) = client.compile(ADD)(X)
+    reference = y.external_reference()
+    view = np.from_dlpack(y)
+    assert view.ctypes.data == y.unsafe_pointer()
+    np.testing.assert_array_equal(view, 2 * X)
+    reference.release()
+
+
+def test_memory_of_the_host_that_was_lent_comes_back_when_nobody_looks_at_it(client: pjrt.Client) -> None:
+    came_back = threading.Event()
+    values = np.ones(1 << 16, np.float32)
+    buffer = client.buffer_from_host(
+        values,
+        semantics=pjrt.HostBufferSemantics.IMMUTABLE_ZERO_COPY,
+        on_done_with_host_buffer=came_back.set,
+    )
+    program = ADD.replace("4xf32", f"{1 << 16}xf32")
+    (y,) = client.compile(program)(buffer)
+    assert buffer.unsafe_pointer() == values.ctypes.data
+    np.testing.assert_array_equal(np.asarray(y), 2 * values)
+    assert not came_back.is_set()
+    buffer.delete()
+    del y
+    gc.collect()
+    assert came_back.wait(60)
+
+
+def test_a_device_computes_on_the_thread_that_waits_or_on_its_own() -> None:
+    threads: set[str] = set()
+
+    def compile(program: Any, options: Any) -> Any:
+        def run(x: Any) -> Any:
+            threads.add(threading.current_thread().name)
+            return x + x
+
+        spec = pjrt.ShapeSpec((4,), pjrt.ElementType.F32)
+        return pjrt.host.Compiled(run=run, parameters=[spec], outputs=[spec], runs_on_caller=True)
+
+    with loaded(lambda **options: pjrt.host.HostClient("toy", compile=compile, **options)) as client:
+        executable = client.compile(ADD)
+        y = client.buffer_from_host(X)
+        for _ in range(50):  # nobody waits in between
+            (y,) = executable(y)
+            y = client.buffer_from_host(np.asarray(y) / 2)
+        np.testing.assert_array_equal(np.asarray(y), X)
+        assert threads <= {"MainThread", "pjrt-here"}
+
+
+def test_work_that_nobody_waits_for_is_done(client: pjrt.Client) -> None:
+    executable = client.compile(ADD)
+    x = client.buffer_from_host(X)
+    executable(x)[0].ready().result()  # from here on whoever waits is expected to do the work
+    ended = threading.Event()
+    futures: list[pjrt.Future[None]] = []
+    executable.execute_sharded([x], client.devices[0], returned_futures=futures)
+    futures[0].add_done_callback(lambda _: ended.set())
+    assert ended.wait(60)
+
+
+def test_a_process_that_was_forked_makes_no_client() -> None:
+    done = run("""
+import os, warnings, pjrt
+from pjrt.capi import load_capsule
+warnings.simplefilter("ignore")
+plugin = load_capsule(pjrt.export(lambda **o: pjrt.client("reference", **o), name="here", runtime="c").capsule)
+with plugin.client():
+    pass
+child = os.fork()
+if child == 0:
+    try:
+        plugin.client()
+    except pjrt.FailedPreconditionError as error:
+        os._exit(7 if "forked" in str(error) else 1)
+    os._exit(2)
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+with plugin.client() as client:
+    print(client.platform_name)
+""")
+    assert (done.returncode, done.stdout.split(), done.stderr) == (0, ["7", "reference"], "")
+
+
+def test_the_process_ends_with_clients_open_and_work_under_way() -> None:
+    done = run("""
+import numpy as np, pjrt
+from pjrt.capi import load_capsule
+plugin = load_capsule(pjrt.export(lambda **o: pjrt.client("reference", **o), name="here", runtime="c").capsule)
+client = plugin.client()
+executable = client.compile("func.func @main(%x: tensor<64x64xf32>) -> tensor<64x64xf32> {"
+    "%y = stablehlo.dot_general %x, %x, contracting_dims = [1] x [0] : "
+    "(tensor<64x64xf32>, tensor<64x64xf32>) -> tensor<64x64xf32> return %y : tensor<64x64xf32> }")
+x = client.buffer_from_host(np.zeros((64, 64), np.float32))
+for _ in range(100):
+    (x,) = executable(x)
+print("ends")
+""")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "ends\n", "")
+
+
+def test_nothing_is_left_of_clients_that_came_and_went() -> None:
+    exporting = exported(lambda **options: pjrt.client("reference", **options))
+    plugin = load_capsule(exporting.capsule)
+
+    def use() -> None:
+        with plugin.client() as client:
+            np.testing.assert_array_equal(np.asarray(client.compile(ADD)(X)[0]), 2 * X)
+
+    use()
+    gc.collect()
+    before = len(os.listdir("/proc/self/fd")), threading.active_count()
+    for _ in range(20):
+        use()
+    gc.collect()
+    after = len(os.listdir("/proc/self/fd")), threading.active_count()
+    assert after[0] <= before[0]
+    assert after[1] <= before[1] + 1
