@@ -168,6 +168,25 @@ def _product(kind: str, result: str, contracted: str = "1] x [0") -> str:
     return _binary("dot_general", f"4x4x{kind}", f"{shape}{result}", f"dot_dimension_numbers = {numbers}")
 
 
+def _mixed_product(left: str, right: str, result: str, operation: str = "dot_general") -> str:
+    """Return a program that multiplies a row of one type by a column of another, or convolves them."""
+    if operation == "convolution":
+        one, other, product = f"tensor<1x3x1x{left}>", f"tensor<3x1x1x{right}>", f"tensor<1x1x1x{result}>"
+        reshaped = (
+            f"%y = stablehlo.reshape %a : (tensor<1x3x{left}>) -> {one}",
+            f"%k = stablehlo.reshape %b : (tensor<3x1x{right}>) -> {other}",
+        )
+        text = (
+            "stablehlo.convolution(%y, %k) dim_numbers = [b, 0, f]x[0, i, o]->[b, 0, f], window = {} "
+            "{batch_group_count = 1 : i64, feature_group_count = 1 : i64}"
+        )
+    else:
+        one, other, product, reshaped = f"tensor<1x3x{left}>", f"tensor<3x1x{right}>", f"tensor<1x1x{result}>", ()
+        text = f"stablehlo.{operation} %a, %b" + (", contracting_dims = [1] x [0]" if operation != "dot" else "")
+    line = f"%r = {text} : ({one}, {other}) -> {product}"
+    return _of(product, *reshaped, line, arguments=f"%a: tensor<1x3x{left}>, %b: tensor<3x1x{right}>")
+
+
 REPLICAS = "replica_groups = dense<[[0, 1, 2, 3]]> : tensor<1x4xi64>"
 
 
@@ -458,6 +477,10 @@ PROBES: dict[str, Callable[[], tuple[Any, ...]]] = {
     "narrow parts": lambda: (_joined("i2"), [_values("i2", 5, 12).reshape(3, 4)] * 2),
     "narrow all_reduce": lambda: (_all_reduce("i2", "add"), *[[_values("i2", n, 4)] for n in range(4)]),
     "narrow product": lambda: (_product("i2", "i2"), [_values("i2", 5, 16).reshape(4, 4)] * 2),
+    "mixed product": lambda: (
+        _mixed_product("f8E5M2", "f8E5M2FNUZ", "f32"),
+        [_float("f8E5M2", 1, 2, 3).reshape(1, 3), _float("f8E5M2FNUZ", 4, 5, 6).reshape(3, 1)],
+    ),
     "wide product": lambda: (_product("i4", "i32"), [_values("i4", 5, 16).reshape(4, 4)] * 2),
     "six bits": lambda: (_unary("convert", "2xf32", "2xf6E2M3FN"), [_float("f32", 3, 1000)]),
     "random bits": lambda: (RANDOM_BITS, [np.array([1, 2], "u8")]),
@@ -675,6 +698,15 @@ def test_products_of_narrow_types(kind: str, result: str, contracted: str, agree
     agree(_of(f"tensor<1x1x1x1x{result}>", *reshaped, convolved, arguments=arguments), given)
 
 
+@pytest.mark.parametrize("operation", ["dot", "dot_general", "convolution"])
+@pytest.mark.parametrize("kind", ["f8E5M2", "f8E4M3"])
+def test_products_of_floats_with_the_same_bits(kind: str, operation: str, agree: Callable[..., None]) -> None:
+    for left, right in itertools.permutations((kind, f"{kind}FNUZ")):
+        given = _float(left, 1, -2, 0.5).reshape(1, 3), _float(right, 3, 1.5, -4).reshape(3, 1)
+        for result in (left, right, "f32"):
+            agree(_mixed_product(left, right, result, operation), given)
+
+
 @pytest.mark.parametrize("kind", ["i2", "ui2"])
 def test_parts_of_two_bits(kind: str, agree: Callable[..., None]) -> None:
     parts = [_values(kind, seed, 16).reshape(4, 4) for seed in range(4)]
@@ -817,12 +849,18 @@ def test_constant_zeros_that_are_combined(kind: str, combine: str, agree: Callab
         _constant("x", zeros, kind),
         _constant("u", -zeros, kind),
         f"%z = stablehlo.constant dense<{'-0.0' if combine != 'minimum' else '0.0'}> : {scalar}",
+        f"%w = stablehlo.constant dense<{'0.0' if combine != 'minimum' else '-0.0'}> : {scalar}",
         "%i = stablehlo.constant dense<[[0], [1], [2], [3], [4], [5], [6], [7]]> : tensor<8x1xi32>",
         f"%s = stablehlo.reshape %x : ({array}) -> tensor<4x2x{kind}>",
+        f"%t = stablehlo.slice %u [0:4] : ({array}) -> {one}",
     ]
     region = (
         f"({{ ^bb0(%a: {scalar}, %b: {scalar}): %c = stablehlo.{combine} %a, %b : {scalar} "
         f'"stablehlo.return"(%c) : ({scalar}) -> () }})'
+    )
+    chosen = (
+        f"({{ ^bb0(%a: {scalar}, %b: {scalar}): %c = stablehlo.compare GT, %a, %b : ({scalar}, {scalar}) -> tensor<i1> "
+        f'"stablehlo.return"(%c) : (tensor<i1>) -> () }}, {region[1:]}'
     )
     places = "inserted_window_dims = [0], scatter_dims_to_operand_dims = [0], index_vector_dim = 1"
     for line, result in (
@@ -838,6 +876,11 @@ def test_constant_zeros_that_are_combined(kind: str, combine: str, agree: Callab
         (
             f'"stablehlo.scatter"(%x, %i, %u) {region} {{scatter_dimension_numbers = #stablehlo.scatter<{places}>}} : '
             f"({array}, tensor<8x1xi32>, {array}) -> ",
+            array,
+        ),
+        (
+            f'"stablehlo.select_and_scatter"(%x, %t, %w) {chosen} {{window_dimensions = array<i64: 2>, '
+            f"window_strides = array<i64: 2>}} : ({array}, {one}, {scalar}) -> ",
             array,
         ),
     ):

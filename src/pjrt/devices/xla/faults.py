@@ -34,7 +34,7 @@ _SUSPECT = {
     "abs": "C|[SU]4$",
     "atan2": "F32|F64",
     **dict.fromkeys(("multiply", "negate", "not", "power", "shift_left", "subtract"), "[SU]4$"),
-    **dict.fromkeys(("dot", "dot_general"), "F4|[SU][24]$"),
+    **dict.fromkeys(("dot", "dot_general"), "F4|[SU][24]$|F8E(5M2|4M3)FNUZ"),
     **dict.fromkeys(("all_gather", "all_to_all", "concatenate"), "[SU]2$"),
     "compare": "B?F",
     "next_after": "F8E8M0",
@@ -45,6 +45,7 @@ _SUSPECT = {
     **dict.fromkeys(("dynamic_slice", "dynamic_update_slice", "gather", "dynamic_gather"), "U[0-9]"),
     **dict.fromkeys(("divide", "round_nearest_afz", "round_nearest_even"), "F4|F8E3M4"),
     **dict.fromkeys(("reduce", "reduce_window"), "[SU]2$|B?F"),
+    "select_and_scatter": "B?F",
 }
 """The element types of programs in which operations are suspect that otherwise are not."""
 
@@ -138,6 +139,11 @@ FAULTS = {
         "an error",
         "converts the operands first",
     ),
+    "mixed product": Fault(
+        "`dot`, `dot_general` and `convolution` of `f8E5M2` with `f8E5M2FNUZ`, and of `f8E4M3` with `f8E4M3FNUZ`",
+        "an end of the process",
+        "converts both to `f16`",
+    ),
     "six bits": Fault(
         "floats of six bits, except where they are only moved",
         "an error, an end of the process, or other numbers",
@@ -221,7 +227,7 @@ FAULTS = {
         "compares integers in the order of the floats",
     ),
     "combined zeros": Fault(
-        "`reduce`, `reduce_window` and `scatter` of constants that are -0 and 0",
+        "`reduce`, `reduce_window`, `scatter` and `select_and_scatter` of constants that are -0 and 0",
         "either of them for an extreme, or for the sum of -0",
         "leaves it to the processor",
     ),
@@ -629,7 +635,14 @@ def _product(place: Place) -> None:
 
 
 def _widen(place: Place) -> None:
-    """Convert operands of less than a byte to the type of a wider result."""
+    """Convert operands of less than a byte to the type of a wider result, and those of two floats of the same bits.
+
+    XLA looks for the wider one of two floats by their bits, and knows no answer for a pair that has the same.
+    """
+    kinds = {str(operand.type.element_type) for operand in place.operation.operands}
+    if kinds in ({"f8E5M2", "f8E5M2FNUZ"}, {"f8E4M3", "f8E4M3FNUZ"}):
+        for number, operand in enumerate(place.operation.operands):
+            place.operation.operands[number] = place.cast(operand, place.element("f16"), "convert")
     wide = place.operation.results[0].type.element_type
     for number, operand in enumerate(place.operation.operands):
         if str(operand.type.element_type) in _WHOLE and _width(wide) > _width(operand.type.element_type):
@@ -1202,6 +1215,7 @@ _MENDERS: dict[str, Callable[[Place], None]] = {
     "round_nearest_afz": _in_f32,
     "round_nearest_even": _in_f32,
     "scatter": _scatter,
+    "select_and_scatter": _hide_constant,
     "shift_left": _wrap,
     "sign": _sign,
     "sort": _sort,
