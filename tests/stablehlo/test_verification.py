@@ -59,6 +59,26 @@ def window(operation: str, sizes: str) -> str:
   return %r : tensor<{result}xf32> }}"""
 
 
+def annotation(target: str, given: str, result: str, operands: str = "%x") -> str:
+    types = ", ".join([f"tensor<{given}>"] * operands.count("%"))
+    return f"""func.func @main(%x: tensor<{given}>) -> tensor<{result}> {{
+  %r = stablehlo.custom_call @{target}({operands}) : ({types}) -> tensor<{result}>
+  return %r : tensor<{result}> }}"""
+
+
+@pytest.mark.parametrize(
+    ("target", "result"),
+    [
+        ("Sharding", "4xf32"),
+        ("Sharding", "?xf32"),
+        ("SPMDFullToShardShape", "2xf32"),
+        ("SPMDShardToFullShape", "8xf32"),
+    ],
+)
+def test_annotations_that_are_in_order(target: str, result: str) -> None:
+    inspect(read(annotation(target, "4xf32", result)))
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -81,6 +101,13 @@ def window(operation: str, sizes: str) -> str:
         (gather("0, 4", "2x4"), "expects slice sizes of 1 in dimensions that the result drops, found [0, 4]"),
         (random_bits("THREE_FRY", 3), "expects a state of 2 ui64 for THREE_FRY, found tensor<3xui64>"),
         (random_bits("PHILOX", 4), "expects a state of 2 or 3 ui64 for PHILOX, found tensor<4xui64>"),
+        (annotation("Sharding", "4xf32", "2x2xf32"), "expects a result of the type of the operand for 'Sharding'"),
+        (annotation("Sharding", "4xf32", "4xi32"), "found tensor<4xf32> and tensor<4xi32>"),
+        (annotation("annotate_device_placement", "4xf32", "5xf32"), "found tensor<4xf32> and tensor<5xf32>"),
+        (annotation("SPMDFullToShardShape", "4xf32", "2x2xf32"), "found tensor<4xf32> and tensor<2x2xf32>"),
+        (annotation("SPMDShardToFullShape", "4xf32", "4xbf16"), "found tensor<4xf32> and tensor<4xbf16>"),
+        (annotation("Sharding", "4xf32", "4xf32", "%x, %x"), "expects one operand and one result for 'Sharding'"),
+        (annotation("Sharding", "4xf32", "4xf32", ""), "found 0 and 1"),
         *(
             (window(operation, f"{-(2**63)}, 2"), f"expects window_dimensions above 0, found [{-(2**63)}, 2]")
             for operation in ("reduce_window", "select_and_scatter")

@@ -285,7 +285,32 @@ _TEXTS = ("mhlo.layout_mode", "mhlo.memory_kind", _SHARDING)
 
 def _custom_call(operation: Any) -> str:
     attributes = operation.attributes
-    return _text(_SHARDING, "", attributes[_SHARDING]) if _SHARDING in attributes else ""
+    if _SHARDING in attributes and (problem := _text(_SHARDING, "", attributes[_SHARDING])):
+        return problem
+    target = attributes["call_target_name"].value
+    return _annotation(operation, target) if target in _ANNOTATIONS else ""
+
+
+_ANNOTATIONS = frozenset({"Sharding", "SPMDFullToShardShape", "SPMDShardToFullShape", "annotate_device_placement"})
+
+
+def _annotation(operation: Any, target: str) -> str:
+    """Refuse annotations of something else than the result: XLA puts the operand in the result's place, or ends."""
+    operands, results = operation.operands, operation.results
+    if "indices_of_shape_operands" in operation.attributes:  # operands behind the first one are sizes
+        operands = list(operands)[:1]
+    if (len(operands), len(results)) != (1, 1):
+        return f"expects one operand and one result for {target!r}, found {len(operands)} and {len(results)}"
+    (one,), (other,) = operands, results
+    ranked = [getattr(each.type, "has_rank", None) for each in (one, other)]  # None for what is no tensor
+    if one.type == other.type or False in ranked:
+        return ""
+    if all(ranked):
+        sizes, result_sizes = _sizes(one), _sizes(other)
+        may_differ = target.startswith("SPMD") and len(sizes) == len(result_sizes)
+        if one.type.element_type == other.type.element_type and (may_differ or _fit(sizes, result_sizes)):
+            return ""
+    return f"expects a result of the type of the operand for {target!r}, found {one.type} and {other.type}"
 
 
 def _text(name: str, place: str, attribute: Any) -> str:

@@ -38,6 +38,15 @@ def bytecode(text: str) -> bytes:
         return out.getvalue()
 
 
+@pytest.mark.parametrize("target", ["SPMDFullToShardShape", "SPMDShardToFullShape"])
+def test_a_program_for_several_partitions_that_is_compiled_for_one(client: pjrt.Client, target: str) -> None:
+    text = f"""func.func @main(%x: tensor<4xf32>) -> tensor<2xf32> {{
+      %0 = stablehlo.custom_call @{target}(%x) {{mhlo.sharding = "{{manual}}"}} : (tensor<4xf32>) -> tensor<2xf32>
+      return %0 : tensor<2xf32> }}"""
+    with pytest.raises(pjrt.InvalidArgumentError, match="is compiled for one; compile it for as many partitions"):
+        client.compile(text)
+
+
 @pytest.mark.parametrize("form", ["text", "bytes", "program", "bytecode", "artifact", "hlo"])
 def test_every_form_of_program(client: pjrt.Client, add: pjrt.LoadedExecutable, programs: Any, form: str) -> None:
     program: Any = {

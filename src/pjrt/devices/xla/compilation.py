@@ -53,7 +53,7 @@ Only JAX gives that list, and jaxlib does not check that there is one: without J
 """
 
 _MARKERS = frozenset({"Sharding", "SPMDFullToShardShape", "SPMDShardToFullShape", "annotate_device_placement"})
-"""The targets that JAX writes into partitioned programs. XLA interprets them, and survives any operands."""
+"""The targets that JAX writes into partitioned programs. XLA interprets them, and survives all that can be read."""
 
 _OF_STABLEHLO = r"mhlo\.(?!topk$)\w+"
 """Operations that StableHLO has no name for, in JAX's spelling. XLA checks their operands, except those of ``topk``."""
@@ -427,6 +427,11 @@ def _explained(error: Exception) -> PjrtError:
                 f"the device 'cpu' does not compile this program: XLA's compiler {reason.format(*found.groups())}; use "
                 "the device 'reference'"
             )
+    if "'sharding-remover'" in message:
+        return InvalidArgumentError(
+            "the program cuts values into those of its partitions, and is compiled for one; compile it for as many "
+            "partitions as its shardings name (num_partitions in the compile options)"
+        )
     if message.startswith("Unknown MLIR failure"):
         message = "XLA's compiler gives up and states no reason; run it on 'reference'"
     if untranslated := re.search(_NO_HLO, first_printed(message)):

@@ -143,8 +143,6 @@ def _gspmd(attributes: Any, rank: int) -> Sharding:
 
 def _restricted(view: OpView, sharding: Sharding, whole: tuple[int, ...], shard: tuple[int, ...]) -> Sharding:
     """Return the sharding along the dimensions that are cut at this border; a partitioner would cut the others."""
-    if len(whole) != len(shard):
-        raise view.invalid(f"expected a value and its shard of the same rank, found {len(whole)} and {len(shard)}")
     cut = [a != b for a, b in zip(whole, shard, strict=True)]
     if not any(cut) and not sharding.terms:
         return REPLICATED
