@@ -15,7 +15,7 @@ from pjrt import ElementType
 from pjrt.conformance import cases_of, operations
 from pjrt.conformance.judge import Judge, first_difference
 from pjrt.conformance.operation_table import EXACT, FUNCTION, ROUNDED
-from pjrt.conformance.values import EVERY, denormals, edges, flushed, mixed, ordinary
+from pjrt.conformance.values import EVERY, denormals, edges, exact, flushed, mixed, ordinary
 
 PAGE = (Path(__file__).parents[2] / "docs" / "devices" / "reference_ops.md").read_text()
 
@@ -96,3 +96,17 @@ def test_signs_of_zeros_count_where_results_are_exact() -> None:
     assert number == 0
     assert difference is not None
     assert difference.worst == (0,)
+
+
+@pytest.mark.parametrize("shape", [(3, 5), (7, 9), (9,)])
+def test_sums_of_four_bits_are_exact_in_any_order(shape: tuple[int, ...]) -> None:
+    numbers = exact(ElementType.F4E2M1FN, shape).astype(int)
+    assert {*numbers.ravel().tolist()} == {-1, 0, 1}
+    assert (numbers == 1).sum() <= 4
+    assert (numbers == -1).sum() <= 4
+
+
+@pytest.mark.parametrize("operation", ["stablehlo.remainder", "chlo.broadcast_remainder"])
+def test_no_remainder_needs_a_nan_that_the_type_lacks(operation: str) -> None:
+    for case in cases_of(operation, ElementType.F4E2M1FN):
+        assert (case.inputs[1] != 0).all()

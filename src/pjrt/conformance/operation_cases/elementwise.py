@@ -241,9 +241,11 @@ for _name in _BROADCASTING:
 def _fitted(operation: str, element: ElementType) -> Callable[[Inputs], Inputs]:
     """Return the function that keeps arguments where the specification says what the result is."""
     name = operation.rpartition(".")[2].removeprefix("broadcast_")
+    dtype = element.dtype
+    if element is ElementType.F4E2M1FN and name == "remainder":  # by zero: it is NaN, which the type does not have
+        return lambda pair: (pair[0], np.where(pair[1] == 0, np.ones((), dtype), pair[1]).astype(dtype))
     if not element.is_integer:
         return tuple
-    dtype = element.dtype
     if name in ("divide", "remainder"):
         # Not defined: division by zero, and the smallest number by -1, whose quotient the type does not have.
         return lambda pair: (
