@@ -16,7 +16,7 @@ from pathlib import Path
 HERE = Path(__file__).parents[1]
 SUFFIXES = (".py", ".pyi", ".pyx", ".pxd", ".pxi", ".c", ".h")
 
-BUDGET = {"files": 706, "lines": 160_100}
+BUDGET = {"files": 712, "lines": 160_200}
 """The most files and lines by hand."""
 
 

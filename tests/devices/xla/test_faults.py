@@ -20,6 +20,7 @@ import pytest
 
 import pjrt
 from pjrt.devices.xla import faults, trial_compilation
+from pjrt.devices.xla.faults import mending, place, table
 from pjrt.stablehlo import jaxlib, parse_hlo_text, read, serialize, to_hlo, to_module
 from pjrt.stablehlo.analysis.outline import Outline
 from pjrt.stablehlo.files.hlo_text import to_hlo_text
@@ -573,12 +574,12 @@ def answers_of_xla() -> dict[str, str]:
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("name", faults.FAULTS)
+@pytest.mark.parametrize("name", table.FAULTS)
 def test_xla_has_the_fault_in_the_versions_of_the_table(name: str, answers_of_xla: dict[str, str]) -> None:
     answer = answers_of_xla[name]
-    if faults.FAULTS[name].affects(jaxlib.version()):
+    if table.FAULTS[name].affects(jaxlib.version()):
         assert answer in (
-            ["an error"] if faults.FAULTS[name].wrong == "an error" else ["wrong", "the end of the process"]
+            ["an error"] if table.FAULTS[name].wrong == "an error" else ["wrong", "the end of the process"]
         ), f"XLA has repaired '{name}' ({answer}): say so in its row, and take out what no version needs"
     else:
         assert answer in ("right", "an error"), f"XLA has the fault '{name}' again: say so in its row"
@@ -586,9 +587,13 @@ def test_xla_has_the_fault_in_the_versions_of_the_table(name: str, answers_of_xl
 
 def test_the_page_of_the_device_has_the_table_of_faults() -> None:
     lines = PAGE.read_text(encoding="utf-8").splitlines()
-    begin = lines.index(faults.HEADING) + 2
+    begin = lines.index(table.HEADING) + 2
     rows = list(itertools.takewhile(lambda line: line.startswith("|"), lines[begin:]))
-    assert rows == [fault.row() for fault in faults.FAULTS.values()]
+    assert rows == [fault.row() for fault in table.FAULTS.values()]
+
+
+def test_every_operation_that_is_mended_is_suspect() -> None:
+    assert faults.SUSPECT.keys() == mending.MENDERS.keys()
 
 
 def test_programs_without_suspect_operations_are_not_looked_through(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -599,7 +604,7 @@ def test_programs_without_suspect_operations_are_not_looked_through(monkeypatch:
     def seen(*_: Any) -> Any:
         raise LookupError("looked through")
 
-    monkeypatch.setattr("pjrt.stablehlo.mlir_module.walk", seen)
+    monkeypatch.setattr(mending, "walk", seen)
     for code in (_unary("convert", "4xf16", "4xi8"), _computed("add", "f32", np.ones(2), np.ones(2)), IN_I32):
         outlined(code)
     narrow = _unary("convert", "4xf4E2M1FN", "4xi8"), _computed("add", "i1", *BOOLEANS[:2])
@@ -750,7 +755,7 @@ def test_functions_of_numbers_that_count(operation: str, how: str, both: Callabl
 
 
 def test_functions_of_arguments_stay_as_they_are(client: pjrt.Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(faults.Place, "add", None)
+    monkeypatch.setattr(place.Place, "add", None)
     client.compile("""func.func @main(%x: tensor<4xcomplex<f32>>) -> tensor<4xf32> {
       %0 = stablehlo.exponential %x : tensor<4xcomplex<f32>>
       %1 = stablehlo.abs %0 : (tensor<4xcomplex<f32>>) -> tensor<4xf32>
@@ -790,7 +795,7 @@ def test_functions_of_narrow_floats(kind: str, is_constant: bool, agree: Callabl
     given, type_ = _float(kind, 0.5, 1.0), f"tensor<2x{kind}>"
     lines = [_constant("x", given, kind)] if is_constant else []
     left_out = {"f4E2M1FN": ("acosh", "zeta"), "f8E8M0FNU": ("lgamma",)}.get(kind, ())  # no NaN, and no zero
-    names = [f"%{name}" for name in faults._FUNCTIONS if name not in left_out]
+    names = [f"%{name}" for name in faults.FUNCTIONS if name not in left_out]
     for name in names:
         function = f"chlo.{name[1:]}"
         lines.append(
@@ -833,7 +838,7 @@ def test_total_orders_of_constant_zeros_and_nan(kind: str, direction: str, agree
 
 def test_arithmetic_of_constants_without_a_sign(agree: Callable[..., None]) -> None:
     one, other = np.array([1.0, 2.0, 0.25, 4.0, np.nan, 1.0]), np.array([1.0, 4.0, 2.0, 1.0, 1.0, np.nan])
-    for operation in sorted(faults._OF_UNSIGNED_FLOATS):
+    for operation in sorted(mending.OF_UNSIGNED_FLOATS):
         given = [one, other] if operation in ("remainder", "subtract") else [one]
         agree(_computed(operation, "f8E8M0FNU", *given))
     agree(_computed("next_after", "f8E8M0FNU", one, other, dialect="chlo"))
