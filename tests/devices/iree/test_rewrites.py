@@ -250,3 +250,23 @@ func.func public @main(%x: tensor<2x6x{element}>) -> {results} {{
     iree, reference = (pjrt.client(name).compile(text) for name in ("iree", "reference"))
     for result, expected in zip(iree(x), reference(x), strict=True):
         np.testing.assert_array_equal(np.asarray(result), np.asarray(expected))
+
+
+@pytest.mark.parametrize(
+    ("given", "result", "bits", "expected"),
+    [
+        ("f8E4M3FN", "f32", [0x7F, 0xFF, 0x38], [np.nan, np.nan, 1.0]),
+        ("f8E4M3FN", "f8E5M2", [0xFF, 0x38], [np.nan, 1.0]),
+        ("f8E4M3FN", "i32", [0x7F, 0xFF, 0x38], [0, 0, 1]),
+        ("f8E5M2FNUZ", "f8E5M2", [0x07], [2.0**-14]),
+    ],
+)
+def test_conversions_of_floats_of_eight_bits(given: str, result: str, bits: list[int], expected: list[float]) -> None:
+    types = [f"tensor<{len(bits)}x{kind}>" for kind in (given, result)]
+    text = f"""func.func @main(%x: {types[0]}) -> {types[1]} {{
+      %r = stablehlo.convert %x : ({types[0]}) -> {types[1]}
+      return %r : {types[1]} }}"""
+    array = np.array(bits, np.uint8).view(pjrt.ElementType.from_mlir(given).dtype)
+    with pjrt.client("iree") as client:
+        found = np.asarray(client.compile(text)(array)[0]).astype(np.float64)
+    np.testing.assert_array_equal(found, expected)
