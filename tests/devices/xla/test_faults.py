@@ -706,6 +706,8 @@ def test_products_of_narrow_types(kind: str, result: str, contracted: str, agree
 @pytest.mark.parametrize("operation", ["dot", "dot_general", "convolution"])
 @pytest.mark.parametrize("kind", ["f8E5M2", "f8E4M3"])
 def test_products_of_floats_with_the_same_bits(kind: str, operation: str, agree: Callable[..., None]) -> None:
+    if operation == "convolution" and jaxlib.version() < (0, 12):
+        pytest.skip("jaxlib 0.10 has no convolution of two types")
     for left, right in itertools.permutations((kind, f"{kind}FNUZ")):
         given = _float(left, 1, -2, 0.5).reshape(1, 3), _float(right, 3, 1.5, -4).reshape(3, 1)
         for result in (left, right, "f32"):
