@@ -198,6 +198,9 @@ def test_next_after(run: Any, t: ElementType) -> None:
     assert bits[4] == start[4] - 1
     assert found[5] == 2
     assert np.isnan(found[6])
+    zeros = np.array([0.0, -0.0], t.dtype)  # some types have one only
+    found = binary(run, "next_after", zeros, zeros[::-1].copy())
+    assert np.array_equal(np.signbit(found.astype(float)), np.signbit(zeros[::-1].astype(float)))
 
 
 @pytest.mark.skipif(not hasattr(chlo, "MulhiOp"), reason="this jaxlib has no chlo.mulhi")
