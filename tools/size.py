@@ -16,7 +16,7 @@ from pathlib import Path
 HERE = Path(__file__).parents[1]
 SUFFIXES = (".py", ".pyi", ".pyx", ".pxd", ".pxi", ".c", ".h")
 
-BUDGET = {"files": 712, "lines": 160_200}
+BUDGET = {"files": 716, "lines": 161_300}
 """The most files and lines by hand."""
 
 
