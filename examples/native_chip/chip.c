@@ -20,6 +20,24 @@ enum { NUM_DEVICES = 2, TILE_ROWS = 8, TILE_COLUMNS = 128, MAX_RANK = 6, MOST_SP
        EXHAUSTED = 8, UNIMPLEMENTED = 12 };
 enum { PRED = 1, S32 = 4, F32 = 11 }; /* numbers of PJRT_Buffer_Type */
 
+/* What each device did since the process began, for whoever measures it: in the order of these names. */
+enum { LAUNCHES, BUSY_NANOSECONDS, TIMES_EMPTY, NUM_COUNTERS };
+static int64_t counters[NUM_DEVICES][NUM_COUNTERS];
+
+static void count(int device, int counter, int64_t by) {
+  __atomic_fetch_add(&counters[device][counter], by, __ATOMIC_RELAXED);
+}
+
+void chip_read_counters(int device, int64_t *out) {
+  for (int i = 0; i < NUM_COUNTERS; ++i) out[i] = __atomic_load_n(&counters[device][i], __ATOMIC_RELAXED);
+}
+
+static int64_t now(void) {
+  struct timespec time;
+  clock_gettime(CLOCK_MONOTONIC, &time);
+  return (int64_t)time.tv_sec * 1000000000 + time.tv_nsec;
+}
+
 /* ---- arrays in tiles --------------------------------------------------------------------------------------------------*/
 typedef struct array {
   int32_t type, rank;
@@ -84,6 +102,7 @@ typedef struct failure {
 typedef struct memory memory;
 
 typedef struct device {
+  int number;
   pthread_t thread;
   pthread_mutex_t mutex;
   pthread_cond_t changed;
@@ -160,14 +179,18 @@ static void *run_queue(void *arg) {
   device *d = arg;
   pthread_mutex_lock(&d->mutex);
   for (;;) {
+    bool was_empty = d->first == NULL && d->done;
     while (d->first == NULL && !d->is_stopped) pthread_cond_wait(&d->changed, &d->mutex);
     job *each = d->first;
     if (each == NULL) break;
+    if (was_empty) count(d->number, TIMES_EMPTY, 1);
     d->first = each->next;
     if (d->first == NULL) d->last = &d->first;
     pthread_mutex_unlock(&d->mutex);
     char message[PJRT_DRIVER_MESSAGE_SIZE] = "";
+    int64_t begun = now();
     int code = each->run(each, message);
+    count(d->number, BUSY_NANOSECONDS, now() - begun);
     if (each->finish) each->finish(each);
     free(each);
     end_job(d, code, message);
@@ -244,6 +267,7 @@ static int chip_open(const pjrt_driver_option *options, size_t num_options, pjrt
     pthread_mutex_init(&d->mutex, NULL);
     pthread_cond_init(&d->changed, NULL);
     d->last = &d->first;
+    d->number = i;
     pthread_create(&d->thread, NULL, run_queue, d);
   }
   *out = driver;
@@ -650,6 +674,7 @@ static int chip_launch(pjrt_driver *driver, const pjrt_driver_launch *launch, pj
   each->base.run = run_launch;
   each->base.finish = free_launch;
   each->driver = driver;
+  count((int)launch->device, LAUNCHES, 1);
   each->program = (program *)(uintptr_t)launch->executable;
   size_t in = launch->num_inputs, out = launch->num_outputs;
   each->memories = calloc(in + out + 1, sizeof *each->memories);

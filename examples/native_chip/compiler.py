@@ -9,7 +9,7 @@ import struct
 import numpy as np
 
 import pjrt
-from pjrt.native import Code
+from pjrt.native import Code, with_fallback
 from pjrt.stablehlo import lowering
 
 OPS = """
@@ -26,8 +26,8 @@ MAX_RANK, TILE = 6, (8, 128)
 INPUT, OUTPUT, SCRATCH = range(3)
 
 
-def compile(program, options):
-    """Return the instructions of a program."""
+def compile_kernel(program, options):
+    """Return the instructions of a program, or of a part of one."""
     entry = program.entry
     compiler = Compiler()
     places = {id(value): compiler.register(value.type, INPUT, n) for n, value in enumerate(entry.arguments)}
@@ -38,6 +38,9 @@ def compile(program, options):
     head = struct.pack("8s4i", b"CHIPCODE", *counts)
     code = head + b"".join(compiler.registers) + b"".join(compiler.code)
     return Code(code=code, scratch=compiler.scratch * 4, cost={"flops": compiler.work})
+
+
+compile = with_fallback(compile_kernel)
 
 
 def strides_of(shape):

@@ -6,7 +6,7 @@
  * error, or what a buffer that is not fulfilled yet will hold. A value that is read must be that one; errors are allowed
  * where $FAULTS is set or the watchdog is on. At the end nothing may be left: each callback was called once, and the
  * devices hold no bytes. Executables: f32[3,40] twice -> x/2 + y/4; one that is donated -> 1 - x; and the first one on
- * two devices. WATCHDOG is in milliseconds, 0 for none. */
+ * two devices; and the first one with a step that calls a handler of this program. WATCHDOG is in milliseconds, 0 for none. */
 #include <dlfcn.h>
 #include <math.h>
 #include <pthread.h>
@@ -19,6 +19,7 @@
 
 #include "pjrt_abi.h"
 #include "pjrt_abi/extensions.h"
+#include "xla_ffi.h"
 
 #define START(type) {.struct_size = type##_STRUCT_SIZE}
 #define CALL(name, args) api->PJRT_##name(args)
@@ -488,7 +489,7 @@ static void ready_event(worker *w) {
 
 /* ---- programs -------------------------------------------------------------------------------------------------------------------*/
 static void execute(worker *w) {
-  int program = (int)below(w, 3), count = program == 2 ? 2 : 1, num_args = program == 1 ? 1 : 2;
+  int program = (int)below(w, 4), count = program == 2 ? 2 : 1, num_args = program == 1 ? 1 : 2;
   if (executables[program] == NULL) return;
   buffer *used[2][2] = {{NULL}};
   PJRT_Buffer *given[2][2] = {{NULL}}, *made[2][1] = {{NULL}};
@@ -847,6 +848,22 @@ static void *work(void *arg) {
   return NULL;
 }
 
+/* The handler of the program in steps: half of its argument, or an error. */
+static XLA_FFI_Error *halve(XLA_FFI_CallFrame *frame) {
+  for (XLA_FFI_Metadata_Extension *each = frame->extension_start; each;) {
+    each->metadata->api_version.major_version = XLA_FFI_API_MAJOR;
+    return NULL;
+  }
+  static atomic_int times;
+  if (may_fail && atomic_fetch_add(&times, 1) % 50 == 0)
+    return frame->api->Error_Create(&(XLA_FFI_Error_Create_Args){
+        .struct_size = sizeof(XLA_FFI_Error_Create_Args), .message = "the handler was told to fail", .errc = 13});
+  const float *x = ((XLA_FFI_Buffer *)frame->args.values[0])->data;
+  float *out = ((XLA_FFI_Buffer *)frame->rets.values[0])->data;
+  for (size_t i = 0; i < ELEMENTS; ++i) out[i] = x[i] / 2;
+  return NULL;
+}
+
 static void load(int number, const char *path) {
   FILE *file = fopen(path, "rb");
   if (file == NULL) die("no such executable");
@@ -880,6 +897,12 @@ int main(int argc, char **argv) {
   api = get();
   for (PJRT_Extension_Base *each = api->extension_start; each; each = each->next) {
     if (each->type == PJRT_Extension_Type_RawBuffer) raw_api = (const PJRT_RawBuffer_Extension *)each;
+    if (each->type != PJRT_Extension_Type_FFI) continue;
+    PJRT_FFI_Register_Handler_Args handler = START(PJRT_FFI_Register_Handler_Args);
+    handler.target_name = "halve";
+    handler.target_name_size = 5;
+    handler.handler = (void *)halve;
+    if (failed(((PJRT_FFI_Extension *)each)->register_handler(&handler))) die("no handler");
   }
   PJRT_NamedValue patience = START(PJRT_NamedValue);
   patience.name = "watchdog_seconds";

@@ -19,6 +19,7 @@ import pjrt
 from pjrt import native
 from pjrt.api.client import Client
 
+EXAMPLES = Path(__file__).parents[2] / "examples"
 ADD = """
 func.func @add(%x: tensor<3x200xf32>, %y: tensor<3x200xf32>) -> tensor<3x200xf32> {
   %0 = stablehlo.add %x, %y : tensor<3x200xf32>
@@ -242,12 +243,15 @@ def test_a_damaged_executable(chip: Client) -> None:
     chip.deserialize(serialized)
 
 
-def test_the_compiler_refuses(chip: Client) -> None:
-    with pytest.raises(pjrt.UnimplementedError, match=r"the chip has no stablehlo\.cbrt"):
-        chip.compile(ADD.replace("add %x, %y", "cbrt %x"))
-    with pytest.raises(pjrt.InvalidArgumentError):
-        chip.compile("this is no program")
-    assert chip.compile(ADD)  # by the same process
+def test_the_compiler_refuses(tmp_path: Path, chip_driver: Path) -> None:
+    without_fallback = f"{EXAMPLES / 'native_chip' / 'compiler.py'}:compile_kernel"
+    library = native.write_library(tmp_path / "chip.so", without_fallback, driver=chip_driver)
+    with pjrt.load_plugin(library).client() as client:
+        with pytest.raises(pjrt.UnimplementedError, match=r"the chip has no stablehlo\.cbrt"):
+            client.compile(ADD.replace("add %x, %y", "cbrt %x"))
+        with pytest.raises(pjrt.InvalidArgumentError):
+            client.compile("this is no program")
+        assert client.compile(ADD)  # by the same process
 
 
 def test_a_program_for_several_partitions(chip: Client) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from pjrt.api.compile_options import CompileOptions
 from pjrt.api.element_type import ElementType
@@ -15,6 +15,9 @@ from pjrt.api.protobuf import message_classes
 from pjrt.api.shape_spec import ShapeSpec, TiledLayout
 from pjrt.stablehlo.signatures import Signature
 from pjrt.stablehlo.types import TensorType, TokenType, ValueType
+
+if TYPE_CHECKING:
+    from pjrt.native.steps import Step
 
 T = TypeVar("T")
 U = TypeVar("U")
@@ -32,6 +35,7 @@ _CLASSES = message_classes(
             "alias_plus_one": (4, "int64"),
             "sharding": (5, "optional bytes"),
             "minor_to_major": (6, "[int64]"),
+            "is_on_host": (7, "bool"),
         },
         "Cost": {"name": (1, "string"), "value": (2, "double")},
         "Executable": {
@@ -50,8 +54,10 @@ _CLASSES = message_classes(
             "optimized_format": (14, "string"),
             "fingerprint": (15, "bytes"),
             "takes_any_memory": (16, "bool"),
-            "memory": (17, "[int64]"),
-            "is_sharded": (18, "bool"),
+            "memory": (19, "[int64]"),
+            "is_sharded": (20, "bool"),
+            "values": (17, "[Value]"),
+            "steps": (18, "[bytes]"),
             # Behind all others, of the bytes before it: fields alone look whole where the end is missing.
             "checksum": (12, "fixed32"),
         },
@@ -63,11 +69,15 @@ _CLASSES = message_classes(
 class Code:
     """A program that was compiled for a driver.
 
-    Only ``code`` is required. What is left out is taken from the program: its parameters and results, which of them may
-    share memory, and its name.
+    ``code`` or ``steps`` is required. What is left out is taken from the program: its parameters and results, which of
+    them may share memory, and its name.
 
     Attributes:
         code: the bytes that the driver's function ``load`` gets.
+        steps: what the driver and the host do one after the other, in the place of ``code``. Values have numbers: first
+            the parameters, then the results, then those of ``values``. A step writes each one that is no parameter.
+            Results share no memory with parameters.
+        values: shape and element type of each value between steps.
         outputs: shape and element type of each result.
         aliases: result number by parameter number: these parameters are donated, and the driver may be given the memory
             of the parameter for the result. The code must be right in both cases.
@@ -79,7 +89,9 @@ class Code:
         cost: the cost of a run, by PJRT's keys such as ``flops``.
     """
 
-    code: bytes
+    code: bytes | None = None
+    steps: Sequence[Step] = ()
+    values: Sequence[ShapeSpec] = ()
     outputs: Sequence[ShapeSpec] | None = None
     aliases: Mapping[int, int] | None = None
     donated: Collection[int] = ()
@@ -90,7 +102,9 @@ class Code:
     cost: Mapping[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if not isinstance(self.code, bytes):
+        if (self.code is None) == (not self.steps):
+            raise InvalidArgumentError("Code: expected code or steps, found both or neither")
+        if not isinstance(self.code, bytes | None):
             raise InvalidArgumentError(f"Code.code: expected bytes, found {type(self.code).__name__}")
         if self.scratch < 0:
             raise InvalidArgumentError(f"Code.scratch: expected a number of bytes, found {self.scratch}")
@@ -116,14 +130,16 @@ class Code:
         self._check_aliases(aliases, len(signature.arguments), outputs)
         parameters = [spec_of(argument.type, f"argument {n}") for n, argument in enumerate(signature.arguments)]
         return serialize(
-            self.code,
+            self.code or b"",
             program,
             options,
             parameters=parameters,
             outputs=outputs,
             aliases=aliases,
             donated=self.donated,
-            scratch=self.scratch,
+            scratch=max([self.scratch, *(getattr(step, "scratch", 0) for step in self.steps)]),
+            steps=self.steps,
+            values=self.values,
             parameter_memory_kinds=self.parameter_memory_kinds,
             output_memory_kinds=self.output_memory_kinds,
             name=self.name,
@@ -161,6 +177,8 @@ def serialize(
     name: str = "main",
     cost: Mapping[str, float],
     memory: Sequence[int] = (),
+    steps: Sequence[Step] = (),
+    values: Sequence[ShapeSpec] = (),
 ) -> bytes:
     """Return an executable as the runtime reads it.
 
@@ -177,7 +195,8 @@ def serialize(
         fingerprint: bytes that are equal for equal executables; by default all that is returned.
         memory: the bytes that one run needs, as ``CompiledMemoryStats`` has them; by default counted from the types.
         takes_any_memory: whether arguments may be in other kinds of memory than the parameters state.
-        aliases, donated, scratch, parameter_memory_kinds, output_memory_kinds, name, cost: as ``Code`` has them.
+        aliases, donated, scratch, parameter_memory_kinds, output_memory_kinds, name, cost, steps, values: as ``Code``
+            has them.
     """
     parameter_of = {result: parameter for parameter, result in aliases.items()}
     message = _CLASSES["Executable"](
@@ -204,6 +223,13 @@ def serialize(
         value = _value(spec, _at(output_memory_kinds, number, ""), _at(output_shardings or (), number, None))
         value.alias_plus_one = parameter_of.get(number, -1) + 1
         message.outputs.append(value)
+    specs = [*parameters, *outputs, *values]
+    on_device = {number for step in steps if hasattr(step, "code") for number in (*step.inputs, *step.outputs)}
+    for number, spec in enumerate(values, len(parameters) + len(outputs)):
+        value = _value(spec, "", None)
+        value.is_on_host = number not in on_device
+        message.values.append(value)
+    message.steps.extend(step.serialize(specs) for step in steps)
     for key, amount in cost.items():
         message.costs.append(_CLASSES["Cost"](name=key, value=float(amount)))
     content = bytes(message.SerializeToString())

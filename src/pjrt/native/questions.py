@@ -24,6 +24,7 @@ from pjrt.api.errors import InvalidArgumentError, PjrtError, UnavailableError
 from pjrt.api.key_value_store import KeyValueStore
 from pjrt.api.loaded_executable import HloOutputCallback, RecvCallback, SendCallback
 from pjrt.api.protobuf import message_classes
+from pjrt.api.shape_spec import ShapeSpec
 from pjrt.host_memory.array import HostArray, packed, packed_size, unpacked
 from pjrt.native.compiling import receive, send
 from pjrt.stablehlo.hlo_parameters import ELEMENT_TYPES
@@ -71,6 +72,7 @@ _Call, _Transfer, _Store, _Array, _Attribute, _Returned = (
     _CLASSES[name] for name in ("Call", "Transfer", "Store", "Array", "Attribute", "Returned")
 )
 
+_TOKEN = 17
 _ARRAY, _DICTIONARY, _SCALAR, _STRING = 1, 2, 3, 4
 _SEND, _RECEIVE, _VALUE = 1, 2, 3
 _NUMBERS = {element_type: number for number, element_type in ELEMENT_TYPES.items()}
@@ -219,6 +221,26 @@ class _FrameworkStore(KeyValueStore):
 
     def put(self, key: str, value: bytes) -> None:
         self._questions.ask_store(key, value=bytes(value))
+
+
+def array_of(spec: ShapeSpec | None) -> bytes:
+    """Return an array of a call, to which its bytes are added; ``None`` for a token."""
+    if spec is None:
+        return bytes(_Array(type=_TOKEN).SerializeToString())
+    return bytes(_Array(type=_NUMBERS[spec.element_type], dims=spec.shape).SerializeToString())
+
+
+def arrays_of(message: bytes) -> list[HostArray]:
+    """Return the arguments of a call whose arrays are as they are on the host: a byte or more for each element."""
+    return [
+        np.frombuffer(each.data, ELEMENT_TYPES[each.type].dtype).reshape(each.dims)
+        for each in _Call.FromString(message).arguments
+    ]
+
+
+def encoded_call(target: str, attributes: Mapping[str, Any]) -> bytes:
+    """Return a call to which its arrays are added."""
+    return bytes(_Call(target=target, attributes=_attributes(attributes)).SerializeToString())
 
 
 def encoded(

@@ -57,6 +57,8 @@ _LISTS = frozenset(
 """Attributes that are lists of attributes; all other sequences are arrays of numbers."""
 
 _SYMBOLS = frozenset({"callee", "called_computations", "decomposition"})
+_KEPT = frozenset({"mhlo.attributes", "mhlo.backend_config"})
+"""The attributes of another dialect that a custom call is nothing without."""
 _UNITS = frozenset({"use_global_device_ids"})
 _INDICES = frozenset({"operand_layouts", "result_layouts"})
 _SUB_BYTE = 8
@@ -169,9 +171,9 @@ def _quantization(quantization: Quantization) -> str:
 def _attributes(operation: Operation) -> str:
     dialect = operation.name.partition(".")[0]
     parts = [
-        f"{name} = {_attribute(dialect, name, value, operation)}"
+        f"{name} = {_attribute(name if name in _KEPT else dialect, name, value, operation)}"
         for name, value in operation.attributes.items()
-        if "." not in name
+        if "." not in name or name in _KEPT
     ]
     return f" {{{', '.join(parts)}}}" if parts else ""
 
@@ -193,6 +195,8 @@ def _element(dialect: str, name: str, value: Any, operation: Operation) -> str:
             return "unit" if name in _UNITS else _bool(value)
         case int():
             return f"{value} : {'i32' if name in _INT32 else 'i64'}"
+        case float() if dialect in _KEPT:
+            return f"0x{np.float64(value).view(np.uint64):016X} : f64"
         case float():
             return f"{_float(value)} : f32"
         case str() if name in _ENUMS:

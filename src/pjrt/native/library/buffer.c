@@ -71,7 +71,7 @@ PJRT_Error *storage_allocate_bytes(memory_space *space, size_t size, storage **o
 PJRT_Error *storage_allocate(memory_space *space, const shape *of, storage **out) {
   PJRT_Client *client = space->device->client;
   size_t size = shape_size(of);
-  if (DRIVER_HAS(client->table, size_of)) {
+  if (DRIVER_HAS(client->table, size_of) && of->type != PJRT_Buffer_Type_TOKEN) {
     pjrt_driver_shape given = driver_shape(of);
     char message[PJRT_DRIVER_MESSAGE_SIZE] = "";
     int code = client->table->size_of(client->driver, space->device->number, space->kind_number, &given, &size, message);

@@ -279,6 +279,7 @@ PJRT_Client *client_ref(PJRT_Client *client) {
 }
 
 static void free_device(PJRT_Device *device) {
+  steps_stop(device);
   queue_stop(device);
   for (size_t kind = 0; kind < device->num_spaces; ++kind) {
     memory_space *space = &device->spaces[kind];

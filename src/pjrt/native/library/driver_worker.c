@@ -386,7 +386,9 @@ static bool take_answer(pjrt_driver *driver, uint64_t *taken, bytes *copy, bool 
 }
 
 static void give_back(lent *owned) {
-  queue_call(owned->returned, owned->arg);
+  queue_call(true);
+  owned->returned(owned->arg);
+  queue_call(false);
   free(owned);
 }
 

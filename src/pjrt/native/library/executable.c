@@ -4,11 +4,13 @@
  *   1 mark and version, 2 name, 3 a parameter, 4 an output, 5 the code, 6 bytes of scratch, 7 the compile options,
  *   8 the program, 9 its format, 13 and 14 the same after optimizations, 10 a cost {1 name, 2 a double}, 11 a parameter that is donated without an alias,
  *   15 bytes that are equal for equal executables; by default all of them, 16 whether
- *   arguments may be in other memory than the parameters state, 17 the bytes that a run needs, in the order of
- *   PJRT_Executable_GetCompiledMemoryStats_Args, by default counted from the types, 18 whether results are divided,
+ *   arguments may be in other memory than the parameters state,
+ *   17 a value between steps, 18 a step (see steps.c; then there is no code), 19 the bytes that a run needs, in the order
+ *   of PJRT_Executable_GetCompiledMemoryStats_Args, by default counted from the types, 20 whether results are divided,
  *   12 the CRC-32 of all before it, the last field: fields alone look whole where the end is missing.
  * A parameter or output is {1 element type, 2 dimensions, 3 kind of memory, 4 one more than the parameter whose memory
- * the output may take over, 5 how it is divided among devices: an OpSharding}. */
+ * the output may take over, 5 how it is divided among devices: an OpSharding}; a value between steps too, with 7 whether it
+ * stays on the host. */
 #include "pjrt_support/struct_size.h"
 #include "runtime.h"
 
@@ -159,6 +161,16 @@ static void read_donated(const proto_field *from, executable *out) {
   free(numbers);
 }
 
+/* Whether a value between steps stays on the host. */
+static bool is_on_host(const proto_field *from) {
+  const char *cursor = from->data, *end = from->data + from->size;
+  proto_field field;
+  while (proto_next(&cursor, end, &field)) {
+    if (field.number == 7 && field.wire == 0 && field.value) return true;
+  }
+  return false;
+}
+
 static void read_cost(const proto_field *from, executable *out) {
   const char *cursor = from->data, *end = from->data + from->size;
   proto_field field;
@@ -227,6 +239,8 @@ static PJRT_Error *count_fields(executable *each) {
       is_marked = field.size == sizeof MARK - 1 && memcmp(field.data, MARK, field.size) == 0;
     if (field.number == 3 && field.wire == 2) ++each->num_parameters;
     if (field.number == 4 && field.wire == 2) ++each->num_outputs;
+    if (field.number == 17 && field.wire == 2) ++each->num_values;
+    if (field.number == 18 && field.wire == 2) ++each->num_steps;
   }
   if (!is_marked)
     return error_make(INVALID, "these %zu bytes are no executable of this version of the runtime (%s)",
@@ -238,7 +252,7 @@ static PJRT_Error *read_fields(executable *each, const char *const *kinds, size_
   const char *cursor = each->serialized, *end = cursor + each->serialized_size;
   proto_field field;
   PJRT_Error *error = NULL;
-  size_t parameter_number = 0, output_number = 0;
+  size_t parameter_number = 0, output_number = 0, value_number = 0;
   int64_t ignored;
   while (!error && proto_next(&cursor, end, &field)) {
     bool is_bytes = field.wire == 2;
@@ -255,6 +269,11 @@ static PJRT_Error *read_fields(executable *each, const char *const *kinds, size_
       error = read_value(&field, kinds, num_kinds, &it->shape, &it->kind, &it->alias);
       if (!error && it->alias >= (int64_t)each->num_parameters) error = damaged("a result names no parameter as its memory");
     }
+    if (field.number == 17 && is_bytes) {
+      value *it = &each->values[value_number++];
+      it->is_on_host = is_on_host(&field);
+      error = read_value(&field, kinds, num_kinds, &it->shape, &it->kind, &ignored);
+    }
     if (field.number == 5 && is_bytes) each->code = field.data, each->code_size = field.size;
     if (field.number == 6 && field.wire == 0) each->scratch = (size_t)field.value;
     if (field.number == 7 && is_bytes) each->options = field.data, each->options_size = field.size;
@@ -263,9 +282,9 @@ static PJRT_Error *read_fields(executable *each, const char *const *kinds, size_
     if (field.number == 13 && is_bytes) each->optimized = field.data, each->optimized_size = field.size;
     if (field.number == 14 && is_bytes && each->optimized_format == NULL)
       each->optimized_format = copy_of(field.data, field.size);
-    if (field.number == 17) each->num_memory += proto_int64s(&field, each->memory + each->num_memory, 16 - each->num_memory);
+    if (field.number == 19) each->num_memory += proto_int64s(&field, each->memory + each->num_memory, 16 - each->num_memory);
     if (each->num_memory > 16) error = damaged("it has too many facts about memory");
-    if (field.number == 18 && field.wire == 0) each->is_sharded = field.value != 0;
+    if (field.number == 20 && field.wire == 0) each->is_sharded = field.value != 0;
     if (field.number == 16 && field.wire == 0) each->takes_any_memory = field.value != 0;
     if (field.number == 15 && is_bytes) each->identity = field.data, each->identity_size = field.size;
     if (field.number == 10 && is_bytes) read_cost(&field, each);
@@ -278,6 +297,8 @@ static PJRT_Error *read_fields(executable *each, const char *const *kinds, size_
     if (each->donated[alias]) return damaged("two results take over the memory of one parameter");
     each->donated[alias] = true;
   }
+  error = steps_read(each);
+  if (error) return error;
   return read_options(each->options, each->options_size, each);
 }
 
@@ -291,6 +312,8 @@ PJRT_Error *executable_read(const char *data, size_t size, const char *const *ki
   if (!error) {
     each->parameters = new_zeroed(each->num_parameters, sizeof *each->parameters);
     each->outputs = new_zeroed(each->num_outputs, sizeof *each->outputs);
+    each->values = new_zeroed(each->num_values, sizeof *each->values);
+    each->steps = new_zeroed(each->num_steps, sizeof *each->steps);
     each->donated = new_zeroed(each->num_parameters, sizeof *each->donated);
     error = read_fields(each, kinds, num_kinds);
   }
@@ -318,6 +341,8 @@ void executable_unref(executable *each) {
   for (size_t i = 0; i < each->num_outputs; ++i) free((char *)each->output_kinds[i]);
   for (size_t i = 0; i < each->num_parameters; ++i) free((char *)each->parameter_kinds[i]);
   named_values_free(&each->costs);
+  steps_free(each);
+  free(each->values);
   free(each->serialized);
   free(each->name);
   free(each->format);
@@ -561,6 +586,9 @@ PJRT_Error *native_Executable_GetCompiledMemoryStats(PJRT_Executable_GetCompiled
     if (core->outputs[i].alias >= 0) args->alias_size_in_bytes += size;
   }
   args->temp_size_in_bytes = (int64_t)core->scratch;
+  for (size_t i = 0; i < core->num_values; ++i) {
+    if (!core->values[i].is_on_host) args->temp_size_in_bytes += (int64_t)shape_size(&core->values[i].shape);
+  }
   int64_t peak = args->argument_size_in_bytes + args->output_size_in_bytes - args->alias_size_in_bytes +
                  args->temp_size_in_bytes;
   if (HAS(args, PJRT_Executable_GetCompiledMemoryStats_Args, peak_memory_in_bytes)) args->peak_memory_in_bytes = peak;
@@ -623,7 +651,11 @@ static PJRT_Error *assign(PJRT_Client *client, PJRT_LoadedExecutable *loaded) {
 static void free_loaded(PJRT_LoadedExecutable *loaded) {
   PJRT_Client *client = loaded->client;
   for (size_t i = 0; i < client->num_devices; ++i) {
-    if (loaded->loaded[i]) client->table->unload(client->driver, i, loaded->loaded[i]);
+    if (loaded->core->num_steps == 0 && loaded->loaded[i]) client->table->unload(client->driver, i, loaded->loaded[i]);
+    for (size_t j = 0; loaded->kernels[i] && j < loaded->core->num_steps; ++j) {
+      if (loaded->kernels[i][j]) client->table->unload(client->driver, i, loaded->kernels[i][j]);
+    }
+    free(loaded->kernels[i]);
   }
   executable_unref(loaded->core);
   pthread_mutex_destroy(&loaded->mutex);
@@ -635,20 +667,39 @@ void loaded_unref(PJRT_LoadedExecutable *loaded) {
   if (atomic_fetch_sub(&loaded->refs, 1) == 1) free_loaded(loaded);
 }
 
+static PJRT_Error *load_code(const PJRT_Device *device, const char *code, size_t size, uint64_t *out) {
+  PJRT_Client *client = device->client;
+  char message[PJRT_DRIVER_MESSAGE_SIZE] = "";
+  PJRT_Error *error =
+      error_of_driver("load", client->table->load(client->driver, device->number, code, size, out, message), message);
+  if (!error && *out == 0)
+    error = error_make(PJRT_Error_Code_INTERNAL, "the driver's function load gave 0, which stands for no executable");
+  return error;
+}
+
+/* The kernels of a program in steps; what was loaded before an error is unloaded with the executable. */
+static PJRT_Error *load_kernels(PJRT_LoadedExecutable *loaded, const PJRT_Device *device) {
+  const executable *core = loaded->core;
+  uint64_t **kernels = &loaded->kernels[device->number];
+  if (*kernels == NULL) *kernels = new_zeroed(core->num_steps, sizeof **kernels);
+  PJRT_Error *error = NULL;
+  for (size_t i = 0; i < core->num_steps && !error; ++i) {
+    if (core->steps[i].code && !(*kernels)[i])
+      error = load_code(device, core->steps[i].code, core->steps[i].size, &(*kernels)[i]);
+  }
+  return error;
+}
+
 PJRT_Error *loaded_on(PJRT_LoadedExecutable *loaded, PJRT_Device *device, uint64_t *out) {
-  PJRT_Client *client = loaded->client;
   *out = atomic_load_explicit(&loaded->loaded[device->number], memory_order_acquire);
   if (*out) return NULL;
   PJRT_Error *error = NULL;
   pthread_mutex_lock(&loaded->mutex);
   *out = atomic_load(&loaded->loaded[device->number]);
   if (*out == 0) {
-    char message[PJRT_DRIVER_MESSAGE_SIZE] = "";
-    int code = client->table->load(client->driver, device->number, loaded->core->code, loaded->core->code_size, out,
-                                   message);
-    error = error_of_driver("load", code, message);
-    if (!error && *out == 0)
-      error = error_make(PJRT_Error_Code_INTERNAL, "the driver's function load gave 0, which stands for no executable");
+    *out = 1; /* of a program in steps only that it is there */
+    error = loaded->core->num_steps ? load_kernels(loaded, device)
+                                    : load_code(device, loaded->core->code, loaded->core->code_size, out);
     if (!error) atomic_store_explicit(&loaded->loaded[device->number], *out, memory_order_release);
   }
   pthread_mutex_unlock(&loaded->mutex);

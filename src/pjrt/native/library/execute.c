@@ -19,7 +19,8 @@ struct launch {
   bool *is_read; /* whether the argument counts as read until the launch is in the queue */
   storage **outputs;
   storage *scratch;
-  uint64_t *inputs_memory, *outputs_memory;
+  storage **values; /* between steps; null where it stays on the host */
+  uint64_t *inputs_memory, *outputs_memory, *values_memory; /* one behind the other */
   completion *done;   /* null until something can wait for it */
   execute_options *options; /* null for the defaults */
   PJRT_Error *poison; /* guarded by the device's mutex */
@@ -30,9 +31,9 @@ static size_t aligned(size_t size) { return (size + 15) & ~(size_t)15; }
 
 static launch *launch_make(PJRT_LoadedExecutable *loaded, PJRT_Device *device) {
   const executable *core = loaded->core;
-  size_t in = core->num_parameters, out = core->num_outputs;
-  size_t sizes[] = {sizeof(launch), in * sizeof(storage *), in * sizeof(completion *), out * sizeof(storage *),
-                    in * sizeof(uint64_t), out * sizeof(uint64_t), in * sizeof(bool)};
+  size_t in = core->num_parameters, out = core->num_outputs, between = core->num_values;
+  size_t sizes[] = {sizeof(launch), in * sizeof(storage *), in * sizeof(completion *), (out + between) * sizeof(storage *),
+                    (in + out + between) * sizeof(uint64_t), in * sizeof(bool)};
   size_t total = 0;
   for (size_t i = 0; i < sizeof sizes / sizeof *sizes; ++i) total += aligned(sizes[i]);
   char *memory = new_zeroed(1, total);
@@ -41,8 +42,10 @@ static launch *launch_make(PJRT_LoadedExecutable *loaded, PJRT_Device *device) {
   each->arguments = (storage **)(void *)at, at += aligned(sizes[1]);
   each->defined = (completion **)(void *)at, at += aligned(sizes[2]);
   each->outputs = (storage **)(void *)at, at += aligned(sizes[3]);
+  each->values = each->outputs + out;
   each->inputs_memory = (uint64_t *)(void *)at, at += aligned(sizes[4]);
-  each->outputs_memory = (uint64_t *)(void *)at, at += aligned(sizes[5]);
+  each->outputs_memory = each->inputs_memory + in;
+  each->values_memory = each->outputs_memory + out;
   each->is_read = (bool *)at;
   atomic_fetch_add_explicit(&loaded->refs, 1, memory_order_relaxed);
   each->loaded = loaded;
@@ -66,6 +69,7 @@ static void launch_free(launch *each) {
     completion_unref(each->defined[i]);
   }
   for (size_t i = 0; i < core->num_outputs; ++i) storage_unref(each->outputs[i]);
+  for (size_t i = 0; i < core->num_values; ++i) storage_unref(each->values[i]);
   storage_unref(each->scratch);
   completion_unref(each->done);
   execute_options_end(each->options);
@@ -155,6 +159,14 @@ static size_t other_fences(launch *each, size_t *devices, pjrt_fence *fences) {
   return count;
 }
 
+static void fill_memory(launch *each) {
+  const executable *core = each->loaded->core;
+  for (size_t i = 0; i < core->num_parameters; ++i) each->inputs_memory[i] = storage_memory(each->arguments[i]);
+  for (size_t i = 0; i < core->num_outputs; ++i) each->outputs_memory[i] = storage_memory(each->outputs[i]);
+  for (size_t i = 0; i < core->num_values; ++i)
+    each->values_memory[i] = each->values[i] ? storage_memory(each->values[i]) : 0;
+}
+
 /* Gives the launch to the driver. Returns whether it is done already, with its error; else it ends by itself. */
 static bool submit(launch *each, PJRT_Error **error) {
   PJRT_Client *client = each->loaded->client;
@@ -165,8 +177,7 @@ static bool submit(launch *each, PJRT_Error **error) {
   size_t after_devices[MAX_DEVICES];
   pjrt_fence after[MAX_DEVICES];
   size_t num_after = is_open ? other_fences(each, after_devices, after) : 0;
-  for (size_t i = 0; i < core->num_parameters; ++i) each->inputs_memory[i] = storage_memory(each->arguments[i]);
-  for (size_t i = 0; i < core->num_outputs; ++i) each->outputs_memory[i] = storage_memory(each->outputs[i]);
+  fill_memory(each);
   worker_launch given = {.options = each->options, .launch = {
       .struct_size = sizeof given,
       .device = each->device->number,
@@ -211,13 +222,32 @@ static void follow(launch *each) {
                (work){"launch", each->loaded->core->name, each->done, launch_ended, each});
 }
 
+bool launch_is_poisoned(launch *each) {
+  pthread_mutex_lock(&each->device->mutex);
+  bool is_poisoned = each->poison != NULL;
+  pthread_mutex_unlock(&each->device->mutex);
+  return is_poisoned;
+}
+
+static void steps_ended(PJRT_Error *borrowed, void *arg) { finish(arg, pjrt_error_share(borrowed)); }
+
+/* The steps read arguments until they have ended. */
+static void run_steps(launch *each) {
+  fill_memory(each);
+  steps_run(&(stepped){.loaded = each->loaded, .device = each->device, .launch = each, .replica = each->replica,
+                       .partition = each->partition, .run = each->run, .memory = each->inputs_memory,
+                       .scratch = each->scratch ? storage_memory(each->scratch) : 0, .defined = each->defined,
+                       .done = each->done, .then = steps_ended, .arg = each});
+}
+
 /* The last argument that nothing promised is there, or failed. */
 static void submit_deferred(PJRT_Error *borrowed, void *arg) {
   (void)borrowed;
   launch *each = arg;
   if (atomic_fetch_sub(&each->waiting, 1) != 1) return;
   PJRT_Error *error = NULL;
-  if (submit(each, &error)) finish(each, error);
+  if (each->loaded->core->num_steps) run_steps(each);
+  else if (submit(each, &error)) finish(each, error);
   else follow(each);
 }
 
@@ -312,8 +342,13 @@ static PJRT_Error *take_outputs(launch *each) {
   PJRT_Error *error = NULL;
   for (size_t i = 0; i < core->num_outputs && !error; ++i) {
     const output *wanted = &core->outputs[i];
-    if (wanted->alias < 0)
+    if (wanted->alias < 0 || core->num_steps) /* a later step may read the argument */
       error = storage_allocate(&each->device->spaces[wanted->kind], &wanted->shape, &each->outputs[i]);
+  }
+  for (size_t i = 0; i < core->num_values && !error; ++i) {
+    const value *wanted = &core->values[i];
+    if (!wanted->is_on_host)
+      error = storage_allocate(&each->device->spaces[wanted->kind], &wanted->shape, &each->values[i]);
   }
   if (!error && core->scratch) error = storage_allocate_bytes(&each->device->spaces[0], core->scratch, &each->scratch);
   return error;
@@ -337,7 +372,7 @@ static PJRT_Error *take_arguments(const PJRT_LoadedExecutable_Execute_Args *args
   }
   for (size_t i = 0; i < core->num_outputs; ++i) {
     const output *wanted = &core->outputs[i];
-    if (wanted->alias < 0) continue;
+    if (wanted->alias < 0 || core->num_steps) continue;
     memory_space *space = &each->device->spaces[wanted->kind];
     storage *from = each->arguments[wanted->alias];
     if (!each->is_read[wanted->alias] &&
@@ -362,14 +397,20 @@ static void give_back(const PJRT_LoadedExecutable_Execute_Args *args, size_t lis
   launch_free(each);
 }
 
-static size_t num_open_arguments(launch *each) {
-  size_t count = 0;
+/* Whether nothing promises an argument yet. The driver waits for other queues before a launch, not before steps. */
+static bool is_open(const launch *each, size_t number) {
+  PJRT_Device *device;
+  pjrt_fence fence;
+  if (completion_is_set(each->defined[number])) return false;
+  bool is_promised = completion_fence(each->defined[number], &device, &fence);
+  return !is_promised || (each->loaded->core->num_steps && device != each->device);
+}
+
+static bool has_open_arguments(const launch *each) {
   for (size_t i = 0; i < each->loaded->core->num_parameters; ++i) {
-    PJRT_Device *device;
-    pjrt_fence fence;
-    if (!completion_is_set(each->defined[i]) && !completion_fence(each->defined[i], &device, &fence)) ++count;
+    if (is_open(each, i)) return true;
   }
-  return count;
+  return false;
 }
 
 /* Submits the launch or lets it wait, and gives its results to the caller. */
@@ -377,11 +418,11 @@ static void start(const PJRT_LoadedExecutable_Execute_Args *args, size_t list, l
   const executable *core = each->loaded->core;
   PJRT_Device *device = each->device;
   PJRT_Error *error = NULL;
-  bool is_done = false, waits = num_open_arguments(each) != 0;
+  bool is_done = false, waits = has_open_arguments(each);
   storage *outputs_on_stack[16], **outputs = outputs_on_stack;
   if (core->num_outputs > 16) outputs = new_zeroed(core->num_outputs, sizeof *outputs);
   for (size_t i = 0; i < core->num_outputs; ++i) outputs[i] = storage_ref(each->outputs[i]);
-  if (waits) each->done = completion_make();
+  if (waits || core->num_steps) each->done = completion_make();
   else is_done = submit(each, &error);
   completion *done = is_done ? completion_with(error) : completion_ref(each->done);
   for (size_t i = 0; i < core->num_outputs; ++i)
@@ -399,15 +440,14 @@ static void start(const PJRT_LoadedExecutable_Execute_Args *args, size_t list, l
   device->launches = each;
   pthread_mutex_unlock(&device->mutex);
   if (!waits) {
-    follow(each);
+    if (core->num_steps) run_steps(each);
+    else follow(each);
     return;
   }
   each->is_deferred = true;
   atomic_store(&each->waiting, 1);
   for (size_t i = 0; i < core->num_parameters; ++i) {
-    PJRT_Device *device;
-    pjrt_fence fence;
-    if (completion_is_set(each->defined[i]) || completion_fence(each->defined[i], &device, &fence)) continue;
+    if (!is_open(each, i)) continue;
     atomic_fetch_add(&each->waiting, 1);
     completion_then(each->defined[i], submit_deferred, each);
   }

@@ -39,7 +39,7 @@ struct process {
   size_t names;              /* the handlers that it knows of */
   questions *questions;      /* where it computes */
   const pjrt_driver_store *store;
-  bool starts_again;
+  bool asks, starts_again;
   char ending[64];
 };
 
@@ -50,11 +50,13 @@ enum { PATIENCE_MS = 2000 };
 process *process_make(const char *module, const char *does, int shared, const pjrt_driver_store *store) {
   process *each = new_zeroed(1, sizeof *each);
   *each = (process){.module = module, .does = does, .end = -1, .socket = -1, .shared = shared, .store = store,
-                    .starts_again = shared < 0};
+                    .asks = shared >= 0, .starts_again = shared < 0};
   snprintf(each->ending, sizeof each->ending, "it was not started in this process");
   pthread_mutex_init(&each->mutex, NULL);
   return each;
 }
+
+void process_let_ask(process *each) { each->asks = true; }
 
 /* ---- messages --------------------------------------------------------------------------------------------------------------*/
 static bool write_all(int socket, const char *data, size_t size) {
@@ -221,6 +223,13 @@ static questions *answer_questions(int socket, const pjrt_driver_store *store) {
   return each;
 }
 
+/* A handler may still run, on a thread of its own. */
+static void stop_answering(process *each) {
+  if (each->questions) shutdown(each->questions->socket, SHUT_RDWR);
+  questions_unref(each->questions);
+  each->questions = NULL;
+}
+
 /* ---- its life --------------------------------------------------------------------------------------------------------------*/
 /* Waits until the process has ended. One that does not end by itself, because it computes or was stopped, is killed. */
 static void wait_for_end(process *each, int *status) {
@@ -270,8 +279,7 @@ void process_free(process *each) {
   if (each == NULL) return;
   stop(each);
   if (each->end >= 0) close(each->end);
-  if (each->questions) shutdown(each->questions->socket, SHUT_RDWR); /* a handler may still run, on a thread of its own */
-  questions_unref(each->questions);
+  stop_answering(each);
   pthread_mutex_destroy(&each->mutex);
   free(each);
 }
@@ -283,10 +291,8 @@ static PJRT_Error *spawn(process *each, const char *python, int theirs, int asks
   posix_spawn_file_actions_t actions;
   posix_spawn_file_actions_init(&actions);
   posix_spawn_file_actions_adddup2(&actions, theirs, 0);
-  if (each->shared >= 0) {
-    posix_spawn_file_actions_adddup2(&actions, each->shared, 3);
-    posix_spawn_file_actions_adddup2(&actions, asks, 4);
-  }
+  if (each->shared >= 0) posix_spawn_file_actions_adddup2(&actions, each->shared, 3);
+  if (each->asks) posix_spawn_file_actions_adddup2(&actions, asks, 4);
   posix_spawn_file_actions_adddup2(&actions, 2, 1); /* what it prints is nobody's answer */
   int failed = posix_spawnp(&each->pid, python, &actions, NULL, arguments, environ);
   posix_spawn_file_actions_destroy(&actions);
@@ -345,12 +351,13 @@ PJRT_Error *process_start(process *each) {
   const char *here = each->shared >= 0 ? setting("here") : NULL;
   if (here == NULL && setting("compiler") == NULL)
     return error_make(PJRT_Error_Code_UNIMPLEMENTED,
-                      "this library has no compiler: it only runs executables that were serialized");
+                      "this library has no compiler, nor another process that %s: it only runs executables that were "
+                      "serialized, and are code of the driver alone", each->does);
   const char *python = getenv("PJRT_WORKER_PYTHON");
   if (python == NULL || *python == 0) python = setting("python");
   if (python == NULL) python = "python3";
   int ends[2], asks[2] = {-1, -1};
-  if (!make_sockets(ends) || (each->shared >= 0 && !make_sockets(asks)))
+  if (!make_sockets(ends) || (each->asks && !make_sockets(asks)))
     return error_make(PJRT_Error_Code_UNAVAILABLE, "no socket to the process that %s: %s", each->does, strerror(errno));
   PJRT_Error *error = here ? hand_over(each, here, ends[1], asks[1]) : spawn(each, python, ends[1], asks[1]);
   if (here == NULL || error) close(ends[1]);
@@ -361,7 +368,9 @@ PJRT_Error *process_start(process *each) {
     return error;
   }
   each->socket = ends[0];
-  if (each->shared >= 0) each->questions = answer_questions(asks[0], each->store);
+  stop_answering(each); /* of the process before */
+  each->names = 0;
+  if (each->asks) each->questions = answer_questions(asks[0], each->store);
   return NULL;
 }
 

@@ -41,11 +41,7 @@ static _Thread_local int is_within_queue;
 
 bool queue_is_calling(void) { return is_within_queue != 0; }
 
-void queue_call(void (*function)(void *arg), void *arg) {
-  ++is_within_queue;
-  function(arg);
-  --is_within_queue;
-}
+void queue_call(bool begins) { is_within_queue += begins ? 1 : -1; }
 
 static watch *take_unused(PJRT_Device *device, size_t kept) {
   watch *each = device->num_unused > kept ? device->first_unused : NULL;
@@ -252,6 +248,7 @@ void queue_hold(PJRT_Device *device) {
 void queue_let_go(PJRT_Device *device) {
   pthread_mutex_lock(&device->mutex);
   --device->in_flight;
+  ++device->ended;
   pthread_cond_broadcast(&device->changed);
   pthread_mutex_unlock(&device->mutex);
 }

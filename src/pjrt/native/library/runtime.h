@@ -218,6 +218,7 @@ struct PJRT_Device {
   size_t num_unused;
   launch *launches; /* those that wait or run, the latest first: what PoisonExecution looks for */
   struct waiter *waiter; /* the thread that waits for fences, where the driver has no on_done */
+  struct host_thread *host; /* runs the host's steps, where a program has some */
 };
 
 typedef struct open_end open_end;
@@ -273,8 +274,8 @@ void queue_let_go(PJRT_Device *device);
 void queue_cancel(PJRT_Device *device, pjrt_fence fence); /* where the driver can */
 /* Whether work that was given up may go on: copies with the host go through memory of ours then. */
 bool queue_leaves_work(const PJRT_Client *client);
-bool queue_is_calling(void); /* whether this thread is the driver's or the watchdog's, and tells that work has ended */
-void queue_call(void (*function)(void *arg), void *arg); /* on such a thread */
+bool queue_is_calling(void); /* whether this thread is the driver's or ours, and tells that work has ended */
+void queue_call(bool begins); /* this thread begins to tell such things, or has told them */
 uint64_t client_ended(PJRT_Client *client); /* how much work of all queues has ended */
 bool client_wait_for_one(PJRT_Client *client, uint64_t seen); /* waits until more has; false where none is in flight */
 void client_wait_for_all(PJRT_Client *client);
@@ -343,6 +344,21 @@ typedef struct output {
   size_t kind;
   int64_t alias; /* the parameter whose memory it may take over; -1 for none */
 } output;
+typedef struct value { /* between steps */
+  shape shape;
+  size_t kind;
+  bool is_on_host; /* no kernel reads it: the device has no memory for it */
+} value;
+/* A step reads and writes values by their numbers: first the parameters, then the outputs, then those between steps. */
+enum { TOKEN = -1 }; /* what an array of a host's step is that has no value */
+typedef struct step {
+  const char *code, *call, *program; /* one of them: a kernel's code; the target and the attributes of a handler's call;
+                                        a program that another process of ours runs */
+  size_t size;
+  size_t num_inputs, num_outputs;
+  int64_t *inputs, *outputs;
+  proto_field *arrays; /* of a host's step: inputs and outputs as a call has them, without their bytes */
+} step;
 typedef struct executable {
   atomic_int refs;
   char *serialized; /* the whole: what follows points into it, or is made of it */
@@ -357,6 +373,9 @@ typedef struct executable {
   size_t scratch;
   size_t num_memory; /* how many of the facts about memory are known */
   int64_t memory[16];
+  size_t num_values, num_steps; /* no steps: the driver runs the code */
+  value *values;
+  step *steps;
   int64_t num_replicas, num_partitions;
   bool is_portable, has_assignment, takes_any_memory, is_sharded;
   int64_t assignment[MAX_DEVICES]; /* replica-major */
@@ -386,6 +405,7 @@ struct PJRT_LoadedExecutable {
   int64_t assignment[MAX_DEVICES];
   pthread_mutex_t mutex; /* for loading */
   _Atomic uint64_t loaded[MAX_DEVICES]; /* by the device's number; 0 until it is loaded */
+  uint64_t *kernels[MAX_DEVICES];       /* of a program in steps, by the step */
 };
 /* Reads what the compiler wrote; copies it. The kinds of memory are those of the client's devices. */
 PJRT_Error *executable_read(const char *data, size_t size, const char *const *kinds, size_t num_kinds,
@@ -398,6 +418,28 @@ void loaded_unref(PJRT_LoadedExecutable *loaded);
 PJRT_Error *loaded_on(PJRT_LoadedExecutable *loaded, PJRT_Device *device, uint64_t *out);
 void layouts_free(PJRT_Layouts_MemoryLayout **layouts, size_t count);
 
+/* ---- steps.c: programs of which the host does a part -------------------------------------------------------------------*/
+size_t num_values(const executable *core); /* parameters, outputs, and those between steps */
+PJRT_Error *steps_read(executable *out);   /* fills the steps of an executable whose other fields were read */
+void steps_free(executable *each);
+/* One run of a program in steps. What it has is its caller's, and stays until `then` is called, once. */
+typedef struct stepped {
+  PJRT_LoadedExecutable *loaded;
+  PJRT_Device *device;
+  launch *launch; /* what may be poisoned */
+  int replica, partition;
+  int64_t run;
+  const uint64_t *memory; /* by value */
+  uint64_t scratch;
+  completion **defined;   /* by parameter: set, or promised by the queue of the device */
+  completion *done;       /* is set where the watchdog gives up work */
+  continuation then;
+  void *arg;
+} stepped;
+void steps_run(const stepped *of);
+void steps_stop(PJRT_Device *device); /* no step runs, or will */
+bool launch_is_poisoned(launch *each);
+
 /* ---- process.c: a Python process of ours --------------------------------------------------------------------------------*/
 typedef struct process process;
 typedef struct answer {
@@ -409,6 +451,7 @@ typedef struct answer {
 } answer;
 /* Of the module; errors say that it is the process that does this. With a file to share it is not started again. */
 process *process_make(const char *module, const char *does, int shared, const pjrt_driver_store *store);
+void process_let_ask(process *each); /* it may call handlers, although it shares no file */
 void process_free(process *each);
 PJRT_Error *process_start(process *each);
 uint32_t process_number_here(const process *each); /* of one that is a thread of this process; 0 for a process */
