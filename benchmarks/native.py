@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import runpy
 import shlex
 import subprocess
 import sys
@@ -21,7 +23,19 @@ OURS, JAX = "emitted C code under the runtime", "JAX's own CPU"
 WORKER, PYTHON = "the reference interpreter in a worker", "the reference interpreter in JAX's process"
 HERE = "the same, behind the runtime"
 X = np.arange(8, dtype=np.float32)
+PLUS_ONE = """func.func @main(%x: tensor<8xf32>) -> tensor<8xf32> {
+  %c = stablehlo.constant dense<1.0> : tensor<8xf32>
+  %0 = stablehlo.add %x, %c : tensor<8xf32>
+  return %0 : tensor<8xf32>
+}"""
 LARGE = np.ones((4096, 4096), np.float32)
+
+
+def read_counters(driver: Path) -> tuple[int, float, int]:
+    """Return what the first chip did: its launches, the seconds of its work, and how often it had none."""
+    counters = (ctypes.c_int64 * 3)()
+    ctypes.CDLL(str(driver)).chip_read_counters(0, counters)
+    return counters[0], counters[1] / 1e9, counters[2]
 
 
 def libraries(folder: Path) -> tuple[Path, Path, Path]:
@@ -66,20 +80,73 @@ def slowest_in_a_hundred(call: Call, count: int) -> float:
     return float(np.percentile(times, 99))
 
 
-def enqueued(device: Any, count: int) -> float:
-    """Return the seconds in which as many chained products of 64² are enqueued; the least of ten tries."""
+def enqueued(device: Any, driver: Path, count: int) -> tuple[float, int]:
+    """Return the seconds in which as many chained products of 64² are enqueued, and how often the chip had no work.
+
+    Of ten tries it is the one that is enqueued first.
+    """
     import jax
 
     function, x = jax.jit(lambda x: x @ x), jax.device_put(np.eye(64, dtype=np.float32), device)
     function(x).block_until_ready()
-    best = float("inf")
+    tries = []
     for _ in range(10):
+        before = read_counters(driver)[2]
         y, start = x, time.perf_counter()
         for _ in range(count):
             y = function(y)
-        best = min(best, time.perf_counter() - start)
+        seconds = time.perf_counter() - start
+        y.block_until_ready()
+        tries.append((seconds, read_counters(driver)[2] - before))
         np.testing.assert_array_equal(y, np.eye(64))
-    return best
+    return min(tries)
+
+
+def raw_launch(driver: Path, count: int) -> float:
+    """Return the seconds of a launch that is waited for, of `x + 1` on the chip's driver without the runtime."""
+    folder, source = driver.parent, Path(__file__).with_name("native_launches.c")
+    command = f"cc -O2 -std=c11 -D_GNU_SOURCE -I{native.get_include()} {source} -o {folder / 'native_launches'} -ldl"
+    subprocess.run(shlex.split(command), check=True)
+    compiler = runpy.run_path(str(EXAMPLES / "native_chip" / "compiler.py"))
+    code = compiler["compile_kernel"](pjrt.stablehlo.parse(PLUS_ONE), pjrt.CompileOptions()).code
+    (folder / "plus_one.code").write_bytes(code)
+    command = [folder / "native_launches", driver, folder / "plus_one.code", str(count)]
+    return float(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+
+
+def adam_step(device: Any, count: int) -> Call:
+    """Return a training step of a small MLP with Adam on a device, which is waited for."""
+    import jax
+    import jax.numpy as jnp
+
+    random = np.random.default_rng(0)
+    sizes = {"w1": (20, 30), "b1": (30,), "w2": (30, 5), "b2": (5,)}
+    params = {name: random.normal(0, 0.3, size).astype(np.float32) for name, size in sizes.items()}
+    x, y = random.normal(size=(16, 20)).astype(np.float32), random.integers(0, 5, 16).astype(np.int32)
+
+    def loss(p: Any, x: Any, y: Any) -> Any:
+        z = jnp.maximum(x @ p["w1"] + p["b1"], 0) @ p["w2"] + p["b2"]
+        z = z - z.max(axis=1, keepdims=True)
+        return -((z - jnp.log(jnp.exp(z).sum(axis=1, keepdims=True))) * (jnp.arange(5) == y[:, None])).sum() / 16
+
+    def step(p: Any, m: Any, v: Any, x: Any, y: Any) -> Any:
+        g = jax.grad(loss)(p, x, y)
+        m = jax.tree.map(lambda a, b: 0.9 * a + 0.1 * b, m, g)
+        v = jax.tree.map(lambda a, b: 0.999 * a + 0.001 * b * b, v, g)
+        return jax.tree.map(lambda a, b, c: a - 0.01 * b / (jnp.sqrt(c) + 1e-8), p, m, v), m, v
+
+    compiled = jax.jit(step, donate_argnums=(0, 1, 2))
+    zeros = jax.tree.map(np.zeros_like, params)
+    state = jax.device_put((params, zeros, zeros), device)
+    data = jax.device_put((x, y), device)
+
+    def steps() -> None:
+        nonlocal state
+        for _ in range(count):
+            state = jax.block_until_ready(compiled(*state, *data))
+
+    steps()
+    return steps
 
 
 def transfers(library: Path) -> dict[str, Call]:
@@ -104,15 +171,10 @@ def executions_per_second(library: Path, seconds: float) -> tuple[float, float]:
         ),
         check=True,
     )
-    program = """func.func @main(%x: tensor<8xf32>) -> tensor<8xf32> {
-      %c = stablehlo.constant dense<1.0> : tensor<8xf32>
-      %0 = stablehlo.add %x, %c : tensor<8xf32>
-      return %0 : tensor<8xf32>
-    }"""
     paths = []
     with pjrt.load_plugin(library).client(num_devices=2) as client:
         for number in range(2):
-            executable = client.compile(program, pjrt.CompileOptions(device_assignment=[[number]]))
+            executable = client.compile(PLUS_ONE, pjrt.CompileOptions(device_assignment=[[number]]))
             paths.append(folder / f"device{number}.executable")
             paths[-1].write_bytes(executable.executable.serialize())
     command = [folder / "native_threads", library, str(seconds), *paths]
@@ -146,7 +208,16 @@ def measure(quick: bool) -> Report:
         returning, waiting = tiny_calls(devices)
         turns = {"waited for": take_turns(waiting, rounds=rounds), "returned": take_turns(returning, rounds=rounds)}
         tails = {name: slowest_in_a_hundred(call, 500 if quick else 5000) for name, call in waiting.items()}
-        chained = enqueued(jax.devices(chip_platform)[0], 100)
+        driver, on_chip = Path(folder) / "libchip.so", jax.devices(chip_platform)[0]
+        chained, times_empty = enqueued(on_chip, driver, 100)
+        launch = raw_launch(driver, 200 if quick else 2000)
+        count = 10 if quick else 200
+        steps = adam_step(on_chip, count)
+        before, start = read_counters(driver), time.perf_counter()
+        steps()
+        step = (time.perf_counter() - start) / count
+        after = read_counters(driver)
+        launches, busy = (after[0] - before[0]) / count, (after[1] - before[1]) / count
         copies = take_turns(transfers(emitted), rounds=5 if quick else 15)
         creation = take_turns({"a client": lambda: create_and_close(emitted)}, rounds=5 if quick else 15)["a client"]
         one, two = executions_per_second(emitted, 0.1 if quick else 1.0)
@@ -158,7 +229,14 @@ def measure(quick: bool) -> Report:
         report.tables.append(f"`jax.jit` of `x + 1` on 8 floats, {how}:\n\n" + timing_table(timings, ours=OURS))
     report.tables.append(table(["waited for", "99 of 100 within"], [[n, duration(s)] for n, s in tails.items()]))
     report.tables.append(table(["64 MiB", "time"], [[name, str(timing)] for name, timing in copies.items()]))
-    report.tables.append(f"100 chained products of 64² on the chip are enqueued in {duration(chained)}.")
+    report.tables.append(
+        f"100 chained products of 64² on the chip are enqueued in {duration(chained)}, while it had no work "
+        f"{times_empty} times."
+    )
+    report.tables.append(
+        f"A step of a small MLP with Adam takes {duration(step)} on the chip, which works for {duration(busy)} of it. "
+        f"It has {launches:.0f} launches; one takes {duration(launch)} on the driver alone."
+    )
     report.tables.append(f"A client is made and closed in {creation}.")
     report.tables.append(
         f"In C, one thread executes `x + 1` {one:,.0f} times in a second, two with a device each {two:,.0f}."
@@ -172,6 +250,8 @@ def measure(quick: bool) -> Report:
         Aim("the interpreter in JAX's process behind the runtime, waited for, beside without", here["waited for"], 1),
         Aim("the interpreter in JAX's process behind the runtime, not waited for, beside without", here["returned"], 1),
         Aim("milliseconds to enqueue 100 chained products on the chip", chained * 1e3, 1),
+        Aim("how often the chip had no work during them", times_empty, 2),
+        Aim("a step with Adam, beside the chip's work and its launches", step / (busy + launches * launch), 2),
         Aim("milliseconds to make a client and close it", creation.median * 1e3, 5),
         Aim("two threads with a device each, beside one", two / one, 1.8, at_least=True),
         Aim(
