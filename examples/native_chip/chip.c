@@ -16,7 +16,7 @@
 
 #include "pjrt_driver.h"
 
-enum { NUM_DEVICES = 2, TILE_ROWS = 8, TILE_COLUMNS = 128, MAX_RANK = 6, MOST_SPARE = 256, MOST_WORDS = 1 << 30, INVALID_ARGUMENT = 3, DEADLINE_EXCEEDED = 4,
+enum { NUM_DEVICES = 2, TILE_ROWS = 8, TILE_COLUMNS = 128, MAX_RANK = 6, MOST_SPARE = 256, MOST_WORDS = 1 << 30, MEETING_SECONDS = 20, INVALID_ARGUMENT = 3, DEADLINE_EXCEEDED = 4,
        EXHAUSTED = 8, UNIMPLEMENTED = 12 };
 enum { PRED = 1, S32 = 4, F32 = 11 }; /* numbers of PJRT_Buffer_Type */
 
@@ -116,8 +116,21 @@ typedef struct device {
   int64_t in_use;
 } device;
 
+/* Devices that run an instruction together: each shows its words, copies those of the others, and then goes on. */
+typedef struct meeting {
+  uint64_t execution;
+  int32_t number; /* of the instruction */
+  size_t arrived, copied, gone;
+  bool has_failed;
+  const union word *words[NUM_DEVICES];
+  struct meeting *next;
+} meeting;
+
 struct pjrt_driver {
   device devices[NUM_DEVICES];
+  pthread_mutex_t mutex; /* guards the meetings */
+  pthread_cond_t changed;
+  meeting *meetings;
   int64_t limit; /* bytes of each device */
 };
 
@@ -262,6 +275,8 @@ static int chip_open(const pjrt_driver_option *options, size_t num_options, pjrt
   }
   pjrt_driver *driver = calloc(1, sizeof *driver);
   driver->limit = limit;
+  pthread_mutex_init(&driver->mutex, NULL);
+  pthread_cond_init(&driver->changed, NULL);
   for (int i = 0; i < NUM_DEVICES; ++i) {
     device *d = &driver->devices[i];
     pthread_mutex_init(&d->mutex, NULL);
@@ -297,6 +312,8 @@ static void chip_close(pjrt_driver *driver) {
     pthread_cond_destroy(&d->changed);
     pthread_mutex_destroy(&d->mutex);
   }
+  pthread_cond_destroy(&driver->changed);
+  pthread_mutex_destroy(&driver->mutex);
   free(driver);
 }
 
@@ -443,7 +460,7 @@ static int chip_copy(pjrt_driver *driver, size_t number, uint64_t from, size_t t
 
 /* ---- programs: what compiler.py writes --------------------------------------------------------------------------------------*/
 enum op { CONSTANT, IOTA, MOVE, ADD, SUBTRACT, MULTIPLY, DIVIDE, MAXIMUM, MINIMUM, POWER, EQ, NE, LT, LE, GT, GE, NEGATE,
-          EXP, LOG, TANH, SQRT, RSQRT, ABS, SIGN, NOT, SELECT, CONVERT, MATMUL, SUM, MAX_OF, FAIL, NUM_OPS };
+          EXP, LOG, TANH, SQRT, RSQRT, ABS, SIGN, NOT, SELECT, CONVERT, MATMUL, SUM, MAX_OF, ALL_GATHER, FAIL, NUM_OPS };
 
 typedef struct instruction {
   int32_t op, result, operands[3];
@@ -514,6 +531,8 @@ typedef struct launch_job {
   size_t num_after;
   size_t *after_devices;
   pjrt_fence *after;
+  size_t num_participants, place;
+  uint64_t execution;
 } launch_job;
 
 static word *words(const launch_job *launch, const reg *r) {
@@ -576,6 +595,52 @@ static word unary(enum op op, bool is_float, word a) {
   return out;
 }
 
+/* Waits until as many devices have come; false where they do not in time: one of them failed before. */
+static bool wait_for_all(pjrt_driver *driver, meeting *each, const size_t *count, size_t wanted) {
+  struct timespec until;
+  clock_gettime(CLOCK_REALTIME, &until);
+  until.tv_sec += MEETING_SECONDS;
+  pthread_cond_broadcast(&driver->changed);
+  while (*count < wanted && !each->has_failed)
+    if (pthread_cond_timedwait(&driver->changed, &driver->mutex, &until) != 0) each->has_failed = true;
+  return !each->has_failed;
+}
+
+static int all_gather(const launch_job *launch, int32_t number, const array *shape, const word *in, const array *to,
+                      word *out, char *message) {
+  pjrt_driver *driver = launch->driver;
+  size_t members = launch->num_participants;
+  pthread_mutex_lock(&driver->mutex);
+  meeting *each = driver->meetings;
+  while (each && (each->execution != launch->execution || each->number != number)) each = each->next;
+  if (each == NULL) {
+    each = calloc(1, sizeof *each);
+    *each = (meeting){.execution = launch->execution, .number = number, .next = driver->meetings};
+    driver->meetings = each;
+  }
+  each->words[launch->place] = in;
+  ++each->arrived;
+  bool is_whole = wait_for_all(driver, each, &each->arrived, members);
+  pthread_mutex_unlock(&driver->mutex);
+  int64_t count = elements_of(shape);
+  for (size_t m = 0; m < members && is_whole; ++m) {
+    for (int64_t i = 0; i < count; ++i) out[word_at(to, (int64_t)m * count + i)] = each->words[m][word_at(shape, i)];
+  }
+  pthread_mutex_lock(&driver->mutex);
+  ++each->copied;
+  is_whole = is_whole && wait_for_all(driver, each, &each->copied, members); /* nobody writes what another one reads */
+  if (++each->gone == each->arrived) {
+    meeting **place = &driver->meetings;
+    while (*place != each) place = &(*place)->next;
+    *place = each->next;
+    free(each);
+  }
+  pthread_mutex_unlock(&driver->mutex);
+  if (is_whole) return 0;
+  snprintf(message, PJRT_DRIVER_MESSAGE_SIZE, "the other chips did not come to a collective in %d s", MEETING_SECONDS);
+  return DEADLINE_EXCEEDED;
+}
+
 static int run_instruction(const launch_job *launch, const instruction *each, char *message) {
   const reg *registers = launch->program->registers, *to = &registers[each->result];
   if (each->op == FAIL) {
@@ -609,6 +674,8 @@ static int run_instruction(const launch_job *launch, const instruction *each, ch
         else OUT(i).i = (int32_t)source;
       }
       return 0;
+    case ALL_GATHER:
+      return all_gather(launch, (int32_t)(each - launch->program->instructions), &from[0]->shape, in[0], shape, out, message);
     case SELECT:
       for (int64_t i = 0; i < count; ++i) OUT(i) = AT(0, from[0]->shape.rank ? i : 0).i ? AT(1, i) : AT(2, i);
       return 0;
@@ -686,6 +753,11 @@ static int chip_launch(pjrt_driver *driver, const pjrt_driver_launch *launch, pj
   each->after = calloc(launch->num_after + 1, sizeof *each->after);
   memcpy(each->after_devices, launch->after_devices, launch->num_after * sizeof *each->after_devices);
   memcpy(each->after, launch->after, launch->num_after * sizeof *each->after);
+  if (launch->struct_size >= sizeof *launch) {
+    each->execution = launch->execution;
+    each->num_participants = launch->num_participants;
+    while (each->place < launch->num_participants && launch->participants[each->place] != launch->device) ++each->place;
+  }
   *fence = enqueue(&driver->devices[launch->device], &each->base);
   return 0;
 }

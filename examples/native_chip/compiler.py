@@ -14,7 +14,7 @@ from pjrt.stablehlo import lowering
 
 OPS = """
 CONSTANT IOTA MOVE ADD SUBTRACT MULTIPLY DIVIDE MAXIMUM MINIMUM POWER EQ NE LT LE GT GE NEGATE EXP LOG TANH
-SQRT RSQRT ABS SIGN NOT SELECT CONVERT MATMUL SUM MAX_OF FAIL
+SQRT RSQRT ABS SIGN NOT SELECT CONVERT MATMUL SUM MAX_OF ALL_GATHER FAIL
 """.split()  # noqa: SIM905  # shorter to read than quotes around each
 ELEMENTWISE = {
     "add": "ADD", "subtract": "SUBTRACT", "multiply": "MULTIPLY", "divide": "DIVIDE", "maximum": "MAXIMUM",
@@ -29,7 +29,7 @@ INPUT, OUTPUT, SCRATCH = range(3)
 def compile_kernel(program, options):
     """Return the instructions of a program, or of a part of one."""
     entry = program.entry
-    compiler = Compiler()
+    compiler = Compiler(options.partitioning)
     places = {id(value): compiler.register(value.type, INPUT, n) for n, value in enumerate(entry.arguments)}
     results = compiler.block(program, entry.body, places)
     for number, (place, value) in enumerate(zip(results, entry.body.outputs, strict=True)):
@@ -58,7 +58,8 @@ def words_of(shape):
 class Compiler:
     """The registers and instructions of a program. A value is the number of its register."""
 
-    def __init__(self):
+    def __init__(self, partitioning):
+        self.partitioning = partitioning
         self.registers, self.shapes, self.code, self.scratch, self.work = [], [], [], 0, 0
 
     def register(self, type_, place=SCRATCH, number=0, shape=None):
@@ -119,6 +120,8 @@ class Compiler:
             return self.product(operation, inputs, result)
         if name == "reduce" and lowering.reducer(operation) in ("add", "maximum"):
             return self.reduction(operation, inputs, result)
+        if name in ("all_reduce", "all_gather"):
+            return self.collective(operation, inputs, result)
         old = operation.operands[0].type.shape if inputs else ()
         steps = strides_of(old)
         if name == "reshape":
@@ -135,6 +138,34 @@ class Compiler:
                 result, inputs[0], start, [s * by for s, by in zip(steps, attribute("strides"), strict=True)]
             )
         raise pjrt.UnimplementedError(f"the chip has no such {operation.name} [{operation.location}]")
+
+    def collective(self, operation, inputs, result):
+        """Gather the operands of all chips, each behind the other, and reduce them or move them to their places."""
+        attribute = operation.attribute
+        channel = attribute("channel_handle", None)
+        by_device = channel is not None and channel.handle > 0
+        count = self.partitioning.num_replicas * self.partitioning.num_partitions
+        members = count if by_device else self.partitioning.num_replicas
+        groups = np.reshape(np.asarray(attribute("replica_groups")), -1).tolist()
+        if len(inputs) != 1 or members != count or groups not in ([], list(range(count))):
+            raise pjrt.UnimplementedError(f"the chips have collectives of all chips only [{operation.location}]")
+        type_ = operation.operands[0].type
+        shape, steps, size = type_.shape, strides_of(type_.shape), math.prod(type_.shape)
+        gathered = self.register(type_, shape=(count, *shape))
+        self.emit("ALL_GATHER", gathered, inputs)
+        if operation.name == "stablehlo.all_gather":
+            d = attribute("all_gather_dim")
+            places = self.register(type_, shape=(*shape[:d], count, *shape[d:]))
+            self.move(places, gathered, 0, [*steps[:d], size, *steps[d:]])
+            return self.move(result, places, 0, strides_of(operation.results[0].type.shape))
+        reducer = lowering.reducer(operation)
+        if reducer not in ("add", "maximum") or type_.element.name != "F32":
+            raise pjrt.UnimplementedError(f"the chips add or compare f32 only [{operation.location}]")
+        rows = self.register(type_, shape=(*shape, count))
+        self.move(rows, gathered, 0, [*steps, size])
+        start = self.register(type_, shape=())
+        self.emit("CONSTANT", start, value=struct.pack("f", 0 if reducer == "add" else -math.inf))
+        return self.emit("SUM" if reducer == "add" else "MAX_OF", result, [rows, start], sizes=(size, count, 1))
 
     def constant(self, operation, result):
         array = np.asarray(operation.attribute("value"))
@@ -170,5 +201,5 @@ class Compiler:
         return self.emit(op, result, [rows, inputs[1]], sizes=(math.prod(self.shapes[result]), count, 1))
 
 
-HANDLED = {*ELEMENTWISE, "not", "compare", "custom_call", "constant", "iota", "dot_general", "reduce", "reshape",
-           "broadcast_in_dim", "transpose", "slice"}  # fmt: skip
+HANDLED = {*ELEMENTWISE, "all_gather", "all_reduce", "not", "compare", "custom_call", "constant", "iota", "dot_general",
+           "reduce", "reshape", "broadcast_in_dim", "transpose", "slice"}  # fmt: skip

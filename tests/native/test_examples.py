@@ -70,6 +70,61 @@ def test_jax_trains_on_the_chip(chip_library: Path) -> None:
     assert "2 devices trained" in done.stdout
 
 
+SHARDING = """
+import sys, threading
+import jax, jax.numpy as jnp, numpy as np, pjrt
+from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
+
+platform = pjrt.frameworks.jax.register(sys.argv[1], platform="under_test")
+mesh = Mesh(np.array(jax.devices(platform)), ("i",))
+x = np.arange(16, dtype=np.float32).reshape(8, 2)
+xs = jax.device_put(x, NamedSharding(mesh, P("i")))
+first, second = x[:4], x[4:]
+
+def check(function, expected, specs):
+    mapped = jax.jit(jax.shard_map(function, mesh=mesh, in_specs=P("i"), out_specs=specs, check_vma=False))
+    np.testing.assert_allclose(mapped(xs), expected, rtol=1e-6)
+    return mapped, expected
+
+total = check(lambda a: jax.lax.psum(a * 2, "i"), 2 * (first + second), P())
+check(lambda a: jax.lax.pmax(a, "i"), second, P())
+check(lambda a: jax.lax.pmean(a, "i"), (first + second) / 2, P())
+check(lambda a: jax.lax.all_gather(a, "i", axis=1), np.stack([first, second], 1), P())
+check(lambda a: jax.lax.all_gather(a, "i", tiled=True), x, P())
+check(lambda a: a + jax.lax.axis_index("i"), np.concatenate([first, second + 1]), P("i"))
+steps = check(lambda a: jax.lax.psum(jnp.sort(-jax.lax.psum(a, "i"), 0), "i"), 2 * np.sort(-(first + second), 0), P())
+
+# XLA places what is computed: by the shardings of arguments and results.
+product = jax.jit(lambda a: (a @ a.T).sum(0), out_shardings=NamedSharding(mesh, P("i")))
+np.testing.assert_allclose(product(xs), (x @ x.T).sum(0))
+assert not product(xs).sharding.is_fully_replicated
+y, step = xs, jax.jit(lambda a: a - jnp.mean(a) / 8, donate_argnums=0)
+for _ in range(20):
+    y = step(y)
+np.testing.assert_allclose(y, x - np.mean(x) * (1 - (7 / 8) ** 20), rtol=1e-5, atol=1e-5)
+
+# Two threads: the chips get programs that meet in the same order, also where one has steps of the host.
+def run(function, expected):
+    for _ in range(30):
+        result = function(xs)
+    np.testing.assert_allclose(result, expected, rtol=1e-6)
+
+threads = [threading.Thread(target=run, args=case) for case in (total, steps, total)]
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+print("sharded")
+"""
+
+
+@pytest.mark.full
+def test_jax_shards_over_the_chips(chip_library: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", SHARDING, str(chip_library)], capture_output=True, text=True, timeout=280
+    )
+    assert done.returncode == 0, done.stderr
+    assert "sharded" in done.stdout
+
+
 @pytest.fixture(scope="module")
 def emitted_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return native.write_library(

@@ -1,4 +1,4 @@
-"""Functions of the framework's process that programs in a worker call."""
+"""Functions of the framework's process that programs call, in a worker and on a driver in C."""
 
 from __future__ import annotations
 
@@ -251,7 +251,8 @@ JAX = """
 import sys
 import numpy as np
 from pjrt.frameworks import jax as pjrt_jax
-pjrt_jax.register(sys.argv[1], platform="worker", num_devices=2)
+options = {} if "chip" in sys.argv[1] else {"num_devices": 2}
+pjrt_jax.register(sys.argv[1], platform="worker", **options)
 import jax
 import jax.numpy as jnp
 from jax.experimental import io_callback
@@ -300,6 +301,15 @@ print("done")
 
 @pytest.mark.full
 def test_callbacks_of_jax(library: Path) -> None:
+    check_callbacks_of_jax(library)
+
+
+@pytest.mark.full
+def test_callbacks_of_jax_on_a_chip(chip_library: Path) -> None:
+    check_callbacks_of_jax(chip_library)
+
+
+def check_callbacks_of_jax(library: Path) -> None:
     ended = subprocess.run([sys.executable, "-c", JAX, str(library)], capture_output=True, text=True, timeout=300)
     assert ended.returncode == 0, ended.stderr[-3000:]
     assert "printed 6.0" in ended.stdout

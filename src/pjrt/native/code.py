@@ -13,6 +13,7 @@ from pjrt.api.errors import InvalidArgumentError, UnimplementedError
 from pjrt.api.program import Program
 from pjrt.api.protobuf import message_classes
 from pjrt.api.shape_spec import ShapeSpec, TiledLayout
+from pjrt.stablehlo.shardings.partitioner import Partitioned
 from pjrt.stablehlo.signatures import Signature
 from pjrt.stablehlo.types import TensorType, TokenType, ValueType
 
@@ -54,10 +55,11 @@ _CLASSES = message_classes(
             "optimized_format": (14, "string"),
             "fingerprint": (15, "bytes"),
             "takes_any_memory": (16, "bool"),
-            "memory": (19, "[int64]"),
-            "is_sharded": (20, "bool"),
+            "memory": (20, "[int64]"),
+            "is_sharded": (21, "bool"),
             "values": (17, "[Value]"),
             "steps": (18, "[bytes]"),
+            "has_collectives": (19, "bool"),
             # Behind all others, of the bytes before it: fields alone look whole where the end is missing.
             "checksum": (12, "fixed32"),
         },
@@ -109,13 +111,23 @@ class Code:
         if self.scratch < 0:
             raise InvalidArgumentError(f"Code.scratch: expected a number of bytes, found {self.scratch}")
 
-    def serialize(self, program: Program, options: CompileOptions, signature: Signature) -> bytes:
+    def serialize(
+        self,
+        program: Program,
+        options: CompileOptions,
+        signature: Signature,
+        partitioned: Partitioned | None = None,
+        *,
+        has_collectives: bool = False,
+    ) -> bytes:
         """Return the executable as the runtime reads it, and as it is serialized for a cache or a file.
 
         Args:
             program: the program that was compiled.
             options: the options that it was compiled with.
-            signature: the program's parameters and results.
+            signature: the program's parameters and results, on one device.
+            partitioned: the program as one device runs it, where it is for several partitions.
+            has_collectives: whether devices wait for one another while they run it.
 
         Raises:
             InvalidArgumentError: the declarations do not fit the program.
@@ -140,6 +152,10 @@ class Code:
             scratch=max([self.scratch, *(getattr(step, "scratch", 0) for step in self.steps)]),
             steps=self.steps,
             values=self.values,
+            has_collectives=has_collectives,
+            parameter_shardings=() if partitioned is None else partitioned.parameter_shardings,
+            output_shardings=() if partitioned is None else partitioned.result_shardings,
+            optimized=None if partitioned is None else partitioned.optimized,
             parameter_memory_kinds=self.parameter_memory_kinds,
             output_memory_kinds=self.output_memory_kinds,
             name=self.name,
@@ -179,6 +195,7 @@ def serialize(
     memory: Sequence[int] = (),
     steps: Sequence[Step] = (),
     values: Sequence[ShapeSpec] = (),
+    has_collectives: bool = False,
 ) -> bytes:
     """Return an executable as the runtime reads it.
 
@@ -194,6 +211,7 @@ def serialize(
         optimized: the program after the compiler's optimizations, by default the original one.
         fingerprint: bytes that are equal for equal executables; by default all that is returned.
         memory: the bytes that one run needs, as ``CompiledMemoryStats`` has them; by default counted from the types.
+        has_collectives: whether devices wait for one another while they run it, so that all need the same order.
         takes_any_memory: whether arguments may be in other kinds of memory than the parameters state.
         aliases, donated, scratch, parameter_memory_kinds, output_memory_kinds, name, cost, steps, values: as ``Code``
             has them.
@@ -212,6 +230,7 @@ def serialize(
         is_sharded=output_shardings is not None,
     )
     message.takes_any_memory = takes_any_memory
+    message.has_collectives = has_collectives
     if fingerprint:
         message.fingerprint = fingerprint
     if optimized is not None:

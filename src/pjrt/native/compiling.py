@@ -16,7 +16,7 @@ from collections.abc import Callable
 from typing import Any
 
 from pjrt.api.compile_options import CompileOptions
-from pjrt.api.errors import InternalError, InvalidArgumentError, UnimplementedError, from_author
+from pjrt.api.errors import InternalError, InvalidArgumentError, from_author
 from pjrt.api.program import Program
 from pjrt.api.protobuf import message_classes
 from pjrt.native.code import Code
@@ -46,6 +46,11 @@ _CLASSES = message_classes(
         "Answer": {"code": (1, "uint64"), "message": (2, "string"), "data": (3, "bytes"), "number": (4, "uint64")},
     },
 )
+
+COLLECTIVES = frozenset(
+    {"all_gather", "all_reduce", "all_to_all", "collective_broadcast", "collective_permute", "reduce_scatter"}
+)
+"""The operations in which devices wait for one another."""
 
 REQUEST = _CLASSES["Request"]
 ANSWER = _CLASSES["Answer"]
@@ -116,18 +121,19 @@ def _compiled(compile_function: CompileFunction, request: Any) -> bytes:
 
     program = Program(request.program, format=request.format)
     options = CompileOptions.from_proto(request.options)
-    partitions = options.partitioning.num_partitions
-    if partitions > 1:
-        raise UnimplementedError(
-            f"the runtime in C runs programs of one partition on each device, found a program for {partitions}; "
-            "use one device, or a device in Python"
-        )
-    parsed = stablehlo.parse(program)
+    partitioned = stablehlo.partition(program, options) if options.partitioning.num_partitions > 1 else None
+    parsed = stablehlo.parse(program if partitioned is None else partitioned.program)
     signature = signature_of(parsed)
     code = compile_function(parsed, options)
     if not isinstance(code, Code):
         raise InternalError(f"expected pjrt.native.Code from the function that compiles, found {type(code).__name__}")
-    return code.serialize(program, options, signature)
+    operations = (operation.name for function in parsed.functions.values() for operation in _walk(function))
+    has_collectives = any(name.removeprefix("stablehlo.") in COLLECTIVES for name in operations)
+    return code.serialize(program, options, signature, partitioned, has_collectives=has_collectives)
+
+
+def _walk(function: Any) -> Any:
+    return () if function.body is None else function.body.walk()
 
 
 def receive(connection: socket.socket) -> bytes | None:

@@ -13,10 +13,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pjrt.api.compile_options import CompileOptions
+from pjrt.api.element_type import ElementType
 from pjrt.api.errors import InternalError, UnimplementedError
 from pjrt.api.protobuf import message_classes
 from pjrt.api.shape_spec import ShapeSpec
 from pjrt.native.code import Code, spec_of
+from pjrt.native.compiling import COLLECTIVES
 from pjrt.native.questions import array_of, encoded_call
 from pjrt.stablehlo.operation import Block, Function, Operation, ParsedProgram, Value
 from pjrt.stablehlo.types import FunctionType, TensorType, TokenType
@@ -37,6 +39,10 @@ _Step = message_classes(
         }
     },
 )["Step"]
+
+
+REPLICA_ID, PARTITION_ID = -2, -1
+"""The numbers of two values that steps of the host can read: the place of the device in the program, of type u32."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,12 +110,16 @@ Step = Kernel | HostCall | HostProgram
 
 
 def _serialized(step: Step, specs: Sequence[ShapeSpec], **what: bytes) -> bytes:
+    def array(number: int | None) -> bytes:
+        place = ShapeSpec((), ElementType.U32)
+        return array_of(None if number is None else place if number < 0 else specs[number])
+
     def arrays(numbers: Sequence[int | None]) -> list[bytes]:
-        return [array_of(None if number is None else specs[number]) for number in numbers]
+        return list(map(array, numbers))
 
     message = _Step(
-        inputs=[0 if number is None else number + 1 for number in step.inputs],
-        outputs=[0 if number is None else number + 1 for number in step.outputs],
+        inputs=[0 if number is None else number + 3 for number in step.inputs],
+        outputs=[0 if number is None else number + 3 for number in step.outputs],
         input_arrays=arrays(step.inputs) if specs else (),
         output_arrays=arrays(step.outputs) if specs else (),
         **what,
@@ -120,12 +130,9 @@ def _serialized(step: Step, specs: Sequence[ShapeSpec], **what: bytes) -> bytes:
 # Dividing a program.
 
 _ON_SEVERAL_DEVICES = frozenset(
-    f"stablehlo.{name}"
-    for name in (
-        "all_gather", "all_reduce", "all_to_all", "collective_broadcast", "collective_permute", "infeed", "outfeed",
-        "partition_id", "recv", "reduce_scatter", "replica_id", "send",
-    )
-)  # fmt: skip
+    f"stablehlo.{name}" for name in (*COLLECTIVES, "infeed", "outfeed", "partition_id", "recv", "replica_id", "send")
+)
+_PLACES = {"stablehlo.replica_id": REPLICA_ID, "stablehlo.partition_id": PARTITION_ID}
 _RETURNS = ("func.return", "stablehlo.return")
 
 CompileKernel = Callable[[ParsedProgram, CompileOptions], Code]
@@ -171,18 +178,24 @@ class _Division:
         self._compile = compile
         self._operations: list[Operation] = []
         self._results = self._flatten(program.entry.body, {})
-        partitioning = options.partitioning
-        if partitioning.num_replicas * partitioning.num_partitions > 1:
-            for operation in self._operations:
-                for each in (operation, *operation.walk()):
-                    if each.name in _ON_SEVERAL_DEVICES:
-                        raise UnimplementedError(
-                            f"the device has no {each.name} between several devices, and the host's steps have none "
-                            f"[{each.location}]"
-                        )
-        self._constants = {id(o.results[0]): o for o in self._operations if o.name == "stablehlo.constant"}
+        self._constants = {
+            id(o.results[0]): o for o in self._operations if o.name == "stablehlo.constant" or o.name in _PLACES
+        }
         self._covered: set[int] = set()
         self._covered.update(id(operation) for operation in self._operations if self._covers(operation))
+        partitioning = options.partitioning
+        if partitioning.num_replicas * partitioning.num_partitions > 1:
+            self._check_no_collectives()
+
+    def _check_no_collectives(self) -> None:
+        for operation in self._operations:
+            for each in (operation, *operation.walk()):
+                is_known = id(operation) in self._covered or operation.name in _PLACES
+                if each.name in _ON_SEVERAL_DEVICES and not is_known:
+                    raise UnimplementedError(
+                        f"the device has no such {each.name}, and steps of the host know no other devices "
+                        f"[{each.location}]"
+                    )
 
     def _flatten(self, block: Block | None, names: dict[int, Value]) -> tuple[Value, ...]:
         """Add the operations of a block, with those of functions that it calls; return its results."""
@@ -269,10 +282,11 @@ class _Division:
         calls = {id(value) for o in self._operations if _is_call(o) for value in o.operands}
         free -= calls  # a call has no place for constants: a step before it writes them
         needed |= calls
+        constants = set(map(id, self._constants.values()))
         waiting = [
             operation
             for operation in self._operations
-            if operation.name != "stablehlo.constant"
+            if id(operation) not in constants
             or (id(operation.results[0]) not in free and id(operation.results[0]) in needed)
         ]
         while waiting:
@@ -354,8 +368,12 @@ class _Division:
         inside = {id(operation) for operation in part.operations}
         constants = self._constants_of([*used, *outputs], part.is_kernel)
         operations = [*(each for each in constants if id(each) not in inside), *part.operations]
+        places: dict[int, int] = {}
+        if not part.is_kernel:  # the interpreter is told
+            places = {id(o.results[0]): _PLACES[o.name] for o in operations if o.name in _PLACES}
+            operations = [operation for operation in operations if operation.name not in _PLACES]
         program, inputs = self._cut(operations, outputs)
-        inputs_numbers = [numbers[id(value)] for value in inputs]
+        inputs_numbers = [places[id(v)] if id(v) in places else numbers[id(v)] for v in inputs]
         if part.is_kernel:
             try:
                 code = self._compile(program, self._options)

@@ -116,6 +116,13 @@ typedef struct pjrt_driver_launch {
   int replica, partition;
   int64_t run;             /* how often the executable was started before on this client */
   int must_not_block;      /* not 0: the caller's thread must not wait, nor compute for long */
+
+  /* For collectives, which are part of the driver's code: the devices that run the program together, this one too, those
+   * of replica 0 first, by partition; none where it runs alone. Their launches have the same execution, which no others
+   * of this client have. All devices get executions of programs with collectives in the same order. */
+  size_t num_participants;
+  const size_t *participants;
+  uint64_t execution;
 } pjrt_driver_launch;
 
 typedef struct pjrt_driver_stats {

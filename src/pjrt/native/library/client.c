@@ -255,6 +255,11 @@ PJRT_Error *native_Client_Create(PJRT_Client_Create_Args *args) {
   PJRT_Client *client = new_zeroed(1, sizeof *client);
   atomic_init(&client->refs, 1);
   pthread_mutex_init(&client->mutex, NULL);
+  pthread_mutexattr_t recursive; /* what ends meanwhile may start another execution on this thread */
+  pthread_mutexattr_init(&recursive);
+  pthread_mutexattr_settype(&recursive, PTHREAD_MUTEX_RECURSIVE);
+  pthread_mutex_init(&client->order, &recursive);
+  pthread_mutexattr_destroy(&recursive);
   client->table = table;
   client->store = store_make(args);
   error = open_driver(client, args->create_options, args->num_options);
@@ -313,6 +318,8 @@ static void *close_client(void *arg) {
     free(client->dma_regions);
     client->dma_regions = next;
   }
+  together_unref(client->last);
+  pthread_mutex_destroy(&client->order);
   topology_free(client->topology);
   free(client->devices);
   free(client->device_handles);

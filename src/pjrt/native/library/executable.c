@@ -5,8 +5,9 @@
  *   8 the program, 9 its format, 13 and 14 the same after optimizations, 10 a cost {1 name, 2 a double}, 11 a parameter that is donated without an alias,
  *   15 bytes that are equal for equal executables; by default all of them, 16 whether
  *   arguments may be in other memory than the parameters state,
- *   17 a value between steps, 18 a step (see steps.c; then there is no code), 19 the bytes that a run needs, in the order
- *   of PJRT_Executable_GetCompiledMemoryStats_Args, by default counted from the types, 20 whether results are divided,
+ *   17 a value between steps, 18 a step (see steps.c; then there is no code), 19 whether it has collectives,
+ *   20 the bytes that a run needs, in the order of PJRT_Executable_GetCompiledMemoryStats_Args, by default counted from
+ *   the types, 21 whether results are divided,
  *   12 the CRC-32 of all before it, the last field: fields alone look whole where the end is missing.
  * A parameter or output is {1 element type, 2 dimensions, 3 kind of memory, 4 one more than the parameter whose memory
  * the output may take over, 5 how it is divided among devices: an OpSharding}; a value between steps too, with 7 whether it
@@ -282,10 +283,11 @@ static PJRT_Error *read_fields(executable *each, const char *const *kinds, size_
     if (field.number == 13 && is_bytes) each->optimized = field.data, each->optimized_size = field.size;
     if (field.number == 14 && is_bytes && each->optimized_format == NULL)
       each->optimized_format = copy_of(field.data, field.size);
-    if (field.number == 19) each->num_memory += proto_int64s(&field, each->memory + each->num_memory, 16 - each->num_memory);
+    if (field.number == 20) each->num_memory += proto_int64s(&field, each->memory + each->num_memory, 16 - each->num_memory);
     if (each->num_memory > 16) error = damaged("it has too many facts about memory");
-    if (field.number == 20 && field.wire == 0) each->is_sharded = field.value != 0;
+    if (field.number == 21 && field.wire == 0) each->is_sharded = field.value != 0;
     if (field.number == 16 && field.wire == 0) each->takes_any_memory = field.value != 0;
+    if (field.number == 19 && field.wire == 0) each->has_collectives = field.value != 0;
     if (field.number == 15 && is_bytes) each->identity = field.data, each->identity_size = field.size;
     if (field.number == 10 && is_bytes) read_cost(&field, each);
     if (field.number == 11) read_donated(&field, each);
@@ -636,6 +638,7 @@ static PJRT_Error *assign(PJRT_Client *client, PJRT_LoadedExecutable *loaded) {
       return error_make(INVALID, "expected ids of devices of the client in the device assignment, found %lld",
                         (long long)(core->has_assignment ? core->assignment[i] : core->device_ordinal));
     loaded->assignment[i] = device->description->id;
+    loaded->participants[i] = device->number;
     if (core->is_portable || !device->is_addressable) continue;
     for (size_t j = 0; j < loaded->num_local; ++j) {
       if (loaded->devices[j] == device)
@@ -645,6 +648,7 @@ static PJRT_Error *assign(PJRT_Client *client, PJRT_LoadedExecutable *loaded) {
     loaded->ids[loaded->num_local++] =
         (PJRT_LogicalDeviceIds){(int)(i / core->num_partitions), (int)(i % core->num_partitions)};
   }
+  loaded->num_participants = count > 1 && loaded->num_local == (size_t)count ? (size_t)count : 0;
   return NULL;
 }
 

@@ -5,6 +5,33 @@
  * the driver is told to wait for the fence of another. */
 #include "runtime.h"
 
+/* ---- executions with collectives --------------------------------------------------------------------------------------------
+ * Their launches wait for one another on the devices, so the devices get them in the same order. Launches of which some
+ * are submitted later, or in steps, hold up the next execution with collectives until they have ended. */
+struct together {
+  atomic_int refs;
+  size_t count;
+  completion *done[MAX_DEVICES];
+};
+
+static struct together *together_ref(struct together *each) {
+  if (each) atomic_fetch_add(&each->refs, 1);
+  return each;
+}
+
+void together_unref(struct together *each) {
+  if (each == NULL || atomic_fetch_sub(&each->refs, 1) != 1) return;
+  for (size_t i = 0; i < each->count; ++i) completion_unref(each->done[i]);
+  free(each);
+}
+
+static bool together_is_open(const struct together *each) {
+  for (size_t i = 0; each && i < each->count; ++i) {
+    if (!completion_is_set(each->done[i])) return true;
+  }
+  return false;
+}
+
 /* ---- a launch -----------------------------------------------------------------------------------------------------------*/
 struct launch {
   PJRT_LoadedExecutable *loaded; /* a reference */
@@ -23,6 +50,8 @@ struct launch {
   uint64_t *inputs_memory, *outputs_memory, *values_memory; /* one behind the other */
   completion *done;   /* null until something can wait for it */
   execute_options *options; /* null for the defaults */
+  uint64_t execution; /* of several devices */
+  struct together *behind; /* a reference to what must have ended before, or null */
   PJRT_Error *poison; /* guarded by the device's mutex */
   launch *next;
 };
@@ -73,6 +102,7 @@ static void launch_free(launch *each) {
   storage_unref(each->scratch);
   completion_unref(each->done);
   execute_options_end(each->options);
+  together_unref(each->behind);
   pjrt_error_release(each->poison);
   loaded_unref(each->loaded);
   free(each);
@@ -194,6 +224,9 @@ static bool submit(launch *each, PJRT_Error **error) {
       .partition = each->partition,
       .run = each->run,
       .must_not_block = each->is_deferred,
+      .num_participants = each->loaded->num_participants,
+      .participants = each->loaded->participants,
+      .execution = each->execution,
   }};
   char message[PJRT_DRIVER_MESSAGE_SIZE];
   message[0] = 0;
@@ -235,7 +268,7 @@ static void steps_ended(PJRT_Error *borrowed, void *arg) { finish(arg, pjrt_erro
 static void run_steps(launch *each) {
   fill_memory(each);
   steps_run(&(stepped){.loaded = each->loaded, .device = each->device, .launch = each, .replica = each->replica,
-                       .partition = each->partition, .run = each->run, .memory = each->inputs_memory,
+                       .partition = each->partition, .run = each->run, .execution = each->execution, .memory = each->inputs_memory,
                        .scratch = each->scratch ? storage_memory(each->scratch) : 0, .defined = each->defined,
                        .done = each->done, .then = steps_ended, .arg = each});
 }
@@ -414,11 +447,11 @@ static bool has_open_arguments(const launch *each) {
 }
 
 /* Submits the launch or lets it wait, and gives its results to the caller. */
-static void start(const PJRT_LoadedExecutable_Execute_Args *args, size_t list, launch *each) {
+static void start(const PJRT_LoadedExecutable_Execute_Args *args, size_t list, launch *each, struct together *group) {
   const executable *core = each->loaded->core;
   PJRT_Device *device = each->device;
   PJRT_Error *error = NULL;
-  bool is_done = false, waits = has_open_arguments(each);
+  bool is_done = false, waits = has_open_arguments(each) || together_is_open(each->behind);
   storage *outputs_on_stack[16], **outputs = outputs_on_stack;
   if (core->num_outputs > 16) outputs = new_zeroed(core->num_outputs, sizeof *outputs);
   for (size_t i = 0; i < core->num_outputs; ++i) outputs[i] = storage_ref(each->outputs[i]);
@@ -429,6 +462,7 @@ static void start(const PJRT_LoadedExecutable_Execute_Args *args, size_t list, l
     args->output_lists[list][i] = buffer_make(&device->spaces[core->outputs[i].kind], &core->outputs[i].shape,
                                               outputs[i], completion_ref(done));
   if (args->device_complete_events) args->device_complete_events[list] = event_make(done);
+  if (group && (waits || core->num_steps)) group->done[group->count++] = completion_ref(done);
   completion_unref(done);
   if (outputs != outputs_on_stack) free(outputs);
   if (is_done) {
@@ -451,7 +485,31 @@ static void start(const PJRT_LoadedExecutable_Execute_Args *args, size_t list, l
     atomic_fetch_add(&each->waiting, 1);
     completion_then(each->defined[i], submit_deferred, each);
   }
+  for (size_t i = 0; each->behind && i < each->behind->count; ++i) {
+    atomic_fetch_add(&each->waiting, 1);
+    completion_then(each->behind->done[i], submit_deferred, each);
+  }
   submit_deferred(NULL, each);
+}
+
+static void start_together(const PJRT_LoadedExecutable_Execute_Args *args, launch **launches) {
+  PJRT_Client *client = args->executable->client;
+  uint64_t execution = atomic_fetch_add(&client->executions, 1) + 1;
+  for (size_t i = 0; i < args->num_devices; ++i) launches[i]->execution = execution;
+  if (!args->executable->core->has_collectives) {
+    for (size_t i = 0; i < args->num_devices; ++i) start(args, i, launches[i], NULL);
+    return;
+  }
+  struct together *group = new_zeroed(1, sizeof *group);
+  atomic_init(&group->refs, 1);
+  pthread_mutex_lock(&client->order);
+  for (size_t i = 0; i < args->num_devices; ++i) {
+    launches[i]->behind = together_ref(client->last);
+    start(args, i, launches[i], group);
+  }
+  together_unref(client->last);
+  client->last = group;
+  pthread_mutex_unlock(&client->order);
 }
 
 PJRT_Error *native_LoadedExecutable_Execute(PJRT_LoadedExecutable_Execute_Args *args) {
@@ -476,8 +534,9 @@ PJRT_Error *native_LoadedExecutable_Execute(PJRT_LoadedExecutable_Execute_Args *
       continue;
     }
     launches[i]->run = run;
-    start(args, i, launches[i]);
+    if (count == 1) start(args, i, launches[i], NULL);
   }
+  if (!error && count > 1) start_together(args, launches);
   if (launches != on_stack) free(launches);
   return error;
 }

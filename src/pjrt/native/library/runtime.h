@@ -240,6 +240,9 @@ struct PJRT_Client {
   struct process *compiler; /* a worker's, or one of its own */
   int64_t patience; /* the nanoseconds that the watchdog gives the first work of a queue; 0 for no watchdog */
   struct watchdog *watchdog;
+  _Atomic uint64_t executions; /* of several devices */
+  pthread_mutex_t order;       /* of their launches: devices get them in the same one; guards what follows */
+  struct together *last;
   pthread_mutex_t mutex; /* guards what follows */
   open_end *open_ends;
   dma_region *dma_regions;
@@ -350,7 +353,7 @@ typedef struct value { /* between steps */
   bool is_on_host; /* no kernel reads it: the device has no memory for it */
 } value;
 /* A step reads and writes values by their numbers: first the parameters, then the outputs, then those between steps. */
-enum { TOKEN = -1 }; /* what an array of a host's step is that has no value */
+enum { TOKEN = -3, REPLICA = -2, PARTITION = -1 }; /* arrays of a host's step that are none of them; the last two u32 */
 typedef struct step {
   const char *code, *call, *program; /* one of them: a kernel's code; the target and the attributes of a handler's call;
                                         a program that another process of ours runs */
@@ -377,7 +380,7 @@ typedef struct executable {
   value *values;
   step *steps;
   int64_t num_replicas, num_partitions;
-  bool is_portable, has_assignment, takes_any_memory, is_sharded;
+  bool is_portable, has_assignment, takes_any_memory, is_sharded, has_collectives;
   int64_t assignment[MAX_DEVICES]; /* replica-major */
   int64_t device_ordinal;
   char fingerprint[17];
@@ -399,6 +402,8 @@ struct PJRT_LoadedExecutable {
   PJRT_Client *client;
   atomic_bool is_deleted;
   atomic_llong runs;
+  size_t num_participants; /* of programs for several devices, all of this process */
+  size_t participants[MAX_DEVICES];
   size_t num_local;
   PJRT_Device *devices[MAX_DEVICES];
   PJRT_LogicalDeviceIds ids[MAX_DEVICES];
@@ -429,6 +434,7 @@ typedef struct stepped {
   launch *launch; /* what may be poisoned */
   int replica, partition;
   int64_t run;
+  uint64_t execution;
   const uint64_t *memory; /* by value */
   uint64_t scratch;
   completion **defined;   /* by parameter: set, or promised by the queue of the device */
@@ -439,6 +445,7 @@ typedef struct stepped {
 void steps_run(const stepped *of);
 void steps_stop(PJRT_Device *device); /* no step runs, or will */
 bool launch_is_poisoned(launch *each);
+void together_unref(struct together *each); /* executions with collectives, see execute.c */
 
 /* ---- process.c: a Python process of ours --------------------------------------------------------------------------------*/
 typedef struct process process;

@@ -6,7 +6,7 @@
  * something. Steps of the host run one after the other, on a thread of the device that does nothing else.
  *
  * A step is {1 a kernel's code, 2 a program, 3 a handler's call: its target and attributes, 4 inputs, 5 outputs: the
- * numbers of values, one more each, 0 for a token, 6 an input, 7 an output, as an array of a call without its bytes}. */
+ * numbers of values, three more each, 0 for a token, 1 and 2 for the place in the program's devices, 6 an input, 7 an output, as an array of a call without its bytes}. */
 #include "runtime.h"
 
 /* ---- values -----------------------------------------------------------------------------------------------------------*/
@@ -28,10 +28,12 @@ static PJRT_Error *damaged(size_t number, const char *what) {
   return error_make(PJRT_Error_Code_DATA_LOSS, "the executable is damaged: step %zu %s", number, what);
 }
 
+enum { VALUES = 3 }; /* the number of the first value in a message */
+
 static int64_t *read_numbers(const proto_field *field, size_t *count) {
   int64_t *numbers = new_zeroed(field->size, sizeof *numbers); /* each takes a byte or more */
   *count = proto_int64s(field, numbers, field->size);
-  for (size_t i = 0; i < *count; ++i) --numbers[i];
+  for (size_t i = 0; i < *count; ++i) numbers[i] -= VALUES;
   return numbers;
 }
 
@@ -67,7 +69,7 @@ static PJRT_Error *check_step(const executable *core, size_t number, bool *is_wr
   int64_t count = (int64_t)num_values(core);
   for (size_t i = 0; i < each->num_inputs; ++i) {
     int64_t value = each->inputs[i];
-    if (value == TOKEN && !each->code) continue;
+    if (value >= TOKEN && value < 0 && !each->code) continue;
     if (value < 0 || value >= count || !is_written[value]) return damaged(number, "reads what no step before it writes");
     if (each->code && !is_on_device(core, (size_t)value)) return damaged(number, "reads what stays on the host");
   }
@@ -287,6 +289,9 @@ static void launch_kernel(run *each, size_t number) {
       .partition = each->of.partition,
       .run = each->of.run,
       .must_not_block = 1,
+      .num_participants = each->of.loaded->num_participants,
+      .participants = each->of.loaded->participants,
+      .execution = each->of.execution,
   };
   char message[PJRT_DRIVER_MESSAGE_SIZE] = "";
   pjrt_fence fence = 0;
@@ -320,7 +325,7 @@ static void begin_host_step(run *each, size_t number) {
   PJRT_Error *error = NULL;
   for (size_t i = 0; i < it->num_inputs && !error; ++i) {
     int64_t value = it->inputs[i];
-    if (value == TOKEN || each->comes[value]) continue;
+    if (value < 0 || each->comes[value]) continue;
     each->comes[value] = true;
     size_t size = shape_size(shape_of(each->core, (size_t)value));
     error = staging_make(size, &each->host[value]);
@@ -356,14 +361,20 @@ static void add_array(bytes *message, int number, const proto_field *array, cons
 }
 
 static size_t size_of_value(const run *each, int64_t value) {
-  return value == TOKEN ? 0 : shape_size(shape_of(each->core, (size_t)value));
+  if (value < 0) return value == TOKEN ? 0 : sizeof(uint32_t);
+  return shape_size(shape_of(each->core, (size_t)value));
+}
+
+static const char *bytes_of_value(const run *each, int64_t value) {
+  if (value == TOKEN) return NULL;
+  if (value < 0) return (const char *)(value == REPLICA ? &each->of.replica : &each->of.partition);
+  return each->host[value];
 }
 
 /* The call of a handler, as ffi.c has it; a program's inputs come in the same form. */
 static PJRT_Error *add_arrays(const run *each, const step *it, bytes *message) {
   for (size_t i = 0; i < it->num_inputs; ++i)
-    add_array(message, 2, &it->arrays[i], it->inputs[i] == TOKEN ? NULL : each->host[it->inputs[i]],
-              size_of_value(each, it->inputs[i]));
+    add_array(message, 2, &it->arrays[i], bytes_of_value(each, it->inputs[i]), size_of_value(each, it->inputs[i]));
   for (size_t i = 0; i < it->num_outputs && it->call; ++i) { /* zeros: old memory is nobody's to see */
     char *zeros;
     size_t size = size_of_value(each, it->outputs[i]);
@@ -435,19 +446,22 @@ static void run_host_step(void *arg, size_t number) {
 static bool has_inputs(const run *each, const step *it) {
   for (size_t i = 0; i < it->num_inputs; ++i) {
     int64_t value = it->inputs[i];
-    if (value != TOKEN && !each->is_in_queue[value] && (it->code || !each->comes[value])) return false;
+    if (value >= 0 && !each->is_in_queue[value] && (it->code || !each->comes[value])) return false;
   }
   return true;
 }
 
-/* A step that can go on; false where all wait, or are done. Steps of the host are in order: they have effects. */
+/* A step that can go on; false where all wait, or are done. Steps of the host are in order: they have effects. So are
+ * kernels of several devices, which may wait for one another. */
 static bool next_step(const run *each, size_t *out) {
-  bool host_waits = false;
+  bool host_waits = false, kernel_waits = false;
   for (size_t i = 0; i < each->core->num_steps && !each->error; ++i) {
     const step *it = &each->core->steps[i];
-    bool goes_on = (each->states[i] == WAITS && (it->code || !host_waits) && has_inputs(each, it)) ||
+    bool is_behind = it->code ? kernel_waits : host_waits;
+    bool goes_on = (each->states[i] == WAITS && !is_behind && has_inputs(each, it)) ||
                    (each->states[i] == COPIES && each->num_ended >= each->needs[i]) || each->states[i] == RETURNED;
     host_waits = host_waits || (!it->code && each->states[i] == WAITS);
+    kernel_waits = kernel_waits || (each->of.loaded->num_participants && it->code && each->states[i] == WAITS);
     *out = i;
     if (goes_on) return true;
   }
