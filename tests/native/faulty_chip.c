@@ -1,5 +1,6 @@
 /* The example's chip, of which functions and work fail at random: $FAULTS of a thousand, by default none. With $HOLDS, as
- * many of a thousand fences are not told until the driver is asked to cancel its work, or to reset the device. */
+ * many of a thousand fences are not told until the driver is asked to cancel its work, or to reset the device. With
+ * $TWICE, as many are told twice. */
 #define pjrt_driver_entry chip_entry
 #include "chip.c"
 #undef pjrt_driver_entry
@@ -63,6 +64,7 @@ static told *held; /* what the runtime is not told */
 static void tell(told *each, int code, const char *message) {
   if (each->fails && code == 0) each->function(each->arg, 13, "the work was told to fail");
   else each->function(each->arg, code, message);
+  if (happens("TWICE")) each->function(each->arg, code, message);
   free(each);
 }
 
