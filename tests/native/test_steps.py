@@ -308,3 +308,18 @@ def test_what_cannot_be_divided(chip: Client) -> None:
         chip.compile(reduced, pjrt.CompileOptions(num_replicas=2))
     with pytest.raises(pjrt.InvalidArgumentError, match="code or steps"):
         native.Code()
+
+
+def test_a_call_does_not_overtake_one_that_waits(chip: Client) -> None:
+    seen: list[float] = []
+    chip.register_ffi_handler("steps.plus", lambda x, result: np.add(x, 1, out=result))
+    chip.register_ffi_handler("steps.see", lambda x: seen.append(float(x[0])))
+    see = f"{{{NEW}, has_side_effect = true}} : ({F}) -> ()"
+    executable = chip.compile(
+        body(
+            f" %r = stablehlo.custom_call @steps.plus(%x) {{{NEW}}} : ({F}) -> {F}\n"
+            f" stablehlo.custom_call @steps.see(%r) {see}\n stablehlo.custom_call @steps.see(%x) {see}"
+        )
+    )
+    np.asarray(executable(X)[0])
+    assert seen == [1, 0]

@@ -144,7 +144,7 @@ def with_fallback(compile: CompileKernel) -> CompileKernel:
     A program for which ``compile`` raises ``UnimplementedError`` is divided: ``compile`` is asked for each operation,
     and then for the largest runs of those that it has. The reference interpreter runs the others, and a run that
     ``compile`` refuses after all. Handlers of the framework are called in its process. ``compile`` is not asked for
-    tokens, tuples and arrays of unknown size.
+    tokens, tuples, arrays of unknown size, and operations without results.
 
     Args:
         compile: the function ``compile(program, options)``.
@@ -153,7 +153,9 @@ def with_fallback(compile: CompileKernel) -> CompileKernel:
     def compile_all(program: ParsedProgram, options: CompileOptions) -> Code:
         body = program.entry.body
         assert body is not None  # an entry has operations
-        if all(map(_is_array, (*body.arguments, *(value for each in body.walk() for value in each.results)))):
+        operations = [each for each in body.walk() if each.name not in _RETURNS]
+        results = [value for each in operations for value in each.results]
+        if all(each.results for each in operations) and all(map(_is_array, (*body.arguments, *results))):
             with contextlib.suppress(UnimplementedError):
                 return compile(program, options)
         return _Division(program, options, compile).code()
@@ -225,7 +227,7 @@ class _Division:
     # What the driver's code covers.
 
     def _covers(self, operation: Operation) -> bool:
-        if not all(map(_is_array, (*_inputs(operation), *operation.results))):
+        if not operation.results or not all(map(_is_array, (*_inputs(operation), *operation.results))):
             return False
         constants = self._constants_of(_inputs(operation), is_kernel=True)
         try:
