@@ -7,6 +7,7 @@ form. Several questions may be open at a time, for example one of each device.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import queue
 import socket
@@ -91,7 +92,14 @@ class Questions:
         self._numbers = itertools.count(1)
         self._open: dict[int, Callable[[Any], object]] = {}
         self._is_over = False
-        threading.Thread(target=self._listen, name="pjrt-questions", daemon=True).start()
+        self._listener = threading.Thread(target=self._listen, name="pjrt-questions", daemon=True)
+        self._listener.start()
+
+    def close(self) -> None:
+        """Ask nothing any more: what is open ends as if the framework's process were gone."""
+        with contextlib.suppress(OSError):  # the other side may have done so
+            self._connection.shutdown(socket.SHUT_RDWR)
+        self._listener.join()
 
     def handler(self, target: str) -> LocalHandler:
         """Return the function that a client of the worker registers as the handler of a custom call."""

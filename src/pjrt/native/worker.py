@@ -372,6 +372,7 @@ class Worker:
     def drop(self) -> None:
         """Let go of the arrays and executables, after ``run`` has returned: nobody hears of that any more."""
         self._is_over = True
+        self._asked.close()
         self._arrays.clear()
         self._executables.clear()
         self._compiled.clear()
