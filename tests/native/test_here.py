@@ -168,6 +168,41 @@ def test_a_device_computes_on_the_thread_that_waits_or_on_its_own() -> None:
         assert threads <= {"MainThread", "pjrt-here"}
 
 
+def test_who_waits_does_not_do_what_others_ask_for_meanwhile() -> None:
+    begun, asked, may_end = (threading.Event() for _ in range(3))
+    kernels: list[Any] = []
+
+    def compile(program: Any, options: Any) -> Any:
+        spec = pjrt.ShapeSpec((4,), pjrt.ElementType.F32)
+        run = kernels.pop(0)
+        return pjrt.host.Compiled(run=run, parameters=[spec], outputs=[spec], runs_on_caller=True)
+
+    def first(x: Any) -> Any:
+        if x[0]:
+            begun.set()
+            assert asked.wait(60)
+        return x
+
+    def second(x: Any) -> Any:
+        assert may_end.wait(60)
+        return x
+
+    with loaded(lambda **options: pjrt.host.HostClient("toy", compile=compile, **options)) as client:
+        kernels += [first, second]
+        quick, slow = client.compile(ADD), client.compile(ADD)
+        for _ in range(20):  # so that whoever waits does the work
+            quick(np.zeros(4, np.float32))[0].ready().result(60)
+        waiting = threading.Thread(target=lambda: quick(np.ones(4, np.float32))[0].ready().result(60))
+        waiting.start()
+        assert begun.wait(60)
+        (y,) = slow(client.buffer_from_host(X))
+        asked.set()
+        waiting.join(30)
+        assert not waiting.is_alive()
+        may_end.set()
+        np.testing.assert_array_equal(np.asarray(y), X)
+
+
 def test_work_that_nobody_waits_for_is_done(client: pjrt.Client) -> None:
     executable = client.compile(ADD)
     x = client.buffer_from_host(X)

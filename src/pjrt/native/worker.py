@@ -174,20 +174,23 @@ class Worker:
         self._factory = factory
         self._is_alone = is_alone
         self._working = threading.Lock()  # of the thread that does what is commanded
+        self._helper = 0  # that thread, where it waits for a result and reads the answers itself
         self._asked = Questions(questions)
         self._shared = shared
         self._address = ctypes.addressof(ctypes.c_char.from_buffer(shared))
         path = str(library_of(Path(__file__).parent))
         library, brief = ctypes.CDLL(path), ctypes.PyDLL(path)  # what is brief need not let go of the interpreter
         self._next, self._take = library.pjrt_worker_next, brief.pjrt_worker_take
-        for take in (self._next, self._take):
-            take.argtypes, take.restype = [ctypes.c_void_p, ctypes.c_uint64], ctypes.c_int64
+        self._next.argtypes, self._next.restype = [ctypes.c_void_p, ctypes.c_uint64], ctypes.c_int64
+        self._take.argtypes, self._take.restype = [*self._next.argtypes, ctypes.c_uint64], ctypes.c_int64
+        self._posted = brief.pjrt_worker_posted
+        self._posted.argtypes, self._posted.restype = [ctypes.c_void_p], ctypes.c_uint64
         self._wait = library.pjrt_worker_wait
         self._wait.argtypes, self._wait.restype = [ctypes.c_void_p], ctypes.c_int
         self._answer = library.pjrt_worker_answer
         self._answer.argtypes, self._answer.restype = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_uint64], None
         self._try_answer = brief.pjrt_worker_try_answer
-        self._try_answer.argtypes, self._try_answer.restype = self._answer.argtypes, ctypes.c_bool
+        self._try_answer.argtypes, self._try_answer.restype = [*self._answer.argtypes, ctypes.c_bool], ctypes.c_bool
         self._end_commands = library.pjrt_worker_end
         self._end_commands.argtypes, self._end_commands.restype = [ctypes.c_void_p], None
         self._client: Client | None = None
@@ -334,15 +337,22 @@ class Worker:
             self._do(self._next)
         while self._wait(self._address):
             with self._working:
-                self._do(self._take)
+                self._do_posted()
 
     def work(self) -> None:
         """Do what is commanded now, unless another thread is doing so."""
         if self._working.acquire(blocking=False):
+            self._helper = threading.get_ident()
             try:
-                self._do(self._take)
+                self._do_posted()
             finally:
+                self._helper = 0
                 self._working.release()
+
+    def _do_posted(self) -> None:
+        """Do what is commanded already: whoever waits for a part of it does not do what others ask for meanwhile."""
+        posted = self._posted(self._address)
+        self._do(lambda address, ended: self._take(address, ended, posted))
 
     def _do(self, take: Callable[[int, int], int]) -> None:
         shared, address, head = self._shared, self._address, _HEAD.unpack_from
@@ -504,7 +514,8 @@ class Worker:
     def _say(self, answer: bytes) -> None:
         if self._is_over:
             return
-        if not self._try_answer(self._address, answer, len(answer)):
+        wakes = self._helper != threading.get_ident()
+        if not self._try_answer(self._address, answer, len(answer), wakes):
             self._answer(self._address, answer, len(answer))
 
     # Arrays.

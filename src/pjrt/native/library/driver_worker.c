@@ -491,12 +491,16 @@ static void work_here(pjrt_driver *driver) {
 
 void worker_look(pjrt_driver *driver, completion *until) {
   ring *answers = &driver->shared->answers;
-  if (driver->owner != getpid() || !take_reading(driver)) return;
+  if (driver->owner != getpid()) return;
+  work_here(driver);
+  if (!take_reading(driver)) {
+    if (driver->number) ring_wake(answers); /* somebody reads, and may have ended before our answer came */
+    return;
+  }
   bool is_right = true;
   atomic_store(&answers->sleeps, 0); /* the worker need not wake the listener */
-  work_here(driver);
   do is_right = read_answers(driver);
-  while (is_right && !completion_is_set(until) && ring_comes_soon(answers, driver->taken, &driver->looks, NULL));
+  while (is_right && until && !completion_is_set(until) && ring_comes_soon(answers, driver->taken, &driver->looks, NULL));
   if (driver->listener_sleeps) {
     /* From here on it is woken again, also for what came meanwhile. */
     atomic_store(&answers->sleeps, 1);
@@ -788,7 +792,8 @@ static bool read_until(pjrt_driver *driver, pjrt_fence fence, const wait_for_cop
 static int wait_for_fence(pjrt_driver *driver, pjrt_fence fence, char *message) {
   wait_for_copy wait = {PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, false, 0, message};
   on_done_worker(driver, 0, fence, copy_ended, &wait, message);
-  work_here(driver);
+  if (driver->number && reads == driver) work_here(driver);
+  else if (driver->number) worker_look(driver, NULL);
   if (reads == driver && !read_until(driver, fence, &wait)) {
     snprintf(message, PJRT_DRIVER_MESSAGE_SIZE, "the worker ended, or wrote what cannot be, before it gave an array");
     return PJRT_Error_Code_UNAVAILABLE;

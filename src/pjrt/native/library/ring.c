@@ -133,14 +133,15 @@ static bool wait_for_command(shared_memory *shared) {
   }
 }
 
-static int64_t take(shared_memory *shared, uint64_t ended, bool waits) {
+/* The next record, up to where `until` stands, or the next one that comes where that is null. */
+static int64_t take(shared_memory *shared, uint64_t ended, const uint64_t *until) {
   ring *commands = &shared->commands;
   uint64_t taken = atomic_load(&commands->taken) + ended;
   atomic_store(&commands->taken, taken);
   for (;;) {
     if (ended && atomic_load(&commands->waits)) ring_wake(&shared->answers);
-    if (waits && !wait_for_command(shared)) return -1;
-    if (atomic_load(&commands->posted) == taken) return 0;
+    if (until == NULL && !wait_for_command(shared)) return -1;
+    if (atomic_load(&commands->posted) == taken || (until && (int64_t)(taken - *until) >= 0)) return 0;
     record *next = (record *)(void *)(commands->data + taken % RING_SIZE);
     if (next->kind != RECORD_SKIP) return (char *)next - (char *)shared;
     taken += ended = next->size;
@@ -150,10 +151,15 @@ static int64_t take(shared_memory *shared, uint64_t ended, bool waits) {
 
 /* Ends the record that the last call gave, and waits for the next one; returns its offset in the memory, or -1 after
  * pjrt_worker_end. */
-VISIBLE int64_t pjrt_worker_next(shared_memory *shared, uint64_t ended) { return take(shared, ended, true); }
+VISIBLE int64_t pjrt_worker_next(shared_memory *shared, uint64_t ended) { return take(shared, ended, NULL); }
 
-/* The same without waiting: 0 where there is none. */
-VISIBLE int64_t pjrt_worker_take(shared_memory *shared, uint64_t ended) { return take(shared, ended, false); }
+/* The same without waiting: 0 where none is left of those that had been posted then. */
+VISIBLE int64_t pjrt_worker_take(shared_memory *shared, uint64_t ended, uint64_t posted) {
+  return take(shared, ended, &posted);
+}
+
+/* How far commands have been posted. */
+VISIBLE uint64_t pjrt_worker_posted(shared_memory *shared) { return atomic_load(&shared->commands.posted); }
 
 /* Waits until there is a command to take; returns 0 after pjrt_worker_end. */
 VISIBLE int pjrt_worker_wait(shared_memory *shared) { return wait_for_command(shared); }
@@ -165,8 +171,9 @@ VISIBLE void pjrt_worker_end(shared_memory *shared) {
 
 static pthread_mutex_t answering = PTHREAD_MUTEX_INITIALIZER;
 
-/* Posts an answer; false where there is no room. A worker whose memory somebody has written to ends. */
-VISIBLE bool pjrt_worker_try_answer(shared_memory *shared, const void *data, uint64_t size) {
+/* Posts an answer; false where there is no room. Whoever will read it on this thread need not be woken. A worker whose
+ * memory somebody has written to ends. */
+VISIBLE bool pjrt_worker_try_answer(shared_memory *shared, const void *data, uint64_t size, bool wakes) {
   bool is_broken = false;
   pthread_mutex_lock(&answering);
   uint64_t posted = atomic_load(&shared->answers.posted);
@@ -174,7 +181,7 @@ VISIBLE bool pjrt_worker_try_answer(shared_memory *shared, const void *data, uin
   if (is_broken) abort();
   if (place) {
     memcpy(place, data, size);
-    ring_post(&shared->answers, &posted, size, true);
+    ring_post(&shared->answers, &posted, size, wakes);
   }
   pthread_mutex_unlock(&answering);
   return place != NULL;
@@ -182,5 +189,5 @@ VISIBLE bool pjrt_worker_try_answer(shared_memory *shared, const void *data, uin
 
 /* The same, waiting for room: the host is slower than a worker with many threads, but it will come. */
 VISIBLE void pjrt_worker_answer(shared_memory *shared, const void *data, uint64_t size) {
-  while (!pjrt_worker_try_answer(shared, data, size)) usleep(100);
+  while (!pjrt_worker_try_answer(shared, data, size, true)) usleep(100);
 }

@@ -504,7 +504,8 @@ typedef struct worker_launch {
   pjrt_driver_launch launch;
   const execute_options *options;
 } worker_launch;
-/* Reads answers of the worker on this thread until the completion is set, for as long as it takes to wake a thread. */
+/* Reads answers of the worker on this thread until the completion is set, for as long as it takes to wake a thread; with
+ * null, those that are there. */
 void worker_look(pjrt_driver *driver, completion *until);
 
 /* ---- api.c: the interpreter of the devices that are objects of this process ------------------------------------------------*/
