@@ -197,7 +197,7 @@ def test_who_waits_does_not_do_what_others_ask_for_meanwhile() -> None:
         assert begun.wait(60)
         (y,) = slow(client.buffer_from_host(X))
         asked.set()
-        waiting.join(30)
+        waiting.join(60)
         assert not waiting.is_alive()
         may_end.set()
         np.testing.assert_array_equal(np.asarray(y), X)
