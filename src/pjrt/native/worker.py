@@ -82,9 +82,6 @@ _IS_ON_HOST, _ADDRESS = 1, 2
 _DONE, _RELEASE = 1, 2
 _NOWHERE = 2**64 - 1
 _COMPILED_KEPT = 16
-_NOTHING_GIVEN: dict[str, Any] = {}
-_PLAIN = frozenset({"launch_id", "call_location", "context"})
-"""What a program without buffers runs the same with: it asks for no context, and for no place of its call."""
 _SIZE_MASK, _IMPORTED, _IN_HEAP = 2**56 - 1, 2**63, 2**63
 
 _HEAD = struct.Struct("<IIQ")
@@ -399,9 +396,13 @@ class Worker:
         outputs = words[3 * num_inputs :]
         try:
             loaded = self._executables[executable]
-            given = self._given(at + 32 + 8 * num_words, size) if size else _NOTHING_GIVEN
-            launch_id = given.get("launch_id", 0)
-            path = loaded.path if given.keys() <= _PLAIN else None
+            given = None
+            if size:
+                start = at + 32 + 8 * num_words
+                given = _CLASSES["ExecuteOptions"].FromString(self._shared[start : start + size])
+            # A program without buffers asks for no context, and for no place of its call.
+            path = loaded.path if given is None or not (given.token or given.tasks) else None
+            launch_id = given.launch_id if given else 0
             if path is not None and self._run(loaded, path, words, num_inputs, number, fence, launch_id):
                 return
             arguments = [
@@ -413,8 +414,8 @@ class Worker:
             options = loaded.options.get(kept) or loaded.options.setdefault(
                 kept, ExecuteOptions(non_donatable_input_indices=kept)
             )
-            if given:
-                options = replace(options, **given)
+            if given is not None:
+                options = replace(options, **self._given(given))
             futures: list[Future[None]] = []
             results = loaded.execute(arguments, self._device(number), options, returned_futures=futures)
             self._finish(outputs, results, fence, futures[0])
@@ -423,9 +424,8 @@ class Worker:
             self._arrays.update(dict.fromkeys(outputs, known))
             self._fail(fence, known)
 
-    def _given(self, at: int, size: int) -> dict[str, Any]:
+    def _given(self, message: Any) -> dict[str, Any]:
         """Return what the framework gave to an execution beside its arguments, as ``ExecuteOptions`` names it."""
-        message = _CLASSES["ExecuteOptions"].FromString(self._shared[at : at + size])
         asked, token = self._asked, message.token
         given: dict[str, Any] = {}
         if message.launch_id:
