@@ -128,6 +128,22 @@ def test_a_result_is_seen_where_it_is(client: pjrt.Client) -> None:
     reference.release()
 
 
+def test_what_is_written_to_a_result_is_seen_where_it_is_and_by_the_device(client: pjrt.Client) -> None:
+    executable = client.compile(ADD)
+    (y,) = executable(X)
+    view = np.from_dlpack(y)
+    raw = y.raw()
+    raw.copy_from_host(np.array([50], np.float32), offset=4).result(60)
+    raw.release()
+    gc.collect()
+    for _ in range(20):  # which would take memory that is free by mistake
+        executable(X)[0].ready().result(60)
+    written = np.array([0, 50, 4, 6], np.float32)
+    np.testing.assert_array_equal(view, written)
+    np.testing.assert_array_equal(np.asarray(y), written)
+    np.testing.assert_array_equal(np.asarray(executable(y)[0]), 2 * written)
+
+
 def test_memory_of_the_host_that_was_lent_comes_back_when_nobody_looks_at_it(client: pjrt.Client) -> None:
     came_back = threading.Event()
     values = np.ones(1 << 16, np.float32)

@@ -913,7 +913,7 @@ static int copy_in_worker(pjrt_driver *driver, size_t device, uint64_t memory, c
     leave_heap(driver, each);
     each->is_known = false;
     each->heap = place;
-  } else if (each->is_known) { /* the bytes change where others look at them */
+  } else if (each->is_known && !each->is_elsewhere) { /* the bytes change where others look at them: the worker's are old */
     post_free(driver, each);
     each->is_known = false;
   }
