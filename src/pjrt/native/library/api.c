@@ -29,6 +29,12 @@ bool interpreter_was_forked(void) { return interpreter.owner != getpid(); }
 
 bool interpreter_is_ending(void) { return interpreter.is_ending && interpreter.is_ending(); }
 
+void *interpreter_release(void) { return interpreter.is_held && interpreter.is_held() ? interpreter.release() : NULL; }
+
+void interpreter_take(void *released) {
+  if (released) interpreter.take(released);
+}
+
 void interpreter_work(uint32_t client) {
   if (interpreter.work && !interpreter_is_ending()) interpreter.work(client);
 }
@@ -37,9 +43,9 @@ void interpreter_work(uint32_t client) {
   static PJRT_Error *guarded_##name(PJRT_##name##_Args *args) {                                                     \
     PJRT_Error *too_short = pjrt_check_size(args, PJRT_##name##_Args_FIRST_STRUCT_SIZE, "PJRT_" #name "_Args");     \
     if (too_short) return too_short;                                                                                \
-    void *thread = interpreter.is_held && interpreter.is_held() ? interpreter.release() : NULL;                     \
+    void *thread = interpreter_release();                                                                           \
     PJRT_Error *error = native_##name(args);                                                                        \
-    if (thread) interpreter.take(thread);                                                                           \
+    interpreter_take(thread);                                                                                       \
     return error;                                                                                                   \
   }
 FUNCTIONS(GUARD)

@@ -791,16 +791,19 @@ static bool read_until(pjrt_driver *driver, pjrt_fence fence, const wait_for_cop
 
 static int wait_for_fence(pjrt_driver *driver, pjrt_fence fence, char *message) {
   wait_for_copy wait = {PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, false, 0, message};
+  void *thread = interpreter_release(); /* the worker may need it */
   on_done_worker(driver, 0, fence, copy_ended, &wait, message);
   if (driver->number && reads == driver) work_here(driver);
   else if (driver->number) worker_look(driver, NULL);
   if (reads == driver && !read_until(driver, fence, &wait)) {
+    interpreter_take(thread);
     snprintf(message, PJRT_DRIVER_MESSAGE_SIZE, "the worker ended, or wrote what cannot be, before it gave an array");
     return PJRT_Error_Code_UNAVAILABLE;
   }
   pthread_mutex_lock(&wait.mutex);
   while (!wait.is_done) pthread_cond_wait(&wait.changed, &wait.mutex);
   pthread_mutex_unlock(&wait.mutex);
+  interpreter_take(thread);
   return wait.code;
 }
 
@@ -836,8 +839,11 @@ static int ask_worker(pjrt_driver *driver, question what, uint64_t which, uint64
   return code;
 }
 
-/* Asked once of each kind of memory. */
+/* Asked once of each kind of memory, where the worker is a thread of this process. Another process may wait for a callback,
+ * which waits for the lock of an interpreter that our caller holds: from it nothing is asked in a function that must not
+ * wait. */
 bool worker_is_on_host(pjrt_driver *driver, size_t device, size_t kind) {
+  if (driver->number == 0) return false;
   size_t number = device * MAX_KINDS + kind;
   char known = atomic_load(&driver->is_on_host[number]);
   if (known) return known == 2;
@@ -864,32 +870,22 @@ static int view_here(pjrt_driver *driver, block *each, void **out, char *message
   return 0;
 }
 
-/* Else the bytes are copied to the heap once, and stay there; the worker keeps its array. */
 int worker_view(pjrt_driver *driver, uint64_t memory, void **out, char *message) {
   block *each = block_of(memory);
   pthread_mutex_lock(&driver->mutex);
-  bool is_here = driver->number && each->is_known && each->heap == NOWHERE;
-  pthread_mutex_unlock(&driver->mutex);
-  if (is_here) return view_here(driver, each, out, message);
-  pthread_mutex_lock(&driver->mutex);
-  uint64_t place = each->heap;
-  bool is_new = place == NOWHERE;
   int code = refuse_lost(driver, message);
-  if (!code && is_new && (place = heap_take(driver, each->size)) == NOWHERE) code = heap_is_full(each->size, message);
-  pthread_mutex_unlock(&driver->mutex);
-  if (!code && is_new) code = bring(driver, each, place, message);
-  pthread_mutex_lock(&driver->mutex);
-  if (is_new && place != NOWHERE && (code || each->heap != NOWHERE)) { /* another thread was first */
-    heap_free(driver, place, each->size);
-    place = each->heap;
+  bool is_known = each->is_known && each->heap == NOWHERE;
+  if (!code && !is_known && each->heap == NOWHERE) { /* nobody ever wrote there */
+    uint64_t place = heap_take(driver, each->size);
+    if (place == NOWHERE) code = heap_is_full(each->size, message);
+    else memset(bytes_at(driver, each->heap = place), 0, each->size);
   }
-  if (!code) {
-    each->heap = place;
+  if (!code && !is_known) {
     each->is_viewed = true;
-    *out = bytes_at(driver, place);
+    *out = bytes_at(driver, each->heap);
   }
   pthread_mutex_unlock(&driver->mutex);
-  return code;
+  return code || !is_known ? code : view_here(driver, each, out, message);
 }
 
 static int copy_in_worker(pjrt_driver *driver, size_t device, uint64_t memory, const pjrt_driver_shape *shape,

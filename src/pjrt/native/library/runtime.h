@@ -510,6 +510,8 @@ void worker_look(pjrt_driver *driver, completion *until);
 
 /* ---- api.c: the interpreter of the devices that are objects of this process ------------------------------------------------*/
 void plugin_learn(const pjrt_driver_attribute *of_client, size_t count); /* attributes that a client adds to the plugin's */
+void *interpreter_release(void); /* its lock, where this thread has it; null where it does not */
+void interpreter_take(void *released);
 void interpreter_work(uint32_t client); /* does on this thread what a client's worker was told to do, unless it is doing that */
 bool interpreter_was_forked(void); /* into this process, in which nobody makes clients */
 bool interpreter_is_ending(void); /* its threads do nothing any more */
