@@ -82,15 +82,16 @@ def device_capabilities(
     return facts.completed(plugin_capabilities(api, {**attributes, **own_attributes}))
 
 
-def stated_capabilities(of: Any) -> dict[str, NamedValue]:
+def stated_capabilities(of: Any, added: frozenset[Feature] = _OF_EXPORT) -> dict[str, NamedValue]:
     """Return the attribute by which an exported topology declares its capabilities; nothing where reading them fails.
 
     Args:
         of: the client or topology whose capabilities are declared.
+        added: the features that are there whether the device has them or not.
     """
     try:
         own = of.capabilities
-        features = {feature: has for feature, has in own.features.items() if feature not in _OF_EXPORT}
+        features = {feature: has for feature, has in own.features.items() if feature not in added}
         return {ATTRIBUTE: replace(own, features=features).to_json()}
     except Exception:  # a device's author may have written anything; a topology is needed all the same
         return {}

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
+from pjrt.api.capability import Feature
 from pjrt.api.client import Client
 from pjrt.api.device import Attributes, Device, DeviceDescription, MemorySpace, NamedValue
 from pjrt.api.errors import UnimplementedError
@@ -47,12 +48,15 @@ _CLASSES = message_classes(
     },
 )
 
+_ADDED = frozenset({Feature.DMA_MAPPING, Feature.EXECUTE_CONTEXTS})
+"""The features that the runtime adds to every device."""
+
 _TEXT, _INTEGER, _INTEGERS, _REAL, _BOOLEAN = range(5)
 
 
 def client_facts(client: Client, spaces: Sequence[Sequence[MemorySpace]]) -> bytes:
     """Return what a client says about itself and its devices, whose memory spaces are given, the default one first."""
-    facts = _facts(client, {**client.topology.attributes, **stated_capabilities(client)})
+    facts = _facts(client, {**client.topology.attributes, **stated_capabilities(client, _ADDED)})
     facts.process_index = client.process_index
     facts.plugin_attributes.extend(_attribute(name, value) for name, value in client.attributes.items())
     for device, own in zip(client.devices, spaces, strict=True):
@@ -66,7 +70,7 @@ def client_facts(client: Client, spaces: Sequence[Sequence[MemorySpace]]) -> byt
 
 def topology_facts(topology: TopologyDescription) -> bytes:
     """Return what a topology says about devices that need not be here."""
-    facts = _facts(topology, {**topology.attributes, **stated_capabilities(topology)})
+    facts = _facts(topology, {**topology.attributes, **stated_capabilities(topology, _ADDED)})
     for description in topology.device_descriptions:
         try:
             kinds = [space.kind for space in description.memory_space_descriptions]
