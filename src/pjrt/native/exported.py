@@ -33,7 +33,7 @@ from pjrt.capi.import_spec import find_attribute
 from pjrt.native.here import Here
 
 Runtime = Literal["python", "c"]
-"""What stands between frameworks and the clients of an exported plugin; see ``export``."""
+"""The runtime between frameworks and the clients of an exported plugin: in Python or in C; see ``export``."""
 
 
 class ExportedPlugin:

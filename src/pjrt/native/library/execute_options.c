@@ -265,9 +265,8 @@ static void receive_value(const PJRT_RecvCallbackInfo *from, const transfer *of,
 }
 
 static PJRT_Error *tell_value(const PJRT_HloOutputCallbackInfo *to, const transfer *of) {
-  PJRT_Buffer_MemoryLayout *rows = NULL;
   shape whole;
-  PJRT_Error *error = shape_init(&whole, (PJRT_Buffer_Type)of->type, of->dims, of->rank, rows);
+  PJRT_Error *error = shape_init(&whole, (PJRT_Buffer_Type)of->type, of->dims, of->rank, NULL);
   if (!error && shape_size(&whole) != of->data.size)
     error = error_make(PJRT_Error_Code_INTERNAL, "expected a value of %zu bytes, found %zu", shape_size(&whole), of->data.size);
   if (error) return error;

@@ -1,4 +1,4 @@
-"""What is done about each operation that XLA computes wrongly."""
+"""Mends of programs: each operation that XLA computes wrongly, with what is done about it."""
 
 from __future__ import annotations
 
