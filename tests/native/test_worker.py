@@ -18,6 +18,7 @@ from pjrt import native
 from pjrt.api.client import Client
 from pjrt.api.shape_spec import TiledLayout
 from pjrt.capi.reports import stated_capabilities
+from pjrt.native.facts import ADDED
 
 REFERENCE = "pjrt.devices.reference.plugin:ReferencePlugin"
 ADD = """
@@ -293,7 +294,7 @@ def test_memory_stays_flat(library: Path) -> None:
 def test_devices_say_what_those_of_the_client_say(name: str) -> None:
     with pjrt.client(f"worker:{name}", num_devices=2) as there, pjrt.client(name, num_devices=2) as here:
         assert (there.platform_version, there.process_index) == (here.platform_version, 0)
-        assert dict(there.topology.attributes) == {**here.topology.attributes, **stated_capabilities(here)}
+        assert dict(there.topology.attributes) == {**here.topology.attributes, **stated_capabilities(here, ADDED)}
         for far, near in zip(there.devices, here.devices, strict=True):
             assert (far.id, far.local_hardware_id) == (near.id, near.local_hardware_id)
             assert [space.kind for space in far.memory_spaces] == [space.kind for space in near.memory_spaces]

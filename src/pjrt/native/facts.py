@@ -48,7 +48,7 @@ _CLASSES = message_classes(
     },
 )
 
-_ADDED = frozenset({Feature.DMA_MAPPING, Feature.EXECUTE_CONTEXTS})
+ADDED = frozenset({Feature.DMA_MAPPING, Feature.EXECUTE_CONTEXTS})
 """The features that the runtime adds to every device."""
 
 _TEXT, _INTEGER, _INTEGERS, _REAL, _BOOLEAN = range(5)
@@ -56,7 +56,7 @@ _TEXT, _INTEGER, _INTEGERS, _REAL, _BOOLEAN = range(5)
 
 def client_facts(client: Client, spaces: Sequence[Sequence[MemorySpace]]) -> bytes:
     """Return what a client says about itself and its devices, whose memory spaces are given, the default one first."""
-    facts = _facts(client, {**client.topology.attributes, **stated_capabilities(client, _ADDED)})
+    facts = _facts(client, {**client.topology.attributes, **stated_capabilities(client, ADDED)})
     facts.process_index = client.process_index
     facts.plugin_attributes.extend(_attribute(name, value) for name, value in client.attributes.items())
     for device, own in zip(client.devices, spaces, strict=True):
@@ -70,7 +70,7 @@ def client_facts(client: Client, spaces: Sequence[Sequence[MemorySpace]]) -> byt
 
 def topology_facts(topology: TopologyDescription) -> bytes:
     """Return what a topology says about devices that need not be here."""
-    facts = _facts(topology, {**topology.attributes, **stated_capabilities(topology, _ADDED)})
+    facts = _facts(topology, {**topology.attributes, **stated_capabilities(topology, ADDED)})
     for description in topology.device_descriptions:
         try:
             kinds = [space.kind for space in description.memory_space_descriptions]
