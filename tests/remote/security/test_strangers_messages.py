@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 import secrets
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import NoReturn
 
 import grpc
 import numpy as np
@@ -22,11 +23,11 @@ from pjrt.remote.protocol.versions import NEWEST
 from pjrt.remote.security.credentials import TOKEN_ATTRIBUTE, ClientSecurity
 from pjrt.remote.server.service import SERVICE
 from pjrt.remote.transport import grpc_server
-from pjrt.remote.transport.grpc_server import FirstMessages
+from pjrt.remote.transport.grpc_server import Bidirectional, CallContext, FirstMessages, GrpcServer, Refusal
 
 HEALTH = "/grpc.health.v1.Health/Check"
 TIMEOUT = 120
-LONG = 128 << 20
+LONG = 32 << 20
 OPTIONS = [("grpc.max_send_message_length", -1), ("grpc.use_local_subchannel_pool", 1)]
 
 
@@ -61,7 +62,7 @@ def call(address: str, method: str, message: bytes, *, compressed: bool = False)
 @pytest.mark.full
 @pytest.mark.parametrize(
     ("method", "callers", "compressed"),
-    [("GetVersion", 8, False), ("HostBufferDelete", 8, False), ("IfrtSession", 8, False), ("GetVersion", 3, True)],
+    [("GetVersion", 32, False), ("HostBufferDelete", 32, False), ("IfrtSession", 32, False), ("GetVersion", 12, True)],
 )
 def test_long_messages_of_strangers_are_not_held(
     serving: Serve, tmp_path: Path, method: str, callers: int, compressed: bool
@@ -139,6 +140,28 @@ def test_a_stranger_without_a_message_is_given_up(guarded: str) -> None:
         assert "access token" in waiting.details()
         done.set()
     assert call(guarded, "GetVersion", request.SerializeToString()) is grpc.StatusCode.OK
+
+
+def test_the_call_of_a_refused_stranger_ends_before_the_next_one_is_received() -> None:
+    """The core takes in more of a message until the call has ended: of eight at once, most were held as a whole."""
+    ended, found = threading.Event(), []
+
+    def refuse(context: CallContext, send: Callable[[bytes], None]) -> NoReturn:
+        error = pjrt.UnauthenticatedError("expected an access token")
+        raise Refusal(error, send, lambda: found.append(ended.wait(TIMEOUT)))
+
+    server = GrpcServer("127.0.0.1:0", {"/Session": Bidirectional(refuse)})
+    server.start()
+    try:
+        with grpc.insecure_channel(server.address, options=OPTIONS) as channel:
+            done = threading.Event()
+            silent = channel.stream_stream("/Session")(iter(lambda: done.wait(TIMEOUT) and b"", b""), TIMEOUT)
+            assert silent.code() is grpc.StatusCode.UNAUTHENTICATED
+            ended.set()
+            done.set()
+    finally:
+        server.stop()
+    assert found == [True]
 
 
 class Caller:

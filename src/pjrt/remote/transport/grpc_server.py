@@ -501,23 +501,28 @@ class Conversation:
     def _refuse(self, refusal: Refusal) -> None:
         """Answer the first message of a caller that is refused, if it has come and is short."""
         try:
-            self._poll_until(time.time() + _PATIENCE)
+            self._poll_for(_RECEIVED, time.time() + _PATIENCE)
             with _REFUSING:
                 self._call.start_server_batch((cygrpc.ReceiveMessageOperation(NO_FLAGS),), _RECEIVED)
-                message = self._poll_until(time.time() + FIRST_MESSAGE_SECONDS)
-            if message is not None:
-                refusal.answer(message)
+                event = self._poll_for(_RECEIVED, time.time() + FIRST_MESSAGE_SECONDS)
+                if event is None:  # the core takes in more of it until the call has ended: the next one waits for that
+                    self._send_status(*status_of(refusal.error, self._context.method))
+                    self._poll_for(_RECEIVED, time.time() + _PATIENCE)
+                    return
+                message = event.batch_operations[0].message()
+                if message is None or len(message) > SHORT:
+                    return
+            refusal.answer(message)
         except PjrtError:  # what it sent is no request
             pass
         finally:
             refusal.forget()
 
-    def _poll_until(self, deadline: float) -> bytes | None:
-        """Return the message that comes before a time; ``None`` if there is none, or the caller has gone."""
+    def _poll_for(self, tag: str, deadline: float) -> Any:
+        """Return the event of a tag that comes before a time; ``None`` if there is none."""
         while (event := self._queue.poll(deadline)).tag is not None:
-            if event.tag is _RECEIVED:
-                message: bytes | None = event.batch_operations[0].message()
-                return message
+            if event.tag is tag:
+                return event
         return None
 
     def _converse(self, receiver: Receiver) -> None:
