@@ -14,7 +14,6 @@ from Cython.Build import cythonize
 from setuptools import Extension, setup
 
 SOURCES = Path("src/pjrt")
-CAPI = SOURCES / "capi"
 POSIX = SOURCES / "distributed"  # jobs of many processes: not on Windows
 HEADERS = SOURCES / "abi"
 DEPENDS = [str(header) for header in sorted(HEADERS.rglob("*.h"))]
@@ -60,16 +59,6 @@ extensions = [
     if sys.platform != "win32" or not source.is_relative_to(POSIX)
 ]
 
-# Not a module: the shared library that is copied for each exported device.
-library = Extension(
-    "pjrt.capi.export._library",
-    [str(CAPI / "export" / "library" / "plugin.c")],
-    include_dirs=[str(HEADERS)],
-    depends=DEPENDS,
-    extra_compile_args=FLAGS,
-    extra_link_args=["-ldl"] if sys.platform.startswith("linux") else [],
-)
-
 # Not a module: the layers of the C ABI, a shared library without Python. Its trampolines are in assembler, for Linux on
 # the two processors that plugins are made for.
 LAYERS = SOURCES / "layers" / "library"
@@ -97,7 +86,6 @@ native = Extension(
 
 setup(
     ext_modules=[
-        library,
         *([native] if sys.platform.startswith("linux") else []),
         *([layers] if sys.platform.startswith("linux") and platform.machine() in ("x86_64", "aarch64") else []),
         *cythonize(

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 import pjrt
-from pjrt.capi.export import write_library
-from pjrt.plugins import factories
+from pjrt.native import write_library
+from pjrt.plugins import factories, registry
 from pjrt.plugins.declaration import Declaration
 
 DEVICE = "import pjrt\n\n\ndef make_client(**options):\n    return pjrt.client('reference', **options)\n"
@@ -29,7 +29,7 @@ def export(*arguments: str) -> tuple[int, str]:
 def test_a_plugin_by_its_name(name: str, tmp_path: Path) -> None:
     library = tmp_path / f"lib{name}.so"
     code, output = export(name, "-o", str(library))
-    assert (code, "plugin   " + name in output) == (0, True), output
+    assert (code, "device   " + name in output) == (0, True), output
     asked = f"import pjrt; c = pjrt.client({str(library)!r}, num_devices=2); print(c.platform_name, len(c.devices))"
     done = subprocess.run([sys.executable, "-c", asked], capture_output=True, text=True, timeout=120, check=True)
     assert done.stdout == f"{name} 2\n"
@@ -65,7 +65,7 @@ def test_one_of_the_configuration(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     library = tmp_path / "libgizmo.so"
     code, output = export("gizmo", "-o", str(library))
-    assert (code, "plugin   gizmo" in output) == (0, True), output
+    assert (code, "device   gizmo" in output) == (0, True), output
     asked = f"import pjrt; print(pjrt.client({str(library)!r}).platform_name)"
     done = subprocess.run([sys.executable, "-c", asked], capture_output=True, text=True, timeout=120, check=True)
     assert done.stdout == "reference\n"
@@ -86,19 +86,30 @@ def test_the_library_may_be_given_the_name_of_its_device(tmp_path: Path) -> None
 def test_a_library_that_exports_only_itself_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(factories.registry, "declaration", lambda name: Declaration(name, "a test", library=library))
     library = tmp_path / "libgizmo.so"
-    write_library(library, "pjrt.plugins.factories:gizmo", "gizmo")
+    write_library(library, "pjrt.plugins.factories:gizmo", driver="worker")
     with pytest.raises(pjrt.FailedPreconditionError, match="itself the only plugin of that"):
         factories.factory("gizmo")
 
 
 @pytest.mark.full
-def test_it_is_called_after_its_file_or_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "gadget.py").write_text(DEVICE)
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    output = str(tmp_path / "lib.so")
-    for spec in (f"{tmp_path / 'gadget.py'}:make_client", "gadget:make_client"):
-        assert "plugin   gadget\n" in export(spec, "-o", output)[1]
-    assert "plugin   other\n" in export("gadget:make_client", "-o", output, "--name", "other")[1]
+def test_frameworks_see_the_name_that_is_given_or_its_own(tmp_path: Path) -> None:
+    (tmp_path / "gadget.py").write_text(
+        f"{DEVICE}\nexported = pjrt.export(make_client, name='other', platform_name='other', attributes={{'a': 1}})\n"
+    )
+    output = tmp_path / "lib.so"
+    for attribute, name, expected in [
+        ("make_client", (), "reference"),
+        ("exported", (), "other"),
+        ("make_client", ("--name", "gadget"), "gadget"),
+    ]:
+        code, printed = export(f"{tmp_path / 'gadget.py'}:{attribute}", "-o", str(output), *name)
+        assert code == 0, printed
+        asked = (
+            f"import pjrt; plugin = pjrt.load_plugin({str(output)!r})\n"
+            "print(plugin.client().platform_name, plugin.attributes.get('a'), plugin.attributes['xla_version'])"
+        )
+        done = subprocess.run([sys.executable, "-c", asked], capture_output=True, text=True, timeout=120, check=True)
+        assert done.stdout == f"{expected} {1 if attribute == 'exported' else None} 2\n"
 
 
 @pytest.mark.parametrize("spec", ["nonesuch", "./mydevice.py", "__name__", "registry"])
@@ -107,14 +118,14 @@ def test_what_is_none_is_refused(spec: str, tmp_path: Path) -> None:
     assert code == 2
     assert ("no device called" in output) or ("expected MODULE:ATTRIBUTE" in output), output
     with pytest.raises((pjrt.NotFoundError, pjrt.InvalidArgumentError)):
-        factories.place(spec)
+        registry.factory_place(spec)
 
 
 @pytest.mark.full
 @pytest.mark.parametrize("name", ["cpu", "reference"])
 def test_its_topologies_have_the_names_that_the_device_gives_them(name: str, tmp_path: Path) -> None:
     library = tmp_path / f"lib{name}.so"
-    write_library(library, factories.place(name), name)
+    write_library(library, registry.factory_place(name), driver="worker")
     asked = (
         f"import pjrt; topology = pjrt.topology({str(library)!r}, '3')\n"
         "print(len(topology.device_descriptions), topology.platform_name)\n"

@@ -1,4 +1,4 @@
-"""A C program as the host: the written library finds and starts Python itself."""
+"""A C program as the host: the written library starts the Python of the device, in a process of its own."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import os
 import shutil
 import subprocess
 import sys
-import sysconfig
 from pathlib import Path
 
 import pytest
@@ -28,12 +27,6 @@ func.func @main(%x: tensor<4xf32>) -> tensor<4xf32> {
 }
 """
 EXPECTED = " ".join(f"{math.tanh(x):.4f}" for x in range(4))
-
-pytestmark = pytest.mark.skipif(
-    not sysconfig.get_config_var("Py_ENABLE_SHARED"),
-    reason="this Python was built without a shared library, which a C program needs to start it",
-)
-
 
 @pytest.fixture(scope="module")
 def host(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -75,20 +68,20 @@ def test_from_several_threads(host: Path, place: Path) -> None:
 
 
 def test_which_python_is_settable(host: Path, place: Path) -> None:
-    done = run(host, place, PJRT_PYTHON=sys.executable)
+    done = run(host, place, PJRT_WORKER_PYTHON=sys.executable)
     assert done.returncode == 0, done.stderr
-    done = run(host, place, PJRT_LIBPYTHON="/nowhere/libpython.so")
+    done = run(host, place, PJRT_WORKER_PYTHON="/nowhere/python")
     assert done.returncode == 1
-    assert "/nowhere/libpython.so" in done.stderr
-    assert "PJRT_LIBPYTHON" in done.stderr
+    assert "/nowhere/python" in done.stderr
+    assert "PJRT_WORKER_PYTHON" in done.stderr
 
 
 def test_a_python_without_the_package_is_an_error(host: Path, place: Path, tmp_path: Path) -> None:
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(tmp_path / "empty")], check=True, timeout=120)
-    done = run(host, place, PJRT_PYTHON=str(tmp_path / "empty" / "bin" / "python"))
+    done = run(host, place, PJRT_WORKER_PYTHON=str(tmp_path / "empty" / "bin" / "python"))
     assert done.returncode == 1
-    assert "cannot be imported" in done.stderr
-    assert "PJRT_PYTHON" in done.stderr
+    assert "No module named" in done.stderr  # Python says it
+    assert "gave no answer" in done.stderr
 
 
 def test_an_error_in_the_program_has_its_message(host: Path, place: Path, tmp_path: Path) -> None:

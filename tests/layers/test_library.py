@@ -13,7 +13,6 @@ from tiny.control import Control
 
 import pjrt
 from pjrt import capi, layers
-from pjrt.capi.export import write_library
 
 SEARCHES = Path(__file__).parent / "loading" / "searches.c"
 
@@ -96,47 +95,3 @@ def test_a_library_is_not_written_over_its_plugin(tiny_copy: Callable[..., Contr
     path = tiny_copy().path
     with pytest.raises(pjrt.InvalidArgumentError, match="expected another file"):
         layers.write_library(path, path, ["pass"])
-
-
-SLOW_DEVICE = """
-import threading
-import pjrt
-
-
-
-def make_client(**options):
-    return pjrt.client("reference", **options)
-
-import __main__
-__main__.inside.set()
-threading.Event().wait(0.3)  # other threads run meanwhile
-"""
-
-TWO_THREADS = """
-import ctypes, sys, threading
-
-inside = threading.Event()
-tables = []
-
-def ask(library):
-    library.GetPjrtApi.restype = ctypes.c_void_p
-    tables.append(library.GetPjrtApi())
-
-thread = threading.Thread(target=ask, args=[ctypes.CDLL(sys.argv[1])])
-thread.start()
-inside.wait()
-ask(ctypes.PyDLL(sys.argv[1]))  # with the GIL, which the other thread needs to go on
-thread.join()
-print(len(set(tables)), None in tables)
-"""
-
-
-def test_two_threads_of_which_one_has_the_gil(tmp_path: Path) -> None:
-    """The device behind the library is in Python: whoever waits for the other must not keep the GIL from it."""
-    (tmp_path / "slow_device.py").write_text(SLOW_DEVICE)
-    device, library = tmp_path / "libdevice.so", tmp_path / "liblayered.so"
-    write_library(device, f"{tmp_path}/slow_device.py:make_client", "slow")
-    layers.write_library(library, device, ["pass"])
-    command = [sys.executable, "-c", TWO_THREADS, str(library)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-    assert (done.stdout, done.stderr) == ("1 False\n", "")

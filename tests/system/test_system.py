@@ -7,7 +7,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import sysconfig
 import tempfile
 from pathlib import Path
 
@@ -205,21 +204,6 @@ def test_the_features_that_macos_prints_are_read(monkeypatch: pytest.MonkeyPatch
     assert system.processor_features() == ("avx2", "fpu", "sse4.2")
     monkeypatch.setattr(hardware, "program_output", lambda *command: apple)
     assert system.processor_features() == ("neon",)
-
-
-def test_the_library_of_this_python_is_found() -> None:
-    found = system.python_library()
-    assert found is None or system.library_symbol(system.open_library(found), "Py_InitializeEx")
-
-
-def test_the_library_of_a_framework_of_macos_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    says = {"PYTHONFRAMEWORKPREFIX": str(tmp_path), "PYTHONFRAMEWORK": "Python", "INSTSONAME": "P.framework/Python"}
-    monkeypatch.setattr(sysconfig, "get_config_var", says.get)
-    assert system.python_library() is None
-    library = tmp_path / "P.framework" / "Python"
-    library.parent.mkdir()
-    library.touch()
-    assert system.python_library() == library
 
 
 def test_hardware_is_known_by_files_of_its_driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -101,7 +101,8 @@ def located(error: BaseException) -> str:
 
 def _attribute(module: ModuleType, attribute: str, spec: str) -> Any:
     value: Any = module
-    for part in attribute.split("."):
+    # A module may have names with dots: the one of plugins' functions has libraries by their paths.
+    for part in [attribute] if hasattr(module, attribute) else attribute.split("."):
         if not hasattr(value, part):
             raise NotFoundError(f"{spec!r}: {module.__name__} has no {attribute!r}")
         value = getattr(value, part)

@@ -9,7 +9,7 @@ import click
 
 from pjrt.cli._console import print_facts
 from pjrt.cli._options import complete_file
-from pjrt.plugins import factories
+from pjrt.plugins import registry
 from pjrt.plugins.declaration import is_path
 
 _EXAMPLES = """
@@ -27,40 +27,38 @@ Examples:
 @click.option(
     "--output", "-o", required=True, metavar="PATH", shell_complete=complete_file, help="The library to write."
 )
-@click.option("--name", metavar="NAME", help="The plugin's name; the default is that of the device's module or file.")
+@click.option(
+    "--name", metavar="NAME", help="The platform's name that frameworks see; the default is the device's own."
+)
+@click.option("--python", metavar="PATH", help="The Python that runs the device; the default is this one.")
 @click.option(
     "--driver",
     metavar="PATH",
     shell_complete=complete_file,
-    help="A driver in C, or 'host' for code that runs in the memory of the host; SPEC is the function that compiles. "
-    "Or 'worker': the device runs in a Python process of its own.",
+    help="A driver in C, or 'host' for code that runs in the memory of the host; SPEC is the function that compiles.",
 )
-def export(spec: str, output: str, name: str | None, driver: str | None) -> None:
+def export(spec: str, output: str, name: str | None, python: str | None, driver: str | None) -> None:
     """Write a device as a PJRT plugin library; needs no compiler.
 
     SPEC is the name of a plugin ('pjrt plugins' lists them), or MODULE:ATTRIBUTE or FILE.py:ATTRIBUTE of a function
-    that makes clients, or of the result of pjrt.export. A module may be in the current folder. The library runs the
-    device in the Python of the process that loads it, and starts this Python where there is none.
+    that makes clients, or of the result of pjrt.export. A module may be in the current folder. The library starts a
+    Python process for each client, in which the device runs.
 
-    With --driver the library runs in C, without Python in the process that loads it: SPEC is a function
-    compile(program, options) that returns pjrt.native.Code, and runs in a process of its own. With --driver worker
-    SPEC is a device as it is without --driver.
+    With --driver the device runs in C: SPEC is a function compile(program, options) that returns pjrt.native.Code, and
+    only compiling runs in a Python process.
     """
-    is_name = ":" not in spec and not is_path(spec)
-    place = factories.place(spec) if is_name else spec
     if driver is not None:
         from pjrt import native
 
-        place = place if driver == "worker" else spec
-        written = native.write_library(output, place, driver=driver, name=name or (spec if is_name else ""))
-        print_facts([("written", written), ("driver", driver), ("device" if driver == "worker" else "compiler", spec)])
+        written = native.write_library(output, spec, driver=driver, name=name or "", python=python or "")
+        print_facts([("written", written), ("driver", driver), ("compiler", spec)])
         return
-    from pjrt.capi.export import write_library
-    from pjrt.native.exported import load_exported
+    from pjrt.native.exported import write_exported
 
+    is_name = ":" not in spec and not is_path(spec)
     if not is_name and not sys.flags.safe_path:
         # The last folder: what is installed is never imported from it, unlike under 'python -m'.
         sys.path.append(os.getcwd())
-    exported = load_exported(place, name or (spec if is_name else ""))
-    library = write_library(output, place, name or exported.name)
-    print_facts([("written", library), ("plugin", exported.name), ("device", spec)])
+    place = registry.factory_place(spec) if is_name else spec
+    written = write_exported(output, place, name=name or "", python=python or "")
+    print_facts([("written", written), ("device", spec), ("python", python or sys.executable)])

@@ -19,7 +19,7 @@ from pjrt.capi import load_plugin
 from pjrt.capi.environment import capsule_with_layers
 from pjrt.frameworks import _jax_changes, _jax_remote
 from pjrt.frameworks._served import JAX, Served
-from pjrt.native.exported import ExportedPlugin, check_no_options, export, exported_at
+from pjrt.native.exported import ExportedPlugin, check_no_options, export
 from pjrt.plugins import builtin, registry
 from pjrt.plugins.declaration import ProcessOptions
 
@@ -111,11 +111,8 @@ def register(
         path = str(served.library())
         layered = capsule_with_layers(path)
         place = {"library_path": path} if layered is None else {"c_api": layered}
-        table = bridge.register_plugin(platform, **place, options=served.own_options, priority=priority)
-        exported_plugin = exported_at(table)
-        if exported_plugin is not None:
-            _prepare(bridge, exported_plugin, platform)
-        elif native.is_library(path):
+        bridge.register_plugin(platform, **place, options=served.own_options, priority=priority)
+        if native.is_library(path):
             _prepare(bridge, _Library(path, platform), platform)
     if experimental is None:
         is_builtin = served.declaration.origin == builtin.ORIGIN

@@ -1,8 +1,8 @@
 """PyTorch/XLA on devices of this package and of vendors.
 
 Call ``pjrt.frameworks.torch_xla.register("reference")``, then ``torch_xla.device()``. PyTorch/XLA loads plugins by path
-only. It loads a vendor's library itself. For a device in Python, this module writes a shared library that uses the
-Python of the process that loads it.
+only. It loads a vendor's library itself. For a device in Python, this module writes a shared library that starts a
+Python process for the device.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import functools
 import json
 import os
 import re
-import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,15 +19,11 @@ from typing import TYPE_CHECKING, Any
 from pjrt import system
 from pjrt.api.errors import InvalidArgumentError, NotFoundError
 from pjrt.capi.environment import library_with_layers
-from pjrt.capi.export import release_gil_in_waits, write_library
 from pjrt.capi.library_files import check_loadable
 from pjrt.frameworks._served import TORCH_XLA, Served, in_framework_types
-from pjrt.native.exported import ExportedPlugin, export
+from pjrt.native.exported import write_exported
 from pjrt.plugins import registry, visible_devices
 from pjrt.plugins.builtin import TORCH_XLA_DEFAULT
-
-_exported: dict[str, ExportedPlugin] = {}
-"""The devices that libraries of this process run, by their names among the attributes of this module."""
 
 
 class TorchXlaDevice:
@@ -51,16 +46,10 @@ class TorchXlaDevice:
         """The name for PyTorch/XLA, the value of ``PJRT_DEVICE``."""
         return str(self._served.settings.get("name", "")) or f"PJRT_{self._served.name}".upper()
 
-    @property
-    def runs_in_python(self) -> bool:
-        """Whether PyTorch/XLA gets the device through this package, whose threads need the GIL to finish their work."""
-        return self._served.is_wrapped
-
     def library_path(self) -> str:
-        """Return the path of the library to load: the vendor's, or one of ours that runs the device in this process."""
-        if not self.runs_in_python:
-            return str(library_with_layers(self._served.library()))
-        return str(_library(self._served.device, self._served.name))
+        """Return the path of the library to load: the vendor's, or one of ours that runs the device in a process."""
+        own = _library(self._served.device, self._served.name) if self._served.is_wrapped else self._served.library()
+        return str(library_with_layers(own))
 
     def host_index(self) -> int:
         """Return the index of this machine among those of the job."""
@@ -113,17 +102,13 @@ class TorchXlaDevice:
 
 @functools.cache
 def _library(device: str, name: str) -> Path:
-    """Return the library by which PyTorch/XLA makes clients of a device, with the client's own options."""
-    attribute = f"device_{len(_exported)}"
-    # PyTorch/XLA's launcher reads only platform names of letters.
-    platform_name = None if re.fullmatch("[A-Za-z]+", name) else "pjrt"
-    make = functools.partial(registry.client, device)
-    _exported[attribute] = export(make, name="pjrt", platform_name=platform_name)
+    """Return the library by which PyTorch/XLA makes clients of a device that goes through this package."""
     folder = system.TemporaryFolder("torch-xla")
     atexit.register(folder.close)
     check_loadable(str(folder.path))
-    (file_name, *_) = system.library_file_names("libpjrt_python")
-    return write_library(folder.path / file_name, f"{__name__}:{attribute}", "pjrt")
+    # PyTorch/XLA's launcher reads only platform names of letters.
+    platform_name = "" if re.fullmatch("[A-Za-z]+", name) else "pjrt"
+    return write_exported(folder.path / "libpjrt_device.so", registry.factory_place(device), name=platform_name)
 
 
 VARIABLE = "PJRT_TORCH_XLA_DEVICE"
@@ -196,12 +181,6 @@ def _plugin_class() -> Any:
                 device, options = _from_environment()
             TorchXlaDevice.__init__(self, device, options, wrap=wrap)
 
-        def library_path(self) -> str:
-            path = TorchXlaDevice.library_path(self)
-            if self.runs_in_python:
-                _let_work_finish()
-            return path
-
     return DevicePlugin
 
 
@@ -233,14 +212,9 @@ def _entry_point() -> Any:
 if not TYPE_CHECKING:  # a type checker would accept any name here
 
     def __getattr__(name: str) -> Any:
-        """Return ``DevicePlugin``, which the entry point ``torch_xla.plugins`` names, made at its first use.
-
-        Or return the device that a library of this process looks up when it is loaded.
-        """
+        """Return ``DevicePlugin``, which the entry point ``torch_xla.plugins`` names, made at its first use."""
         if name == "DevicePlugin":
             return _entry_point
-        if name in _exported:
-            return _exported[name]
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
@@ -252,22 +226,3 @@ def _plugins() -> Any:
             "PyTorch/XLA is not installed: pip install torch==2.9.0 torch_xla==2.9.0 (several GB)"
         ) from error
     return plugins
-
-
-@functools.cache
-def _let_work_finish() -> None:
-    """Have PyTorch and PyTorch/XLA release the GIL while they wait: a device in Python could never finish otherwise.
-
-    They hold it wherever they read a number from a tensor to convert an argument, as for ``x[i]``, when they run a
-    cached graph, and at exit; no list of such places would stay complete.
-    """
-    import torch
-    import torch_xla
-
-    libraries = (Path(torch.__file__).parent / "lib").glob("*.so")
-    if not release_gil_in_waits(*libraries, torch_xla._XLAC.__file__):
-        warnings.warn(
-            "PyTorch/XLA's libraries cannot be made to release the GIL while they wait: a device in Python may hang "
-            "where PyTorch waits for it with the GIL, as for x[i] with an i that the device computes",
-            stacklevel=2,
-        )

@@ -17,11 +17,10 @@ from pathlib import Path
 
 from pjrt.api.errors import FailedPreconditionError, InvalidArgumentError, NotFoundError, UnimplementedError
 from pjrt.capi.environment import library_path
-from pjrt.capi.export import write_library
 from pjrt.capi.library_files import check_loadable
 from pjrt.layers.stack import LayerOptions, check_layers, option_text, write_layer_library
-from pjrt.native.exported import load_exported
-from pjrt.plugins import env_vars, factories, probe, registry
+from pjrt.native.exported import write_exported
+from pjrt.plugins import env_vars, probe, registry
 from pjrt.plugins.declaration import Declaration, is_path
 from pjrt.system import TemporaryFolder, with_preloaded
 
@@ -142,9 +141,8 @@ class _Target:
         declaration.check_usable()
         if declaration.library is None:
             check_loadable(folder)
-            place = factories.place(declaration.name)
-            exported = load_exported(place, declaration.name)
-            library = write_library(folder / f"lib{_word(declaration.name)}.so", place, exported.name)
+            library = folder / f"lib{_word(declaration.name)}.so"
+            write_exported(library, registry.factory_place(declaration.name))
             return cls(declaration, declaration.name, _layered(declaration.name), library)
         result = probe.probe(declaration, time_limit=time_limit)
         if result.problem:

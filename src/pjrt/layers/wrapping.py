@@ -11,11 +11,10 @@ from pathlib import Path
 from pjrt.api.errors import InvalidArgumentError
 from pjrt.api.plugin import Plugin
 from pjrt.capi import LoadedPlugin, check_library_file, open_table, plugin_at
-from pjrt.capi.export import write_library as write_exported
 from pjrt.layers import stack
 from pjrt.layers.stack import LayerOptions, check_layers, write_layer_library
-from pjrt.native.exported import ExportedPlugin, export, load_exported
-from pjrt.plugins import factories, registry
+from pjrt.native.exported import ExportedPlugin, export, write_exported
+from pjrt.plugins import registry
 from pjrt.plugins.env_vars import set_environment
 
 _lock = threading.Lock()
@@ -202,9 +201,8 @@ def write_library(
     declaration = registry.declaration(plugin)
     declaration.check_usable()
     if declaration.library is None:
-        place = factories.place(declaration.name)
         beside = Path(path).with_name(f"{Path(path).stem}-{declaration.name}{Path(path).suffix}")
-        target = write_exported(beside, place, load_exported(place, declaration.name).name)
+        target = write_exported(beside, registry.factory_place(declaration.name))
     else:
         target = Path(declaration.library)
         check_library_file(target)

@@ -19,6 +19,7 @@ from pjrt.api.compile_options import CompileOptions
 from pjrt.api.errors import InternalError, InvalidArgumentError, from_author
 from pjrt.api.program import Program
 from pjrt.api.protobuf import message_classes
+from pjrt.capi.import_spec import find_attribute
 from pjrt.native.code import Code
 
 # The messages are written and read in C: see native/library/process.c.
@@ -70,7 +71,7 @@ def main(spec: str, folder: str = "") -> None:
 
     def answer(request: Any) -> Any:
         nonlocal compile_function
-        compile_function = compile_function or find_function(spec, "compiles")
+        compile_function = compile_function or checked_function(find_attribute(spec), spec, "compiles")
         return ANSWER(data=_compiled(compile_function, request))
 
     serve(take_connection(folder), answer)
@@ -100,19 +101,15 @@ def serve(connection: socket.socket, answer: Callable[[Any], Any]) -> None:
             send(connection, answered.SerializeToString())
 
 
-def find_function(spec: str, does: str) -> Callable[..., Any]:
+def checked_function(value: Any, spec: str, does: str) -> Callable[..., Any]:
     """Return the function that a spec names.
 
     Raises:
         InvalidArgumentError: it names something else than a function that does this.
-        PjrtError: as ``find_attribute`` has it.
     """
-    from pjrt.capi.import_spec import find_attribute
-
-    function = find_attribute(spec)
-    if not callable(function):
-        raise InvalidArgumentError(f"{spec!r}: expected a function that {does}, found {type(function).__name__}")
-    return function  # type: ignore[no-any-return]
+    if not callable(value):
+        raise InvalidArgumentError(f"{spec!r}: expected a function that {does}, found {type(value).__name__}")
+    return value  # type: ignore[no-any-return]
 
 
 def _compiled(compile_function: CompileFunction, request: Any) -> bytes:

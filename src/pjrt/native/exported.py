@@ -1,12 +1,8 @@
-"""Plugins made of Python: from a function that makes clients to a plugin that frameworks load.
-
-A written shared library holds the spec of its device, and calls ``table_address`` in the process that loads it.
-"""
+"""Plugins made of Python: from a function that makes clients to a plugin that frameworks load."""
 
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
 import sys
 import threading
@@ -28,9 +24,10 @@ from pjrt.api.plugin import Profiler
 from pjrt.api.topology import TopologyDescription
 from pjrt.capi.client_factories import ClientFactory, make_client, named_topology, takes
 from pjrt.capi.environment import with_layers
-from pjrt.capi.export import CAPSULE_NAME, Table, capsule_of, watch_for_interrupts, write_library
+from pjrt.capi.export import Table, capsule_of, watch_for_interrupts
 from pjrt.capi.import_spec import find_attribute
 from pjrt.native.here import Here
+from pjrt.native.library import write_library
 
 Runtime = Literal["python", "c"]
 """The runtime between frameworks and the clients of an exported plugin: in Python or in C; see ``export``."""
@@ -75,7 +72,7 @@ class ExportedPlugin:
         self._lock = threading.Lock()
         self._made: Here | Table
         if runtime == "c":
-            self._made = Here(self._for_framework, self.release, self._attributes, platform_name or "")
+            self._made = Here(self.make_for_framework, self.release, self._attributes, platform_name or "")
         else:
             self._made = Table(self)
 
@@ -116,14 +113,26 @@ class ExportedPlugin:
     def write_library(self, path: str | os.PathLike[str]) -> Path:
         """Write a shared library with ``GetPjrtApi``, for programs that load a plugin by its path; needs no compiler.
 
-        The process that loads it imports the factory by its module and name, so the factory must be a function (or
-        class) at the top of a module or script, not a lambda or a local function.
+        Each client of the library has a Python process of its own, which imports the factory by its module and name. So
+        the factory must be a function (or class) at the top of a module or script, not a lambda or a local function.
 
         Raises:
             InvalidArgumentError: the factory cannot be found by name, or the file cannot be written.
             NotFoundError: the folder does not exist.
+            UnimplementedError: the system is not Linux, or the plugin has a profiler or ABI versions.
         """
-        return write_library(path, self._spec(), self._name)
+        return self._write(path, self._spec())
+
+    def _write(
+        self, path: str | os.PathLike[str], spec: str, name: str = "", python: str | os.PathLike[str] = ""
+    ) -> Path:
+        if self.has_profiler or self.has_abi_versions:
+            raise UnimplementedError(
+                "a written library has neither a profiler nor ABI versions; leave profiler and abi_versions out, or "
+                "give the framework the plugin itself"
+            )
+        name = name or self._platform_name or ""
+        return write_library(path, spec, driver="worker", name=name, python=python, attributes=self._attributes)
 
     def _spec(self) -> str:
         if self._shared_client is not None:
@@ -213,7 +222,7 @@ class ExportedPlugin:
                 client.register_ffi_handler(name, handler, traits=traits)
         return client
 
-    def _for_framework(
+    def make_for_framework(
         self, options: Mapping[str, NamedValue], store: KeyValueStore | None
     ) -> Client | TopologyDescription:
         """Return a new client for a framework, or the topology of the name that is among the options."""
@@ -334,55 +343,30 @@ def _default_attributes() -> dict[str, NamedValue]:
     }
 
 
-_loaded: dict[str, ExportedPlugin] = {}
-
-_capsule_pointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)(
-    ("PyCapsule_GetPointer", ctypes.pythonapi)
-)
-
-
-def table_address(settings: str) -> int:
-    """Return the address of the table for a library with these settings, ``key=value`` lines; each time the same."""
-    values = dict(line.split("=", 1) for line in settings.splitlines() if "=" in line)
-    for folder in reversed([v for v in values.get("path", "").split("|") if v]):
-        if folder not in sys.path:
-            sys.path.insert(0, folder)
-    return load_exported(values["spec"], values["name"]).address
-
-
-def load_exported(spec: str, name: str = "") -> ExportedPlugin:
-    """Return the exported plugin that a spec names.
+def write_exported(
+    path: str | os.PathLike[str], spec: str, *, name: str = "", python: str | os.PathLike[str] = ""
+) -> Path:
+    """Write the shared library of a device that a spec names, as ``ExportedPlugin.write_library`` does.
 
     Args:
+        path: the file to write.
         spec: ``package.module:attribute`` or ``/path/of/file.py:attribute``; the attribute is an ``ExportedPlugin``, or
-            a function that makes clients.
-        name: the plugin's name if the attribute is a function, by default that of its module or file; an
-            ``ExportedPlugin`` keeps its own.
+            a function or class that makes clients.
+        name: the platform's name that frameworks see; by default the device's own.
+        python: the Python that runs the device, by default this one.
 
     Raises:
-        NotFoundError: there is no such module, file or attribute.
+        NotFoundError: there is no such module, file or attribute, or no folder for the library.
         FailedPreconditionError: the module raised an exception during its import, which is the error's cause.
-        InvalidArgumentError: the spec is of neither form, or names something else.
+        InvalidArgumentError: the spec is of neither form, or names something else; or the file cannot be written.
+        UnimplementedError: the system is not Linux, or the plugin has what a library does not have.
     """
-    key = f"{spec}\n{name}"
-    if key not in _loaded:
-        value = find_attribute(spec)
-        if not (isinstance(value, ExportedPlugin) or callable(value)):
-            raise InvalidArgumentError(
-                f"{spec!r}: expected a function that makes clients, or what pjrt.export returns, "
-                f"found {type(value).__name__}"
-            )
-        _loaded[key] = value if isinstance(value, ExportedPlugin) else export(value, name=name or _name_of(spec))
-    return _loaded[key]
-
-
-def _name_of(spec: str) -> str:
-    """Return the name of the module or file that a spec names, without its packages and folders."""
-    place = spec.rpartition(":")[0]
-    return Path(place).stem if place.endswith(".py") else place.rpartition(".")[2]
-
-
-def exported_at(capsule: object) -> ExportedPlugin | None:
-    """Return the plugin of a library that this process loaded, by a capsule of its table; None for a foreign table."""
-    address = _capsule_pointer(capsule, CAPSULE_NAME.encode())
-    return next((each for each in list(_loaded.values()) if each.address == address), None)
+    value = find_attribute(spec)
+    if isinstance(value, ExportedPlugin):
+        return value._write(path, spec, name, python)
+    if not callable(value):
+        raise InvalidArgumentError(
+            f"{spec!r}: expected a function that makes clients, or what pjrt.export returns, "
+            f"found {type(value).__name__}"
+        )
+    return write_library(path, spec, driver="worker", name=name, python=python)

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import os
 import sys
+import sysconfig
+from collections.abc import Mapping
 from pathlib import Path
 
-from pjrt.api.errors import InvalidArgumentError, NotFoundError
+from pjrt.api.device import NamedValue
+from pjrt.api.errors import InvalidArgumentError, NotFoundError, UnimplementedError
 from pjrt.capi.library_files import library_of, read_settings, write_with_settings
+from pjrt.native.facts import plugin_facts
 
 MARK = b"PJRT-NATIVE-SETTINGS\n"
 
@@ -23,7 +27,8 @@ def write_library(
     *,
     driver: str | os.PathLike[str] = "host",
     name: str = "",
-    python: str = "",
+    python: str | os.PathLike[str] = "",
+    attributes: Mapping[str, NamedValue] | None = None,
 ) -> Path:
     """Write the shared library of a device: a PJRT plugin in C, for programs that load a plugin by its path.
 
@@ -35,13 +40,18 @@ def write_library(
         driver: the driver's shared library, which has ``pjrt_driver_entry``; or ``host``, for code in shared objects
             that runs in the memory of the host; or ``worker``, for a device in Python in a process of its own.
         name: the platform's name, for ``host`` and ``worker``; other drivers name their own. By default that of the
-            module or file.
-        python: the Python of that process, by default this one. ``PJRT_WORKER_PYTHON`` names another later.
+            module or file for ``host``, and that of the client for ``worker``.
+        python: the Python of the process that compiles or computes, by default this one. ``PJRT_WORKER_PYTHON`` names
+            another later.
+        attributes: the plugin's attributes, for ``worker``; others are those of its clients.
 
     Raises:
+        UnimplementedError: the system is not Linux.
         NotFoundError: the folder or the driver does not exist.
         InvalidArgumentError: the spec is of neither form, or the file cannot be written.
     """
+    if sys.platform != "linux":
+        raise UnimplementedError(f"libraries of devices need Linux, and this system is {sys.platform}")
     place, colon, attribute = compiler.rpartition(":")
     if (compiler or driver == "worker") and not (colon and place and attribute):
         raise InvalidArgumentError(
@@ -57,13 +67,16 @@ def write_library(
         if name:
             raise InvalidArgumentError(f"the driver names its platform itself, found the name {name!r}")
         driver = Path(driver).resolve()
+    if not name and driver != "worker":
+        name = Path(place).stem if place.endswith(".py") else place.rpartition(".")[2]
     settings = {
         "driver": str(driver),
         "compiler": compiler,
-        "python": python or sys.executable,
-        "path": "" if place.endswith(".py") or not place else os.getcwd(),
-        "platform": name or (Path(place).stem if place.endswith(".py") else place.rpartition(".")[2]),
+        "python": os.fspath(python) or sys.executable,
+        "path": _search_path(place),
+        "platform": name,
         "stablehlo": _versions() if compiler else "",
+        "attributes": plugin_facts(attributes).hex() if attributes else "",
     }
     return write_with_settings(path, library_of(Path(__file__).parent), MARK, settings)
 
@@ -71,6 +84,31 @@ def write_library(
 def is_library(path: str | os.PathLike[str]) -> bool:
     """Return whether a file is such a library."""
     return bool(read_settings(path, MARK))
+
+
+def device_of(path: str | os.PathLike[str]) -> str:
+    """Return the place of the function whose device a library has; empty for one of another kind."""
+    settings = read_settings(path, MARK)
+    return settings.get("compiler", "") if settings.get("driver") == "worker" else ""
+
+
+def _search_path(place: str) -> str:
+    """Return the folder to import a module from; empty for a file, and where installed packages are.
+
+    It is the folder that the module was imported from here, or else the current one.
+    """
+    if not place or place.endswith(".py"):
+        return ""
+    module = sys.modules.get(place.partition(".")[0])
+    if module is None:
+        return os.getcwd()
+    # A package without __init__.py has no file.
+    files = [*getattr(module, "__path__", ()), getattr(module, "__file__", None)]
+    if files[0] is None:
+        return ""
+    folder = Path(files[0]).resolve().parent
+    installed = {Path(sysconfig.get_path(name)).resolve() for name in ("purelib", "platlib", "stdlib")}
+    return "" if folder in installed else str(folder)
 
 
 def _versions() -> str:

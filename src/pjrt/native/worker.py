@@ -49,10 +49,11 @@ from pjrt.api.protobuf import message_classes
 from pjrt.api.shape_spec import Layout, ShapeSpec, TiledLayout
 from pjrt.api.topology import TopologyDescription
 from pjrt.capi.client_factories import make_client, named_topology
+from pjrt.capi.import_spec import find_attribute
 from pjrt.capi.library_files import library_of
 from pjrt.host_memory.array import HostArray
 from pjrt.native.code import serialize, spec_of
-from pjrt.native.compiling import ANSWER, find_function, serve, take_connection
+from pjrt.native.compiling import ANSWER, checked_function, serve, take_connection
 from pjrt.native.facts import client_facts, topology_facts
 from pjrt.native.questions import Questions
 
@@ -117,14 +118,20 @@ def main(spec: str, folder: str = "") -> None:
     """Serve the runtime until it closes its end of the socket.
 
     Args:
-        spec: ``package.module:attribute`` or ``/path/of/file.py:attribute`` of a function that makes clients, or of a
-            ``pjrt.Plugin``'s class.
+        spec: ``package.module:attribute`` or ``/path/of/file.py:attribute`` of a function that makes clients, of a
+            ``pjrt.Plugin``'s class, or of what ``pjrt.export`` returned.
         folder: a folder to import the module from; empty where it is installed.
     """
     connection = take_connection(folder)
 
     def factory(options: Mapping[str, NamedValue], store: KeyValueStore | None) -> Client | TopologyDescription:
-        return _made(find_function(spec, "makes clients"), options, store, repr(spec))
+        found = find_attribute(spec)
+        make: Callable[..., Client | TopologyDescription] | None = getattr(found, "make_for_framework", None)
+        return (
+            make(options, store)
+            if make
+            else _made(checked_function(found, spec, "makes clients"), options, store, repr(spec))
+        )
 
     worker = Worker(factory, mmap.mmap(3, os.fstat(3).st_size), socket.socket(fileno=4))
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pjrt.api.client import Client
-from pjrt.api.errors import FailedPreconditionError, InvalidArgumentError, NotFoundError
+from pjrt.api.errors import FailedPreconditionError, NotFoundError
 from pjrt.api.key_value_store import KeyValueStore
 from pjrt.plugins import registry
 from pjrt.plugins.declaration import Declaration
@@ -55,22 +55,9 @@ def _exported(name: str) -> Declaration:
 
 
 def _exports(library: Path, name: str) -> bool:
-    from pjrt.capi.export import exported_spec  # here, because a built-in device does without the C API
+    from pjrt.native.library import device_of  # here, because a built-in device does without the C API
 
-    return exported_spec(library) == f"{__name__}:{name}"
-
-
-def place(name: str) -> str:
-    """Return where the function of a plugin can be imported from, as ``module:attribute``.
-
-    Raises:
-        NotFoundError: there is no plugin of that name.
-        InvalidArgumentError: the name cannot be that of an attribute.
-    """
-    registry.declaration(name)
-    if "." in name or name.startswith("__") or name in globals():
-        raise InvalidArgumentError(f"a plugin called {name!r} cannot be exported by its name; give MODULE:ATTRIBUTE")
-    return f"{__name__}:{name}"
+    return device_of(library) == f"{__name__}:{name}"
 
 
 if not TYPE_CHECKING:  # a type checker would accept any name

@@ -155,15 +155,47 @@ def _in_worker(name: str) -> Declaration:
                 atexit.register(_folders[0].close)
             from pjrt import native  # here, because a built-in device does without the C API
 
-            is_file = ".py:" in device
-            place = str(declared.factory) if is_file else f"pjrt.plugins.factories:{declared.name}"
+            place = factory_place(device)
             path = _folders[0].path / f"worker_{len(_workers)}.so"
             # The device has its own name in there: frameworks choose by it how they lower programs.
-            native.write_library(path, place, driver="worker", name="" if is_file else declared.name)
+            native.write_library(path, place, driver="worker")
             is_builtin = declared.origin == builtin.ORIGIN
             facts: Mapping[str, Mapping[str, NamedValue]] = {"jax": {"experimental": False}} if is_builtin else {}
             _workers[name] = Declaration(name, f"a worker of {declared.name}", library=path, frameworks=facts)
         return _workers[name]
+
+
+def factory_place(name: str | os.PathLike[str]) -> str:
+    """Return where another process can import the function that makes a plugin's clients, as ``MODULE:ATTRIBUTE``.
+
+    Args:
+        name: the plugin's name, the path of its library, or ``FILE.py:ATTRIBUTE``.
+
+    Raises:
+        NotFoundError: there is no such plugin.
+        InvalidArgumentError: the plugin was registered in this process with an object, or has no fit name.
+    """
+    plugin = declaration(name)
+    is_registered = _catalog.registered.get(plugin.name) is plugin
+    place = plugin.name
+    if plugin.library is None and (is_registered or ".py:" in os.fspath(name)):
+        if not isinstance(plugin.factory, str):
+            raise InvalidArgumentError(
+                f"the plugin {plugin.name!r} was registered in this process with an object, which no other process can "
+                "import; register it by the place of a function, such as 'mychip:make_client'"
+            )
+        return plugin.factory
+    if plugin.library is not None and (is_registered or is_path(os.fspath(name))):
+        if not plugin.library.is_file():
+            raise NotFoundError(f"{plugin.library}: there is no such file; give the path of a plugin's library")
+        place = str(plugin.library)
+    if ":" in place or place.startswith("__"):
+        raise InvalidArgumentError(f"a plugin called {place!r} cannot be exported by its name; give MODULE:ATTRIBUTE")
+    return f"{FACTORIES}:{place}"
+
+
+FACTORIES = "pjrt.plugins.factories"
+"""The module with a function for each plugin that makes its clients."""
 
 
 def _in_python_file(name: str) -> Declaration:

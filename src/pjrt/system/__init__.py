@@ -16,7 +16,6 @@ from pjrt.system.dynlib import (
     library_symbol,
     open_library,
     open_library_content,
-    python_library,
     sign_library,
     with_preloaded,
 )
@@ -77,7 +76,6 @@ __all__ = [
     "peak_resident_bytes",
     "process_command",
     "processor_features",
-    "python_library",
     "read_plain_file",
     "readable_by_everyone",
     "release_freed_memory",

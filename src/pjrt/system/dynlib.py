@@ -101,21 +101,6 @@ def library_symbol(handle: int, name: str) -> int | None:
     return address
 
 
-def python_library() -> Path | None:
-    """Return the shared library of this Python; ``None`` if it is linked statically."""
-    if sys.platform == "win32":
-        candidates = [Path(sys.base_prefix) / f"python{sys.version_info.major}{sys.version_info.minor}.dll"]
-    else:
-        import sysconfig  # here: only exports need it
-
-        # For a framework of macOS the folder is a variable of its own, and INSTSONAME is relative to it.
-        folders = [sysconfig.get_config_var(name) for name in ("PYTHONFRAMEWORKPREFIX", "LIBDIR")]
-        file = sysconfig.get_config_var("INSTSONAME")
-        shared = sysconfig.get_config_var("Py_ENABLE_SHARED") or sysconfig.get_config_var("PYTHONFRAMEWORK")
-        candidates = [Path(folder) / file for folder in folders if folder and file and shared]
-    return next((path for path in candidates if path.is_file()), None)
-
-
 def sign_library(path: str | os.PathLike[str]) -> None:
     """Sign a shared library that was changed, on macOS, which opens only libraries with valid checksums.
 

@@ -10,18 +10,13 @@ from __future__ import annotations
 from pjrt.capi._program import function_at
 from pjrt.capi.export._event import wait_for_pending
 from pjrt.capi.export._interrupt import watch_for_interrupts
-from pjrt.capi.export._library_waits import release_gil_in_waits
 from pjrt.capi.export._table import CAPSULE_NAME, Table, capsule_of
-from pjrt.capi.export.shared_library import exported_spec, write_library
 
 __all__ = [
     "CAPSULE_NAME",
     "Table",
     "capsule_of",
-    "exported_spec",
     "function_at",
-    "release_gil_in_waits",
     "wait_for_pending",
     "watch_for_interrupts",
-    "write_library",
 ]
