@@ -28,6 +28,7 @@ func.func @main(%x: tensor<4xf32>) -> tensor<4xf32> {
 """
 EXPECTED = " ".join(f"{math.tanh(x):.4f}" for x in range(4))
 
+
 @pytest.fixture(scope="module")
 def host(tmp_path_factory: pytest.TempPathFactory) -> Path:
     compiler = shutil.which("cc") or shutil.which("gcc")

@@ -91,6 +91,78 @@ def test_ctrl_c(wait: str) -> None:
     assert lines[-1] == "interrupted"
 
 
+IN_A_WORKER = """
+import ctypes, threading
+import pjrt
+
+function, mutex = ctypes.CDLL(None).pthread_mutex_lock, bytes(64)
+
+def compile(program, options):
+    def run(*arrays):
+        if "multiply" in str(program):
+            return 2 * arrays[0]
+        print("hanging", flush=True)
+        {waits}
+        return arrays[0]
+    return run
+
+def make(**options):
+    return pjrt.StableHloClient("hangs", compile=compile, **options)
+"""
+PRESSES = """
+import os, signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)
+import jax, numpy, pjrt
+
+platform = pjrt.frameworks.jax.register(sys.argv[1])
+x = jax.device_put(1.0, jax.devices(platform)[0])
+
+def show(name, compute):
+    try:
+        try:
+            print(name, compute(), flush=True)
+        except jax.errors.JaxRuntimeError as error:
+            print(name, error, flush=True)
+    except KeyboardInterrupt:
+        print(name, "interrupted", flush=True)
+"""
+ONCE = ["first interrupted", "next 2.0"]
+TWICE = ["first interrupted", "second interrupted", "next 2.0"]
+THRICE = ["first interrupted", "second interrupted", "third interrupted"]
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(
+    ("waits", "wait", "expected"),
+    [
+        ("threading.Event().wait()", "(x + 1).block_until_ready()", ONCE),
+        ("threading.Event().wait()", "((x + 1) + 1).block_until_ready()", ONCE),
+        ("threading.Event().wait()", "numpy.asarray(x + 1)", TWICE),  # JAX holds the array while it copies it
+        ("[function(mutex) for _ in range(2)]", "numpy.asarray(x + 1)", THRICE),  # in code that sees no signals
+    ],
+)
+def test_ctrl_c_ends_what_a_worker_computes(waits: str, wait: str, expected: list[str], tmp_path: Path) -> None:
+    """An execution whose result nobody holds at once, others when it is pressed again, and at last the worker."""
+    (tmp_path / "hangs.py").write_text(IN_A_WORKER.format(waits=waits))
+    names = [line.split()[0] for line in expected]
+    shown = "".join(f"show({name!r}, lambda: {'float(x * 2)' if n else wait})\n" for n, name in enumerate(names))
+    command = [sys.executable, "-c", PRESSES + shown, f"{tmp_path / 'hangs.py'}:make"]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment()
+    ) as process:
+        assert process.stdout is not None
+        assert "hanging\n" in iter(process.stdout.readline, "")
+        try:
+            for line in (line for line in expected if "interrupted" in line):
+                wait_until_asleep(process.pid)
+                process.send_signal(signal.SIGINT)
+                assert process.stdout.readline() == f"{line}\n"
+            rest, _ = process.communicate(timeout=120)
+        finally:
+            process.kill()
+    assert rest.splitlines() == [line for line in expected if "interrupted" not in line]
+
+
 ASKS = """
 import os, signal, sys, threading, time
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -144,7 +216,7 @@ print(float(x * 2))
 
 PROMPT = """
 import code
-from pjrt.capi.export import _interrupt
+from pjrt.capi import _interrupt
 _interrupt.PATIENCE_SECONDS = 60.0  # JAX sees Ctrl-C itself, however slow the machine is
 prompt = code.InteractiveInterpreter(globals())
 
@@ -227,3 +299,12 @@ def test_the_process_ends() -> None:
     assert done.returncode == 0, done.stderr
     assert "Fatal" not in done.stderr
     assert "end" in done.stdout
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("waits", ["threading.Event().wait()", "[function(mutex) for _ in range(2)]"])
+def test_the_process_ends_although_its_worker_hangs(waits: str, tmp_path: Path) -> None:
+    (tmp_path / "hangs.py").write_text(IN_A_WORKER.format(waits=waits))
+    command = [sys.executable, "-c", f"{PRESSES}y = x + 1\nprint('end')", f"{tmp_path / 'hangs.py'}:make"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=environment())
+    assert (done.returncode, done.stdout) == (0, "end\n"), done.stderr

@@ -69,7 +69,7 @@ def vendors(tmp_path: Path, tiny_library: Path) -> str:
 @pytest.fixture(autouse=True)
 def _nothing_registered() -> object:
     yield
-    for name in ("vendors", "said"):
+    for name in ("vendors", "said", "object"):
         if name in pjrt.plugins.names():
             pjrt.plugins.unregister(name)
     os.environ.pop("PJRT_TEST_OF_A_VENDOR", None)
@@ -170,19 +170,24 @@ def test_a_device_that_is_not_there_is_told() -> None:
 
 
 @pytest.mark.parametrize(("name", "platform"), [("said", "said"), ("said_2", "pjrt")])
-def test_the_launcher_can_read_the_platforms_name(name: str, platform: str) -> None:
+def test_the_launcher_can_read_the_platforms_name(name: str, platform: str, tmp_path: Path) -> None:
     """PyTorch/XLA's launcher reads names of devices that are letters and a number: ``SAID:0``."""
-
-    def make(**options: object) -> pjrt.Client:
-        return pjrt.StableHloClient(name, fallback="reference", **options)
-
-    pjrt.plugins.register(name=name, factory=make)
+    (tmp_path / "said.py").write_text(
+        f"import pjrt\ndef make(**options): return pjrt.StableHloClient({name!r}, fallback='reference', **options)\n"
+    )
+    pjrt.plugins.register(name=name, factory=f"{tmp_path / 'said.py'}:make")
     try:
         device = TorchXlaDevice(name)
         with pjrt.load_plugin(device.library_path()).client(**device.client_create_options()) as client:
             assert client.platform_name == platform
     finally:
         pjrt.plugins.unregister(name)
+
+
+def test_a_device_that_no_other_process_can_import_is_refused() -> None:
+    pjrt.plugins.register(name="object", factory=lambda: pjrt.client("reference"))
+    with pytest.raises(pjrt.InvalidArgumentError, match="registered in this process with an object"):
+        TorchXlaDevice("object").library_path()
 
 
 HOLD = """

@@ -89,17 +89,13 @@ def checked(wrapped: int | None, problem: ctypes.Array[ctypes.c_char]) -> int:
     return wrapped
 
 
-def capsule_with_layers(library: str | os.PathLike[str]) -> object | None:
+def library_capsule(library: str | os.PathLike[str]) -> object:
     """Return the table of a plugin's library with the layers of ``PJRT_LAYERS``, as a capsule for JAX.
-
-    ``None`` without layers: then the framework loads the library.
 
     Raises:
         InvalidArgumentError: a layer or an option is unknown.
         PjrtError: the library cannot be opened, or is no plugin.
     """
-    if not os.environ.get("PJRT_LAYERS"):
-        return None
     from pjrt.capi import open_table
     from pjrt.capi.export._table import capsule_of
 

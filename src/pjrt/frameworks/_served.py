@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -65,10 +66,9 @@ class Served:
     @property
     def name(self) -> str:
         """A name for the plugin: its own, or one made from the file name of its library."""
-        device = self.device.removeprefix(registry.WORKER)
-        if not is_path(device):
-            return device
-        stem = Path(device).name.partition(".")[0]
+        if not is_path(self.device):
+            return self.device
+        stem = Path(self.device).name.partition(".")[0]
         return re.sub(r"[^A-Za-z0-9_]+", "_", re.sub(r"^(lib)?(pjrt[-_]plugin[-_])?", "", stem)) or "plugin"
 
     @property
@@ -99,6 +99,22 @@ class Served:
         wrap = self.settings.get("wrap", False) if self._wrap is None else self._wrap
         return self.declaration.library is None or bool(wrap)
 
+    @property
+    def is_named(self) -> bool:
+        """Whether the device is the name of a plugin, and no file."""
+        return not is_path(self.device) and ".py:" not in self.device
+
+    @property
+    def can_be_worker(self) -> bool:
+        """Whether it is a device in Python that another process can import, on Linux."""
+        if sys.platform != "linux" or self.declaration.library is not None:
+            return False
+        try:
+            registry.factory_place(self.device)
+        except InvalidArgumentError:  # it was registered with an object of this process
+            return False
+        return True
+
     def library(self) -> Path:
         """Return the path of the plugin's own library, for the framework to load; set the environment that it needs."""
         declaration = self.declaration
@@ -120,7 +136,10 @@ class Served:
         defaults, share = registry.default_options(declaration), visible_devices.start(declaration)
         # PyTorch/XLA's options name all devices of the machine; the share of this process comes after them.
         stated = {**self.options, **share} if self._framework == TORCH_XLA else {**share, **self.options}
-        options = loader.translate_memory(declaration, {**defaults, **stated})
+        options = {**defaults, **stated}
+        if declaration.library is None:  # the worker has the device
+            return in_framework_types(options)
+        options = loader.translate_memory(declaration, options)
         key = str(declaration.library)
         if key not in _handed_over:
             with contextlib.ExitStack() as stack:

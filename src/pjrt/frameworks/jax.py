@@ -16,12 +16,12 @@ from pjrt.api.client import Client
 from pjrt.api.errors import FailedPreconditionError, NotFoundError, UnimplementedError
 from pjrt.api.key_value_store import KeyValueStore
 from pjrt.capi import load_plugin
-from pjrt.capi.environment import capsule_with_layers
+from pjrt.capi.environment import library_capsule
 from pjrt.frameworks import _jax_changes, _jax_remote
 from pjrt.frameworks._served import JAX, Served
 from pjrt.native.exported import ExportedPlugin, check_no_options, export
-from pjrt.plugins import builtin, registry
-from pjrt.plugins.declaration import ProcessOptions
+from pjrt.native.library import heed_interrupts
+from pjrt.plugins import builtin, factories, registry
 
 _RESERVED = frozenset({"cpu", "cuda", "gpu", "rocm", "tpu", "METAL", "neuron"})
 """Names that JAX reserves; a device of such a name is registered as ``pjrt_`` and the name."""
@@ -48,13 +48,15 @@ def register(
     platform: str | None = None,
     make_default: bool | None = None,
     wrap: bool | None = None,
+    worker: bool | None = None,
     experimental: bool | None = None,
     **options: Any,
 ) -> str:
     """Register a device with JAX, as a PJRT plugin.
 
     Call it before JAX is first used; the same call again does nothing. JAX loads a vendor's library itself; a device in
-    Python, or a library with ``wrap``, goes through this package. The defaults of the arguments are the settings
+    Python, or a library with ``wrap``, goes through this package. A device in Python that is named runs in a process of
+    its own, and a client in this one. The defaults of the arguments are the settings
     ``frameworks.jax`` of the plugin's manifest: ``platform``, ``priority``, ``make_default``, ``wrap`` and
     ``experimental``.
 
@@ -67,6 +69,8 @@ def register(
             ``"cpu"`` the device takes the place of JAX's CPU, for libraries that know no other names.
         make_default: whether JAX uses the device by default.
         wrap: whether JAX gets a library through this package.
+        worker: whether the device runs in a process of its own; by default a device in Python that another process can
+            import, on Linux, but ``cpu``. In this process a debugger sees its functions.
         experimental: whether JAX warns that the platform is experimental; by default not for built-in devices, and as
             JAX decides for others.
         options: the client's options, such as ``num_devices``. They come before those of the environment and of the
@@ -85,22 +89,29 @@ def register(
         return _register_client(bridge, device, platform, make_default, experimental, options)
     if isinstance(device, ExportedPlugin):
         platform = platform or _unreserved(device.name)
-        _register_table(bridge, device, platform, _priority({}, make_default, platform), options)
+        _register_table(bridge, device, platform, _priority({}, make_default, platform), options or None)
         _set_experimental(bridge, platform, experimental)
         _registered[device] = platform
         return platform
+    if isinstance(device, str) and device.startswith(registry.WORKER):
+        device, worker = device.removeprefix(registry.WORKER), True
     served = Served(device, JAX, options, wrap=wrap)
     settings = served.settings
     platform = platform or str(settings.get("platform", "")) or _unreserved(served.name)
-    asked = (served.device, make_default, wrap, experimental, options)
+    asked = (served.device, make_default, wrap, worker, experimental, options)
     if platform in bridge._backend_factories and _asked.get(platform) == asked:
         return platform  # such as a cell of a notebook that runs again
     priority = _priority(settings, make_default, platform)
-    if served.is_wrapped:
-        # XLA's CPU keeps the platform name "cpu": JAX's rules for that name (DLPack, linear algebra) apply to it.
-        is_cpu = served.device == _XLA_CPU
-        exported = export(_maker(served, platform), name=platform, platform_name=None if is_cpu else platform)
-        _register_table(bridge, exported, platform, priority, options)
+    # XLA's CPU keeps the platform name "cpu": JAX's rules for that name (DLPack, linear algebra) apply to it.
+    name = "" if served.device == _XLA_CPU else platform
+    if worker is None:  # XLA's CPU runs programs without Python: a process of its own would make it slower
+        worker = served.can_be_worker and served.device != _XLA_CPU
+    if worker:
+        library = registry.worker_library(served.device, name)
+        _register_table(bridge, _Library(library, platform), platform, priority, _worker_options(served, platform))
+    elif served.is_wrapped:
+        exported = export(_maker(served, platform), name=platform, platform_name=name or None)
+        _register_table(bridge, exported, platform, priority, options or None)
     elif platform == _XLA_CPU:
         raise FailedPreconditionError(
             f"JAX would load the library of {served.name!r} itself, which cannot take the place of its CPU; let it go "
@@ -109,8 +120,7 @@ def register(
     else:
         _check_not_too_late(bridge, platform)
         path = str(served.library())
-        layered = capsule_with_layers(path)
-        place = {"library_path": path} if layered is None else {"c_api": layered}
+        place = {"c_api": library_capsule(path)} if os.environ.get("PJRT_LAYERS") else {"library_path": path}
         bridge.register_plugin(platform, **place, options=served.own_options, priority=priority)
         if native.is_library(path):
             _prepare(bridge, _Library(path, platform), platform)
@@ -213,7 +223,7 @@ def _register_client(
         bridge._backend_factories[platform].priority = _priority({}, make_default, platform)
         return platform
     exported = export(client, name=platform, platform_name=None if is_cpu else platform)
-    _register_table(bridge, exported, platform, _priority({}, make_default, platform), {})
+    _register_table(bridge, exported, platform, _priority({}, make_default, platform), None)
     _exported_clients[platform] = exported
     _registered[client] = platform
     _set_experimental(bridge, platform, bool(experimental))
@@ -221,11 +231,15 @@ def _register_client(
 
 
 def _register_table(
-    bridge: Any, exported: ExportedPlugin, platform: str, priority: int, options: dict[str, Any]
+    bridge: Any,
+    exported: ExportedPlugin | _Library,
+    platform: str,
+    priority: int,
+    options: Mapping[str, Any] | Callable[[], Mapping[str, Any]] | None,
 ) -> None:
     _check_not_too_late(bridge, platform)
     plugin = _jax_changes.CPU_PLUGIN if platform == _XLA_CPU else platform
-    bridge.register_plugin(plugin, c_api=exported.capsule, options=options or None, priority=priority)
+    bridge.register_plugin(plugin, c_api=exported.capsule, options=options, priority=priority)
     if platform == _XLA_CPU:
         _jax_changes.take_cpu_place(bridge)
     _prepare(bridge, exported, platform)
@@ -234,13 +248,20 @@ def _register_table(
 
 
 class _Library:
-    """A library with the runtime in C, which JAX has loaded, as ``_prepare`` takes it."""
+    """A library with the runtime in C, in the place of an exported plugin."""
 
     client = None
 
-    def __init__(self, path: str, platform: str) -> None:
+    def __init__(self, path: str | os.PathLike[str], platform: str) -> None:
+        self._path = path
         self._plugin = load_plugin(path)
         self._platform = platform
+        heed_interrupts(path)
+
+    @property
+    def capsule(self) -> object:
+        """Its table, with the layers of ``PJRT_LAYERS``."""
+        return library_capsule(self._path)
 
     def register_ffi_handler(self, name: str, handler: Callable[..., Any] | int, traits: int = 0) -> None:
         """Register a handler with all clients of the library."""
@@ -380,51 +401,39 @@ def _check_no_backends(bridge: Any, platform: str) -> None:
 
 
 def _maker(served: Served, platform: str) -> Callable[..., Client]:
-    """Return the function that makes clients of an exported device for JAX.
+    """Return the function that makes clients of an exported device for JAX, in this process."""
+    make = factories.factory(served.device)
 
-    XLA's CPU, and a device that takes the place of JAX's, have as many devices as JAX's settings of its CPU ask for.
-    """
-
-    def make(
+    def make_client(
         key_value_store: KeyValueStore | None = None,
         node_id: int | None = None,
         num_nodes: int | None = None,
         partition_index: int | None = None,
         **options: Any,
     ) -> Client:
-        declaration = served.declaration
         place = {"node_id": node_id, "num_nodes": num_nodes, "partition_index": partition_index}
-        options |= _place_options(
-            {name: value for name, value in place.items() if value is not None},
-            declaration.processes,
-            is_library=declaration.library is not None,
-        )
-        if declaration.library is not None and key_value_store is not None:
-            options["key_value_store"] = key_value_store
-        count = _jax_changes.cpu_device_count() if _XLA_CPU in (served.device, platform) else 0
-        if not count or registry.NUM_DEVICES in {**registry.default_options(declaration), **options}:
-            return registry.client(served.device, **options)
-        client = registry.client_with_devices(served.device, count, options)
-        if len(client.addressable_devices) < count:
-            _log.warning(
-                "jax_num_cpu_devices or XLA_FLAGS asks for %d CPU devices; the device %r has %d and cannot make more",
-                count, served.name, len(client.addressable_devices),
-            )  # fmt: skip
-        return client
+        return make(key_value_store, least_devices=_least_devices(served, platform), **place, **options)
 
-    return make
+    return make_client
 
 
-def _place_options(place: Mapping[str, int], names: ProcessOptions | None, *, is_library: bool) -> dict[str, Any]:
-    """Return the place of the process in the job as options of a client.
+def _worker_options(served: Served, platform: str) -> Callable[[], Mapping[str, Any]]:
+    """Return the function that returns the options of a worker's client for JAX."""
 
-    ``jax.distributed`` gives it under the option names of XLA's GPU clients; the device's declaration may name its own.
-    A device in Python that declares none does not get the place: each of its processes knows its own devices only.
+    def make_options() -> Mapping[str, Any]:
+        options, count = served.own_options(), _least_devices(served, platform)
+        # A function in a file is called as it is, with the options that it knows.
+        return options | {factories.LEAST_DEVICES: count} if count and served.is_named else options
+
+    return make_options
+
+
+def _least_devices(served: Served, platform: str) -> int:
+    """Return how many devices JAX's settings of its CPU ask for; 0 where they do not count.
+
+    They count for XLA's CPU, and for a device that takes the place of JAX's.
     """
-    if names is None:
-        return dict(place) if is_library else {}
-    own_names = {"node_id": names.index, "num_nodes": names.total}
-    return {own_names.get(name) or name: value for name, value in place.items() if is_library or own_names.get(name)}
+    return _jax_changes.cpu_device_count() if _XLA_CPU in (served.device, platform) else 0
 
 
 def _xla_bridge() -> Any:

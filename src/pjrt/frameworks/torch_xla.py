@@ -22,6 +22,7 @@ from pjrt.capi.environment import library_with_layers
 from pjrt.capi.library_files import check_loadable
 from pjrt.frameworks._served import TORCH_XLA, Served, in_framework_types
 from pjrt.native.exported import write_exported
+from pjrt.native.library import heed_interrupts
 from pjrt.plugins import registry, visible_devices
 from pjrt.plugins.builtin import TORCH_XLA_DEFAULT
 
@@ -108,7 +109,9 @@ def _library(device: str, name: str) -> Path:
     check_loadable(str(folder.path))
     # PyTorch/XLA's launcher reads only platform names of letters.
     platform_name = "" if re.fullmatch("[A-Za-z]+", name) else "pjrt"
-    return write_exported(folder.path / "libpjrt_device.so", registry.factory_place(device), name=platform_name)
+    library = write_exported(folder.path / "libpjrt_device.so", registry.factory_place(device), name=platform_name)
+    heed_interrupts(library)
+    return library
 
 
 VARIABLE = "PJRT_TORCH_XLA_DEVICE"

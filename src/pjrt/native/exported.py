@@ -22,9 +22,10 @@ from pjrt.api.errors import (
 from pjrt.api.key_value_store import KeyValueStore
 from pjrt.api.plugin import Profiler
 from pjrt.api.topology import TopologyDescription
+from pjrt.capi._interrupt import AWAITED, watch_for_interrupts
 from pjrt.capi.client_factories import ClientFactory, make_client, named_topology, takes
 from pjrt.capi.environment import with_layers
-from pjrt.capi.export import Table, capsule_of, watch_for_interrupts
+from pjrt.capi.export import Table, capsule_of, fail_pending
 from pjrt.capi.import_spec import find_attribute
 from pjrt.native.here import Here
 from pjrt.native.library import write_library
@@ -211,7 +212,7 @@ class ExportedPlugin:
     def client_for_framework(self, options: Mapping[str, NamedValue], store: KeyValueStore | None) -> Client:
         """Return a new client for a framework, with the plugin's FFI handlers if the client takes any."""
         client = self._make(options, store)
-        watch_for_interrupts()
+        watch_for_interrupts(_give_up)
         with self._lock:
             self._clients.add(client)
             self._client_attributes = dict(client.attributes)
@@ -274,6 +275,11 @@ class ExportedPlugin:
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self._name!r}>"
+
+
+def _give_up(stage: int) -> None:
+    if stage == AWAITED:
+        fail_pending("interrupted by Ctrl-C while a framework waited for the device")
 
 
 def export(

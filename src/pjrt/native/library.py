@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import atexit
+import ctypes
+import functools
 import os
 import sys
 import sysconfig
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from pjrt.api.device import NamedValue
 from pjrt.api.errors import InvalidArgumentError, NotFoundError, UnimplementedError
+from pjrt.api.waits import time_left
+from pjrt.capi._interrupt import watch_for_interrupts
 from pjrt.capi.library_files import library_of, read_settings, write_with_settings
 from pjrt.native.facts import plugin_facts
 
@@ -84,6 +90,32 @@ def write_library(
 def is_library(path: str | os.PathLike[str]) -> bool:
     """Return whether a file is such a library."""
     return bool(read_settings(path, MARK))
+
+
+@functools.cache
+def heed_interrupts(path: str | os.PathLike[str]) -> None:
+    """Have Ctrl-C end the waits for devices of a library that a framework of this process has loaded, or will load.
+
+    A device then gives up the executions that the main thread waits for, and those whose results nobody holds. Pressed
+    again, it gives up all that is still in flight, and then a worker that goes on is ended. When the interpreter ends,
+    devices get a moment to finish their work.
+    """
+    interrupt = ctypes.CDLL(os.fspath(path)).pjrt_native_interrupt
+    interrupt.argtypes, interrupt.restype = [ctypes.c_int], ctypes.c_int
+    watch_for_interrupts(interrupt)
+    atexit.register(_end_work, interrupt)
+
+
+_ENDING, _NONE = 3, 4  # stages of pjrt_native_interrupt; Ctrl-C has others
+
+
+def _end_work(interrupt: Callable[[int], int]) -> None:
+    while interrupt(_NONE) and time_left():
+        time.sleep(0.005)
+    for _ in range(20):  # what is given up ends soon; or else the worker is ended, at the second time
+        if not interrupt(_ENDING):
+            return
+        time.sleep(0.05)
 
 
 def device_of(path: str | os.PathLike[str]) -> str:

@@ -14,6 +14,7 @@ import itertools
 import mmap
 import os
 import secrets
+import signal
 import socket
 import struct
 import sys
@@ -34,6 +35,7 @@ from pjrt.api.device import Device, MemorySpace, NamedValue
 from pjrt.api.element_type import ElementType
 from pjrt.api.errors import (
     AlreadyExistsError,
+    CancelledError,
     InternalError,
     PjrtError,
     UnimplementedError,
@@ -48,6 +50,7 @@ from pjrt.api.program import Program, ProgramFormat
 from pjrt.api.protobuf import message_classes
 from pjrt.api.shape_spec import Layout, ShapeSpec, TiledLayout
 from pjrt.api.topology import TopologyDescription
+from pjrt.api.waits import note_interruption
 from pjrt.capi.client_factories import make_client, named_topology
 from pjrt.capi.import_spec import find_attribute
 from pjrt.capi.library_files import library_of
@@ -139,6 +142,7 @@ def main(spec: str, folder: str = "") -> None:
         serve(connection, worker.answer)
         os._exit(0)  # the runtime is gone: nothing that computes is wanted
 
+    signal.signal(signal.SIGURG, worker.cancel)
     threading.Thread(target=answer_requests, daemon=True).start()
     worker.run()
 
@@ -195,6 +199,11 @@ class Worker:
         self._answer.argtypes, self._answer.restype = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_uint64], None
         self._try_answer = brief.pjrt_worker_try_answer
         self._try_answer.argtypes, self._try_answer.restype = [*self._answer.argtypes, ctypes.c_bool], ctypes.c_bool
+        cancelled = brief.pjrt_worker_cancelled
+        cancelled.argtypes, cancelled.restype = [ctypes.c_void_p], ctypes.POINTER(ctypes.c_uint64 * 256)
+        self._cancelled_fences = cancelled(self._address).contents  # where the runtime writes them
+        self._cancelled: frozenset[int] = frozenset()
+        self._computing = 0  # the fence of what the main thread computes in a function of the device
         self._end_commands = library.pjrt_worker_end
         self._end_commands.argtypes, self._end_commands.restype = [ctypes.c_void_p], None
         self._client: Client | None = None
@@ -369,8 +378,10 @@ class Worker:
                 elif kind == _FREE:
                     self._arrays.pop(struct.unpack_from("<Q", shared, at + 16)[0], None)
                 elif kind == _COPY_OUT:
+                    self._check_wanted(fence)
                     self._copy_out(at + 16, fence)
                 elif kind == _COPY:
+                    self._check_wanted(fence)
                     self._copy(at + 16, fence)
                 elif kind == _UNLOAD:
                     self._unload(struct.unpack_from("<Q", shared, at + 16)[0])
@@ -378,6 +389,17 @@ class Worker:
                     self._ask(at + 16, fence)
             except Exception as error:
                 self._fail(fence, error)
+
+    def cancel(self, *signal: object) -> None:
+        """Do not do what the runtime has cancelled, or end it; the handler of the signal that says so."""
+        self._cancelled = frozenset(self._cancelled_fences)
+        if self._computing in self._cancelled and self._computing:
+            note_interruption()
+            raise KeyboardInterrupt
+
+    def _check_wanted(self, fence: int) -> None:
+        if fence in self._cancelled:
+            raise _cancelled()
 
     def end(self) -> None:
         """Let ``run`` return, from another thread."""
@@ -402,6 +424,7 @@ class Worker:
         words = struct.unpack_from(f"<{num_words}Q", self._shared, at + 32)
         outputs = words[3 * num_inputs :]
         try:
+            self._check_wanted(fence)
             loaded = self._executables[executable]
             given = None
             if size:
@@ -424,10 +447,13 @@ class Worker:
             if given is not None:
                 options = replace(options, **self._given(given))
             futures: list[Future[None]] = []
+            self._computing = fence
             results = loaded.execute(arguments, self._device(number), options, returned_futures=futures)
+            self._computing = 0
             self._finish(outputs, results, fence, futures[0])
-        except Exception as error:
-            known = from_author(error)
+        except (Exception, KeyboardInterrupt) as error:
+            self._computing = 0
+            known = _cancelled() if isinstance(error, KeyboardInterrupt) else from_author(error)
             self._arrays.update(dict.fromkeys(outputs, known))
             self._fail(fence, known)
 
@@ -484,8 +510,11 @@ class Worker:
         futures: list[Future[None]] = []
         outputs = words[3 * num_inputs :]
         try:
+            self._computing = fence
             results = path.run(values, launch_id, futures)
+            self._computing = 0
         except FailedRunError as error:
+            self._computing = 0
             self._finish(outputs, error.buffers, fence, error.buffers[0].ready())
             return True
         if results is None:
@@ -623,6 +652,10 @@ class Worker:
         number, copy, device, kind = struct.unpack_from("<QQII", self._shared, at)
         copied = self._buffer(number).copy_to(self._spaces[device][kind])
         self._finish((copy,), (copied,), fence, copied.ready())
+
+
+def _cancelled() -> CancelledError:
+    return CancelledError("the execution was cancelled")
 
 
 def _handler_at(address: int) -> Callable[..., Any] | int:

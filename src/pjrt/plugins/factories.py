@@ -6,7 +6,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+import logging
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,28 +15,68 @@ from pjrt.api.client import Client
 from pjrt.api.errors import FailedPreconditionError, NotFoundError
 from pjrt.api.key_value_store import KeyValueStore
 from pjrt.plugins import registry
-from pjrt.plugins.declaration import Declaration
+from pjrt.plugins.declaration import Declaration, ProcessOptions
+
+_log = logging.getLogger("pjrt")
 
 
 def factory(name: str) -> Callable[..., Client]:
     """Return the function that makes the clients of a plugin.
 
+    Args:
+        name: the plugin's name, the path of its library, or ``FILE.py:ATTRIBUTE``.
+
     Raises:
-        NotFoundError: there is no plugin of that name.
+        NotFoundError: there is no such plugin.
         FailedPreconditionError: the only plugin of that name is a library that exports the plugin of that name.
     """
     declaration = _exported(name)
-    takes_store = declaration.library is not None
+    is_library = declaration.library is not None
 
-    def make(key_value_store: KeyValueStore | None = None, **options: Any) -> Client:
-        if takes_store and key_value_store is not None:
+    def make(
+        key_value_store: KeyValueStore | None = None,
+        node_id: int | None = None,
+        num_nodes: int | None = None,
+        partition_index: int | None = None,
+        least_devices: int | None = None,
+        **options: Any,
+    ) -> Client:
+        place = {"node_id": node_id, "num_nodes": num_nodes, "partition_index": partition_index}
+        known = {name: value for name, value in place.items() if value is not None}
+        options |= _place_options(known, declaration.processes, is_library=is_library)
+        if is_library and key_value_store is not None:
             options["key_value_store"] = key_value_store
-        return registry.client_of(declaration, **options)
+        count = least_devices or 0
+        if not count or registry.NUM_DEVICES in {**registry.default_options(declaration), **options}:
+            return registry.client_of(declaration, **options)
+        client = registry.client_with_devices(declaration, count, options)
+        if len(client.addressable_devices) < count:
+            _log.warning(
+                "jax_num_cpu_devices or XLA_FLAGS asks for %d CPU devices; the device %r has %d and cannot make more",
+                count, declaration.name, len(client.addressable_devices),
+            )  # fmt: skip
+        return client
 
     # The device may have no option for the name of a topology, and a client would need the devices.
     make.named_topology = functools.partial(registry.topology_of, declaration)  # type: ignore[attr-defined]
     make.__module__, make.__qualname__, make.__name__ = __name__, name, name
     return make
+
+
+LEAST_DEVICES = "least_devices"
+"""The option of these functions for the number of devices that a client shall have at least, if its device can."""
+
+
+def _place_options(place: Mapping[str, int], names: ProcessOptions | None, *, is_library: bool) -> dict[str, Any]:
+    """Return the place of the process in the job as options of a client.
+
+    ``jax.distributed`` gives it under the option names of XLA's GPU clients; the device's declaration may name its own.
+    A device in Python that declares none does not get the place: each of its processes knows its own devices only.
+    """
+    if names is None:
+        return dict(place) if is_library else {}
+    own_names = {"node_id": names.index, "num_nodes": names.total}
+    return {own_names.get(name) or name: value for name, value in place.items() if is_library or own_names.get(name)}
 
 
 def _exported(name: str) -> Declaration:

@@ -22,7 +22,6 @@ from pjrt.plugins.loader import Loader, ModuleFiles, Slot, import_place, open_pl
 from pjrt.plugins.visible_devices import job_options
 
 if TYPE_CHECKING:
-    from pjrt.api.device import NamedValue
     from pjrt.api.plugin import Plugin
     from pjrt.api.topology import TopologyDescription
     from pjrt.plugins.visible_devices import VisibleDevices
@@ -133,36 +132,42 @@ WORKER = "worker:"
 """The beginning of a name: the device behind it runs in a Python process of its own."""
 
 _lock = threading.Lock()
-_workers: dict[str, Declaration] = {}
+_workers: dict[tuple[str, str], Path] = {}
 _folders: list[system.TemporaryFolder] = []  # of the libraries of workers, as long as the process
 
 
-def _in_worker(name: str) -> Declaration:
-    """Return the plugin of a device whose Python runs in a process of its own: a library with the runtime in C.
+def worker_library(device: str, name: str = "") -> Path:
+    """Return a library with the runtime in C for a device whose Python runs in a process of its own.
+
+    Args:
+        device: the plugin's name, the path of its library, or ``FILE.py:ATTRIBUTE``.
+        name: the platform's name that frameworks see; by default the device's own.
 
     Raises:
-        NotFoundError: there is no device of the name behind ``worker:``.
+        NotFoundError: there is no such device.
         FailedPreconditionError: no library can be loaded from the temporary folder.
+        InvalidArgumentError: another process cannot import the device.
         UnimplementedError: the system is not Linux.
     """
-    device = name.removeprefix(WORKER)
-    declared = declaration(device)
-    declared.check_usable()
+    declaration(device).check_usable()
+    place = factory_place(device)
     with _lock:
-        if name not in _workers:
+        if (place, name) not in _workers:
             if not _folders:
                 _folders.append(system.TemporaryFolder("device"))
                 atexit.register(_folders[0].close)
             from pjrt import native  # here, because a built-in device does without the C API
 
-            place = factory_place(device)
             path = _folders[0].path / f"worker_{len(_workers)}.so"
-            # The device has its own name in there: frameworks choose by it how they lower programs.
-            native.write_library(path, place, driver="worker")
-            is_builtin = declared.origin == builtin.ORIGIN
-            facts: Mapping[str, Mapping[str, NamedValue]] = {"jax": {"experimental": False}} if is_builtin else {}
-            _workers[name] = Declaration(name, f"a worker of {declared.name}", library=path, frameworks=facts)
-        return _workers[name]
+            _workers[place, name] = native.write_library(path, place, driver="worker", name=name)
+        return _workers[place, name]
+
+
+def _in_worker(name: str) -> Declaration:
+    """Return the plugin of a device whose Python runs in a process of its own; the errors are of ``worker_library``."""
+    device = name.removeprefix(WORKER)
+    library = worker_library(device)
+    return Declaration(name, f"a worker of {declaration(device).name}", library=library)
 
 
 def factory_place(name: str | os.PathLike[str]) -> str:
@@ -272,12 +277,12 @@ NUM_DEVICES = "num_devices"
 
 
 def client_with_devices(
-    name: str | os.PathLike[str] | None, count: int, options: Mapping[str, Any] | None = None
+    name: str | os.PathLike[str] | Declaration | None, count: int, options: Mapping[str, Any] | None = None
 ) -> Client:
     """Return a new client of a device with at least a number of devices, or with its default number if it cannot.
 
     Args:
-        name: as of ``pjrt.client``.
+        name: as of ``pjrt.client``, or the declaration of the plugin.
         count: the number of devices.
         options: the options of the client. If ``num_devices`` is among them, it is followed.
 
@@ -285,14 +290,18 @@ def client_with_devices(
         PjrtError: as for ``pjrt.client``.
     """
     options = dict(options or {})
-    made = client(name, **options)
+
+    def make(**options: Any) -> Client:
+        return client_of(name, **options) if isinstance(name, Declaration) else client(name, **options)
+
+    made = make(**options)
     if len(made.devices) >= count or NUM_DEVICES in options:
         return made
     made.close()
     try:
-        larger = client(name, **options, **{NUM_DEVICES: count})
+        larger = make(**options, **{NUM_DEVICES: count})
     except (InvalidArgumentError, TypeError):  # TypeError: a function that makes clients and takes no such option
-        return client(name, **options)
+        return make(**options)
     return larger
 
 

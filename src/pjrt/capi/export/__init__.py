@@ -8,15 +8,14 @@ exceptions into errors, and refuses calls once the interpreter has begun to end.
 from __future__ import annotations
 
 from pjrt.capi._program import function_at
-from pjrt.capi.export._event import wait_for_pending
-from pjrt.capi.export._interrupt import watch_for_interrupts
+from pjrt.capi.export._event import fail_pending, wait_for_pending
 from pjrt.capi.export._table import CAPSULE_NAME, Table, capsule_of
 
 __all__ = [
     "CAPSULE_NAME",
     "Table",
     "capsule_of",
+    "fail_pending",
     "function_at",
     "wait_for_pending",
-    "watch_for_interrupts",
 ]

@@ -143,6 +143,19 @@ PJRT_Error *refuse_layout(const shape *of) {
   return error;
 }
 
+static void take_storage(PJRT_Buffer *buffer, storage *owned) {
+  buffer->storage = owned;
+  buffer->gone = NULL;
+  atomic_fetch_add_explicit(&owned->holders, 1, memory_order_relaxed);
+}
+
+static storage *give_storage(PJRT_Buffer *buffer) {
+  storage *given = buffer->storage;
+  if (given) atomic_fetch_sub_explicit(&given->holders, 1, memory_order_relaxed);
+  buffer->storage = NULL;
+  return given;
+}
+
 PJRT_Buffer *buffer_make(memory_space *space, const shape *of, storage *owned, completion *owned_defined) {
   PJRT_Buffer *buffer = malloc(sizeof *buffer);
   if (buffer == NULL) buffer = new_zeroed(1, sizeof *buffer);
@@ -153,8 +166,7 @@ PJRT_Buffer *buffer_make(memory_space *space, const shape *of, storage *owned, c
   memcpy(buffer->shape.dims, of->dims, of->rank * sizeof *of->dims);
   memcpy(buffer->shape.minor_to_major, of->minor_to_major, of->rank * sizeof *of->minor_to_major);
   buffer->defined = owned_defined;
-  buffer->storage = owned;
-  buffer->gone = NULL;
+  take_storage(buffer, owned);
   buffer->external_references = 0;
   pthread_mutex_init(&buffer->mutex, NULL);
   return buffer;
@@ -191,8 +203,7 @@ PJRT_Error *buffer_donate(PJRT_Buffer *buffer, storage **out) {
     error = error_make(INVALID, "the buffer cannot be donated: it has %lld external references",
                        (long long)buffer->external_references);
   } else {
-    *out = buffer->storage;
-    buffer->storage = NULL;
+    *out = give_storage(buffer);
     buffer->gone = "donated";
   }
   pthread_mutex_unlock(&buffer->mutex);
@@ -201,8 +212,7 @@ PJRT_Error *buffer_donate(PJRT_Buffer *buffer, storage **out) {
 
 void buffer_take_back(PJRT_Buffer *buffer, storage *owned) {
   pthread_mutex_lock(&buffer->mutex);
-  buffer->storage = owned;
-  buffer->gone = NULL;
+  take_storage(buffer, owned);
   pthread_mutex_unlock(&buffer->mutex);
 }
 
@@ -216,8 +226,7 @@ PJRT_Error *buffer_check(PJRT_Buffer *buffer) {
 static void give_up_storage(PJRT_Buffer *buffer) {
   pthread_mutex_lock(&buffer->mutex);
   if (!buffer->gone) buffer->gone = "deleted";
-  storage *held = buffer->external_references ? NULL : buffer->storage; /* stays while it is lent out */
-  if (held) buffer->storage = NULL;
+  storage *held = buffer->external_references ? NULL : give_storage(buffer); /* stays while it is lent out */
   pthread_mutex_unlock(&buffer->mutex);
   storage_unref(held);
 }
@@ -271,8 +280,7 @@ PJRT_Error *native_Buffer_DecreaseExternalReferenceCount(PJRT_Buffer_DecreaseExt
   if (buffer->external_references == 0) {
     error = error_make(INVALID, "the buffer has no external reference to give back");
   } else if (--buffer->external_references == 0 && buffer->gone) {
-    last = buffer->storage;
-    buffer->storage = NULL;
+    last = give_storage(buffer);
   }
   pthread_mutex_unlock(&buffer->mutex);
   storage_unref(last);

@@ -1,4 +1,6 @@
 /* Clients: one open driver, its devices, and what only the client knows. */
+#include <unistd.h>
+
 #include "runtime.h"
 
 struct open_end {
@@ -248,6 +250,43 @@ static char *topology_option(const PJRT_NamedValue *options, size_t num_options)
   return NULL;
 }
 
+/* ---- Ctrl-C --------------------------------------------------------------------------------------------------------------*/
+static pthread_mutex_t living_mutex = PTHREAD_MUTEX_INITIALIZER;
+static PJRT_Client *living;
+
+static void begin_life(PJRT_Client *client) {
+  client->owner = getpid();
+  pthread_mutex_lock(&living_mutex);
+  client->next_living = living;
+  living = client;
+  pthread_mutex_unlock(&living_mutex);
+}
+
+static void end_life(PJRT_Client *client) {
+  if (client->owner != getpid()) return; /* somebody may have had the mutex when the process was forked */
+  pthread_mutex_lock(&living_mutex);
+  PJRT_Client **place = &living;
+  while (*place && *place != client) place = &(*place)->next_living;
+  if (*place) *place = client->next_living;
+  pthread_mutex_unlock(&living_mutex);
+}
+
+/* PRESSED notes what is in flight. Of that, UNHELD gives up the executions whose results nobody has any more; it may be
+ * called again and again. AWAITED gives up all, because a wait for one of them must end. What was noted before and is in
+ * flight is given up at PRESSED; a worker in which it was given up before is ended then. ENDING does all this to whatever is
+ * in flight, because the process ends. Returns how many executions are in flight. */
+__attribute__((visibility("default"))) int pjrt_native_interrupt(int stage) {
+  size_t count = 0;
+  pthread_mutex_lock(&living_mutex);
+  for (PJRT_Client *client = living; client; client = client->next_living) {
+    for (size_t i = 0; client->owner == getpid() && i < client->num_devices; ++i) {
+      if (client->devices[i].is_addressable) count += launches_interrupt(&client->devices[i], (interrupt)stage);
+    }
+  }
+  pthread_mutex_unlock(&living_mutex);
+  return (int)count;
+}
+
 PJRT_Error *native_Client_Create(PJRT_Client_Create_Args *args) {
   const pjrt_driver_table *table;
   PJRT_Error *error = driver_find(&table);
@@ -273,6 +312,7 @@ PJRT_Error *native_Client_Create(PJRT_Client_Create_Args *args) {
   }
   if (is_worker(client)) client->compiler = worker_process(client->driver);
   else client->compiler = process_make("pjrt.native.compiling", "compiles", -1, NULL);
+  begin_life(client);
   args->client = client;
   return NULL;
 }
@@ -309,6 +349,7 @@ static void *close_client(void *arg) {
   PJRT_Client *client = arg;
   /* A thread that dropped the last reference while it told of an end is not done with the queue yet. */
   if (client->devices) client_wait_for_all(client);
+  end_life(client);
   watchdog_stop(client);
   for (size_t i = 0; client->devices && i < client->num_devices; ++i) free_device(&client->devices[i]);
   if (client->driver) client->table->close(client->driver);

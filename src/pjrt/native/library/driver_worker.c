@@ -21,6 +21,7 @@
  *   RELEASE   place in the heap that the worker no longer looks at; id of the array that was there
  * Nothing that the worker writes is trusted: what cannot be ends it. */
 #include <fcntl.h>
+#include <signal.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -70,6 +71,7 @@ struct lent {
 };
 
 enum { BUCKETS = 1024, CLASSES = 160, LAZY = 64 };
+enum { CANCEL_SIGNAL = SIGURG }; /* it ends no process that does not expect it */
 static const size_t LARGE = 1 << 20, KEPT = 1 << 28;
 
 struct pjrt_driver {
@@ -971,6 +973,21 @@ static void unload_worker(pjrt_driver *driver, size_t device, uint64_t executabl
 }
 
 /* As the worker knows it: an address where it was imported. */
+/* The worker does not begin it, or ends what it does for it. It uses no memory of this process but what was lent. */
+static int cancel_worker(pjrt_driver *driver, size_t device, pjrt_fence fence, char *message) {
+  (void)device, (void)message;
+  if (driver->owner != getpid()) return 0;
+  pthread_mutex_lock(&driver->mutex);
+  uint64_t count = atomic_load(&driver->shared->num_cancelled);
+  atomic_store(&driver->shared->cancelled[count % CANCELLED_KEPT], fence);
+  atomic_store(&driver->shared->num_cancelled, count + 1);
+  pthread_mutex_unlock(&driver->mutex);
+  process_signal(driver->process, CANCEL_SIGNAL);
+  return 0;
+}
+
+void worker_end(pjrt_driver *driver) { process_kill(driver->process); }
+
 static uint64_t place_of(pjrt_driver *driver, const block *each) {
   return each->is_elsewhere ? (uint64_t)(uintptr_t)bytes_at(driver, each->heap) : each->heap;
 }
@@ -1080,6 +1097,7 @@ const pjrt_driver_table worker_driver = {
     .load = load_worker,
     .unload = unload_worker,
     .launch = launch_worker,
+    .cancel = cancel_worker,
     .on_done = on_done_worker,
     .copy = copy_worker,
     .import = import_worker,

@@ -52,7 +52,8 @@ struct launch {
   execute_options *options; /* null for the defaults */
   uint64_t execution; /* of several devices */
   struct together *behind; /* a reference to what must have ended before, or null */
-  PJRT_Error *poison; /* guarded by the device's mutex */
+  PJRT_Error *poison; /* guarded by the device's mutex, with what follows */
+  bool is_interrupted, is_given_up; /* it was in flight when Ctrl-C was pressed; it ends because of that */
   launch *next;
 };
 
@@ -562,4 +563,54 @@ PJRT_Error *native_Device_PoisonExecution(PJRT_Device_PoisonExecution_Args *args
   pjrt_error_release(error);
   if (fence) queue_cancel(device, fence);
   return NULL;
+}
+
+/* ---- Ctrl-C -----------------------------------------------------------------------------------------------------------------*/
+static bool reads(const launch *each, const storage *what) {
+  for (size_t i = 0; i < each->loaded->core->num_parameters; ++i) {
+    if (each->arguments[i] == what) return true;
+  }
+  return false;
+}
+
+/* Whether a buffer, or a later launch that is not given up, has a result. */
+static bool is_held(const PJRT_Device *device, const launch *of) {
+  const size_t num_outputs = of->loaded->core->num_outputs;
+  for (size_t i = 0; i < num_outputs; ++i) {
+    if (of->outputs[i] == NULL || atomic_load(&of->outputs[i]->holders)) return true;
+    for (const launch *later = device->launches; later != of; later = later->next) {
+      if (!later->is_given_up && reads(later, of->outputs[i])) return true;
+    }
+  }
+  return num_outputs == 0;
+}
+
+static bool is_given_up_at(interrupt stage, const PJRT_Device *device, launch *each) {
+  bool was_interrupted = each->is_interrupted;
+  if (stage == PRESSED || stage == ENDING) each->is_interrupted = true;
+  if (each->is_given_up || stage == NONE) return false;
+  return stage == ENDING || (was_interrupted && (stage != UNHELD || !is_held(device, each)));
+}
+
+size_t launches_interrupt(PJRT_Device *device, interrupt stage) {
+  PJRT_Client *client = device->client;
+  pjrt_fence fences[64];
+  size_t count = 0, in_flight = 0;
+  bool goes_on = false;
+  pthread_mutex_lock(&device->mutex);
+  for (launch *each = device->launches; each; each = each->next) { /* the latest first: an earlier one may be for it */
+    ++in_flight;
+    goes_on |= each->is_given_up && (stage == PRESSED || stage == ENDING);
+    if (!is_given_up_at(stage, device, each)) continue;
+    each->is_given_up = true;
+    if (!each->poison)
+      each->poison = error_make(PJRT_Error_Code_CANCELLED, "%s", stage == UNHELD
+                                    ? "Ctrl-C ended a wait for a device, and nothing holds the results"
+                                    : stage == ENDING ? "the process ends" : "Ctrl-C ended a wait for the device");
+    if (count < sizeof fences / sizeof *fences && (fences[count] = fence_of(each))) ++count;
+  }
+  pthread_mutex_unlock(&device->mutex);
+  for (size_t i = 0; i < count; ++i) queue_cancel(device, fences[i]);
+  if (goes_on && is_worker(client)) worker_end(client->driver);
+  return in_flight;
 }

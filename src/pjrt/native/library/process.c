@@ -263,9 +263,13 @@ static void stop(process *each) {
 uint32_t process_number_here(const process *each) { return each->number; }
 
 /* Without the mutex: somebody may hold it who waits for an answer. */
+void process_signal(process *each, int signal) {
+  if (each->end >= 0 && each->owner == getpid() && each->pid) syscall(SYS_pidfd_send_signal, each->end, signal, NULL, 0);
+}
+
 void process_kill(process *each) {
   if (each->end < 0 || each->owner != getpid()) return;
-  if (each->pid) syscall(SYS_pidfd_send_signal, each->end, SIGKILL, NULL, 0);
+  if (each->pid) process_signal(each, SIGKILL);
   else shutdown(each->socket, SHUT_RDWR); /* the thread ends when it sees this */
 }
 

@@ -161,6 +161,9 @@ VISIBLE int64_t pjrt_worker_take(shared_memory *shared, uint64_t ended, uint64_t
 /* How far commands have been posted. */
 VISIBLE uint64_t pjrt_worker_posted(shared_memory *shared) { return atomic_load(&shared->commands.posted); }
 
+/* The fences of what is not to be done, of which there are CANCELLED_KEPT; each time that there are more, a signal comes. */
+VISIBLE uint64_t *pjrt_worker_cancelled(shared_memory *shared) { return (uint64_t *)shared->cancelled; }
+
 /* Waits until there is a command to take; returns 0 after pjrt_worker_end. */
 VISIBLE int pjrt_worker_wait(shared_memory *shared) { return wait_for_command(shared); }
 

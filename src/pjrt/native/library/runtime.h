@@ -225,6 +225,8 @@ typedef struct open_end open_end;
 typedef struct dma_region dma_region;
 struct PJRT_Client {
   atomic_int refs; /* the handle, and every object made from the client */
+  pid_t owner;
+  PJRT_Client *next_living;
   const pjrt_driver_table *table;
   pjrt_driver *driver;
   store *store;
@@ -248,6 +250,8 @@ struct PJRT_Client {
   dma_region *dma_regions;
 };
 PJRT_Client *client_ref(PJRT_Client *client);
+typedef enum interrupt { PRESSED = 0, UNHELD = 1, AWAITED = 2, ENDING = 3, NONE = 4 } interrupt; /* see pjrt_native_interrupt */
+size_t launches_interrupt(PJRT_Device *device, interrupt stage); /* how many are in flight */
 void client_unref(PJRT_Client *client);
 PJRT_Device *client_device(PJRT_Client *client, int64_t id); /* null where it has none of this id */
 /* A reference to the client, counted by its device: two devices do not write to one number when they execute. */
@@ -293,6 +297,7 @@ typedef struct storage {
   size_t size;           /* what it counts for */
   bool is_owned;         /* the driver's function free gives it back */
   atomic_bool is_shared; /* others look at the bytes too: a donation must not write here */
+  atomic_int holders;    /* buffers */
   atomic_int readers;    /* work that will read it and is not in the device's queue yet */
   struct storage *target; /* an alias: the bytes are there, once it is defined */
   void (*on_free)(void *data, void *arg);
@@ -462,6 +467,7 @@ void process_let_ask(process *each); /* it may call handlers, although it shares
 void process_free(process *each);
 PJRT_Error *process_start(process *each);
 uint32_t process_number_here(const process *each); /* of one that is a thread of this process; 0 for a process */
+void process_signal(process *each, int signal); /* where it is no thread of this process */
 void process_kill(process *each);  /* as it is, because it cannot be trusted */
 void process_close(process *each); /* lets it end, and waits for that */
 PJRT_Error *process_wait(process *each); /* waits until it has ended, and returns the error that says how */
@@ -494,6 +500,7 @@ PJRT_Error *context_add(PJRT_ExecuteContext *context, int64_t type_id, void *dat
 extern const pjrt_driver_table worker_driver;
 static inline bool is_worker(const PJRT_Client *client) { return client->table->open == worker_driver.open; }
 process *worker_process(pjrt_driver *driver); /* it compiles, too */
+void worker_end(pjrt_driver *driver);         /* with all that it does */
 /* Frees memory that was imported, and calls the function when the worker looks at it no longer. */
 void worker_return(pjrt_driver *driver, uint64_t memory, void (*returned)(void *arg), void *arg);
 bool worker_is_on_host(pjrt_driver *driver, size_t device, size_t kind); /* whether this process can look at arrays there */

@@ -2,13 +2,14 @@
 
 Python's handler only notes the signal, and the main thread raises ``KeyboardInterrupt`` when it next runs Python. A
 main thread that waits in the framework for an event of a device that hangs never does. So a thread of this module wakes
-up at each Ctrl-C, gives the main thread a moment, and then fails all pending events: the wait ends with an error, and
-the main thread raises the exception. It acts only where Ctrl-C has Python's default handler.
+up at each Ctrl-C, gives the main thread a moment, and then has devices give up what is awaited: the wait ends with an
+error, and the main thread raises the exception. Where the main thread sees it by itself, what was in flight is given up
+once nobody holds its results. It acts only where Ctrl-C has Python's default handler.
 """
 
-from pjrt.api.waits import note_interruption
-from pjrt.capi.export._event import fail_pending
+from pjrt.api.waits import forget_variables, note_interruption
 
+import logging
 import os
 import signal
 import threading
@@ -21,17 +22,28 @@ cdef extern from "pjrt_support/interrupt.h" nogil:
 cdef extern from "Python.h":
     int Py_AddPendingCall(int (*function)(void *) noexcept, void *arg)
 
+PRESSED, UNHELD, AWAITED = 0, 1, 2
+
 PATIENCE_SECONDS = 1.0
-"""The time in seconds that the main thread has to see Ctrl-C itself."""
+"""The time in seconds that the main thread has to see Ctrl-C itself, and then to let go of the results."""
 
 cdef bint _main_thread_runs = False
 # The process that the thread runs in: after a fork the child has none.
 cdef long _watching = 0
+cdef list _functions = []
 
 
-def watch_for_interrupts():
-    """Have Ctrl-C reach a main thread that waits for a device in Python; may be called again."""
+def watch_for_interrupts(give_up):
+    """Have Ctrl-C reach a main thread that waits for a device.
+
+    Args:
+        give_up: a function of one of these: ``PRESSED`` Ctrl-C was pressed, ``UNHELD`` give up what was in flight then
+            and whose results nobody holds, or ``AWAITED`` give up all that was in flight then, because the main thread
+            waits for it. It is called on another thread, and is added once.
+    """
     global _watching
+    if give_up not in _functions:
+        _functions.append(give_up)
     if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
         return
     thread = threading.Thread(target=_watch, name="pjrt-interrupts", daemon=True)
@@ -53,8 +65,25 @@ def _watch():
         with nogil:
             pjrt_interrupt_wait()
         note_interruption()
-        if signal.getsignal(signal.SIGINT) is signal.default_int_handler and not _main_thread_answers():
-            fail_pending("interrupted by Ctrl-C while a framework waited for the device")
+        _call(PRESSED)
+        if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+            continue
+        if not _main_thread_answers():
+            _call(AWAITED)
+            continue
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while time.monotonic() < deadline:
+            time.sleep(0.05)
+            forget_variables()
+            _call(UNHELD)
+
+
+def _call(stage):
+    for give_up in _functions[:]:
+        try:
+            give_up(stage)
+        except Exception:
+            logging.getLogger("pjrt").exception("a device did not give up at Ctrl-C")
 
 
 cdef bint _main_thread_answers() except -1:
