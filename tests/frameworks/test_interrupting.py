@@ -216,8 +216,8 @@ print(float(x * 2))
 
 PROMPT = """
 import code
-from pjrt.capi import _interrupt
-_interrupt.PATIENCE_SECONDS = 60.0  # JAX sees Ctrl-C itself, however slow the machine is
+from pjrt.capi import interrupts
+interrupts.PATIENCE_SECONDS = 60.0  # JAX sees Ctrl-C itself, however slow the machine is
 prompt = code.InteractiveInterpreter(globals())
 
 def run(source):

@@ -15,7 +15,7 @@ from pathlib import Path
 from pjrt.api.device import NamedValue
 from pjrt.api.errors import InvalidArgumentError, NotFoundError, UnimplementedError
 from pjrt.api.waits import time_left
-from pjrt.capi._interrupt import watch_for_interrupts
+from pjrt.capi.interrupts import watch_for_interrupts
 from pjrt.capi.library_files import library_of, read_settings, write_with_settings
 from pjrt.native.facts import plugin_facts
 

@@ -1,4 +1,4 @@
-"""Types of the functions of ``_interrupt.pyx`` that Python calls."""
+"""Types of the functions of ``interrupts.pyx`` that Python calls."""
 
 from collections.abc import Callable
 
