@@ -22,11 +22,11 @@ from pjrt.api.errors import (
 from pjrt.api.key_value_store import KeyValueStore
 from pjrt.api.plugin import Profiler
 from pjrt.api.topology import TopologyDescription
-from pjrt.capi.interrupts import AWAITED, watch_for_interrupts
 from pjrt.capi.client_factories import ClientFactory, make_client, named_topology, takes
 from pjrt.capi.environment import with_layers
 from pjrt.capi.export import Table, capsule_of, fail_pending
 from pjrt.capi.import_spec import find_attribute
+from pjrt.capi.interrupts import AWAITED, watch_for_interrupts
 from pjrt.native.here import Here
 from pjrt.native.library import write_library
 
