@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -442,3 +444,52 @@ def make():
     (tmp_path / "go").write_text("on")
     (worker,) = named()
     wait_until(lambda: not Path("/proc", worker).exists(), "the end of the worker")
+
+
+HANGS = """
+import threading
+import pjrt
+
+
+def make():
+    def compile(program, options):
+        def run(x):
+            if x[0] == 0:
+                threading.Event().wait()
+            return x + 1
+        return run
+
+    return pjrt.host.HostClient("mychip", compile=compile)
+"""
+PLUS_ONE = """
+func.func @main(%x: tensor<2xf32>) -> tensor<2xf32> {
+  %c = stablehlo.constant dense<1.0> : tensor<2xf32>
+  %0 = stablehlo.add %x, %c : tensor<2xf32>
+  return %0 : tensor<2xf32>
+}"""
+
+
+def test_the_watchdog_cancels_what_a_worker_computes(tmp_path: Path) -> None:
+    (tmp_path / "mychip.py").write_text(HANGS)
+    library = native.write_library(tmp_path / "mychip.so", f"{tmp_path / 'mychip.py'}:make", driver="worker")
+    with pjrt.load_plugin(library).client(watchdog_seconds=0.25) as client:
+        plus_one = client.compile(PLUS_ONE)
+        (late,) = plus_one(np.zeros(2, np.float32))
+        (behind,) = plus_one(late)
+        with pytest.raises(pjrt.DeadlineExceededError, match=r"launch of the program run was not done within 0\.25 s"):
+            behind.to_host().result(60)
+        # What comes after it runs in the same process.
+        assert wait_for_value(lambda: plus_one(np.ones(2, np.float32))[0].to_host().result(60)).tolist() == [2, 2]
+
+
+def wait_for_value(function: Callable[[], np.ndarray]) -> np.ndarray:
+    """Return what a function returns, once the watchdog gives it time on a busy machine."""
+    found: list[np.ndarray] = []
+
+    def is_there() -> bool:
+        with contextlib.suppress(pjrt.DeadlineExceededError):
+            found.append(function())
+        return bool(found)
+
+    wait_until(is_there, "the next program")
+    return found[0]

@@ -453,7 +453,7 @@ class Worker:
             self._finish(outputs, results, fence, futures[0])
         except (Exception, KeyboardInterrupt) as error:
             self._computing = 0
-            known = _cancelled() if isinstance(error, KeyboardInterrupt) else from_author(error)
+            known = _cancelled() if fence in self._cancelled else from_author(error)
             self._arrays.update(dict.fromkeys(outputs, known))
             self._fail(fence, known)
 
@@ -515,6 +515,7 @@ class Worker:
             self._computing = 0
         except FailedRunError as error:
             self._computing = 0
+            self._check_wanted(fence)
             self._finish(outputs, error.buffers, fence, error.buffers[0].ready())
             return True
         if results is None:

@@ -149,7 +149,8 @@ static void end_download(PJRT_Error *borrowed, void *arg) {
     completion_then(each->defined, end_download, each);
     return;
   }
-  PJRT_Error *error = pjrt_error_share(borrowed ? borrowed : completion_error(each->defined));
+  PJRT_Error *of_buffer = completion_is_set(each->defined) ? completion_error(each->defined) : NULL;
+  PJRT_Error *error = pjrt_error_share(of_buffer ? of_buffer : borrowed);
   if (!error && each->staging && each->is_raw) {
     memcpy(each->to, each->staging, each->size);
   } else if (!error && each->staging) {
