@@ -151,7 +151,7 @@ def test_ctrl_c_ends_what_a_worker_computes(waits: str, wait: str, expected: lis
         command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment()
     ) as process:
         assert process.stdout is not None
-        assert "hanging\n" in iter(process.stdout.readline, "")
+        assert "[hangs] hanging\n" in iter(process.stdout.readline, "")
         try:
             for line in (line for line in expected if "interrupted" in line):
                 wait_until_asleep(process.pid)

@@ -493,3 +493,26 @@ def wait_for_value(function: Callable[[], np.ndarray]) -> np.ndarray:
 
     wait_until(is_there, "the next program")
     return found[0]
+
+
+TALKS = """
+import os, sys
+
+def make():
+    print("it begins")
+    print("x" * 5000 + "\\nin vain", end="", file=sys.stderr, flush=True)
+    os._exit(3)
+"""
+
+
+def test_what_a_worker_prints_has_its_name_and_the_last_lines_are_in_the_error(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "mychip.py").write_text(TALKS)
+    library = native.write_library(tmp_path / "lib.so", f"{tmp_path / 'mychip.py'}:make", driver="worker")
+    with pytest.raises(pjrt.UnavailableError, match=r"exit status 3; .*; it wrote last:\nin vain"):
+        pjrt.load_plugin(library).client()
+    lines = capfd.readouterr().err.splitlines()
+    assert [line.replace("x" * 1000, "X") for line in lines] == [
+        "[mychip] it begins", "[mychip] XX", "[mychip] XX", "[mychip] X", "[mychip] in vain",
+    ]  # fmt: skip

@@ -78,12 +78,17 @@ def main(spec: str, folder: str = "") -> None:
 
 
 def take_connection(folder: str) -> socket.socket:
-    """Return the socket to the runtime; let the process import from a folder, and read no requests as its input."""
+    """Return the socket to the runtime; let the process import from a folder, and read no requests as its input.
+
+    Args:
+        folder: the folder; empty for none.
+    """
     # The terminal's Ctrl-C goes to all processes of a program. Whether this one ends, the framework's decides.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     connection = socket.socket(fileno=os.dup(0))
     with open(os.devnull) as nothing:
         os.dup2(nothing.fileno(), 0)
+    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # the framework's process shows each line
     if folder:
         sys.path.append(folder)  # the last: what is installed is never imported from it
     return connection

@@ -81,6 +81,7 @@ def write_library(
         "python": os.fspath(python) or sys.executable,
         "path": _search_path(place),
         "platform": name,
+        "label": name or (attribute if place == "pjrt.plugins.factories" else Path(place).stem),
         "stablehlo": _versions() if compiler else "",
         "attributes": plugin_facts(attributes).hex() if attributes else "",
     }

@@ -40,6 +40,7 @@ struct process {
   questions *questions;      /* where it computes */
   const pjrt_driver_store *store;
   bool asks, starts_again;
+  printout *printout; /* of the latest; null for none */
   char ending[64];
 };
 
@@ -284,6 +285,7 @@ void process_free(process *each) {
   stop(each);
   if (each->end >= 0) close(each->end);
   stop_answering(each);
+  printout_unref(each->printout);
   pthread_mutex_destroy(&each->mutex);
   free(each);
 }
@@ -297,9 +299,15 @@ static PJRT_Error *spawn(process *each, const char *python, int theirs, int asks
   posix_spawn_file_actions_adddup2(&actions, theirs, 0);
   if (each->shared >= 0) posix_spawn_file_actions_adddup2(&actions, each->shared, 3);
   if (each->asks) posix_spawn_file_actions_adddup2(&actions, asks, 4);
-  posix_spawn_file_actions_adddup2(&actions, 2, 1); /* what it prints is nobody's answer */
+  printout_unref(each->printout);
+  int prints = -1;
+  const char *label = setting("label");
+  each->printout = printout_make(label ? label : each->module, &prints);
+  if (each->printout) posix_spawn_file_actions_adddup2(&actions, prints, 2);
+  posix_spawn_file_actions_adddup2(&actions, 2, 1);
   int failed = posix_spawnp(&each->pid, python, &actions, NULL, arguments, environ);
   posix_spawn_file_actions_destroy(&actions);
+  if (each->printout) close(prints);
   if (!failed) {
     each->owner = getpid();
     if (each->end >= 0) close(each->end);
@@ -379,9 +387,13 @@ PJRT_Error *process_start(process *each) {
 }
 
 static PJRT_Error *ended(const process *each) {
-  return error_make(PJRT_Error_Code_UNAVAILABLE, "the process that %s gave no answer, %s; its output is above, and %s",
-                    each->does, each->ending,
-                    each->starts_again ? "the next program starts a new one" : "a new client starts a new one");
+  char *last = printout_last(each->printout);
+  PJRT_Error *error = error_make(
+      PJRT_Error_Code_UNAVAILABLE, "the process that %s gave no answer, %s; %s%s%s", each->does, each->ending,
+      each->starts_again ? "the next program starts a new one" : "a new client starts a new one",
+      last ? "; it wrote last:\n" : "; it wrote nothing", last ? last : "");
+  free(last);
+  return error;
 }
 
 PJRT_Error *process_wait(process *each) {

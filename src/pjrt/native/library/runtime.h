@@ -474,6 +474,13 @@ PJRT_Error *process_wait(process *each); /* waits until it has ended, and return
 PJRT_Error *process_ask(process *each, bytes *request, answer *out); /* one at a time */
 void answer_free(answer *each);
 
+/* ---- printout.c ------------------------------------------------------------------------------------------------------*/
+typedef struct printout printout;
+/* Reads what a process writes to the file `theirs`; null where it cannot. */
+printout *printout_make(const char *name, int *theirs);
+void printout_unref(printout *each);
+char *printout_last(printout *each); /* the last lines, once it has ended; null for none */
+
 /* What the process waits for: an answer to a question that it asked. */
 typedef struct reply reply;
 void reply_send(reply *owned, PJRT_Error *owned_error, const bytes *data);
