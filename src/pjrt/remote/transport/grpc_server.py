@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from pjrt.api.errors import (
     DeadlineExceededError,
@@ -28,6 +28,7 @@ from pjrt.api.errors import (
     UnavailableError,
     UnimplementedError,
 )
+from pjrt.api.future import Future
 from pjrt.remote.transport.grpc_core import NO_FLAGS, NO_LIMIT, Outbox, arguments, cygrpc, raw_credentials
 
 # The first messages of callers that have not shown who they are: few at a time, and for a short time only. gRPC's core
@@ -114,6 +115,7 @@ class FirstMessages:
 
 
 _log = logging.getLogger("pjrt.remote")
+T = TypeVar("T")
 
 
 SHORT = 1 << 16
@@ -130,6 +132,8 @@ class CallContext:
         peer: the address of the client, as gRPC spells it.
         identity: the properties of the client that TLS proves, by name, such as ``x509_common_name``.
         hang_up: ends a bidirectional call with an error, from any thread; nothing where the call is of another kind.
+        is_there: whether the client of a bidirectional call is still there; for a receiver that has to wait.
+        waiting: the messages to the client of a bidirectional call that wait for it.
     """
 
     method: str
@@ -137,16 +141,18 @@ class CallContext:
     peer: str
     identity: Mapping[str, tuple[bytes, ...]] = field(default_factory=dict)
     hang_up: Callable[[PjrtError], None] = field(default_factory=lambda: lambda error: None)
+    is_there: Callable[[], bool] = field(default_factory=lambda: lambda: True)
+    waiting: Callable[[], int] = field(default_factory=lambda: lambda: 0)
 
 
 class Sink(Protocol):
     """A receiver of the messages of one call. Its methods are called one after the other."""
 
-    def receive(self, message: bytes) -> None:
-        """Take a message; an exception ends the call."""
+    def receive(self, message: bytes) -> Future[None] | None:
+        """Take a message, and return a future if the next one has to wait; an exception ends the call."""
 
-    def finish(self) -> bytes:
-        """Return the response: no more messages come.
+    def finish(self) -> bytes | Future[bytes]:
+        """Return the response, or a future of it: no more messages come.
 
         A client that goes between two messages can look as if it had sent the last one, so a sink must know what it
         has to get; its exception ends the call, and ``cancel`` follows.
@@ -184,9 +190,9 @@ class Refusal(Exception):  # noqa: N818  # what is refused is no error of the se
 
 @dataclass(frozen=True)
 class Unary:
-    """A method of one request, of at most so many bytes, and one response."""
+    """A method of one request, of at most so many bytes, and one response, which may come later."""
 
-    function: Callable[[bytes, CallContext], bytes]
+    function: Callable[[bytes, CallContext], bytes | Future[bytes]]
     longest: int = NO_LIMIT
 
 
@@ -199,9 +205,9 @@ class ClientStreaming:
 
 @dataclass(frozen=True)
 class ServerStreaming:
-    """A method of one request, of at most so many bytes, and many responses."""
+    """A method of one request, of at most so many bytes, and many responses, which may come later."""
 
-    function: Callable[[bytes, CallContext], Iterable[bytes]]
+    function: Callable[[bytes, CallContext], Iterable[bytes | Future[bytes]] | Future[Iterable[bytes | Future[bytes]]]]
     longest: int = NO_LIMIT
 
 
@@ -273,7 +279,7 @@ class ServedCall:
         self._is_stranger = False
         self._awaits_first = False
         self._sink: Sink | None = None
-        self._responses: Iterator[bytes] = iter(())
+        self._responses: Iterator[bytes | Future[bytes]] = iter(())
         self._start(self._on_close, cygrpc.ReceiveCloseOnServerOperation(NO_FLAGS))
 
     def begin(self, *, is_known: bool = True) -> None:
@@ -368,12 +374,11 @@ class ServedCall:
         try:
             if sink is not None:
                 if message is not None:
-                    sink.receive(message)
-                    self._receive()
+                    self._when_there(sink.receive(message), lambda _: self._receive())
                 elif self._cancelled or not event.success:  # the notice of the end may come later than this
                     sink.cancel()
                 else:
-                    self._finish_with(sink.finish())
+                    self._when_there(sink.finish(), self._finish_with)
             elif message is None:
                 raise InvalidArgumentError("expected a request, found none")
             elif isinstance(method, (Unary, ServerStreaming)) and len(message) > method.longest != NO_LIMIT:
@@ -381,16 +386,45 @@ class ServedCall:
                     f"expected a request of at most {method.longest} bytes, found {len(message)}"
                 )
             elif isinstance(method, Unary):
-                self._finish_with(method.function(message, self._context))
+                self._when_there(method.function(message, self._context), self._finish_with)
             elif isinstance(method, ServerStreaming):
-                self._responses = iter(method.function(message, self._context))
-                self._send(next(self._responses), cygrpc.SendInitialMetadataOperation(None, NO_FLAGS))
-        except StopIteration:
-            self._finish(int(StatusCode.OK), b"")
+                self._when_there(method.function(message, self._context), self._stream)
         except Exception as error:
-            if sink is not None:
-                sink.cancel()
-            self._fail(error)
+            self._drop(error)
+
+    def _when_there(
+        self, result: T | Future[T], then: Callable[[T], None], fail: Callable[[Exception], None] | None = None
+    ) -> None:
+        """Give a result, which may come later, to a function, or its error to another one, which ends the call."""
+        if not isinstance(result, Future):
+            then(result)
+            return
+        with self._lock:
+            self._due += 1
+
+        def go_on(future: Future[T]) -> None:
+            try:
+                then(future.result())
+            except Exception as error:
+                (fail or self._drop)(error)
+            finally:
+                self._done()
+
+        result.add_done_callback(go_on)
+
+    def _drop(self, error: Exception) -> None:
+        if self._sink is not None:
+            self._sink.cancel()
+        self._fail(error)
+
+    def _stream(self, responses: Iterable[bytes | Future[bytes]]) -> None:
+        self._responses = iter(responses)
+        first = next(self._responses, None)
+        if first is None:
+            self._finish(int(StatusCode.OK), b"")
+        else:
+            metadata = cygrpc.SendInitialMetadataOperation(None, NO_FLAGS)
+            self._when_there(first, lambda message: self._send(message, metadata))
 
     def _send(self, message: bytes, *before: Any) -> None:
         self._start(self._on_sent, *before, cygrpc.SendMessageOperation(message, NO_FLAGS))
@@ -401,12 +435,15 @@ class ServedCall:
         try:
             message = next(self._responses, None)
         except Exception as error:
-            self._end(*status_of(error, self._context.method))
+            self._end_with(error)
             return
         if message is None:
             self._end(int(StatusCode.OK), b"")
         else:
-            self._send(message)
+            self._when_there(message, self._send, self._end_with)
+
+    def _end_with(self, error: Exception) -> None:
+        self._end(*status_of(error, self._context.method))
 
     def _finish_with(self, response: bytes) -> None:
         self._finish(int(StatusCode.OK), b"", cygrpc.SendMessageOperation(response, NO_FLAGS))
@@ -461,7 +498,10 @@ class Conversation:
     def __init__(self, call: Any, queue: Any, context: CallContext, method: Bidirectional) -> None:
         self._call = call
         self._queue = queue
-        self._context = dataclasses.replace(context, hang_up=self._hang_up)
+        self._context = dataclasses.replace(
+            context, hang_up=self._hang_up, is_there=self._is_there, waiting=lambda: len(self._outbox)
+        )
+        self._early: deque[Any] = deque()
         self._method = method
         self._lock = threading.Lock()
         self._status_sent = False
@@ -527,11 +567,12 @@ class Conversation:
 
     def _converse(self, receiver: Receiver) -> None:
         call, poll, outbox, receive = self._call, self._queue.poll, self._outbox, receiver.receive
+        early = self._early
         call.start_server_batch((cygrpc.ReceiveMessageOperation(NO_FLAGS),), _RECEIVED)
         is_receiving = True
         holds_messages = False
         while True:
-            event = poll(_NOW) if holds_messages else poll()
+            event = early.popleft() if early else poll(_NOW) if holds_messages else poll()
             tag = event.tag
             if tag is _RECEIVED:
                 message = event.batch_operations[0].message()
@@ -541,6 +582,9 @@ class Conversation:
                 if is_receiving:
                     call.start_server_batch((cygrpc.ReceiveMessageOperation(NO_FLAGS),), _RECEIVED)
                 receive(message)
+                if not is_receiving and len(outbox) < self.MAX_WAITING // 2:  # it has waited, and the client has read
+                    call.start_server_batch((cygrpc.ReceiveMessageOperation(NO_FLAGS),), _RECEIVED)
+                    is_receiving = True
                 holds_messages = not outbox.idle
                 if len(outbox) >= _MAX_HELD:
                     outbox.flush()
@@ -554,6 +598,15 @@ class Conversation:
                 holds_messages = False
             elif tag is _CLOSED and event.batch_operations[0].cancelled() and not is_receiving:
                 return
+
+    def _is_there(self) -> bool:
+        """Look at the events that have come while the receiver waits; return whether the client is still there."""
+        while (event := self._queue.poll(_NOW)).tag is not None:
+            if event.tag is _SENT:
+                self._outbox.sent(event.success)
+            else:
+                self._early.append(event)
+        return not any(event.tag is _CLOSED and event.batch_operations[0].cancelled() for event in self._early)
 
     def _end(self, code: int, details: bytes) -> None:
         """Send the status after the last message, and wait for the end of all operations."""
