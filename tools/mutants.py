@@ -103,7 +103,7 @@ FAULTS = (
     Fault("offloading/stages.py", "count = length // period + 1", "count = length // period", "models"),
     Fault("precedence.py", "and not rival.declaration.problem", "", "plugins"),
     Fault("device_lock.py", " or status.st_nlink != 1:", ":", "plugins"),
-    Fault("server/memory.py", "            self._arriving.add(handle)\n", "", "remote"),
+    Fault("server/memory.py", "            self._arriving[handle] = size\n", "", "remote"),
     Fault("transport/addresses.py", "len(path.encode()) > 107", "len(path) > 107", "remote"),
     Fault("limits.py", "more = size - sizes.get(handle, 0)", "more = size", "remote"),
     Fault(

@@ -16,7 +16,7 @@ from pathlib import Path
 HERE = Path(__file__).parents[1]
 SUFFIXES = (".py", ".pyi", ".pyx", ".pxd", ".pxi", ".c", ".h")
 
-BUDGET = {"files": 718, "lines": 163_100}
+BUDGET = {"files": 722, "lines": 164_800}
 """The most files and lines by hand."""
 
 

@@ -10,11 +10,13 @@ import sys
 import urllib.request
 from pathlib import Path
 
+import numpy as np
 import pytest
 from click.testing import CliRunner
 from remote_fixtures import RunJax, Serve
 from waiting import wait_until
 
+import pjrt
 from pjrt.cli import main
 
 DEVICE = """
@@ -71,6 +73,28 @@ def test_metrics_have_an_address(serving: Serve) -> None:
     assert label == "metrics at"
     with urllib.request.urlopen(url.strip(), timeout=60) as page:
         assert b"pjrt_" in page.read()
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(
+    ("arguments", "note"),
+    [
+        (("reference",), "reference: each client has a process of its own"),
+        (("reference", "--isolate", "no"), "reference: all clients share one process, and must trust each other"),
+        (("mine.py:make", "--isolate", "yes"), "mine.py:make: each client has a process of its own"),
+        (("mine.py:make",), "mine.py:make: all clients share one process, and must trust each other"),
+    ],
+)
+def test_the_start_says_whether_clients_share_a_process(
+    serving: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...], note: str
+) -> None:
+    (tmp_path / "mine.py").write_text("import pjrt\n\ndef make():\n    return pjrt.client('reference')\n")
+    monkeypatch.chdir(tmp_path)
+    server = serving(*arguments)
+    assert server.process.stdout is not None
+    assert server.process.stdout.readline().startswith(note)
+    with pjrt.client("remote", address=server.address) as client:
+        assert np.asarray(client.buffer_from_host(np.arange(3))).tolist() == [0, 1, 2]
 
 
 def test_what_cannot_be_served_is_refused() -> None:

@@ -122,7 +122,7 @@ def sizes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         sizes.append(len(requests))
         return requests
 
-    monkeypatch.setattr("pjrt.remote.server.service.requests_in", count)
+    monkeypatch.setattr("pjrt.remote.server.session.requests_in", count)
     return sizes
 
 

@@ -290,6 +290,7 @@ _CLIENT_FILES = {
 
 _SIZES = {
     "session_bytes": ("--max-session-memory", "The memory that the arrays of one client may use."),
+    "process_bytes": ("--max-process-memory", "The memory that the process of one client may use; see --isolate."),
     "host_buffer_bytes": ("--max-array-size", "The size of one array that a client sends or fetches; 16GiB."),
     "message_bytes": ("--max-message-size", "The size of one message, such as a program with its constants; 1GiB."),
 }

@@ -6,13 +6,16 @@ import contextlib
 import gc
 import logging
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 import pjrt
 from pjrt.cli._console import asked_to_end, echo, ended_within
 from pjrt.cli._options import client_options, complete_device, limit_options, server_file_options
+
+if TYPE_CHECKING:
+    from pjrt import remote
 
 _EXAMPLES = """
 \b
@@ -25,6 +28,10 @@ Examples:
 """
 
 
+_DIVISIBLE = ("cpu", "reference", "iree")
+"""The devices of which each process may have its own."""
+
+
 @click.command(epilog=_EXAMPLES)
 @click.argument("devices", nargs=-1, required=True, shell_complete=complete_device)
 @click.option(
@@ -35,6 +42,12 @@ Examples:
     help="Where to listen, by default 127.0.0.1:0; the port 0 takes a free one. For several devices, give it for each.",
 )
 @click.option(
+    "--isolate",
+    type=click.Choice(["yes", "no"]),
+    help="Whether each client has a process of its own, with devices of its own; by default those of cpu, reference "
+    "and iree, on Linux. With no, clients must trust each other; devices that only one process may open need it.",
+)
+@click.option(
     "--platform-name",
     default="",
     metavar="NAME",
@@ -43,7 +56,8 @@ Examples:
 @click.option(
     "--vet-programs/--trust-programs",
     default=None,
-    help="Whether to parse new programs in a subprocess first, as damaged ones end it; by default for other machines.",
+    help="Whether to parse new programs in a subprocess first, as damaged ones end it; by default for other machines, "
+    "where clients share a process.",
 )
 @click.option(
     "--save-executables",
@@ -83,6 +97,7 @@ Examples:
 def serve(
     devices: tuple[str, ...],
     addresses: tuple[str, ...],
+    isolate: str | None,
     files: dict[str, Any],
     limits: dict[str, Any],
     metrics_address: str | None,
@@ -101,6 +116,7 @@ def serve(
     from pjrt import remote
     from pjrt.remote.connection_log import LOGGER, log_to
     from pjrt.system import keep_freed_memory, limit_xla_log, use_all_open_files
+    from pjrt.system.confinement import CAN_CONFINE
 
     if len(addresses) > 1 and len(addresses) != len(devices):
         raise click.UsageError(f"expected an --address for each of {len(devices)} devices, found {len(addresses)}")
@@ -113,21 +129,36 @@ def serve(
     limit_xla_log(2)
     keep_freed_memory()
     use_all_open_files()  # connections that say nothing are dropped after seconds; until then others need files, too
+    notes: list[str] = []
     with asked_to_end() as stopped, contextlib.ExitStack() as end, contextlib.ExitStack() as stack:
         handler = log_to(sys.stderr, logging.INFO if log_sessions else logging.WARNING)
         stack.callback(LOGGER.removeHandler, handler)
         metrics = stack.enter_context(remote.MetricsServer(metrics_address)) if metrics_address else None
         common = remote.ServeOptions(**files, limits=remote.Limits(**limits), metrics=metrics, **served)
         for name, address in zip(devices, places, strict=True):
-            client = stack.enter_context(pjrt.client(name, **options))
-            server = remote.serve(client, address, common, name=name)
+            is_isolated = CAN_CONFINE and name in _DIVISIBLE if isolate is None else isolate == "yes"
+            offered = (
+                remote.Isolated(name, options) if is_isolated else stack.enter_context(pjrt.client(name, **options))
+            )
+            server = remote.serve(offered, address, common, name=name)
             stack.callback(server.stop, None)
-            count = len(client.addressable_devices)
+            count = offered.count if isinstance(offered, remote.Isolated) else len(offered.addressable_devices)
             echo(f"serving {name} with {count} device{'s' * (count != 1)} at {server.address}")
+            notes.append(f"{name}: {_note(offered)}")
         if metrics is not None:
             echo(f"metrics at {metrics.url}")
+        for note in notes:
+            echo(note)
         gc.freeze()  # the objects so far live as long as the server: the garbage collector need not visit them
         stopped.wait()
         # XLA can stop neither a loop without an end nor a compilation, and waits for them before it closes the devices.
         message = f"programs of clients are still at work after {grace:g} s: the server ends without them"
         end.enter_context(ended_within(grace, message))
+
+
+def _note(offered: remote.Isolated | pjrt.Client) -> str:
+    """Return what clients can do to each other, on one line."""
+    if isinstance(offered, pjrt.Client):
+        return "all clients share one process, and must trust each other"
+    note = "each client has a process of its own"
+    return f"{note}, which may {', '.join(offered.may)}: the system has no namespaces" if offered.may else note

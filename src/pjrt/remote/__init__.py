@@ -14,15 +14,17 @@ if TYPE_CHECKING:
     from pjrt.remote.metrics import MetricsServer
     from pjrt.remote.security.limits import Limits
     from pjrt.remote.security.tunnel import Tunnel
+    from pjrt.remote.server.isolation import Isolated
     from pjrt.remote.server.server import Server, serve
     from pjrt.remote.server.session import ServeOptions
 
-__all__ = ["Limits", "MetricsServer", "ServeOptions", "Server", "Tunnel", "serve"]
+__all__ = ["Isolated", "Limits", "MetricsServer", "ServeOptions", "Server", "Tunnel", "serve"]
 
 _HOMES = {
     ".metrics": "MetricsServer",
     ".security.limits": "Limits",
     ".security.tunnel": "Tunnel",
+    ".server.isolation": "Isolated",
     ".server.server": "Server serve",
     ".server.session": "ServeOptions",
 }

@@ -11,7 +11,7 @@ import socketserver
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sized
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector
 from prometheus_client.core import GaugeMetricFamily, Metric
@@ -21,17 +21,22 @@ from pjrt.api.client import Client
 from pjrt.api.errors import InvalidArgumentError, PjrtError, UnavailableError
 from pjrt.remote.transport.addresses import parse_address
 
-if TYPE_CHECKING:
-    from pjrt.remote.security.limits import SessionUsage
-
 _LATENCIES = (0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
+
+
+class UsedMemory(Protocol):
+    """The memory that a session uses."""
+
+    @property
+    def bytes(self) -> int:
+        """The bytes that count."""
 
 
 class OpenSession(Protocol):
     """A session that is open, as far as the metrics need it."""
 
     @property
-    def usage(self) -> SessionUsage:
+    def usage(self) -> UsedMemory:
         """The memory that the session uses."""
 
     @property
@@ -75,12 +80,15 @@ class Metrics:
             "pjrt_sent_bytes", "Bytes of messages and arrays sent.", ["device"], registry=self.registry
         )
 
-    def of_server(self, device: str, client: Client, sessions: Callable[[], Iterable[OpenSession]]) -> ServerMetrics:
+    def of_server(
+        self, device: str, client: Client | None, sessions: Callable[[], Iterable[OpenSession]]
+    ) -> ServerMetrics:
         """Return the metrics of one server.
 
         Args:
             device: the name of the device.
-            client: the client whose devices are served; the memory in use is read from its devices.
+            client: the client whose devices are served; the memory in use is read from its devices. ``None`` where
+                each client of the server has its own devices.
             sessions: returns the open sessions; called whenever the metrics are read.
         """
         count = sum(server.kind == device for server in self._servers)
@@ -97,7 +105,12 @@ class ServerMetrics:
     """
 
     def __init__(
-        self, metrics: Metrics, kind: str, device: str, client: Client, sessions: Callable[[], Iterable[OpenSession]]
+        self,
+        metrics: Metrics,
+        kind: str,
+        device: str,
+        client: Client | None,
+        sessions: Callable[[], Iterable[OpenSession]],
     ) -> None:
         self.kind = kind
         self._device = device
@@ -146,7 +159,7 @@ class ServerMetrics:
 
     def device_memory(self) -> Iterator[tuple[str, int]]:
         """Yield the bytes in use of each device that counts them, by the device's id."""
-        for device in self._client.addressable_devices:
+        for device in () if self._client is None else self._client.addressable_devices:
             try:
                 yield str(device.id), device.memory_stats().bytes_in_use
             except PjrtError:  # many devices do not count them
@@ -218,12 +231,15 @@ class MetricsServer:
         self._thread = threading.Thread(target=self._server.serve_forever, name="pjrt metrics", daemon=True)
         self._thread.start()
 
-    def of_server(self, device: str, client: Client, sessions: Callable[[], Iterable[OpenSession]]) -> ServerMetrics:
+    def of_server(
+        self, device: str, client: Client | None, sessions: Callable[[], Iterable[OpenSession]]
+    ) -> ServerMetrics:
         """Return the metrics of one server, which then are among those of this address.
 
         Args:
             device: the name of the device.
-            client: the client whose devices are served; the memory in use is read from its devices.
+            client: the client whose devices are served; the memory in use is read from its devices. ``None`` where
+                each client of the server has its own devices.
             sessions: returns the open sessions; called whenever the metrics are read.
         """
         return self._metrics.of_server(device, client, sessions)

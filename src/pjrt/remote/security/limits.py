@@ -32,6 +32,8 @@ class Limits:
         requests_per_second: the requests of one session in one second; further ones wait. ``None`` for any number.
         open_seconds: how long a client may take to open its session, once it is connected.
         host_buffer_seconds: how long a request waits for its array while nothing of it comes.
+        process_bytes: the addresses that the process of an isolated client may use beyond what its devices have at
+            first, in bytes; ``None`` for as many as this machine has memory. Files that it maps count.
         idle_seconds: how long a session may stay without a request, once all have been answered; it is ended then.
             ``None`` for any time.
     """
@@ -43,6 +45,7 @@ class Limits:
     session_arrays: int = 1_000_000
     session_executables: int = 10_000
     session_bytes: int | None = None
+    process_bytes: int | None = None
     requests_per_second: float | None = None
     open_seconds: float = 30.0
     host_buffer_seconds: float = 60.0

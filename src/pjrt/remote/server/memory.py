@@ -24,8 +24,10 @@ from pjrt.api.errors import (
     UnimplementedError,
 )
 from pjrt.api.future import Future, Promise
+from pjrt.host_memory.array import aligned_empty
 from pjrt.ifrt.array import Array, ArraySpec
 from pjrt.remote.security.limits import Limits, SessionUsage
+from pjrt.remote.transport.host_buffers import Pieces, pieces
 
 if TYPE_CHECKING:
     from pjrt.remote.server.executables import SessionExecutable
@@ -187,7 +189,8 @@ class HostBuffers:
         self._usage = SessionUsage(Limits()) if usage is None else usage
         self._lock = threading.Lock()
         self._buffers: dict[int, HostBuffer | PjrtError] = {}
-        self._arriving: set[int] = set()
+        self._arriving: dict[int, int] = {}  # by handle: bytes
+        self._memory: dict[int, np.ndarray[Any, Any]] = {}  # of those of which something has come
         self._awaited: dict[int, Promise[None]] = {}
         self._progress = time.monotonic()
         self._closed: PjrtError | None = None
@@ -205,7 +208,7 @@ class HostBuffers:
             if handle in self._arriving:
                 raise AlreadyExistsError(f"expected a new handle for a host buffer, found {handle}, which arrives")
             self._usage.add_host_buffer(handle, size)
-            self._arriving.add(handle)
+            self._arriving[handle] = size
         self.progress()
 
     def progress(self) -> None:
@@ -215,8 +218,8 @@ class HostBuffers:
     def abandon(self, handle: int) -> None:
         """Forget a buffer that does not arrive any more; one that is complete stays."""
         with self._lock:
-            if handle in self._arriving:
-                self._arriving.discard(handle)
+            self._memory.pop(handle, None)
+            if self._arriving.pop(handle, None) is not None:
                 self._usage.remove_host_buffer(handle)
 
     def store(self, handle: int, data: HostBuffer) -> None:
@@ -230,12 +233,30 @@ class HostBuffers:
         with self._lock:
             self._check_new(handle)
             self._usage.add_host_buffer(handle, memoryview(data).nbytes)
-            self._arriving.discard(handle)
+            self._arriving.pop(handle, None)
+            self._memory.pop(handle, None)
             self._buffers[handle] = data
             promise = self._awaited.pop(handle, None)
         self.progress()
         if promise is not None:
             promise.set_result(None)
+
+    def write(self, handle: int, position: int, data: np.ndarray[Any, Any]) -> None:
+        """Keep a piece of a buffer that arrives."""
+        self._memory_of(handle)[position : position + len(data)] = data
+        self.progress()
+
+    def complete(self, handle: int) -> None:
+        """Store a buffer of which all pieces are there; raise the errors of ``store``."""
+        self.store(handle, self._memory_of(handle))
+
+    def _memory_of(self, handle: int) -> np.ndarray[Any, Any]:
+        with self._lock:
+            if self._closed is not None:
+                raise self._closed
+            if handle not in self._memory:
+                self._memory[handle] = aligned_empty((self._arriving[handle],), np.dtype(np.uint8))
+            return self._memory[handle]
 
     def stored(self, handle: int) -> Future[None] | None:
         """Return a future that is done when the buffer of a handle is there, or ``None`` if it is there already.
@@ -266,6 +287,11 @@ class HostBuffers:
         for promise in awaited.values():
             promise.set_result(None)
 
+    def pieces(self, handle: int) -> Pieces:
+        """Return the messages with the pieces of a buffer; raise the errors of ``lookup``."""
+        data = memoryview(self.lookup(handle)).cast("B")
+        return Pieces(data.nbytes, pieces(data))
+
     def lookup(self, handle: int) -> HostBuffer:
         """Return the bytes under a handle.
 
@@ -293,6 +319,7 @@ class HostBuffers:
         with self._lock:
             self._closed = error
             self._buffers.clear()
+            self._memory.clear()
             awaited, self._awaited = self._awaited, {}
         for promise in awaited.values():
             promise.set_error(error)

@@ -19,13 +19,20 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 import pjrt.api.client
-from pjrt.api.errors import DeadlineExceededError, NotFoundError, PjrtError, ResourceExhaustedError
+from pjrt.api.errors import (
+    DeadlineExceededError,
+    InvalidArgumentError,
+    NotFoundError,
+    PjrtError,
+    ResourceExhaustedError,
+)
 from pjrt.ifrt.client import Client
 from pjrt.remote.connection_log import ConnectionLog
 from pjrt.remote.protocol.values import attributes_of
 from pjrt.remote.protocol.versions import BATCHES, NEWEST, Version
 from pjrt.remote.security.credentials import TOKEN_ATTRIBUTE, Admission, ServerSecurity, certificate_name
 from pjrt.remote.security.limits import Limits
+from pjrt.remote.server.isolation import Isolated, IsolatedSession
 from pjrt.remote.server.service import health_methods, ifrt_methods
 from pjrt.remote.server.session import ServeOptions, Session, Workers
 from pjrt.remote.transport.addresses import SERVER_KEEPALIVE, Address, parse_address
@@ -37,18 +44,21 @@ if TYPE_CHECKING:
     from pjrt.remote.metrics import ServerMetrics
 
 
+AnySession = Session | IsolatedSession
+
+
 class Reception:
     """The reception of one server; its methods may be called by any thread.
 
     Args:
-        security: the check of clients that open a session.
+        admission: the check of clients that open a session.
         limits: how many sessions may be open.
         device: the name of the device, for the log.
         metrics: counts the sessions; ``None`` where nothing is counted.
     """
 
-    def __init__(self, security: ServerSecurity, limits: Limits, device: str, metrics: ServerMetrics | None) -> None:
-        self._admission = Admission(security.tokens())
+    def __init__(self, admission: Admission, limits: Limits, device: str, metrics: ServerMetrics | None) -> None:
+        self._admission = admission
         self._most, self._most_of_client = limits.sessions, limits.sessions_per_client
         self._metrics = metrics
         self._log = ConnectionLog(device)
@@ -73,8 +83,8 @@ class Reception:
             self._refuse(context, error)
             raise
 
-    def admit(self, metadata: Any, context: CallContext) -> int:
-        """Return the number, among those of the server, of the session that a client opens.
+    def admit(self, metadata: Any, context: CallContext) -> tuple[int, str]:
+        """Return the number, among those of the server, of the session that a client opens, and the client's name.
 
         Args:
             metadata: the metadata of the session (``GrpcIfrtSessionMetadata``).
@@ -110,9 +120,9 @@ class Reception:
         if self._metrics is not None:
             self._metrics.session_opened()
         self._log.opened(number, context.peer, client, metadata.version.protocol_version)
-        return number
+        return number, client
 
-    def leave(self, session: Session, reason: str) -> None:
+    def leave(self, session: AnySession, reason: str) -> None:
         """Note the end of a session; a second call does nothing.
 
         While work of it goes on that cannot be stopped, the session counts: a client must not leave and come back to
@@ -123,12 +133,14 @@ class Reception:
                 return
             self._left.add(session.number)
             self._hosts.pop(session.number, None)
-        session.workers.when_idle(lambda: self._forget(session.number))
+        session.when_idle(lambda: self.forget(session.number))
         self._log.ended(session.number, reason, time.monotonic() - session.opened, session.requests)
 
-    def _forget(self, number: int) -> None:
+    def forget(self, number: int) -> None:
+        """Count a session no more."""
         with self._lock:
             self._open.pop(number, None)
+            self._hosts.pop(number, None)
             self._left.discard(number)
 
     def _has_session_from(self, host: str) -> bool:
@@ -161,7 +173,7 @@ class TimeLimits:
     def __init__(
         self,
         limits: Limits,
-        sessions: Callable[[], Iterable[Session]],
+        sessions: Callable[[], Iterable[AnySession]],
         refused: Callable[[], Iterable[tuple[CallContext, float]]],
     ) -> None:
         self._limits = limits
@@ -206,13 +218,13 @@ class Server:
     """The devices of a client, offered over the IFRT proxy protocol. ``serve`` makes it.
 
     Args:
-        client: the client; it stays the caller's, who closes it after the server.
+        devices: the client whose devices are served, which stays the caller's, who closes it after the server; or
+            devices of which each client has its own.
         address: where to listen.
         options: what the server does for its clients.
         newest: the newest versions to speak.
 
     Attributes:
-        client: the client, for arrays over several devices.
         newest: the newest versions to speak.
         metrics: the counts of this server; ``None`` where nothing is counted.
         transfer_directory: the directory in which clients leave large arrays; ``None`` without one.
@@ -220,7 +232,7 @@ class Server:
 
     def __init__(
         self,
-        client: pjrt.api.client.Client,
+        devices: pjrt.api.client.Client | Isolated,
         address: str,
         options: ServeOptions = _DEFAULT_OPTIONS,
         newest: Version = NEWEST,
@@ -230,32 +242,43 @@ class Server:
         place = security.check(parse_address(address))
         folder = options.transfer_directory
         self.transfer_directory = None if folder is None else TransferDirectory(folder)
-        self._options = replace(
-            options,
-            name=options.name or client.platform_name,
-            vet_programs=not place.is_local if options.vet_programs is None else options.vet_programs,
-        )
-        self.client = Client(client)
+        admission, credentials = Admission(security.tokens()), security.credentials()
+        is_isolated = isinstance(devices, Isolated)
+        vets = not (place.is_local or is_isolated) if options.vet_programs is None else options.vet_programs
+        self._devices = devices
+        self._client: Client | None = None
+        if isinstance(devices, Isolated):
+            _check_isolated(options)
+            devices.start(replace(options, vet_programs=vets))
+        else:
+            self._client = Client(devices)
+        self._options = replace(options, name=options.name or devices.platform_name, vet_programs=vets)
         self.newest = newest
         name, metrics = self._options.name, options.metrics
-        self.metrics = None if metrics is None else metrics.of_server(name, client, self._open_sessions)
-        self._reception = Reception(security, options.limits, name, self.metrics)
+        counted = None if isinstance(devices, Isolated) else devices
+        self.metrics = None if metrics is None else metrics.of_server(name, counted, self._open_sessions)
+        self._reception = Reception(admission, options.limits, name, self.metrics)
         self._lock = threading.Lock()
-        self._sessions: dict[int, Session] = {}
+        self._sessions: dict[int, AnySession] = {}
         self._on_idle: Callable[[], object] = lambda: None
         self._refused: dict[CallContext, float] = {}
         self._stopping = threading.Event()
         # Compilations wait here, and requests that wait for values.
-        self._workers = Workers(min(32, (os.cpu_count() or 1) + 4))
-        with _private_sockets(place):
-            self._transport = GrpcServer(
-                place.target,
-                {**ifrt_methods(self), **health_methods(lambda: not self._stopping.is_set())},
-                credentials=security.credentials(),
-                authorize=self._reception.authorize,
-                max_message_bytes=options.limits.message_bytes,
-                options=SERVER_KEEPALIVE,
-            )
+        self._workers = Workers()
+        try:
+            with _private_sockets(place):
+                self._transport = GrpcServer(
+                    place.target,
+                    {**ifrt_methods(self), **health_methods(lambda: not self._stopping.is_set())},
+                    credentials=credentials,
+                    authorize=self._reception.authorize,
+                    max_message_bytes=options.limits.message_bytes,
+                    options=SERVER_KEEPALIVE,
+                )
+        except BaseException:
+            if isinstance(devices, Isolated):
+                devices.close()
+            raise
         self._address = parse_address(self._transport.address).with_scheme(encrypted=security.is_encrypted)
         self._time_limits = TimeLimits(options.limits, self._open_sessions, self._refused_clients)
         self._transport.start()
@@ -265,24 +288,43 @@ class Server:
         """The address for clients, such as ``grpc://127.0.0.1:41235``; with TLS it begins with ``grpcs``."""
         return str(self._address)
 
-    def open_session(self, metadata: Any, send: Callable[[Any], object], context: CallContext) -> Session:
+    def open_session(self, metadata: Any, send: Callable[[bytes], object], context: CallContext) -> AnySession:
         """Return the session of a new connection, for the transport.
 
         Args:
             metadata: the client's metadata of the session (``GrpcIfrtSessionMetadata``).
-            send: sends a response (``IfrtResponse``) to the client; it is called from several threads.
+            send: sends a response (a serialized ``IfrtResponse``) to the client; it is called from several threads.
             context: the call of the client.
 
         Raises:
             UnauthenticatedError: the client may not open a session.
             ResourceExhaustedError: too many sessions are open.
         """
-        number = self._reception.admit(metadata, context)
+        number, client = self._reception.admit(metadata, context)
         version = Version.from_proto(metadata.version)
-        session = Session(self.client, send, self._workers.for_session(), version, self._options, self.metrics)
-        session.number, session.hang_up = number, context.hang_up
         data = attributes_of(metadata.initialization_data)
-        session.takes_batches = data.get(BATCHES) is True
+        takes_batches = data.get(BATCHES) is True
+        session: AnySession
+        if isinstance(self._devices, Isolated):
+            try:
+                limits, metrics = self._options.limits, self.metrics
+                session = IsolatedSession(
+                    self._devices, client, number, version, takes_batches, send, context, limits, metrics
+                )
+            except BaseException:
+                self._reception.forget(number)
+                raise
+        else:
+            assert self._client is not None
+            session = Session(
+                self._client,
+                lambda response: send(response.SerializeToString()),
+                self._workers.for_session(),
+                version,
+                self._options,
+                self.metrics,
+            )
+            session.number, session.hang_up, session.takes_batches = number, context.hang_up, takes_batches
         subdirectory = data.get(SUBDIRECTORY_ATTRIBUTE, "")
         session.transfer_subdirectory = subdirectory if isinstance(subdirectory, str) else "."
         with self._lock:
@@ -305,7 +347,7 @@ class Server:
         with self._lock:
             self._refused.pop(context, None)
 
-    def session(self, number: int) -> Session:
+    def session(self, number: int) -> AnySession:
         """Return the session with a number, for the transport.
 
         Raises:
@@ -317,7 +359,7 @@ class Server:
             raise NotFoundError("expected the number of an open session, found another one")
         return session
 
-    def close_session(self, session: Session, reason: str) -> None:
+    def close_session(self, session: AnySession, reason: str) -> None:
         """End a session whose connection has ended, for the transport."""
         with self._lock:
             self._sessions.pop(session.id, None)
@@ -336,7 +378,7 @@ class Server:
         with self._lock:
             return list(self._refused.items())
 
-    def _open_sessions(self) -> list[Session]:
+    def _open_sessions(self) -> list[AnySession]:
         with self._lock:
             return list(self._sessions.values())
 
@@ -358,6 +400,8 @@ class Server:
         self._transport.stop()
         for session in self._open_sessions():
             self.close_session(session, "the server was stopped")
+        if isinstance(self._devices, Isolated):
+            self._devices.close()
         if not self._workers.close(patience):
             _log.warning("the server has stopped, and compilations of its clients go on: they cannot be stopped")
 
@@ -370,7 +414,7 @@ class Server:
         self.stop()
 
     def __repr__(self) -> str:
-        return f"<Server of {self.client.pjrt_client!r} at {self.address}>"
+        return f"<Server of {self._devices!r} at {self.address}>"
 
 
 @contextlib.contextmanager
@@ -386,8 +430,14 @@ def _private_sockets(address: Address) -> Iterator[None]:
         os.umask(mask)
 
 
+def _check_isolated(options: ServeOptions) -> None:
+    """Raise an error if a server of clients in processes of their own cannot do what the options ask for."""
+    if options.call_function is not None or options.pass_on_call is not None:
+        raise InvalidArgumentError("functions are called in the server's process: serve a client of the device")
+
+
 def serve(
-    client: pjrt.api.client.Client,
+    devices: pjrt.api.client.Client | Isolated,
     address: str = "127.0.0.1:0",
     options: ServeOptions = _DEFAULT_OPTIONS,
     **changes: Any,
@@ -398,7 +448,8 @@ def serve(
     may use the devices. Other addresses need TLS, and certificates or access tokens of the clients.
 
     Args:
-        client: the client; it stays the caller's, who closes it after the server.
+        devices: the client whose devices are served; it stays the caller's, who closes it after the server. Or devices
+            of which each client has its own, in a process of its own.
         address: where to listen, as ``HOST:PORT`` or ``unix:PATH``; the port 0 takes a free one.
         options: what the server does for its clients.
         changes: fields of ``ServeOptions`` that are other than in the options.
@@ -413,4 +464,4 @@ def serve(
         NotFoundError: a file cannot be read.
         UnavailableError: the address is in use, or not of this machine.
     """
-    return Server(client, address, replace(options, **changes))
+    return Server(devices, address, replace(options, **changes))

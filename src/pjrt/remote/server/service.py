@@ -7,17 +7,15 @@ the second (``grpc.health.v1``), for probes and load balancers, there is the met
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from pjrt.api.errors import DataLossError, FailedPreconditionError, InvalidArgumentError, NotFoundError, PjrtError
+from pjrt.api.future import Future
 from pjrt.api.protobuf import message_classes
-from pjrt.host_memory.array import aligned_empty
 from pjrt.remote.protocol.messages import parsed, wire
 from pjrt.remote.protocol.values import status_proto
-from pjrt.remote.protocol.versions import Version, agreed, requests_in
+from pjrt.remote.protocol.versions import Version, agreed
 from pjrt.remote.transport.grpc_server import (
     SHORT,
     Bidirectional,
@@ -29,10 +27,12 @@ from pjrt.remote.transport.grpc_server import (
     ServerStreaming,
     Unary,
 )
-from pjrt.remote.transport.host_buffers import piece_data, pieces
+from pjrt.remote.transport.host_buffers import Pieces, piece_data
 
 if TYPE_CHECKING:
     from pjrt.remote.server.server import Server
+
+Messages = Iterable[bytes | Future[bytes]]
 
 _HEALTH_SERVICES = ("", "xla.ifrt.proxy.GrpcIfrtService")
 _SERVING, _NOT_SERVING = 1, 2
@@ -80,7 +80,7 @@ class HostBufferCalls:
         metadata = parsed(wire.GrpcHostBufferStoreMetadata, context.metadata.get(_STORE_METADATA, b""))
         return StoredHostBuffer(self._server, metadata.session_id, metadata.handle, metadata.buffer_size)
 
-    def read_from_disk(self, request: bytes, context: CallContext) -> bytes:
+    def read_from_disk(self, request: bytes, context: CallContext) -> Answer:
         """Take in a host buffer that a client on this machine left in a file (``HostBufferReadFromDisk``)."""
         directory = self._server.transfer_directory
         if directory is None:
@@ -94,28 +94,37 @@ class HostBufferCalls:
             raise InvalidArgumentError(f"expected a host buffer of at least 0 bytes, found {size}")
         session.host_buffers.expect(handle, size)
         try:
-            data = directory.take(session, handle, size)
-            session.host_buffers.store(handle, data)
+            stored = session.host_buffers.store(handle, directory.take(session, handle, size))
         except BaseException:
             session.host_buffers.abandon(handle)
             raise
         if self._server.metrics is not None:
             self._server.metrics.received(size)
-        return b""
+        return _when_done(stored)
 
-    def lookup(self, request: bytes, context: CallContext) -> Iterator[bytes]:
+    def lookup(self, request: bytes, context: CallContext) -> Messages | Future[Messages]:
         """Send a host buffer in pieces (``HostBufferLookup``); an empty one is an empty piece."""
         message = parsed(wire.GrpcHostBufferLookupRequest, request)
-        data = memoryview(self._server.session(message.session_id).host_buffers.lookup(message.handle)).cast("B")
-        if self._server.metrics is not None:
-            self._server.metrics.sent(data.nbytes)
-        yield from pieces(data)
+        found = self._server.session(message.session_id).host_buffers.pieces(message.handle)
+        return found.then(self._counted) if isinstance(found, Future) else self._counted(found)
 
-    def delete(self, request: bytes, context: CallContext) -> bytes:
+    def _counted(self, found: Pieces) -> Messages:
+        if self._server.metrics is not None:
+            self._server.metrics.sent(found.size)
+        return found.messages
+
+    def delete(self, request: bytes, context: CallContext) -> Answer:
         """Forget a host buffer (``HostBufferDelete``)."""
         message = parsed(wire.GrpcHostBufferDeleteRequest, request)
-        self._server.session(message.session_id).host_buffers.delete(message.handle)
-        return b""
+        return _when_done(self._server.session(message.session_id).host_buffers.delete(message.handle))
+
+
+Answer = bytes | Future[bytes]
+
+
+def _when_done(work: Future[None] | None) -> Answer:
+    """Return the empty answer, which comes when the work of another process is done, if there is any."""
+    return b"" if work is None else work.then(lambda _: b"")
 
 
 class StoredHostBuffer:
@@ -131,36 +140,33 @@ class StoredHostBuffer:
     def __init__(self, server: Server, session_id: int, handle: int, size: int) -> None:
         if size < 0:
             raise InvalidArgumentError(f"expected a host buffer of at least 0 bytes, found {size}")
-        self._session = server.session(session_id)
-        self._session.host_buffers.expect(handle, size)
+        self._buffers = server.session(session_id).host_buffers
+        self._buffers.expect(handle, size)
         self._metrics = server.metrics
         self._handle = handle
-        self._data: Any = aligned_empty((size,), np.dtype(np.uint8))
+        self._size = size
         self._position = 0
 
-    def receive(self, message: bytes) -> None:
-        """Take a piece."""
+    def receive(self, message: bytes) -> Future[None] | None:
+        """Take a piece; return a future if the next one has to wait."""
         data = piece_data(message)
-        end = self._position + len(data)
-        if end > len(self._data):
-            raise DataLossError(f"expected a host buffer of {len(self._data)} bytes, found at least {end}")
-        self._data[self._position : end] = data
-        self._position = end
-        self._session.host_buffers.progress()
+        start, self._position = self._position, self._position + len(data)
+        if self._position > self._size:
+            raise DataLossError(f"expected a host buffer of {self._size} bytes, found at least {self._position}")
+        return self._buffers.write(self._handle, start, data)
 
-    def finish(self) -> bytes:
+    def finish(self) -> Answer:
         """Give the buffer to the session."""
-        if self._position != len(self._data):
-            raise DataLossError(f"expected a host buffer of {len(self._data)} bytes, found {self._position}")
-        self._session.host_buffers.store(self._handle, self._data)
+        if self._position != self._size:
+            raise DataLossError(f"expected a host buffer of {self._size} bytes, found {self._position}")
+        stored = self._buffers.complete(self._handle)
         if self._metrics is not None:
             self._metrics.received(self._position)
-        return b""
+        return _when_done(stored)
 
     def cancel(self) -> None:
         """Drop the pieces."""
-        self._session.host_buffers.abandon(self._handle)
-        self._data = self._data[:0]
+        self._buffers.abandon(self._handle)
 
 
 SERVICE = "/xla.ifrt.proxy.GrpcIfrtService/"
@@ -202,8 +208,7 @@ class _Connection:
         self._server = server
         self._counter = server.metrics
 
-        def send_response(response: Any) -> None:
-            message = response.SerializeToString()
+        def send_response(message: bytes) -> None:
             if self._counter is not None:
                 self._counter.sent(len(message))
             send(message)
@@ -213,8 +218,7 @@ class _Connection:
     def receive(self, message: bytes) -> None:
         if self._counter is not None:
             self._counter.received(len(message))
-        for request in requests_in(message):
-            self._session.receive(parsed(wire.IfrtRequest, request))
+        self._session.receive_message(message)
 
     def close(self, reason: str) -> None:
         self._server.close_session(self._session, reason)

@@ -39,16 +39,16 @@ from pjrt.api.shape_spec import ShapeSpec
 from pjrt.host_memory.array import HostArray
 from pjrt.ifrt.array import Array
 from pjrt.ifrt.client import Client
-from pjrt.remote.protocol.messages import wire
+from pjrt.remote.protocol.messages import parsed, wire
 from pjrt.remote.protocol.values import status_proto
-from pjrt.remote.protocol.versions import ERRORS_ONLY, NEWEST, Version
+from pjrt.remote.protocol.versions import ERRORS_ONLY, NEWEST, Version, requests_in
 from pjrt.remote.security.limits import Limits, SessionUsage
 from pjrt.remote.server.executables import Call, HostCallback, SessionExecutable
 from pjrt.remote.server.memory import ArrayMemory, HostBuffers, ProgramMemory, shortened
 from pjrt.remote.server.requests import HANDLERS, Handler
 
 if TYPE_CHECKING:
-    from pjrt.remote.metrics import MetricsServer, ServerMetrics
+    from pjrt.remote.metrics import MetricsServer
 
 _log = logging.getLogger("pjrt.remote")
 
@@ -67,7 +67,7 @@ class Workers:
         shared: the threads that sessions share, besides the first one of each.
     """
 
-    def __init__(self, shared: int) -> None:
+    def __init__(self, shared: int = min(32, (os.cpu_count() or 1) + 4)) -> None:
         self._shared = shared
         self._shared_in_use = 0
         self._changed = threading.Condition()
@@ -395,7 +395,7 @@ class ServeOptions:
             ``cpu``, any device has donation and LAPACK's functions in JAX without this package.
         vet_programs: whether each new program is parsed in a subprocess first, which takes a fraction of a second:
             the native parsers do not survive all damaged programs, and the server would end with them. By default it
-            is done where other machines can connect.
+            is done where other machines can connect, unless each client has a process of its own.
         save_executables: whether this package's clients may save executables and load saved ones. Those hold machine
             code, which the server runs: allow it only to clients that you trust as you trust its owner.
         allow_options: further compile options that clients may set, by name. By default these are options that concern
@@ -429,6 +429,18 @@ class ServeOptions:
 
 
 _DEFAULT_OPTIONS = ServeOptions()
+
+
+def new_session_id() -> int:
+    """Return a number for a session that nobody can guess."""
+    return secrets.randbits(63) | 1
+
+
+class RequestCounts(Protocol):
+    """What counts the requests of sessions."""
+
+    def request_answered(self, kind: str, status: str, seconds: float) -> None:
+        """Count a request, by its kind and the name of the status code of its response."""
 
 
 class Session:
@@ -476,10 +488,10 @@ class Session:
         workers: SessionWorkers,
         version: Version = NEWEST,
         options: ServeOptions = _DEFAULT_OPTIONS,
-        metrics: ServerMetrics | None = None,
+        metrics: RequestCounts | None = None,
     ) -> None:
         numbers = server_handles()
-        self.id = secrets.randbits(63) | 1
+        self.id = new_session_id()
         self.client = client
         self.platform_name = options.platform_name or client.platform_name
         self.options: ServeOptions = options
@@ -518,6 +530,11 @@ class Session:
         self._latest = self.opened
         self._closed = False
         self._ended = threading.Event()
+
+    def receive_message(self, message: bytes) -> None:
+        """Handle the requests in a message of the client, as ``receive`` does; raise an error if it is damaged."""
+        for request in requests_in(message):
+            self.receive(parsed(wire.IfrtRequest, request))
 
     def receive(self, request: Any) -> None:
         """Handle a request (``IfrtRequest``); the response is sent when it is there.
@@ -569,6 +586,10 @@ class Session:
             now: the time, on the clock of ``time.monotonic``.
         """
         return 0.0 if self._unanswered else now - self._latest
+
+    def when_idle(self, callback: Callable[[], object]) -> None:
+        """Have a function called once, as soon as no work of the session goes on."""
+        self.workers.when_idle(callback)
 
     def as_stranger(self) -> contextlib.AbstractContextManager[None]:
         """Return the context in which programs are compiled and begun: a stranger's, unless the client is trusted."""

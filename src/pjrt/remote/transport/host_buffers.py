@@ -13,7 +13,7 @@ import stat
 import threading
 import weakref
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -25,9 +25,11 @@ from pjrt.api.errors import (
     PermissionDeniedError,
     UnimplementedError,
 )
+from pjrt.api.future import Future
 from pjrt.host_memory.array import aligned_empty
 
 if TYPE_CHECKING:
+    from pjrt.remote.server.isolation import IsolatedSession
     from pjrt.remote.server.session import Session
 
 # The few bytes before the data of a piece are read and written here, because protobuf would copy the data once more.
@@ -37,6 +39,18 @@ CHUNK_BYTES = 1 << 20
 
 _DATA_FIELD = b"\x0a"  # field 1, of a length that follows
 _MAX_HEADER = 11
+
+
+class Pieces(NamedTuple):
+    """A host buffer on its way to its client.
+
+    Attributes:
+        size: its length.
+        messages: the messages with its pieces, in their order; futures where they come later.
+    """
+
+    size: int
+    messages: Iterator[bytes | Future[bytes]]
 
 
 def pieces(data: memoryview) -> Iterator[bytes]:
@@ -114,13 +128,13 @@ class TransferDirectory:
                 f"{os.fspath(path)!r}, to which every user may; make one of the mode 0700"
             )
         self._lock = threading.Lock()
-        self._owners: weakref.WeakValueDictionary[str, Session] = weakref.WeakValueDictionary()
+        self._owners: weakref.WeakValueDictionary[str, Session | IsolatedSession] = weakref.WeakValueDictionary()
 
     def close(self) -> None:
         """Close the directory. May be called again."""
         self._finalizer()
 
-    def take(self, session: Session, handle: int, size: int) -> np.ndarray[Any, Any]:
+    def take(self, session: Session | IsolatedSession, handle: int, size: int) -> np.ndarray[Any, Any]:
         """Read the file of a host buffer, remove it, and return the bytes.
 
         The file is copied and not mapped: a client that shortens a mapped file ends the process that reads it.
@@ -146,7 +160,7 @@ class TransferDirectory:
             if subdirectory:
                 os.close(directory)
 
-    def _claim(self, session: Session, subdirectory: str) -> None:
+    def _claim(self, session: Session | IsolatedSession, subdirectory: str) -> None:
         if subdirectory and not _NAME.fullmatch(subdirectory):
             raise InvalidArgumentError(
                 f"expected a name of letters, digits, '_' and '-' for a subdirectory, found {subdirectory!r}"
