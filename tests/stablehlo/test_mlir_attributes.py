@@ -1,4 +1,4 @@
-"""From MLIR's objects to plain Python, one at a time: what ``test_parsing`` does not see in whole programs."""
+"""From MLIR's objects to plain Python, one at a time: what ``test_parser`` does not see in whole programs."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from protobuf_fields import bytes_field, varint_field
 from pjrt import DataLossError, NotFoundError, PjrtError, UnimplementedError
 from pjrt.stablehlo.files.saved_model import TensorBundle
 
-VARIABLES = Path(__file__).parent / "data" / "saved_model" / "variables"
+VARIABLES = Path(__file__).parents[1] / "data" / "saved_model" / "variables"
 MAGIC = bytes.fromhex("57fb808b247547db")
 
 

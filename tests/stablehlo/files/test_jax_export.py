@@ -29,7 +29,7 @@ from pjrt.models import ModelFile
 from pjrt.stablehlo import JaxExport, read_jax_export
 from pjrt.stablehlo.shardings.sharding import Sharding
 
-DATA = Path(__file__).parent / "data"
+DATA = Path(__file__).parents[1] / "data"
 Point = collections.namedtuple("Point", "x y")
 export.register_namedtuple_serialization(Point, serialized_name="test_jax_export.Point")
 

@@ -12,7 +12,7 @@ from protobuf_fields import bytes_field
 from pjrt import DataLossError, InvalidArgumentError, NotFoundError, PjrtError, UnimplementedError, stablehlo
 from pjrt.stablehlo import SavedModelArgument, SavedModelSource, read_saved_model
 
-DATA = Path(__file__).parent / "data"
+DATA = Path(__file__).parents[1] / "data"
 FOLDER = DATA / "saved_model"
 CODE = (FOLDER / "saved_model.pb").read_bytes()
 
