@@ -14,7 +14,7 @@ from pjrt.devices import reference
 from pjrt.devices.reference import Evaluator
 from pjrt.devices.reference.core import mlir
 
-PROGRAMS = Path(__file__).parent / "programs"
+PROGRAMS = Path(__file__).parents[1] / "programs"
 PACKAGE = Path(reference.__file__).parent
 ADD_TWICE = """
 func.func @main(%x: tensor<3xf32>) -> tensor<3xf32> {
