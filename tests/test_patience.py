@@ -24,7 +24,7 @@ SLEEPERS = {
 """What sleeps, beside devices that hang (for 600 seconds), and why it may."""
 
 CLOCKS = {"monotonic", "monotonic_ns", "perf_counter", "perf_counter_ns", "process_time", "thread_time", "time_ns"}
-COMPARE_TIMES = {"layers/test_inject.py": "with the least time", "plugins/waiting.py": "with a limit of minutes"}
+COMPARE_TIMES = {"layers/inject/test_inject.py": "with the least time", "plugins/waiting.py": "with a limit of minutes"}
 
 SHORTEST_PATIENCE = 60
 """The seconds that anything may take. Limits of less than one second are for what must not happen within them."""

@@ -8,7 +8,7 @@ from pathlib import Path
 from tiny import build
 
 HERE = Path(__file__).parent
-LIBRARY = HERE.parents[1] / "src" / "pjrt" / "layers" / "library"
+LIBRARY = HERE.parents[2] / "src" / "pjrt" / "layers" / "library"
 
 
 def test_many_threads_use_records(tiny_cache: Path) -> None:

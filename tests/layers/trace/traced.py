@@ -10,7 +10,7 @@ from pathlib import Path
 
 from pjrt.layers.trace.trace_file import Trace, read_trace
 
-TINY = Path(__file__).resolve().parents[1] / "plugins"
+TINY = Path(__file__).resolve().parents[2] / "plugins"
 
 BEGINNING = """
 import os, signal, sys, threading

@@ -16,7 +16,7 @@ import pjrt
 from pjrt.abi.schema import FUNCTIONS
 
 X = np.arange(4, dtype=np.float32)
-TESTS = Path(__file__).resolve().parents[1]
+TESTS = Path(__file__).resolve().parents[2]
 
 NOT_REPORTED = {
     **{

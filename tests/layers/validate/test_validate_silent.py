@@ -11,7 +11,7 @@ import pytest
 
 from pjrt.layers import Finding, read_findings
 
-TESTS = Path(__file__).resolve().parents[1]
+TESTS = Path(__file__).resolve().parents[2]
 
 LIFE = """
 import sys
@@ -26,7 +26,7 @@ def run(folder: Path, arguments: list[str], **variables: str) -> list[Finding]:
     """Run Python with these arguments, and return the findings that it left in a file."""
     file = folder / "findings.jsonl"
     variables = {name: value.format(file=file) for name, value in variables.items()}
-    path = os.pathsep.join([str(TESTS / "plugins"), str(TESTS / "layers")])
+    path = os.pathsep.join([str(TESTS / "plugins"), str(TESTS / "layers" / "validate")])
     environment = {**os.environ, "PYTHONPATH": path, **variables}
     done = subprocess.run(
         [sys.executable, *arguments], capture_output=True, text=True, timeout=300, env=environment, cwd=TESTS.parent

@@ -30,7 +30,7 @@ def test_every_rule_has_a_program() -> None:
 
 
 def test_the_page_has_every_rule() -> None:
-    page = (Path(__file__).parents[2] / "docs" / "layers.md").read_text()
+    page = (Path(__file__).parents[3] / "docs" / "layers.md").read_text()
     rows = "".join(
         f"| `{rule.name}` | {rule.severity} | {rule.description} | {rule.requirement} |\n" for rule in RULES.values()
     )

@@ -16,7 +16,7 @@ from pjrt.layers.recording import Recording
 
 X = np.arange(4, dtype=np.float32)
 
-PLUGINS = Path(__file__).resolve().parents[1] / "plugins"
+PLUGINS = Path(__file__).resolve().parents[2] / "plugins"
 
 _STEP = """
 import sys
