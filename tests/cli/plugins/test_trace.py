@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from in_process import pjrt
 
-TINY = Path(__file__).parents[1] / "plugins"
+TINY = Path(__file__).parents[2] / "plugins"
 
 JAX_SCRIPT = """
 import sys

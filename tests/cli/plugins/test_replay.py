@@ -10,7 +10,7 @@ from click.testing import CliRunner, Result
 
 from pjrt.cli import main
 
-RECORDING = Path(__file__).resolve().parents[1] / "layers" / "data" / "add.rec"
+RECORDING = Path(__file__).resolve().parents[2] / "layers" / "data" / "add.rec"
 WRONG = """
 from pjrt.devices.reference.client import ReferenceClient
 

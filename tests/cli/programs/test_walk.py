@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from in_process import pjrt as command
 
-WRITER = Path(__file__).parents[1] / "models" / "language_model.py"
+WRITER = Path(__file__).parents[2] / "models" / "language_model.py"
 INPUTS = ("-i", "weights.npz", "-i", "cache.npz", "-i", "tokens=tokens_0.npy")
 
 

@@ -10,7 +10,7 @@ from click.testing import CliRunner
 
 from pjrt.cli import main
 
-DEVICES = Path(__file__).parents[1] / "conformance" / "device" / "devices_under_test.py"
+DEVICES = Path(__file__).parents[2] / "conformance" / "device" / "devices_under_test.py"
 
 
 @pytest.mark.full

@@ -172,7 +172,7 @@ def later(code: bytes, without: int | None = None) -> bytes:
 @pytest.mark.full
 @pytest.mark.parametrize(("release", "writer"), [("0.12.0.1", "JAX 0.12.0.1"), ("0.10.2", None)])
 def test_inspect_shows_the_jax_that_wrote_the_file(release: str, writer: str | None) -> None:
-    path = str(Path(__file__).parents[1] / "stablehlo" / "data" / f"jax_{release}.export")
+    path = str(Path(__file__).parents[2] / "stablehlo" / "data" / f"jax_{release}.export")
     shown = CliRunner().invoke(main, ["inspect", path])
     assert ("exported by" in shown.stdout) == (writer is not None)
     assert writer is None or f"exported by     {writer}" in shown.stdout

@@ -15,7 +15,7 @@ import pytest
 import pjrt
 from pjrt import stablehlo
 
-PAGE = Path(__file__).parents[2] / "docs" / "capability.md"
+PAGE = Path(__file__).parents[3] / "docs" / "capability.md"
 ADD = """func.func @main(%x: tensor<4xf32>) -> tensor<4xf32> {
   %0 = stablehlo.add %x, %x : tensor<4xf32>
   return %0 : tensor<4xf32>
