@@ -17,8 +17,8 @@ from pjrt.capi import LoadedPlugin
 @pytest.fixture
 def topology(plugin: LoadedPlugin, tiny_control: Control) -> Iterator[pjrt.TopologyDescription]:
     """Four by two chips of two processes; what the plugin was told wrongly, or what is left of the test, fails it."""
+    tiny_control.collect()
     made = plugin.topology("4x2", num_processes=2)
-    gc.collect()
     before, violations = tiny_control.live(), tiny_control.violations
     tiny_control.strict()
     yield made

@@ -170,7 +170,7 @@ def test_a_function_that_fails(
     things = Things(plugin, client, adder)
     fails_with(tiny_control, things, function, code)
     del things
-    gc.collect()
+    tiny_control.collect()
     wait_until(lambda: tiny_control.live("error") == 0, "the end of all errors")
 
 

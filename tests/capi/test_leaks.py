@@ -5,9 +5,10 @@ from __future__ import annotations
 import gc
 import resource
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -86,7 +87,12 @@ def fails(kind: type[pjrt.PjrtError], use: Callable[[], object]) -> None:
         use()
 
 
-@pytest.mark.parametrize("what", WITHOUT_A_CLIENT)
+def most_in_full(names: Iterable[str], quick: set[str]) -> list[Any]:
+    """Return names as parameters: all but the quick ones are left to the full tests."""
+    return [pytest.param(name, marks=[] if name in quick else pytest.mark.full) for name in names]
+
+
+@pytest.mark.parametrize("what", most_in_full(WITHOUT_A_CLIENT, {"a TPU executable"}))
 def test_nothing_is_left_of_what_is_done_without_a_client(
     plugin: LoadedPlugin, adder: pjrt.Program, tiny_control: Control, what: str
 ) -> None:
@@ -128,7 +134,7 @@ REPEATED: dict[str, Callable[[Client, pjrt.LoadedExecutable], object]] = {
 }
 
 
-@pytest.mark.parametrize("what", REPEATED)
+@pytest.mark.parametrize("what", most_in_full(REPEATED, {"execute with futures", "errors", "managers"}))
 def test_nothing_is_left_of_what_is_done_often(
     plugin: pjrt.Plugin, adder: pjrt.Program, tiny_control: Control, what: str
 ) -> None:
