@@ -35,14 +35,27 @@ PAGE = HERE / "docs" / "platforms.md"
 BEGIN, END = "<!-- versions: tools/compare_versions.py --record -->\n", "<!-- end of versions -->\n"
 
 FOLDERS = (
-    *("tests/api", "tests/artifacts", "tests/devices/xla", "tests/export", "tests/frameworks", "tests/ifrt"),
-    *("tests/remote", "tests/stablehlo"),
+    # Modules that are compiled for a Python: references, garbage, threads, the end of the interpreter.
+    *("tests/api", "tests/export"),
+    *(f"tests/capi/test_{noun}.py" for noun in ("callbacks", "dlpack", "events", "lifetime")),
+    # What JAX and jaxlib do: their calls, classes, files, messages and faults.
+    *("tests/artifacts", "tests/devices/xla", "tests/frameworks", "tests/remote/client"),
+    *(f"tests/remote/test_{noun}.py" for noun in ("jax_executables", "protocol", "schema")),
+    *(f"tests/stablehlo/{noun}" for noun in ("files", "hlo", "shapes")),
+    *(f"tests/stablehlo/shardings/test_{noun}.py" for noun in ("partitioner", "shardy_form")),
+    *(
+        f"tests/stablehlo/test_{noun}.py"
+        for noun in ("bytecode", "jaxlib", "lowering", "parser", "safe_parse", "version")
+    ),
 )
-"""The tests of the rooms that call JAX or jaxlib. The table in docs/platforms.md names no test of another room."""
+"""The quick tests whose outcome depends on the version of Python, JAX or jaxlib: folders, and files where a folder has
+others, too. What is computed of our own, whatever these say, needs no second run: analyses and cuts of programs, the
+reference interpreter, messages and limits of servers. The table in docs/platforms.md names no test from elsewhere.
+"""
 
 FULL_FOLDERS = ("tests/devices/xla", "tests/export", "tests/frameworks", "tests/remote", "tests/stablehlo")
-"""Rooms whose long tests run JAX, or are about jaxlib's bindings. Those of the others try more values, more devices and
-more processes, which no version changes.
+"""Rooms whose long tests run JAX, or are about jaxlib's bindings: they run with the newest Python alone. Those of the
+others try more values, more devices and more processes, which no version changes.
 """
 
 PACKAGES = ("jax", "jaxlib", "numpy")
