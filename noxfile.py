@@ -99,6 +99,12 @@ def iree(session: nox.Session) -> None:
 
 
 @nox.session
+def heavy(session: nox.Session) -> None:
+    """Run the tests of more devices, values and processes than the full tests have."""
+    _run(session, "test-full", "pytest", "-m", "heavy")
+
+
+@nox.session
 def versions(session: nox.Session) -> None:
     """Run the tests that depend on versions with others: "python3.11 jaxlib==0.9.* jax==0.9.*" --record."""
     _run(session, "test-full", "python", "tools/compare_versions.py")

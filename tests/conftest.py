@@ -29,7 +29,7 @@ settings.register_profile("same", _patient, derandomize=True)
 settings.load_profile("same")
 
 
-_BY_HAND = {"gpu", "iree", "ray", "torch", "vendor"}
+_BY_HAND = {"gpu", "heavy", "iree", "ray", "torch", "vendor"}
 _MARKED_BY_CONFTEST = {"device_api", "gpu"}
 
 

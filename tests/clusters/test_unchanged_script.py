@@ -9,8 +9,6 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.full
-
 pytest.importorskip("jax")
 
 TRANSFORMER = Path(__file__).parents[2] / "examples" / "transformer" / "transformer.py"
@@ -32,6 +30,7 @@ def run(*arguments: str, num_devices: int, **variables: str) -> subprocess.Compl
     return done
 
 
+@pytest.mark.heavy
 def test_the_losses_are_those_of_one_process() -> None:
     assert "pjrt" not in TRANSFORMER.read_text().replace("``pjrt launch``", "")
     done = run(str(TRANSFORMER), num_devices=4)
@@ -52,6 +51,7 @@ print(float(jax.jit(lambda v: (v * v).sum())(x)), len(hits))
 """
 
 
+@pytest.mark.full
 def test_a_second_run_takes_its_programs_from_the_cache_of_jax(tmp_path: Path) -> None:
     cache = {
         "JAX_COMPILATION_CACHE_DIR": str(tmp_path),

@@ -25,13 +25,16 @@ from pjrt.api.errors import UnimplementedError
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark the tests that compile many programs, where compiling takes long: they are run by hand.
 
-    Old versions of the C ABI, and paths that consist of others, are left to the full tests.
+    Old versions of the C ABI, and paths that consist of others, are left to the full tests; versions between the oldest
+    and the last one are heavy.
     """
     for item in items:
         callspec = getattr(item, "callspec", None)
         name = callspec.params.get("backend") if callspec else None
         if name == "iree" and item.path.name == "test_properties.py":
             item.add_marker("iree")
+        elif name in ("tiny-0.72", "tiny-0.88") and not item.get_closest_marker("full"):
+            item.add_marker("heavy")
         elif name in ("cluster", "iree", "layered-tiny", "remote-reference") or str(name).startswith("tiny-0."):
             item.add_marker("full")
 

@@ -9,13 +9,14 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.full
-
 ROOT = Path(__file__).parents[2]
 TIMES = 1000
 
 
-@pytest.mark.parametrize("device", ["cpu", "exported-reference"])
+@pytest.mark.parametrize(
+    "device",
+    [pytest.param("cpu", marks=pytest.mark.full), pytest.param("exported-reference", marks=pytest.mark.heavy)],
+)
 def test_no_call_leaves_anything_behind(device: str) -> None:
     command = [sys.executable, "-m", "benchmarks.soak", "--contestant", device, str(TIMES)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False, cwd=ROOT)

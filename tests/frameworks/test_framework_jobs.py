@@ -22,8 +22,14 @@ ENVIRONMENT = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "2"}
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.mark.full
-@pytest.mark.parametrize(("name", "devices"), [("jax", ["cpu", "reference", "mychip"]), ("sparse", ["reference"])])
+@pytest.mark.parametrize(
+    ("name", "devices"),
+    [
+        pytest.param("jax", ["cpu", "mychip"], marks=pytest.mark.full),
+        pytest.param("jax", ["reference"], marks=pytest.mark.heavy),  # on which ``mychip`` falls back
+        pytest.param("sparse", ["reference"], marks=pytest.mark.heavy),
+    ],
+)
 def test_a_job_that_needs_jax_alone(name: str, devices: list[str]) -> None:
     pytest.importorskip("jax")
     rows, failures = run_jobs.run(name, devices)

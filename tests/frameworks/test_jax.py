@@ -20,7 +20,8 @@ pytest.importorskip("jax")
 SCRIPT = Path(__file__).with_name("jax_checks.py")
 DEVICES = (
     "reference",
-    *(pytest.param(device, marks=pytest.mark.full) for device in ("cpu", "simulated_chip", "cluster", "here")),
+    *(pytest.param(device, marks=pytest.mark.full) for device in ("cpu", "simulated_chip", "here")),
+    pytest.param("cluster", marks=pytest.mark.heavy),
     pytest.param("iree", marks=[pytest.mark.iree, pytest.mark.timeout(900)]),
 )
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import textwrap
 
 import pytest
-
-pytestmark = pytest.mark.full
 
 PREAMBLE = """
 import sys, os, builtins, tempfile, pathlib
@@ -133,6 +132,20 @@ def alone() -> str:
     return text
 
 
-@pytest.mark.parametrize("first", FIRST.values(), ids=FIRST)
+@pytest.mark.full
+@pytest.mark.parametrize("backwards", [False, True])
+def test_jax_does_what_it_does_alone_after_all_parts(backwards: bool, alone: str) -> None:
+    """Whatever is used first, something else comes after it; so in both orders."""
+    parts = [f"if True:\n{textwrap.indent(part, '    ')}" for part in FIRST.values() if part]
+    assert said(OURS + "\n".join(reversed(parts) if backwards else parts) + "\n") == alone
+
+
+@pytest.mark.parametrize(
+    "first",
+    [
+        pytest.param(code, id=name, marks=pytest.mark.full if name == "the import" else pytest.mark.heavy)
+        for name, code in FIRST.items()
+    ],
+)
 def test_jax_does_what_it_does_alone(first: str, alone: str) -> None:
     assert said(OURS + first + "\n") == alone

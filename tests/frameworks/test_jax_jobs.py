@@ -94,8 +94,13 @@ def test_psum_over_two_processes(start_job: StartJob, tmp_path: Path, device: st
         assert not any("WatchTasksAsync" in line for line in process.errors)  # a warning of jaxlib's about the end
 
 
-@pytest.mark.full
-@pytest.mark.parametrize(("device", "count"), [("reference", 4), ("cpu", 2)])  # XLA compiles in each for seconds
+@pytest.mark.parametrize(
+    ("device", "count"),
+    [
+        pytest.param("reference", 4, marks=pytest.mark.full),
+        pytest.param("cpu", 2, marks=pytest.mark.heavy),  # XLA compiles in each for seconds
+    ],
+)
 def test_a_transformer_trains_on_several_processes_with_the_losses_of_one(
     start_job: StartJob, device: str, count: int
 ) -> None:

@@ -15,8 +15,6 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.full
-
 pytest.importorskip("jax")
 
 SCRIPT = Path(__file__).with_name("sharded_programs.py")
@@ -40,9 +38,18 @@ def programs() -> list[str]:
     return re.findall(r"^ *@program\n *def (\w+)", SCRIPT.read_text(), re.MULTILINE)
 
 
+FULL, HEAVY = pytest.mark.full, pytest.mark.heavy
+
+
 @pytest.mark.parametrize(
     ("way", "device"),
-    [("jax", "cpu"), ("ifrt", "cpu"), ("jax", "reference"), ("ifrt", "reference"), ("jax", "simulated_chip")],
+    [  # each way and each device, then each way on each device
+        pytest.param("jax", "cpu", marks=FULL),
+        pytest.param("ifrt", "reference", marks=FULL),
+        pytest.param("jax", "simulated_chip", marks=FULL),
+        pytest.param("ifrt", "cpu", marks=HEAVY),
+        pytest.param("jax", "reference", marks=HEAVY),
+    ],
 )
 @pytest.mark.parametrize("name", programs())
 def test_a_sharded_program(name: str, way: str, device: str) -> None:

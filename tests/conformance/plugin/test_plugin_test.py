@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from pjrt.conformance import check_plugin
-from pjrt.conformance.plugin.check import Outcome, Verdict
+from pjrt.conformance.plugin.check import Outcome, Tier, Verdict, all_checks
 
 PROGRAMS = Path(__file__).parent / "programs"
 PATIENCE = 120.0
@@ -19,21 +19,39 @@ PATIENCE = 120.0
 pytestmark = pytest.mark.timeout(900)  # 1,800 processes take 40 seconds where nothing else runs
 
 
-@pytest.mark.full
-@pytest.mark.parametrize("name", ["reference", "cpu"])
-def test_a_built_in_device_passes(name: str) -> None:
-    report = check_plugin(name, {"num_devices": 2}, tiers=["contract"], jobs=2, time_limit=PATIENCE)
+def more_values() -> list[str]:
+    """Return the names of the checks that make a check once more, with another value than the first."""
+    names = [check.name for check in all_checks().values() if check.tier is Tier.CONTRACT]
+    firsts = {name.partition("[")[0]: name for name in reversed(names)}
+    return [name for name in names if name not in firsts.values()]
+
+
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [
+        pytest.param("reference", "all", marks=pytest.mark.full),
+        pytest.param("cpu", "the first", marks=pytest.mark.full),
+        pytest.param("cpu", "all", marks=pytest.mark.heavy),
+    ],
+)
+def test_a_built_in_device_passes(name: str, values: str) -> None:
+    left_out = more_values() if values == "the first" else []
+    report = check_plugin(name, {"num_devices": 2}, tiers=["contract"], leave_out=left_out, jobs=2, time_limit=PATIENCE)
     assert report.passes, str(report)
+    assert len(report.outcomes) > (1200 if values == "all" else 500)
     assert report.counts[Verdict.PASSED] > 400
 
 
-@pytest.mark.full
-def test_the_tiny_plugin_passes(tiny_library: Path) -> None:
+@pytest.mark.parametrize(
+    "values", [pytest.param("the first", marks=pytest.mark.full), pytest.param("all", marks=pytest.mark.heavy)]
+)
+def test_the_tiny_plugin_passes(tiny_library: Path, values: str) -> None:
     outcomes: list[Outcome] = []
     report = check_plugin(
         tiny_library,
         {"num_devices": 2},
         tiers=["contract"],
+        leave_out=more_values() if values == "the first" else [],
         programs=PROGRAMS,
         jobs=2,
         time_limit=PATIENCE,
