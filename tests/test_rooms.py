@@ -7,6 +7,7 @@ import graphlib
 import importlib
 import inspect
 import pkgutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -48,12 +49,28 @@ def room_of(path: Path) -> str | None:
     return parts[0] if len(parts) > 1 else None
 
 
+def statements_in(node: ast.AST) -> list[ast.AST]:
+    """Return what may be or hold a statement right below a node: imports are in no expression."""
+    return [
+        child
+        for child in ast.iter_child_nodes(node)
+        if isinstance(child, ast.stmt | ast.excepthandler | ast.match_case)
+    ]
+
+
+def statements(node: ast.AST) -> Iterator[ast.AST]:
+    """Yield the statements below a node."""
+    for child in statements_in(node):
+        yield child
+        yield from statements(child)
+
+
 def imported_modules(path: Path) -> list[str]:
     """Every module named in an import statement, wherever it stands; Cython's are read line by line."""
     text = path.read_text()
     if path.suffix == ".py":
         names: list[str] = []
-        for node in ast.walk(ast.parse(text)):
+        for node in statements(ast.parse(text)):
             if isinstance(node, ast.Import):
                 names += [alias.name for alias in node.names]
             elif isinstance(node, ast.ImportFrom):
@@ -96,7 +113,7 @@ def imported_at_run_time(path: Path) -> set[str]:
             names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
             names |= {str(node.module), *(f"{node.module}.{alias.name}" for alias in node.names)}
-        pending += ast.iter_child_nodes(node)
+        pending += statements_in(node)
     return names
 
 
