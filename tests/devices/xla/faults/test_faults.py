@@ -68,7 +68,7 @@ from pjrt.stablehlo import jaxlib, parse_hlo_text, read, serialize, to_hlo, to_m
 from pjrt.stablehlo.analysis.outline import Outline
 from pjrt.stablehlo.files.hlo_text import to_hlo_text
 
-PAGE = Path(__file__).parents[3] / "docs" / "devices" / "cpu.md"
+PAGE = Path(__file__).parents[4] / "docs" / "devices" / "cpu.md"
 
 Arrays = Sequence[np.ndarray]  # type: ignore[type-arg]
 Run = Callable[..., list[list[Any]]]
