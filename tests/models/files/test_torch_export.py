@@ -141,7 +141,7 @@ def test_only_tensors_are_unpickled(file: Path, tmp_path: Path) -> None:
 @pytest.mark.torch
 def test_models_agree_with_pytorch() -> None:
     """One process converts them all: PyTorch and JAX take seconds to start."""
-    script = Path(__file__).with_name("torch_models.py")
+    script = Path(__file__).parents[1] / "torch_models.py"
     done = subprocess.run(
         [sys.executable, str(script), "cpu"], capture_output=True, text=True, timeout=280, check=False
     )

@@ -55,7 +55,7 @@ class Layered:
 @pytest.fixture(scope="session")
 def layered(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Layered]:
     folder = tmp_path_factory.mktemp("layered")
-    script = Path(__file__).parent / "layered_models.py"
+    script = Path(__file__).parents[1] / "layered_models.py"
     done = subprocess.run([sys.executable, str(script), str(folder)], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     return lambda name: Layered(folder, name)

@@ -11,7 +11,7 @@ import pytest
 import pjrt
 
 WEIGHT, BIAS = np.arange(12, dtype=np.float32).reshape(4, 3), np.array([1, 2, 3], np.float32)
-FOLDER = Path(__file__).parents[1] / "stablehlo" / "data" / "saved_model"
+FOLDER = Path(__file__).parents[2] / "stablehlo" / "data" / "saved_model"
 
 
 @pytest.mark.parametrize("device", ["cpu", "reference"])
