@@ -195,6 +195,7 @@ def run_tests(python: str, requirements: list[str], *, pre: bool) -> Run:
         subprocess.run([*install, "-e", ".[test-full]", *requirements], cwd=HERE, check=True)
         if pre:
             subprocess.run([*install, "--pre", "--upgrade", "jax", "jaxlib"], cwd=HERE, check=True)
+        subprocess.run([own, "-m", "compileall", "-q", "src"], cwd=HERE, check=True)  # as .ci/run does
         # On the path of the environment, as a user who has activated it runs the command.
         env = os.environ | {"PATH": f"{folder}/venv/bin{os.pathsep}{os.environ.get('PATH', '')}"}
         reports = []
