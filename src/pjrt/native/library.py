@@ -93,7 +93,6 @@ def is_library(path: str | os.PathLike[str]) -> bool:
     return bool(read_settings(path, MARK))
 
 
-@functools.cache
 def heed_interrupts(path: str | os.PathLike[str]) -> None:
     """Have Ctrl-C end the waits for devices of a library that a framework of this process has loaded, or will load.
 
@@ -101,7 +100,12 @@ def heed_interrupts(path: str | os.PathLike[str]) -> None:
     again, it gives up all that is still in flight, and then a worker that goes on is ended. When the interpreter ends,
     devices get a moment to finish their work.
     """
-    interrupt = ctypes.CDLL(os.fspath(path)).pjrt_native_interrupt
+    _heed(os.path.abspath(path))
+
+
+@functools.cache
+def _heed(path: str) -> None:
+    interrupt = ctypes.CDLL(path).pjrt_native_interrupt
     interrupt.argtypes, interrupt.restype = [ctypes.c_int], ctypes.c_int
     watch_for_interrupts(interrupt)
     atexit.register(_end_work, interrupt)

@@ -354,7 +354,7 @@ class _Packets:
         elif kind == Kind.PIECE:
             arriving = self._arriving.get(handle)
             if isinstance(arriving, np.ndarray):
-                self._receive(memoryview(arriving)[size : size + length])
+                self._receive(arriving.data[size : size + length])
             else:
                 self._receive(memoryview(bytearray(length)))
             buffers.progress()
