@@ -1,7 +1,8 @@
 /* A simulated accelerator, as an example of a driver: pjrt_driver.h explains each function.
  *
- * The chip has memory of its own behind handles, in words of four bytes. Arrays lie there in tiles of 8 x 128 words, with
- * padding. Each of its two devices has a queue on a thread of its own, and fences. Its programs are instructions that
+ * The chip has memory of its own behind handles, in words of four bytes. Arrays lie there in tiles of 8 x 128 elements, with
+ * padding; an element takes a word, or as many as it needs. Each of its devices, which are two unless the option `num_devices` says more, has a queue on a thread of its own,
+ * and fences. Its programs are instructions that
  * `compiler.py` writes.
  *
  *     cc -O2 -shared -fPIC -I "$(python -c 'import pjrt.native; print(pjrt.native.get_include())')" chip.c -o libchip.so \
@@ -16,13 +17,27 @@
 
 #include "pjrt_driver.h"
 
-enum { NUM_DEVICES = 2, TILE_ROWS = 8, TILE_COLUMNS = 128, MAX_RANK = 6, MOST_SPARE = 256, MOST_WORDS = 1 << 30, MEETING_SECONDS = 20, INVALID_ARGUMENT = 3, DEADLINE_EXCEEDED = 4,
-       EXHAUSTED = 8, UNIMPLEMENTED = 12 };
-enum { PRED = 1, S32 = 4, F32 = 11 }; /* numbers of PJRT_Buffer_Type */
+enum { MOST_DEVICES = 8, TILE_ROWS = 8, TILE_COLUMNS = 128, MAX_RANK = 8, MOST_SPARE = 256, MOST_WORDS = 1 << 30 };
+enum { CANCELLED = 1, INVALID_ARGUMENT = 3, DEADLINE_EXCEEDED = 4, EXHAUSTED = 8, UNIMPLEMENTED = 12 };
+/* Numbers of PJRT_Buffer_Type. Programs compute with three types; arrays of the others are kept and copied. */
+enum { PRED = 1, S32 = 4, F32 = 11, TOKEN = 23, LAST_TYPE = 33 };
+
+/* The bytes of an element on the host, by its type; 0 for none. */
+static int size_on_host(int type) {
+  enum { S16 = 3, S64 = 5, U16 = 7, U32, U64, F16, F64 = 12, BF16, C64, C128 };
+  switch (type) {
+    case S16: case U16: case F16: case BF16: return 2;
+    case S32: case U32: case F32: return 4;
+    case S64: case U64: case F64: case C64: return 8;
+    case C128: return 16;
+    case TOKEN: return 0;
+    default: return type > 0 && type <= LAST_TYPE ? 1 : 0;
+  }
+}
 
 /* What each device did since the process began, for whoever measures it: in the order of these names. */
 enum { LAUNCHES, BUSY_NANOSECONDS, TIMES_EMPTY, NUM_COUNTERS };
-static int64_t counters[NUM_DEVICES][NUM_COUNTERS];
+static int64_t counters[MOST_DEVICES][NUM_COUNTERS];
 
 static void count(int device, int counter, int64_t by) {
   __atomic_fetch_add(&counters[device][counter], by, __ATOMIC_RELAXED);
@@ -53,12 +68,14 @@ static int64_t columns_of(const array *a) { return a->rank ? a->dims[a->rank - 1
 static int64_t elements_of(const array *a) { return rows_of(a) * columns_of(a); }
 static int64_t round_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
 
+static int64_t words_each(const array *a) { return (size_on_host(a->type) + 3) / 4; }
+
 static int64_t words_of(const array *a) {
-  if (a->rank == 0) return 1;
-  return round_up(rows_of(a), TILE_ROWS) * round_up(columns_of(a), TILE_COLUMNS);
+  if (a->rank == 0) return words_each(a);
+  return round_up(rows_of(a), TILE_ROWS) * round_up(columns_of(a), TILE_COLUMNS) * words_each(a);
 }
 
-/* Where the element with a number, counted in rows, lies in the tiles. */
+/* Where the element with a number, counted in rows, lies in the tiles, counted in elements. */
 static int64_t word_at(const array *a, int64_t number) {
   if (a->rank == 0) return 0;
   int64_t columns = columns_of(a), row = number / columns, column = number % columns;
@@ -67,7 +84,7 @@ static int64_t word_at(const array *a, int64_t number) {
 }
 
 static bool read_shape(const pjrt_driver_shape *shape, array *out) {
-  if ((shape->type != PRED && shape->type != S32 && shape->type != F32) || shape->rank > MAX_RANK) return false;
+  if (size_on_host(shape->type) == 0 || shape->rank > MAX_RANK) return false;
   int64_t words = 1;
   for (size_t i = 0; i < shape->rank; ++i) {
     if (shape->dims[i] > MOST_WORDS || (words *= shape->dims[i] ? shape->dims[i] : 1) > MOST_WORDS) return false;
@@ -82,6 +99,9 @@ static bool read_shape(const pjrt_driver_shape *shape, array *out) {
 typedef struct job {
   int (*run)(struct job *job, char *message);
   void (*finish)(struct job *job);
+  pjrt_fence fence;
+  bool is_cancelled; /* guarded by the device's mutex */
+  bool uses_host;    /* its memory */
   struct job *next;
 } job;
 
@@ -103,10 +123,13 @@ typedef struct memory memory;
 
 typedef struct device {
   int number;
+  int64_t place[2];
+  pjrt_driver_attribute coords; /* the place */
   pthread_t thread;
   pthread_mutex_t mutex;
   pthread_cond_t changed;
   job *first, **last;
+  job *running;
   pjrt_fence given, done;
   bool is_stopped;
   ending *endings;
@@ -119,15 +142,16 @@ typedef struct device {
 /* Devices that run an instruction together: each shows its words, copies those of the others, and then goes on. */
 typedef struct meeting {
   uint64_t execution;
-  int32_t number; /* of the instruction */
+  int32_t number, group; /* of the instruction, and of the devices that it lets meet */
   size_t arrived, copied, gone;
-  bool has_failed;
-  const union word *words[NUM_DEVICES];
+  bool is_given_up; /* one of those that came has gone */
+  const union word *words[MOST_DEVICES];
   struct meeting *next;
 } meeting;
 
 struct pjrt_driver {
-  device devices[NUM_DEVICES];
+  int num_devices;
+  device devices[MOST_DEVICES];
   pthread_mutex_t mutex; /* guards the meetings */
   pthread_cond_t changed;
   meeting *meetings;
@@ -158,6 +182,7 @@ static int code_of(const device *d, pjrt_fence fence, char *message) {
 
 static void end_job(device *d, int code, const char *message) {
   pthread_mutex_lock(&d->mutex);
+  d->running = NULL;
   pjrt_fence fence = ++d->done;
   if (code) {
     failure *each = calloc(1, sizeof *each);
@@ -188,6 +213,15 @@ static void end_job(device *d, int code, const char *message) {
   }
 }
 
+/* Whether the job was given up: it looks now and then. */
+static int stop_where_cancelled(device *d, const job *each, char *message) {
+  pthread_mutex_lock(&d->mutex);
+  int code = each->is_cancelled ? CANCELLED : 0;
+  pthread_mutex_unlock(&d->mutex);
+  if (code) snprintf(message, PJRT_DRIVER_MESSAGE_SIZE, "the work was cancelled");
+  return code;
+}
+
 static void *run_queue(void *arg) {
   device *d = arg;
   pthread_mutex_lock(&d->mutex);
@@ -199,14 +233,16 @@ static void *run_queue(void *arg) {
     if (was_empty) count(d->number, TIMES_EMPTY, 1);
     d->first = each->next;
     if (d->first == NULL) d->last = &d->first;
+    d->running = each;
     pthread_mutex_unlock(&d->mutex);
     char message[PJRT_DRIVER_MESSAGE_SIZE] = "";
     int64_t begun = now();
-    int code = each->run(each, message);
+    int code = stop_where_cancelled(d, each, message);
+    if (!code) code = each->run(each, message);
     count(d->number, BUSY_NANOSECONDS, now() - begun);
     if (each->finish) each->finish(each);
-    free(each);
     end_job(d, code, message);
+    free(each);
     pthread_mutex_lock(&d->mutex);
   }
   pthread_mutex_unlock(&d->mutex);
@@ -218,7 +254,7 @@ static pjrt_fence enqueue(device *d, job *each) {
   each->next = NULL;
   *d->last = each;
   d->last = &each->next;
-  pjrt_fence fence = ++d->given;
+  pjrt_fence fence = each->fence = ++d->given;
   pthread_cond_broadcast(&d->changed);
   pthread_mutex_unlock(&d->mutex);
   return fence;
@@ -260,24 +296,50 @@ static int chip_on_done(pjrt_driver *driver, size_t number, pjrt_fence fence, pj
   return 0;
 }
 
+/* Gives up the job of a fence; with 0, all jobs. A program notices that between two instructions, and where it waits for
+ * the other chips; a copy, which uses the host's memory, is waited for. */
+static int chip_cancel(pjrt_driver *driver, size_t number, pjrt_fence fence, char *message) {
+  (void)message;
+  device *d = &driver->devices[number];
+  pthread_mutex_lock(&d->mutex);
+  if (d->running && (fence == 0 || d->running->fence == fence)) d->running->is_cancelled = true;
+  for (job *each = d->first; each; each = each->next) {
+    if (fence == 0 || each->fence == fence) each->is_cancelled = true;
+  }
+  while (d->running && d->running->is_cancelled && d->running->uses_host) pthread_cond_wait(&d->changed, &d->mutex);
+  pthread_mutex_unlock(&d->mutex);
+  pthread_mutex_lock(&driver->mutex);
+  pthread_cond_broadcast(&driver->changed);
+  pthread_mutex_unlock(&driver->mutex);
+  return 0;
+}
+
+static int chip_reset(pjrt_driver *driver, size_t number, char *message) {
+  return chip_cancel(driver, number, 0, message);
+}
+
 /* ---- life and memory ----------------------------------------------------------------------------------------------------*/
 static int chip_open(const pjrt_driver_option *options, size_t num_options, pjrt_driver **out, size_t *num_devices,
                      char *message) {
-  int64_t limit = 1 << 30;
+  int64_t limit = 1 << 30, devices = 2;
   for (size_t i = 0; i < num_options; ++i) {
-    if (strcmp(options[i].name, "memory") == 0 && options[i].text == NULL && options[i].number > 0) {
-      limit = options[i].number;
-      continue;
+    int64_t number = options[i].text ? 0 : options[i].number;
+    if (strcmp(options[i].name, "memory") == 0 && number > 0) {
+      limit = number;
+    } else if (strcmp(options[i].name, "num_devices") == 0 && number > 0 && number <= MOST_DEVICES) {
+      devices = number;
+    } else {
+      snprintf(message, PJRT_DRIVER_MESSAGE_SIZE, "expected the options memory, a number of bytes, and num_devices, 1 to "
+               "%d; found the option %s", MOST_DEVICES, options[i].name);
+      return INVALID_ARGUMENT;
     }
-    snprintf(message, PJRT_DRIVER_MESSAGE_SIZE, "expected the option memory, a number of bytes, found the option %s",
-             options[i].name);
-    return INVALID_ARGUMENT;
   }
   pjrt_driver *driver = calloc(1, sizeof *driver);
   driver->limit = limit;
+  driver->num_devices = (int)devices;
   pthread_mutex_init(&driver->mutex, NULL);
   pthread_cond_init(&driver->changed, NULL);
-  for (int i = 0; i < NUM_DEVICES; ++i) {
+  for (int i = 0; i < driver->num_devices; ++i) {
     device *d = &driver->devices[i];
     pthread_mutex_init(&d->mutex, NULL);
     pthread_cond_init(&d->changed, NULL);
@@ -286,12 +348,12 @@ static int chip_open(const pjrt_driver_option *options, size_t num_options, pjrt
     pthread_create(&d->thread, NULL, run_queue, d);
   }
   *out = driver;
-  *num_devices = NUM_DEVICES;
+  *num_devices = (size_t)devices;
   return 0;
 }
 
 static void chip_close(pjrt_driver *driver) {
-  for (int i = 0; i < NUM_DEVICES; ++i) {
+  for (int i = 0; i < driver->num_devices; ++i) {
     device *d = &driver->devices[i];
     pthread_mutex_lock(&d->mutex);
     d->is_stopped = true;
@@ -324,17 +386,17 @@ static void chip_describe(pjrt_driver *driver, size_t number, pjrt_driver_device
   out->memory_kinds = kinds;
   out->memory_limits = &driver->limit;
   if (out->struct_size < sizeof *out) return; /* an older runtime */
-  static const int64_t places[][2] = {{0, 0}, {1, 0}};
-  static const pjrt_driver_attribute coords[] = {
-      {.name = "coords", .type = PJRT_DRIVER_INTEGERS, .integers = places[0], .num_integers = 2},
-      {.name = "coords", .type = PJRT_DRIVER_INTEGERS, .integers = places[1], .num_integers = 2}};
-  out->attributes = &coords[number];
+  device *d = &driver->devices[number];
+  d->place[0] = (int64_t)number;
+  d->coords = (pjrt_driver_attribute){
+      .name = "coords", .type = PJRT_DRIVER_INTEGERS, .integers = d->place, .num_integers = 2};
+  out->attributes = &d->coords;
   out->num_attributes = 1;
 }
 
 static int no_such_array(char *message) {
-  snprintf(message, PJRT_DRIVER_MESSAGE_SIZE, "the chip has arrays of pred, s32 and f32 with up to %d dimensions and %d "
-           "elements", MAX_RANK, MOST_WORDS);
+  snprintf(message, PJRT_DRIVER_MESSAGE_SIZE, "the chip has arrays with up to %d dimensions and %d elements", MAX_RANK,
+           MOST_WORDS);
   return UNIMPLEMENTED;
 }
 
@@ -414,13 +476,13 @@ static int run_copy(job *base, char *message) {
     char *at = (char *)chip->words + each->offset;
     memcpy(each->to ? at : each->host, each->to ? each->host : at, each->size);
   } else {
-    int64_t count = elements_of(&each->shape);
+    int64_t count = elements_of(&each->shape), size = size_on_host(each->shape.type), step = words_each(&each->shape);
     for (int64_t i = 0; i < count; ++i) {
-      word *on_chip = &chip->words[word_at(&each->shape, i)];
+      word *on_chip = &chip->words[word_at(&each->shape, i) * step];
       if (each->shape.type == PRED && each->to) on_chip->i = each->host[i] != 0;
       else if (each->shape.type == PRED) each->host[i] = on_chip->i != 0;
-      else if (each->to) memcpy(on_chip, each->host + i * 4, 4);
-      else memcpy(each->host + i * 4, on_chip, 4);
+      else if (each->to) memcpy(on_chip, each->host + i * size, (size_t)size);
+      else memcpy(each->host + i * size, on_chip, (size_t)size);
     }
   }
   return 0;
@@ -429,8 +491,8 @@ static int run_copy(job *base, char *message) {
 static int copy_host(pjrt_driver *driver, size_t number, memory *from, memory *to, const pjrt_driver_shape *shape,
                      size_t offset, void *host, size_t size, pjrt_fence *fence, char *message) {
   copy_job *each = calloc(1, sizeof *each);
-  *each = (copy_job){.base.run = run_copy, .from = from, .to = to, .offset = offset, .size = size, .host = host,
-                     .is_raw = shape == NULL};
+  *each = (copy_job){.base = {.run = run_copy, .uses_host = true}, .from = from, .to = to, .offset = offset, .size = size,
+                     .host = host, .is_raw = shape == NULL};
   if (shape && !read_shape(shape, &each->shape)) {
     free(each);
     return no_such_array(message);
@@ -465,13 +527,14 @@ enum op { CONSTANT, IOTA, MOVE, ADD, SUBTRACT, MULTIPLY, DIVIDE, MAXIMUM, MINIMU
 typedef struct instruction {
   int32_t op, result, operands[3];
   int32_t start, strides[MAX_RANK]; /* MOVE: the number of the element, of the result's indices; IOTA: the dimension */
-  int32_t sizes[4];                 /* MATMUL: batch, m, k, n; SUM and MAX_OF: outer, reduced, inner */
+  int32_t sizes[4];                 /* MATMUL: batch, m, k, n; SUM and MAX_OF: outer, reduced, inner; ALL_GATHER: the
+                                       members of a group, of which `start` is the first of the first chip */
   word value;                       /* CONSTANT; FAIL: the status code */
 } instruction;
 
 typedef struct header {
   char mark[8];
-  int32_t num_registers, num_inputs, num_outputs, num_instructions;
+  int32_t num_registers, num_inputs, num_outputs, num_instructions, num_groups;
 } header;
 
 /* A register is an input, an output, or a part of the scratch memory. */
@@ -484,6 +547,7 @@ typedef struct program {
   header head;
   reg *registers;
   instruction *instructions;
+  int32_t *groups; /* who meets: for each chip the members of its group, one behind the other */
 } program;
 
 static int chip_load(pjrt_driver *driver, size_t number, const void *code, size_t size, uint64_t *out, char *message) {
@@ -492,8 +556,9 @@ static int chip_load(pjrt_driver *driver, size_t number, const void *code, size_
   bool is_one = size >= sizeof head;
   if (is_one) memcpy(&head, code, sizeof head);
   is_one = is_one && memcmp(head.mark, "CHIPCODE", 8) == 0 && head.num_registers >= 0 && head.num_instructions >= 0 &&
+           head.num_groups >= 0 &&
            size == sizeof head + (size_t)head.num_registers * sizeof(reg) +
-                       (size_t)head.num_instructions * sizeof(instruction);
+                       (size_t)head.num_instructions * sizeof(instruction) + (size_t)head.num_groups * sizeof(int32_t);
   if (!is_one) {
     snprintf(message, PJRT_DRIVER_MESSAGE_SIZE, "these %zu bytes are no program of the chip", size);
     return INVALID_ARGUMENT;
@@ -506,6 +571,8 @@ static int chip_load(pjrt_driver *driver, size_t number, const void *code, size_
   memcpy(each->registers, at, registers);
   each->instructions = malloc(rest + 1);
   memcpy(each->instructions, at + registers, rest);
+  each->groups = malloc((size_t)head.num_groups * sizeof(int32_t) + 1);
+  memcpy(each->groups, at + registers + rest, (size_t)head.num_groups * sizeof(int32_t));
   for (int32_t i = 0; i < head.num_instructions; ++i) {
     if (each->instructions[i].op >= 0 && each->instructions[i].op < NUM_OPS) continue;
     snprintf(message, PJRT_DRIVER_MESSAGE_SIZE, "the chip has no instruction %d", each->instructions[i].op);
@@ -520,12 +587,14 @@ static void chip_unload(pjrt_driver *driver, size_t number, uint64_t executable)
   program *each = (program *)(uintptr_t)executable;
   free(each->registers);
   free(each->instructions);
+  free(each->groups);
   free(each);
 }
 
 typedef struct launch_job {
   job base;
   pjrt_driver *driver;
+  size_t device;
   program *program;
   uint64_t *memories; /* inputs, outputs, scratch */
   size_t num_after;
@@ -595,50 +664,57 @@ static word unary(enum op op, bool is_float, word a) {
   return out;
 }
 
-/* Waits until as many devices have come; false where they do not in time: one of them failed before. */
-static bool wait_for_all(pjrt_driver *driver, meeting *each, const size_t *count, size_t wanted) {
-  struct timespec until;
-  clock_gettime(CLOCK_REALTIME, &until);
-  until.tv_sec += MEETING_SECONDS;
+/* Waits until all members have come; false where the launch is cancelled before. The others wait on, for their own end. */
+static bool arrive(const launch_job *launch, meeting *each, size_t wanted) {
+  pjrt_driver *driver = launch->driver;
+  char ignored[PJRT_DRIVER_MESSAGE_SIZE];
+  ++each->arrived;
   pthread_cond_broadcast(&driver->changed);
-  while (*count < wanted && !each->has_failed)
-    if (pthread_cond_timedwait(&driver->changed, &driver->mutex, &until) != 0) each->has_failed = true;
-  return !each->has_failed;
+  while (each->arrived < wanted || each->is_given_up) {
+    if (stop_where_cancelled(&driver->devices[launch->device], &launch->base, ignored)) {
+      each->is_given_up = true;
+      return false;
+    }
+    pthread_cond_wait(&driver->changed, &driver->mutex);
+  }
+  return true;
 }
 
-static int all_gather(const launch_job *launch, int32_t number, const array *shape, const word *in, const array *to,
-                      word *out, char *message) {
+/* The members are the chips of a group, in its order. */
+static int all_gather(const launch_job *launch, int32_t number, const int32_t *group, int32_t members, const array *shape,
+                      const word *in, const array *to, word *out, char *message) {
   pjrt_driver *driver = launch->driver;
-  size_t members = launch->num_participants;
+  size_t place = 0, wanted = (size_t)members;
+  while (group[place] != (int32_t)launch->place) ++place;
   pthread_mutex_lock(&driver->mutex);
   meeting *each = driver->meetings;
-  while (each && (each->execution != launch->execution || each->number != number)) each = each->next;
+  while (each && (each->execution != launch->execution || each->number != number || each->group != group[0]))
+    each = each->next;
   if (each == NULL) {
     each = calloc(1, sizeof *each);
-    *each = (meeting){.execution = launch->execution, .number = number, .next = driver->meetings};
+    *each = (meeting){.execution = launch->execution, .number = number, .group = group[0], .next = driver->meetings};
     driver->meetings = each;
   }
-  each->words[launch->place] = in;
-  ++each->arrived;
-  bool is_whole = wait_for_all(driver, each, &each->arrived, members);
+  each->words[place] = in;
+  bool is_whole = arrive(launch, each, wanted);
   pthread_mutex_unlock(&driver->mutex);
   int64_t count = elements_of(shape);
-  for (size_t m = 0; m < members && is_whole; ++m) {
+  for (size_t m = 0; m < wanted && is_whole; ++m) {
     for (int64_t i = 0; i < count; ++i) out[word_at(to, (int64_t)m * count + i)] = each->words[m][word_at(shape, i)];
   }
   pthread_mutex_lock(&driver->mutex);
   ++each->copied;
-  is_whole = is_whole && wait_for_all(driver, each, &each->copied, members); /* nobody writes what another one reads */
+  pthread_cond_broadcast(&driver->changed);
+  while (is_whole && each->copied < wanted) /* nobody writes what another one reads */
+    pthread_cond_wait(&driver->changed, &driver->mutex);
   if (++each->gone == each->arrived) {
-    meeting **place = &driver->meetings;
-    while (*place != each) place = &(*place)->next;
-    *place = each->next;
+    meeting **at = &driver->meetings;
+    while (*at != each) at = &(*at)->next;
+    *at = each->next;
     free(each);
   }
   pthread_mutex_unlock(&driver->mutex);
-  if (is_whole) return 0;
-  snprintf(message, PJRT_DRIVER_MESSAGE_SIZE, "the other chips did not come to a collective in %d s", MEETING_SECONDS);
-  return DEADLINE_EXCEEDED;
+  return is_whole ? 0 : stop_where_cancelled(&driver->devices[launch->device], &launch->base, message);
 }
 
 static int run_instruction(const launch_job *launch, const instruction *each, char *message) {
@@ -675,7 +751,9 @@ static int run_instruction(const launch_job *launch, const instruction *each, ch
       }
       return 0;
     case ALL_GATHER:
-      return all_gather(launch, (int32_t)(each - launch->program->instructions), &from[0]->shape, in[0], shape, out, message);
+      return all_gather(launch, (int32_t)(each - launch->program->instructions),
+                        &launch->program->groups[each->start + (int64_t)launch->place * each->sizes[0]], each->sizes[0],
+                        &from[0]->shape, in[0], shape, out, message);
     case SELECT:
       for (int64_t i = 0; i < count; ++i) OUT(i) = AT(0, from[0]->shape.rank ? i : 0).i ? AT(1, i) : AT(2, i);
       return 0;
@@ -723,8 +801,10 @@ static int run_launch(job *base, char *message) {
     chip_wait(each->driver, each->after_devices[i], each->after[i], -1, ignored);
   }
   int code = 0;
-  for (int32_t i = 0; i < each->program->head.num_instructions && !code; ++i)
+  for (int32_t i = 0; i < each->program->head.num_instructions && !code; ++i) {
     code = run_instruction(each, &each->program->instructions[i], message);
+    if (!code) code = stop_where_cancelled(&each->driver->devices[each->device], base, message);
+  }
   return code;
 }
 
@@ -741,6 +821,7 @@ static int chip_launch(pjrt_driver *driver, const pjrt_driver_launch *launch, pj
   each->base.run = run_launch;
   each->base.finish = free_launch;
   each->driver = driver;
+  each->device = launch->device;
   count((int)launch->device, LAUNCHES, 1);
   each->program = (program *)(uintptr_t)launch->executable;
   size_t in = launch->num_inputs, out = launch->num_outputs;
@@ -782,6 +863,8 @@ const pjrt_driver_table *pjrt_driver_entry(void) {
       .size_of = chip_size_of,
       .copy = chip_copy,
       .stats = chip_stats,
+      .cancel = chip_cancel,
+      .reset = chip_reset,
   };
   return &table;
 }

@@ -22,7 +22,7 @@ ELEMENTWISE = {
     "sqrt": "SQRT", "rsqrt": "RSQRT", "abs": "ABS", "sign": "SIGN", "select": "SELECT", "convert": "CONVERT",
 }  # fmt: skip
 TYPES = ("PRED", "S32", "F32")
-MAX_RANK, TILE = 6, (8, 128)
+MAX_RANK, TILE = 8, (8, 128)
 INPUT, OUTPUT, SCRATCH = range(3)
 
 
@@ -34,9 +34,10 @@ def compile_kernel(program, options):
     results = compiler.block(program, entry.body, places)
     for number, (place, value) in enumerate(zip(results, entry.body.outputs, strict=True)):
         compiler.move(compiler.register(value.type, OUTPUT, number), place, 0, strides_of(value.type.shape))
-    counts = len(compiler.registers), len(entry.arguments), len(results), len(compiler.code)
-    head = struct.pack("8s4i", b"CHIPCODE", *counts)
-    code = head + b"".join(compiler.registers) + b"".join(compiler.code)
+    counts = len(compiler.registers), len(entry.arguments), len(results), len(compiler.code), len(compiler.groups)
+    head = struct.pack("8s5i", b"CHIPCODE", *counts)
+    groups = struct.pack(f"{len(compiler.groups)}i", *compiler.groups)
+    code = head + b"".join(compiler.registers) + b"".join(compiler.code) + groups
     return Code(code=code, scratch=compiler.scratch * 4, cost={"flops": compiler.work})
 
 
@@ -60,23 +61,23 @@ class Compiler:
 
     def __init__(self, partitioning):
         self.partitioning = partitioning
-        self.registers, self.shapes, self.code, self.scratch, self.work = [], [], [], 0, 0
+        self.registers, self.shapes, self.code, self.groups, self.scratch, self.work = [], [], [], [], 0, 0
 
     def register(self, type_, place=SCRATCH, number=0, shape=None):
         shape = tuple(type_.shape if shape is None else shape)
         if type_.element.name not in TYPES or len(shape) > MAX_RANK:
-            raise pjrt.UnimplementedError(f"the chip has no arrays of {type_}")
+            raise pjrt.UnimplementedError(f"the chip does not compute with arrays of {type_}")
         if place == SCRATCH:
             number, self.scratch = self.scratch, self.scratch + words_of(shape)
         dims = [*shape, *[0] * (MAX_RANK - len(shape))]
-        self.registers.append(struct.pack("10i", type_.element.value, len(shape), *dims, place, number))
+        self.registers.append(struct.pack("12i", type_.element.value, len(shape), *dims, place, number))
         self.shapes.append(shape)
         return len(self.registers) - 1
 
     def emit(self, op, result, operands=(), start=0, strides=(), sizes=(), value=b"\0\0\0\0"):
         numbers = [*operands, *[-1] * (3 - len(operands)), start, *strides, *[0] * (MAX_RANK - len(strides))]
         numbers += [*sizes, *[0] * (4 - len(sizes))]
-        self.code.append(struct.pack("16i", OPS.index(op), result, *numbers) + value)
+        self.code.append(struct.pack("18i", OPS.index(op), result, *numbers) + value)
         self.work += math.prod(self.shapes[result])
         return result
 
@@ -141,18 +142,16 @@ class Compiler:
 
     def collective(self, operation, inputs, result):
         """Gather the operands of all chips, each behind the other, and reduce them or move them to their places."""
-        attribute = operation.attribute
-        channel = attribute("channel_handle", None)
-        by_device = channel is not None and channel.handle > 0
-        count = self.partitioning.num_replicas * self.partitioning.num_partitions
-        members = count if by_device else self.partitioning.num_replicas
-        groups = np.reshape(np.asarray(attribute("replica_groups")), -1).tolist()
-        if len(inputs) != 1 or members != count or groups not in ([], list(range(count))):
-            raise pjrt.UnimplementedError(f"the chips have collectives of all chips only [{operation.location}]")
+        attribute, groups = operation.attribute, self.groups_of(operation)
+        if len(inputs) != 1:
+            raise pjrt.UnimplementedError(f"the chips have collectives of one array only [{operation.location}]")
+        count, start = len(groups[0]), len(self.groups)
+        for place in range(sum(map(len, groups))):
+            self.groups += next(group for group in groups if place in group)
         type_ = operation.operands[0].type
         shape, steps, size = type_.shape, strides_of(type_.shape), math.prod(type_.shape)
         gathered = self.register(type_, shape=(count, *shape))
-        self.emit("ALL_GATHER", gathered, inputs)
+        self.emit("ALL_GATHER", gathered, inputs, start, sizes=[count])
         if operation.name == "stablehlo.all_gather":
             d = attribute("all_gather_dim")
             places = self.register(type_, shape=(*shape[:d], count, *shape[d:]))
@@ -166,6 +165,26 @@ class Compiler:
         start = self.register(type_, shape=())
         self.emit("CONSTANT", start, value=struct.pack("f", 0 if reducer == "add" else -math.inf))
         return self.emit("SUM" if reducer == "add" else "MAX_OF", result, [rows, start], sizes=(size, count, 1))
+
+    def groups_of(self, operation):
+        """Return the groups of chips that meet, by their places in the program: those of replica 0 first."""
+        attribute = operation.attribute
+        replicas, partitions = self.partitioning.num_replicas, self.partitioning.num_partitions
+        table, channel = np.asarray(attribute("replica_groups", [])), attribute("channel_handle", None)
+        is_flat = attribute("use_global_device_ids", False)
+        if table.size and table.ndim != 2:
+            raise pjrt.UnimplementedError(f"the chips have listed groups only [{operation.location}]")
+        rows = table.tolist() if table.size else [list(range(replicas * partitions if is_flat else replicas))]
+        if is_flat:
+            groups = rows
+        elif channel is not None and channel.handle > 0:  # all partitions of the replicas
+            groups = [[r * partitions + p for r in row for p in range(partitions)] for row in rows]
+        else:
+            groups = [[r * partitions + p for r in row] for row in rows for p in range(partitions)]
+        places = sorted(place for group in groups for place in group)
+        if places != list(range(replicas * partitions)) or len(set(map(len, groups))) != 1:
+            raise pjrt.UnimplementedError(f"the chips have groups of all chips, of one size [{operation.location}]")
+        return groups
 
     def constant(self, operation, result):
         array = np.asarray(operation.attribute("value"))
