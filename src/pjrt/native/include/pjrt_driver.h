@@ -119,7 +119,8 @@ typedef struct pjrt_driver_launch {
 
   /* For collectives, which are part of the driver's code: the devices that run the program together, this one too, those
    * of replica 0 first, by partition; none where it runs alone. Their launches have the same execution, which no others
-   * of this client have. All devices get executions of programs with collectives in the same order. */
+   * of this client have. All devices get executions of programs with collectives in the same order. Where one launch of
+   * them fails, the others are cancelled. */
   size_t num_participants;
   const size_t *participants;
   uint64_t execution;
@@ -195,7 +196,9 @@ typedef struct pjrt_driver_table {
   /* ---- optional: work that must not go on ---------------------------------------------------------------------------*/
   /* Give up the work of a fence, whether it has begun or not; the queue goes on behind it. When the function returns, the
    * work uses the host's memory no more, and its fence ends soon, with an error such as 1 (CANCELLED) where the work was
-   * not done before. Called for work that a framework gives up, and by the watchdog. Null: the work goes on. */
+   * not done before. Called for work that a framework gives up, by the watchdog, and for a launch that waits in a
+   * collective for one that failed: then perhaps by the thread that tells of that one's end, so do not wait for the
+   * launch. Null: the work goes on. */
   int (*cancel)(pjrt_driver *driver, size_t device, pjrt_fence fence, char *message);
   /* Bring back a device that does not answer, as `cancel` would do with all work of its queue. Memory keeps what it held,
    * but for what that work was writing. Called by the watchdog, where `cancel` is null or did not help. Null: the memory

@@ -7,12 +7,34 @@
 
 /* ---- executions with collectives --------------------------------------------------------------------------------------------
  * Their launches wait for one another on the devices, so the devices get them in the same order. Launches of which some
- * are submitted later, or in steps, hold up the next execution with collectives until they have ended. */
+ * are submitted later, or in steps, hold up the next execution with collectives until they have ended.
+ *
+ * They also end together: where one fails, the others wait for what does not come, or were given what is worth nothing.
+ * All have its error then, and those that are in a queue are cancelled. */
+typedef struct member {
+  struct together *of;
+  PJRT_Device *device;
+  completion *late; /* of a launch that is submitted later, or in steps: its end; else null */
+  bool has_ended;   /* or was given up; guarded by the mutex */
+} member;
+
 struct together {
   atomic_int refs;
-  size_t count;
-  completion *done[MAX_DEVICES];
+  pthread_mutex_t mutex; /* guards the next three */
+  PJRT_Error *error;     /* the first */
+  launch *ended;         /* those that wait for the others to end, by `next` */
+  size_t num_running;
+  size_t num_members;
+  member members[];
 };
+
+static struct together *together_make(size_t num_members) {
+  struct together *each = new_zeroed(1, sizeof *each + num_members * sizeof *each->members);
+  atomic_init(&each->refs, 1);
+  pthread_mutex_init(&each->mutex, NULL);
+  each->num_members = each->num_running = num_members;
+  return each;
+}
 
 static struct together *together_ref(struct together *each) {
   if (each) atomic_fetch_add(&each->refs, 1);
@@ -21,13 +43,23 @@ static struct together *together_ref(struct together *each) {
 
 void together_unref(struct together *each) {
   if (each == NULL || atomic_fetch_sub(&each->refs, 1) != 1) return;
-  for (size_t i = 0; i < each->count; ++i) completion_unref(each->done[i]);
+  for (size_t i = 0; i < each->num_members; ++i) completion_unref(each->members[i].late);
+  pjrt_error_release(each->error);
+  pthread_mutex_destroy(&each->mutex);
   free(each);
 }
 
+static PJRT_Error *together_error(struct together *each) {
+  if (each == NULL) return NULL;
+  pthread_mutex_lock(&each->mutex);
+  PJRT_Error *error = pjrt_error_share(each->error);
+  pthread_mutex_unlock(&each->mutex);
+  return error;
+}
+
 static bool together_is_open(const struct together *each) {
-  for (size_t i = 0; each && i < each->count; ++i) {
-    if (!completion_is_set(each->done[i])) return true;
+  for (size_t i = 0; each && i < each->num_members; ++i) {
+    if (each->members[i].late && !completion_is_set(each->members[i].late)) return true;
   }
   return false;
 }
@@ -52,6 +84,8 @@ struct launch {
   execute_options *options; /* null for the defaults */
   uint64_t execution; /* of several devices */
   struct together *behind; /* a reference to what must have ended before, or null */
+  struct together *group;  /* a reference to its own execution with collectives, or null */
+  member *member;          /* of the group */
   PJRT_Error *poison; /* guarded by the device's mutex, with what follows */
   bool is_interrupted, is_given_up; /* it was in flight when Ctrl-C was pressed; it ends because of that */
   launch *next;
@@ -104,6 +138,7 @@ static void launch_free(launch *each) {
   completion_unref(each->done);
   execute_options_end(each->options);
   together_unref(each->behind);
+  together_unref(each->group);
   pjrt_error_release(each->poison);
   loaded_unref(each->loaded);
   free(each);
@@ -121,18 +156,94 @@ static PJRT_Error *leave_list(launch *each) {
   return poison;
 }
 
-/* All work of the launch is done, or was never begun. Its memory is given back before anybody hears of it, so that
- * whoever waited finds room. */
+/* Its memory is given back before anybody hears of the end, so that whoever waited finds room. */
+static void tell_end(launch *each, PJRT_Error *owned) {
+  completion *done = completion_ref(each->done);
+  launch_free(each);
+  completion_set(done, owned);
+  completion_unref(done);
+}
+
+/* The completion of a launch of the group that is in the list of a device; a reference, or null. */
+static completion *done_of_member(PJRT_Device *device, const struct together *group) {
+  pthread_mutex_lock(&device->mutex);
+  const launch *each = device->launches;
+  while (each && each->group != group) each = each->next;
+  completion *done = each ? completion_ref(each->done) : NULL;
+  pthread_mutex_unlock(&device->mutex);
+  return done;
+}
+
+/* The others wait for a launch that failed: they are cancelled, or will not begin. */
+static void fail_together(struct together *group, PJRT_Error *owned) {
+  pthread_mutex_lock(&group->mutex);
+  bool is_first = group->error == NULL;
+  if (is_first) group->error = owned;
+  pthread_mutex_unlock(&group->mutex);
+  if (!is_first) pjrt_error_release(owned);
+  for (size_t i = 0; i < group->num_members && is_first; ++i) {
+    PJRT_Device *device = group->members[i].device;
+    completion *done = done_of_member(device, group);
+    if (done) queue_cancel(device, done);
+    completion_unref(done);
+  }
+}
+
+/* A launch has ended; or was given up, and is null. With the last one, all hear of it. */
+static void end_together(member *member, launch *each, PJRT_Error *owned) {
+  struct together *group = together_ref(member->of);
+  if (owned) fail_together(group, owned);
+  pthread_mutex_lock(&group->mutex);
+  if (!member->has_ended) --group->num_running;
+  member->has_ended = true;
+  if (each) each->next = group->ended, group->ended = each;
+  launch *due = group->num_running ? NULL : group->ended;
+  if (due) group->ended = NULL;
+  pthread_mutex_unlock(&group->mutex);
+  while (due) {
+    each = due;
+    due = each->next;
+    tell_end(each, together_error(group));
+  }
+  together_unref(group);
+}
+
+/* The watchdog has told of the end of a launch that goes on: the others do not wait for it. */
+static void member_is_given_up(PJRT_Error *borrowed, void *arg) {
+  member *each = arg;
+  struct together *group = each->of;
+  end_together(each, NULL, pjrt_error_share(borrowed));
+  together_unref(group);
+}
+
+static void join_group(struct together *group, launch *each, size_t number) {
+  each->group = together_ref(group);
+  each->member = &group->members[number];
+  *each->member = (member){.of = group, .device = each->device};
+  each->done = completion_make();
+  if (each->device->client->patience) {
+    together_ref(group);
+    completion_then(each->done, member_is_given_up, each->member);
+  }
+}
+
+/* All work of the launch is done, or was never begun. */
 static void finish(launch *each, PJRT_Error *owned) {
   PJRT_Error *poison = leave_list(each);
   if (poison) {
     pjrt_error_release(owned);
     owned = poison;
   }
-  completion *done = completion_ref(each->done);
-  launch_free(each);
-  completion_set(done, owned);
-  completion_unref(done);
+  if (each->group) end_together(each->member, each, owned);
+  else tell_end(each, owned);
+}
+
+PJRT_Error *launch_refusal(launch *each) {
+  PJRT_Error *error = together_error(each->group);
+  pthread_mutex_lock(&each->device->mutex);
+  if (!error) error = pjrt_error_share(each->poison);
+  pthread_mutex_unlock(&each->device->mutex);
+  return error;
 }
 
 static void arguments_are_set(PJRT_Error *borrowed, void *arg);
@@ -204,7 +315,7 @@ static bool submit(launch *each, PJRT_Error **error) {
   const executable *core = each->loaded->core;
   bool is_open = false;
   *error = argument_error(each, &is_open);
-  if (*error) return true;
+  if (*error || (each->done && (*error = launch_refusal(each)))) return true;
   size_t after_devices[MAX_DEVICES];
   pjrt_fence after[MAX_DEVICES];
   size_t num_after = is_open ? other_fences(each, after_devices, after) : 0;
@@ -252,15 +363,16 @@ static pjrt_fence fence_of(const launch *each) {
 }
 
 static void follow(launch *each) {
-  queue_follow(each->device, fence_of(each),
-               (work){"launch", each->loaded->core->name, each->done, launch_ended, each});
-}
-
-bool launch_is_poisoned(launch *each) {
-  pthread_mutex_lock(&each->device->mutex);
-  bool is_poisoned = each->poison != NULL;
-  pthread_mutex_unlock(&each->device->mutex);
-  return is_poisoned;
+  PJRT_Device *device = each->device;
+  struct together *group = together_ref(each->group); /* the launch may end at once */
+  completion *done = completion_ref(each->done);
+  queue_follow(device, fence_of(each), (work){"launch", each->loaded->core->name, done, launch_ended, each});
+  /* Whoever looked for it before it was submitted has not found it. */
+  PJRT_Error *error = together_error(group);
+  if (error) queue_cancel(device, done);
+  pjrt_error_release(error);
+  completion_unref(done);
+  together_unref(group);
 }
 
 static void steps_ended(PJRT_Error *borrowed, void *arg) { finish(arg, pjrt_error_share(borrowed)); }
@@ -448,7 +560,7 @@ static bool has_open_arguments(const launch *each) {
 }
 
 /* Submits the launch or lets it wait, and gives its results to the caller. */
-static void start(const PJRT_LoadedExecutable_Execute_Args *args, size_t list, launch *each, struct together *group) {
+static void start(const PJRT_LoadedExecutable_Execute_Args *args, size_t list, launch *each) {
   const executable *core = each->loaded->core;
   PJRT_Device *device = each->device;
   PJRT_Error *error = NULL;
@@ -456,18 +568,19 @@ static void start(const PJRT_LoadedExecutable_Execute_Args *args, size_t list, l
   storage *outputs_on_stack[16], **outputs = outputs_on_stack;
   if (core->num_outputs > 16) outputs = new_zeroed(core->num_outputs, sizeof *outputs);
   for (size_t i = 0; i < core->num_outputs; ++i) outputs[i] = storage_ref(each->outputs[i]);
-  if (waits || core->num_steps) each->done = completion_make();
-  else is_done = submit(each, &error);
-  completion *done = is_done ? completion_with(error) : completion_ref(each->done);
+  if (!each->done && (waits || core->num_steps)) each->done = completion_make();
+  if (!waits && !core->num_steps) is_done = submit(each, &error);
+  completion *done = is_done && !each->group ? completion_with(error) : completion_ref(each->done);
   for (size_t i = 0; i < core->num_outputs; ++i)
     args->output_lists[list][i] = buffer_make(&device->spaces[core->outputs[i].kind], &core->outputs[i].shape,
                                               outputs[i], completion_ref(done));
   if (args->device_complete_events) args->device_complete_events[list] = event_make(done);
-  if (group && (waits || core->num_steps)) group->done[group->count++] = completion_ref(done);
+  if (each->group && (waits || core->num_steps)) each->member->late = completion_ref(done);
   completion_unref(done);
   if (outputs != outputs_on_stack) free(outputs);
   if (is_done) {
-    launch_free(each);
+    if (each->group) finish(each, error);
+    else launch_free(each);
     return;
   }
   pthread_mutex_lock(&device->mutex);
@@ -486,9 +599,10 @@ static void start(const PJRT_LoadedExecutable_Execute_Args *args, size_t list, l
     atomic_fetch_add(&each->waiting, 1);
     completion_then(each->defined[i], submit_deferred, each);
   }
-  for (size_t i = 0; each->behind && i < each->behind->count; ++i) {
+  for (size_t i = 0; each->behind && i < each->behind->num_members; ++i) {
+    if (!each->behind->members[i].late) continue;
     atomic_fetch_add(&each->waiting, 1);
-    completion_then(each->behind->done[i], submit_deferred, each);
+    completion_then(each->behind->members[i].late, submit_deferred, each);
   }
   submit_deferred(NULL, each);
 }
@@ -498,15 +612,15 @@ static void start_together(const PJRT_LoadedExecutable_Execute_Args *args, launc
   uint64_t execution = atomic_fetch_add(&client->executions, 1) + 1;
   for (size_t i = 0; i < args->num_devices; ++i) launches[i]->execution = execution;
   if (!args->executable->core->has_collectives) {
-    for (size_t i = 0; i < args->num_devices; ++i) start(args, i, launches[i], NULL);
+    for (size_t i = 0; i < args->num_devices; ++i) start(args, i, launches[i]);
     return;
   }
-  struct together *group = new_zeroed(1, sizeof *group);
-  atomic_init(&group->refs, 1);
+  struct together *group = together_make(args->num_devices);
+  for (size_t i = 0; i < args->num_devices; ++i) join_group(group, launches[i], i);
   pthread_mutex_lock(&client->order);
   for (size_t i = 0; i < args->num_devices; ++i) {
     launches[i]->behind = together_ref(client->last);
-    start(args, i, launches[i], group);
+    start(args, i, launches[i]);
   }
   together_unref(client->last);
   client->last = group;
@@ -535,7 +649,7 @@ PJRT_Error *native_LoadedExecutable_Execute(PJRT_LoadedExecutable_Execute_Args *
       continue;
     }
     launches[i]->run = run;
-    if (count == 1) start(args, i, launches[i], NULL);
+    if (count == 1) start(args, i, launches[i]);
   }
   if (!error && count > 1) start_together(args, launches);
   if (launches != on_stack) free(launches);
@@ -550,18 +664,19 @@ PJRT_Error *native_Device_PoisonExecution(PJRT_Device_PoisonExecution_Args *args
   if (HAS(args, PJRT_Device_PoisonExecution_Args, num_payload)) error_add_payloads(error, args->payload, args->num_payload);
   pthread_mutex_lock(&device->mutex);
   launch *earliest = NULL; /* the list begins with the latest */
-  pjrt_fence fence = 0;
+  completion *done = NULL;
   for (launch *each = device->launches; each; each = each->next) {
     if (each->id == args->launch_id && !each->poison) earliest = each;
   }
   if (earliest) {
     earliest->poison = pjrt_error_share(error);
     args->poisoned = true;
-    fence = fence_of(earliest);
+    done = completion_ref(earliest->done);
   }
   pthread_mutex_unlock(&device->mutex);
   pjrt_error_release(error);
-  if (fence) queue_cancel(device, fence);
+  if (done) queue_cancel(device, done);
+  completion_unref(done);
   return NULL;
 }
 
@@ -594,7 +709,7 @@ static bool is_given_up_at(interrupt stage, const PJRT_Device *device, launch *e
 
 size_t launches_interrupt(PJRT_Device *device, interrupt stage) {
   PJRT_Client *client = device->client;
-  pjrt_fence fences[64];
+  completion *given_up[64];
   size_t count = 0, in_flight = 0;
   bool goes_on = false;
   pthread_mutex_lock(&device->mutex);
@@ -607,10 +722,13 @@ size_t launches_interrupt(PJRT_Device *device, interrupt stage) {
       each->poison = error_make(PJRT_Error_Code_CANCELLED, "%s", stage == UNHELD
                                     ? "Ctrl-C ended a wait for a device, and nothing holds the results"
                                     : stage == ENDING ? "the process ends" : "Ctrl-C ended a wait for the device");
-    if (count < sizeof fences / sizeof *fences && (fences[count] = fence_of(each))) ++count;
+    if (count < sizeof given_up / sizeof *given_up && each->done) given_up[count++] = completion_ref(each->done);
   }
   pthread_mutex_unlock(&device->mutex);
-  for (size_t i = 0; i < count; ++i) queue_cancel(device, fences[i]);
+  for (size_t i = 0; i < count; ++i) {
+    queue_cancel(device, given_up[i]);
+    completion_unref(given_up[i]);
+  }
   if (goes_on && is_worker(client)) worker_end(client->driver);
   return in_flight;
 }

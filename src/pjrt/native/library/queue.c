@@ -344,8 +344,23 @@ static void apply(PJRT_Device *device, remedy remedy, pjrt_fence fence) {
   pjrt_error_release(error);
 }
 
-void queue_cancel(PJRT_Device *device, pjrt_fence fence) {
-  if (DRIVER_HAS(device->client->table, cancel)) apply(device, CANCELLED, fence);
+void queue_cancel(PJRT_Device *device, completion *done) {
+  PJRT_Device *same;
+  pjrt_fence fence, *parts;
+  size_t count = 0;
+  if (!DRIVER_HAS(device->client->table, cancel)) return;
+  if (completion_fence(done, &same, &fence)) {
+    apply(device, CANCELLED, fence);
+    return;
+  }
+  pthread_mutex_lock(&device->mutex);
+  parts = new_zeroed(device->in_flight, sizeof *parts);
+  for (watch *each = device->first_watch; each; each = each->next) {
+    if (each->work.done == done && each->state == RUNNING) parts[count++] = each->fence;
+  }
+  pthread_mutex_unlock(&device->mutex);
+  for (size_t i = 0; i < count; ++i) apply(device, CANCELLED, parts[i]);
+  free(parts);
 }
 
 /* Looks after a device; returns when to look again. */

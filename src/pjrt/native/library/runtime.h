@@ -278,7 +278,7 @@ void queue_follow(PJRT_Device *device, pjrt_fence fence, work of);
 void queue_stop(PJRT_Device *device);
 void queue_hold(PJRT_Device *device); /* the client is not closed until it is let go */
 void queue_let_go(PJRT_Device *device);
-void queue_cancel(PJRT_Device *device, pjrt_fence fence); /* where the driver can */
+void queue_cancel(PJRT_Device *device, completion *done); /* the work that ends it, or is a part of it; where the driver can */
 /* Whether work that was given up may go on: copies with the host go through memory of ours then. */
 bool queue_leaves_work(const PJRT_Client *client);
 bool queue_is_calling(void); /* whether this thread is the driver's or ours, and tells that work has ended */
@@ -449,7 +449,7 @@ typedef struct stepped {
 } stepped;
 void steps_run(const stepped *of);
 void steps_stop(PJRT_Device *device); /* no step runs, or will */
-bool launch_is_poisoned(launch *each);
+PJRT_Error *launch_refusal(launch *each); /* why no more of it may begin; null where it may */
 void together_unref(struct together *each); /* executions with collectives, see execute.c */
 
 /* ---- process.c: a Python process of ours --------------------------------------------------------------------------------*/

@@ -298,9 +298,14 @@ static void launch_kernel(run *each, size_t number) {
   piece *begun = begin_piece(each);
   for (size_t i = 0; i < it->num_outputs; ++i) each->is_in_queue[it->outputs[i]] = true;
   each->states[number] = GONE;
-  int code = client->table->launch(client->driver, &given, &fence, message);
+  PJRT_Error *refusal = launch_refusal(each->of.launch);
+  int code = refusal ? 0 : client->table->launch(client->driver, &given, &fence, message);
   if (memory != on_stack) free(memory);
-  follow(each, begun, "launch", code, fence, message);
+  if (refusal) piece_ended(refusal, begun);
+  else follow(each, begun, "launch", code, fence, message);
+  /* Whoever gave the launch up before the kernel was followed has not cancelled it. */
+  if (!refusal && (refusal = launch_refusal(each->of.launch))) queue_cancel(each->of.device, each->of.done);
+  pjrt_error_release(refusal);
 }
 
 /* Copies a value between its memory and its bytes on the host. */
@@ -431,10 +436,8 @@ static PJRT_Error *run_on_host(run *each, const step *it) {
 
 static void run_host_step(void *arg, size_t number) {
   run *each = arg;
-  PJRT_Error *error =
-      launch_is_poisoned(each->of.launch)
-          ? error_make(PJRT_Error_Code_CANCELLED, "the execution was given up before a step of the host")
-          : run_on_host(each, &each->core->steps[number]);
+  PJRT_Error *error = launch_refusal(each->of.launch);
+  if (!error) error = run_on_host(each, &each->core->steps[number]);
   pthread_mutex_lock(&each->mutex);
   each->states[number] = RETURNED;
   if (error) fail(each, error);

@@ -1,0 +1,166 @@
+"""Collectives on the example's chips: who meets, and what happens where one of them fails."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import pjrt
+from pjrt.api.client import Client
+
+X = np.arange(4, dtype=np.float32)
+F = "tensor<4xf32>"
+CHIPS = 4
+
+
+def total(groups: str, before: str = "", x: str = "%x", extra: str = "") -> str:
+    """Return a program that adds its argument over groups of replicas."""
+    rows, columns = groups.count("[") - 1, groups.count(",") + 1
+    table = f"dense<{groups}> : tensor<{rows}x{columns // rows}xi64>"
+    return f"""func.func @main(%x: {F}) -> {F} {{
+      {before}
+      %s = "stablehlo.all_reduce"({x}) ({{
+        ^bb0(%a: tensor<f32>, %b: tensor<f32>):
+          %c = stablehlo.add %a, %b : tensor<f32>
+          stablehlo.return %c : tensor<f32>
+      }}) {{replica_groups = {table}{extra}}} : ({F}) -> {F}
+      %r = stablehlo.add %s, {x} : {F}
+      return %r : {F}
+    }}"""
+
+
+@pytest.fixture(scope="module")
+def chips(chip_library: Path) -> Iterator[Client]:
+    with pjrt.load_plugin(chip_library).client(num_devices=CHIPS) as client:
+        yield client
+
+
+def run(client: Client, program: str, arguments: list[Any], **options: Any) -> list[Any]:
+    """Return what a program gives on each of the first devices: an array, or an error."""
+    options = options or {"num_replicas": len(arguments)}
+    executable = client.compile(program, pjrt.CompileOptions(**options))
+    placed = [
+        [x if isinstance(x, pjrt.Buffer) else client.buffer_from_host(x, device=device)]
+        for x, device in zip(arguments, client.devices, strict=False)
+    ]
+    results = []
+    for (each,) in executable.execute(placed):
+        try:
+            results.append(np.asarray(each))
+        except pjrt.PjrtError as error:
+            results.append(error)
+    return results
+
+
+def ones(count: int) -> list[Any]:
+    return [X + 10**n for n in range(count)]
+
+
+@pytest.mark.parametrize(
+    ("groups", "sums"),
+    [
+        ("[[0, 1, 2, 3]]", [1111] * 4),
+        ("[[0, 1], [2, 3]]", [11, 11, 1100, 1100]),
+        ("[[2, 0], [1, 3]]", [101, 1010, 101, 1010]),
+        ("[[0], [1], [2], [3]]", [1, 10, 100, 1000]),
+    ],
+)
+def test_groups_of_replicas(chips: Client, groups: str, sums: list[int]) -> None:
+    members = groups.count(",") // max(groups.count("[") - 1, 1) + 1
+    results = run(chips, total(groups), ones(CHIPS))
+    for number, (result, expected) in enumerate(zip(results, sums, strict=True)):
+        np.testing.assert_array_equal(result, members * X + expected + X + 10**number)
+
+
+@pytest.mark.parametrize(
+    ("groups", "extra", "sums"),
+    [
+        ("[[0, 1]]", "", [101, 1010, 101, 1010]),  # the replicas of each partition
+        ("[[1], [0]]", ", channel_handle = #stablehlo.channel_handle<handle = 1, type = 1>", [11, 11, 1100, 1100]),
+        (
+            "[[0, 3], [2, 1]]",
+            ", channel_handle = #stablehlo.channel_handle<handle = 1, type = 1>, use_global_device_ids",
+            [1001, 110, 110, 1001],
+        ),
+    ],
+)
+def test_groups_of_replicas_and_partitions(chips: Client, groups: str, extra: str, sums: list[int]) -> None:
+    head = "module attributes {mhlo.num_replicas = 2 : i32, mhlo.num_partitions = 2 : i32}"
+    program = f"{head} {{{total(groups, extra=extra)}}}"
+    results = run(chips, program, ones(CHIPS), num_replicas=2, num_partitions=2)
+    for number, (result, expected) in enumerate(zip(results, sums, strict=True)):
+        np.testing.assert_array_equal(result, 2 * X + expected + X + 10**number)
+
+
+def test_gathered_in_the_order_of_the_group(chips: Client) -> None:
+    program = f"""func.func @main(%x: {F}) -> tensor<8xf32> {{
+      %0 = "stablehlo.all_gather"(%x) {{
+        all_gather_dim = 0 : i64, replica_groups = dense<[[3, 0], [1, 2]]> : tensor<2x2xi64>
+      }} : ({F}) -> tensor<8xf32>
+      return %0 : tensor<8xf32>
+    }}"""
+    x = ones(CHIPS)
+    results = run(chips, program, x)
+    for number, result in enumerate(results):
+        np.testing.assert_array_equal(result, np.concatenate([x[3], x[0]] if number in (0, 3) else [x[1], x[2]]))
+
+
+@pytest.mark.parametrize("groups", ["[[0, 1]]", "[[0, 1, 2], [3, -1, -1]]"])
+def test_groups_that_the_chips_lack(chips: Client, groups: str) -> None:
+    with pytest.raises(pjrt.UnimplementedError, match="of all chips"):
+        chips.compile(total(groups), pjrt.CompileOptions(num_replicas=CHIPS))
+
+
+# One chip fails: the others have its error, instead of a wait for what does not come.
+
+ALL = "[[0, 1, 2, 3]]"
+
+
+@pytest.mark.parametrize("broken", range(CHIPS))
+def test_an_argument_that_failed(chips: Client, broken: int) -> None:
+    arguments: list[Any] = ones(CHIPS)
+    memory = chips.devices[broken].default_memory_space
+    spec = pjrt.ShapeSpec(X.shape, pjrt.ElementType.F32)
+    arguments[broken] = chips.create_error_buffer(pjrt.DataLossError("lost"), spec, memory_space=memory)
+    results = run(chips, total(ALL), arguments)
+    assert [type(result) for result in results] == [pjrt.DataLossError] * CHIPS
+    results = run(chips, total(ALL), ones(CHIPS))
+    np.testing.assert_array_equal(results[0], 5 * X + 1112)
+
+
+@pytest.mark.parametrize("broken", [0, CHIPS - 1])
+def test_a_step_of_the_host_that_failed(chips: Client, broken: int) -> None:
+    def refuse(x: Any, result: Any) -> None:
+        if x[0] == 10**broken:
+            raise pjrt.NotFoundError("there is no such thing")
+        result[...] = x
+
+    chips.register_ffi_handler(f"collectives.refuse{broken}", refuse)
+    refuses = f"%y = stablehlo.custom_call @collectives.refuse{broken}(%x) {{api_version = 4 : i32}} : ({F}) -> {F}"
+    results = run(chips, total(ALL, refuses, "%y"), ones(CHIPS))
+    assert [type(result) for result in results] == [pjrt.NotFoundError] * CHIPS
+
+
+def test_a_kernel_that_fails_on_all(chips: Client) -> None:
+    fails = f'%y = stablehlo.custom_call @chip.fail(%x) {{backend_config = "15"}} : ({F}) -> {F}'
+    results = run(chips, total(ALL, fails, "%y"), ones(CHIPS))
+    assert [type(result) for result in results] == [pjrt.DataLossError] * CHIPS
+
+
+def test_an_execution_that_is_poisoned(chips: Client) -> None:
+    """One of its launches waits for an argument; the others are in their queues, and wait for that one."""
+    executable = chips.compile(total(ALL), pjrt.CompileOptions(num_replicas=CHIPS))
+    spec = pjrt.ShapeSpec(X.shape, pjrt.ElementType.F32)
+    alias, fulfill = chips.create_alias_buffer(spec, memory_space=chips.devices[1].default_memory_space)
+    placed = [[chips.buffer_from_host(x, device=device)] for x, device in zip(ones(CHIPS), chips.devices, strict=True)]
+    real, placed[1] = placed[1][0], [alias]
+    results = executable.execute(placed, pjrt.ExecuteOptions(launch_id=7))
+    assert chips.devices[2].poison_execution(7, pjrt.AbortedError("given up"))
+    fulfill.fulfill(real)
+    for (each,) in results:
+        with pytest.raises(pjrt.AbortedError, match="given up"):
+            np.asarray(each)
