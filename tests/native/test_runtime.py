@@ -76,10 +76,36 @@ def test_an_array_comes_back(chip: Client, array: np.ndarray, random: object) ->
     np.testing.assert_array_equal(buffer.copy_to(second), turned)
 
 
-@pytest.mark.parametrize("array", [np.zeros(4), np.zeros((1,) * 7, np.float32)])
-def test_an_array_that_the_device_does_not_have(chip: Client, array: np.ndarray) -> None:
-    with pytest.raises(pjrt.UnimplementedError, match="the chip has arrays of pred, s32 and f32"):
-        chip.buffer_from_host(array)
+def test_arrays_of_types_that_the_chip_only_keeps(chip: Client) -> None:
+    for dtype in ("int8", "uint16", "float16", "uint32", "int64", "float64", "complex64", "complex128"):
+        array = np.arange(3 * 130).reshape(3, 130).astype(dtype)
+        buffer = chip.buffer_from_host(array)
+        np.testing.assert_array_equal(buffer, array)
+        np.testing.assert_array_equal(buffer.copy_to(chip.devices[1]), array)
+
+
+def test_an_array_that_the_device_does_not_have(chip: Client) -> None:
+    with pytest.raises(pjrt.UnimplementedError, match="with up to 8 dimensions"):
+        chip.buffer_from_host(np.zeros((1,) * 9, np.float32))
+
+
+def test_a_program_with_an_array_that_the_device_does_not_have(chip: Client) -> None:
+    """It is refused when it is compiled, as one with an operation that the device does not have."""
+    program = """func.func @main(%x: tensor<4xf32>) -> tensor<4x1x1x1x1x1x1x1x1xf32> {
+      %0 = stablehlo.reshape %x : (tensor<4xf32>) -> tensor<4x1x1x1x1x1x1x1x1xf32>
+      return %0 : tensor<4x1x1x1x1x1x1x1x1xf32>
+    }"""
+    with pytest.raises(pjrt.UnimplementedError, match="with up to 8 dimensions"):
+        chip.compile(program)
+
+
+def test_the_memory_of_a_program_has_the_padding(chip: Client) -> None:
+    program = """func.func @main(%x: tensor<3x40xf32>) -> tensor<3x200xf32> {
+      %0 = stablehlo.constant dense<1.0> : tensor<3x200xf32>
+      return %0 : tensor<3x200xf32>
+    }"""
+    stats = chip.compile(program).executable.memory_stats()
+    assert (stats.argument_size_in_bytes, stats.output_size_in_bytes) == (8 * 128 * 4, 8 * 256 * 4)
 
 
 def test_an_array_in_pieces(chip: Client) -> None:

@@ -68,23 +68,26 @@ PJRT_Error *storage_allocate_bytes(memory_space *space, size_t size, storage **o
   return NULL;
 }
 
-PJRT_Error *storage_allocate(memory_space *space, const shape *of, storage **out) {
+PJRT_Error *storage_size(const memory_space *space, const shape *of, size_t *out) {
   PJRT_Client *client = space->device->client;
-  size_t size = shape_size(of);
-  if (DRIVER_HAS(client->table, size_of) && of->type != PJRT_Buffer_Type_TOKEN) {
-    pjrt_driver_shape given = driver_shape(of);
-    char message[PJRT_DRIVER_MESSAGE_SIZE] = "";
-    int code = client->table->size_of(client->driver, space->device->number, space->kind_number, &given, &size, message);
-    if (code) return error_of_driver("size_of", code, message);
-    if ((size == 0) != (shape_size(of) == 0) || size > INT64_MAX / 2) {
-      char *text = shape_text(of);
-      PJRT_Error *error = error_make(PJRT_Error_Code_INTERNAL, "the driver's function size_of gave %zu bytes for %s, "
-                                     "expected as many as an array of %zu bytes takes", size, text, shape_size(of));
-      free(text);
-      return error;
-    }
-  }
-  return storage_allocate_bytes(space, size, out);
+  *out = shape_size(of);
+  if (!DRIVER_HAS(client->table, size_of) || of->type == PJRT_Buffer_Type_TOKEN) return NULL;
+  pjrt_driver_shape given = driver_shape(of);
+  char message[PJRT_DRIVER_MESSAGE_SIZE] = "";
+  int code = client->table->size_of(client->driver, space->device->number, space->kind_number, &given, out, message);
+  if (code) return error_of_driver("size_of", code, message);
+  if ((*out == 0) == (shape_size(of) == 0) && *out <= INT64_MAX / 2) return NULL;
+  char *text = shape_text(of);
+  PJRT_Error *error = error_make(PJRT_Error_Code_INTERNAL, "the driver's function size_of gave %zu bytes for %s, "
+                                 "expected as many as an array of %zu bytes takes", *out, text, shape_size(of));
+  free(text);
+  return error;
+}
+
+PJRT_Error *storage_allocate(memory_space *space, const shape *of, storage **out) {
+  size_t size;
+  PJRT_Error *error = storage_size(space, of, &size);
+  return error ? error : storage_allocate_bytes(space, size, out);
 }
 
 storage *storage_ref(storage *each) {

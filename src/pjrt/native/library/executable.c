@@ -196,13 +196,16 @@ static void describe(executable *each, const char *const *kinds) {
   each->parameter_kind_sizes = new_zeroed(each->num_parameters, sizeof *each->parameter_kind_sizes);
   for (size_t i = 0; i < outputs; ++i) {
     const shape *of = &each->outputs[i].shape;
+    atomic_init(&each->outputs[i].size, shape_size(of));
     each->output_types[i] = of->type;
     each->output_ranks[i] = of->rank;
     for (size_t j = 0; j < of->rank; ++j) each->output_dims[at++] = of->dims[j];
     each->output_kinds[i] = copy_of(kinds[each->outputs[i].kind], strlen(kinds[each->outputs[i].kind]));
     each->output_kind_sizes[i] = strlen(each->output_kinds[i]);
   }
+  for (size_t i = 0; i < each->num_values; ++i) atomic_init(&each->values[i].size, shape_size(&each->values[i].shape));
   for (size_t i = 0; i < each->num_parameters; ++i) {
+    atomic_init(&each->parameters[i].size, shape_size(&each->parameters[i].shape));
     each->parameter_kinds[i] = copy_of(kinds[each->parameters[i].kind], strlen(kinds[each->parameters[i].kind]));
     each->parameter_kind_sizes[i] = strlen(each->parameter_kinds[i]);
   }
@@ -581,15 +584,15 @@ PJRT_Error *native_Executable_GetCompiledMemoryStats(PJRT_Executable_GetCompiled
   }
   args->generated_code_size_in_bytes = (int64_t)core->code_size;
   for (size_t i = 0; i < core->num_parameters; ++i)
-    args->argument_size_in_bytes += (int64_t)shape_size(&core->parameters[i].shape);
+    args->argument_size_in_bytes += (int64_t)core->parameters[i].size;
   for (size_t i = 0; i < core->num_outputs; ++i) {
-    int64_t size = (int64_t)shape_size(&core->outputs[i].shape);
+    int64_t size = (int64_t)core->outputs[i].size;
     args->output_size_in_bytes += size;
     if (core->outputs[i].alias >= 0) args->alias_size_in_bytes += size;
   }
   args->temp_size_in_bytes = (int64_t)core->scratch;
   for (size_t i = 0; i < core->num_values; ++i) {
-    if (!core->values[i].is_on_host) args->temp_size_in_bytes += (int64_t)shape_size(&core->values[i].shape);
+    if (!core->values[i].is_on_host) args->temp_size_in_bytes += (int64_t)core->values[i].size;
   }
   int64_t peak = args->argument_size_in_bytes + args->output_size_in_bytes - args->alias_size_in_bytes +
                  args->temp_size_in_bytes;
@@ -710,6 +713,27 @@ PJRT_Error *loaded_on(PJRT_LoadedExecutable *loaded, PJRT_Device *device, uint64
   return error;
 }
 
+/* What the device has no memory for is no program of the device; what it has takes as many bytes as it says. */
+static PJRT_Error *measure_one(const PJRT_Device *device, size_t kind, const shape *of, atomic_size_t *out) {
+  size_t size;
+  PJRT_Error *error = storage_size(&device->spaces[kind], of, &size);
+  if (!error) atomic_store(out, size);
+  return error;
+}
+
+static PJRT_Error *measure(executable *core, const PJRT_Device *device) {
+  PJRT_Error *error = NULL;
+  for (size_t i = 0; i < core->num_parameters && !error; ++i)
+    error = measure_one(device, core->parameters[i].kind, &core->parameters[i].shape, &core->parameters[i].size);
+  for (size_t i = 0; i < core->num_outputs && !error; ++i)
+    error = measure_one(device, core->outputs[i].kind, &core->outputs[i].shape, &core->outputs[i].size);
+  for (size_t i = 0; i < core->num_values && !error; ++i) {
+    if (!core->values[i].is_on_host)
+      error = measure_one(device, core->values[i].kind, &core->values[i].shape, &core->values[i].size);
+  }
+  return error;
+}
+
 PJRT_Error *executable_load(PJRT_Client *client, executable *owned, PJRT_LoadedExecutable **out) {
   PJRT_LoadedExecutable *loaded = new_zeroed(1, sizeof *loaded);
   atomic_init(&loaded->refs, 1);
@@ -718,6 +742,8 @@ PJRT_Error *executable_load(PJRT_Client *client, executable *owned, PJRT_LoadedE
   pthread_mutex_init(&loaded->mutex, NULL);
   PJRT_Error *error = assign(client, loaded);
   uint64_t ignored;
+  const PJRT_Device *first = loaded->num_local ? loaded->devices[0] : default_device(client);
+  if (!error && first->is_addressable) error = measure(owned, first);
   for (size_t i = 0; i < loaded->num_local && !error; ++i) error = loaded_on(loaded, loaded->devices[i], &ignored);
   if (error) loaded_unref(loaded);
   else *out = loaded;

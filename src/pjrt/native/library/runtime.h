@@ -304,6 +304,8 @@ typedef struct storage {
   void *on_free_data, *on_free_arg;
   completion *freed; /* set when the last reference goes */
 } storage;
+/* The bytes of an array as the device has it, or an error where it has no such arrays. */
+PJRT_Error *storage_size(const memory_space *space, const shape *of, size_t *out);
 PJRT_Error *storage_allocate(memory_space *space, const shape *of, storage **out);
 PJRT_Error *storage_allocate_bytes(memory_space *space, size_t size, storage **out);
 storage *storage_borrow(memory_space *space, uint64_t memory, size_t size);
@@ -346,15 +348,18 @@ completion *raw_copy_out(storage *held, completion *defined, size_t offset, void
 typedef struct parameter {
   shape shape;
   size_t kind;
+  atomic_size_t size; /* as the device has it; in rows, until the executable is loaded */
 } parameter;
 typedef struct output {
   shape shape;
   size_t kind;
+  atomic_size_t size;
   int64_t alias; /* the parameter whose memory it may take over; -1 for none */
 } output;
 typedef struct value { /* between steps */
   shape shape;
   size_t kind;
+  atomic_size_t size;
   bool is_on_host; /* no kernel reads it: the device has no memory for it */
 } value;
 /* A step reads and writes values by their numbers: first the parameters, then the outputs, then those between steps. */

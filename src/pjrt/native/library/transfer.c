@@ -235,11 +235,11 @@ static void start_download(PJRT_Device *device, download *each) {
   completion_unref(defined);
 }
 
-/* The strides of the host array asked for, and how many bytes it spans. A null layout means rows. */
+/* The strides of the host array asked for, and how many bytes it spans. A null layout means that of the buffer. */
 static PJRT_Error *destination(const shape *of, const PJRT_Buffer_MemoryLayout *layout, int64_t *strides, size_t *span) {
   *span = shape_size(of);
   if (layout == NULL) {
-    row_major_strides(of, strides);
+    shape_strides(of, strides);
     return NULL;
   }
   if (layout->type == PJRT_Buffer_MemoryLayout_Type_Strides) {
