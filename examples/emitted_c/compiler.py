@@ -2,7 +2,8 @@
 
     pjrt export ./compiler.py:compile --driver host --name emitted -o emitted.so
 
-JAX then loads `emitted.so` as any plugin. No Python runs in its process but its own: this file runs in another one.
+JAX then loads `emitted.so` as any plugin. No Python runs in its process but its own: this file runs in another one. The
+reference interpreter runs what is not translated here, in a third one.
 """
 
 import math
@@ -14,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 import pjrt
-from pjrt.native import Code
+from pjrt.native import Code, with_fallback
 from pjrt.stablehlo import TensorType, lowering
 
 TYPES = {
@@ -27,7 +28,7 @@ BINARY = {
     "maximum": "larger({0}, {1})", "minimum": "smaller({0}, {1})", "power": "pow({0}, {1})",
 }  # fmt: skip
 UNARY = {
-    "negate": "-{0}", "abs": "({0} < 0 ? -{0} : {0})", "exponential": "exp({0})", "log": "log({0})",
+    "negate": "-{0}", "exponential": "exp({0})", "log": "log({0})",
     "log_plus_one": "log1p({0})", "exponential_minus_one": "expm1({0})", "tanh": "tanh({0})", "sqrt": "sqrt({0})",
     "rsqrt": "1 / sqrt({0})", "cosine": "cos({0})", "sine": "sin({0})", "floor": "floor({0})", "ceil": "ceil({0})",
     "logistic": "1 / (1 + exp(-{0}))", "sign": "({0} > 0 ? 1 : {0} < 0 ? -1 : {0})",
@@ -38,13 +39,13 @@ COMPARISONS = {"EQ": "==", "NE": "!=", "LT": "<", "LE": "<=", "GT": ">", "GE": "
 HEAD = """#include <stdint.h>
 #include <string.h>
 #include <tgmath.h>
-#define larger(a, b) ((a) != (a) ? (a) : (a) < (b) ? (b) : (a))
-#define smaller(a, b) ((a) != (a) ? (a) : (b) < (a) ? (b) : (a))
+#define larger(a, b) ((a) != (a) ? (a) : (a) < (b) || (b) != (b) ? (b) : (a))
+#define smaller(a, b) ((a) != (a) ? (a) : (b) < (a) || (b) != (b) ? (b) : (a))
 """
 
 
-def compile(program, options):
-    """Return the shared object of a program, for the runtime's driver `host`."""
+def translate(program, options):
+    """Return the C of a program, and its writer."""
     writer = Writer()
     entry = program.entry
     places = {id(value): writer.pointer(value, f"inputs[{n}]") for n, value in enumerate(entry.arguments)}
@@ -57,7 +58,16 @@ def compile(program, options):
         + "\n  ".join(writer.lines)
         + "\n  return 0;\n}\n"
     )
+    return source, writer
+
+
+def compile_kernel(program, options):
+    """Return the shared object of a program, or of a part of one, for the runtime's driver `host`."""
+    source, writer = translate(program, options)
     return Code(code=shared_object(source), scratch=writer.scratch, cost={"flops": writer.work})
+
+
+compile = with_fallback(compile_kernel, covers=translate)
 
 
 def shared_object(source):
@@ -148,6 +158,8 @@ class Writer:
         kind = operation.results[0].type.element.name if operation.results else ""
         if name == "power" and not kind.startswith("F"):
             return None
+        if name == "abs":
+            return "fabs({0})" if kind.startswith("F") else "({0} < 0 ? -{0} : {0})"
         if name in BINARY:
             return BINARY[name]
         if name == "not":

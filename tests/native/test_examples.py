@@ -157,12 +157,39 @@ def test_the_sign_of_special_numbers(example: str, request: pytest.FixtureReques
         assert np.signbit(np.asarray(signs)[1])
 
 
-def test_what_emitted_code_lacks(emitted_library: Path) -> None:
-    with (
-        pjrt.load_plugin(emitted_library).client() as client,
-        pytest.raises(pjrt.UnimplementedError, match="power"),
-    ):
-        client.compile(SIGN.replace("sign %x", "power %x, %x").replace("f32", "i32"))
+def test_what_emitted_code_lacks_is_interpreted(emitted_library: Path) -> None:
+    """Between what the compiler does translate: a power of integers, and an array of a type that it does not know."""
+    program = """func.func @main(%x: tensor<4xi32>) -> (tensor<4xi32>, tensor<4xbf16>) {
+      %0 = stablehlo.add %x, %x : tensor<4xi32>
+      %1 = stablehlo.power %0, %x : tensor<4xi32>
+      %2 = stablehlo.subtract %1, %x : tensor<4xi32>
+      %3 = stablehlo.convert %2 : (tensor<4xi32>) -> tensor<4xbf16>
+      return %2, %3 : tensor<4xi32>, tensor<4xbf16>
+    }"""
+    x = np.arange(1, 5, dtype=np.int32)
+    with pjrt.load_plugin(emitted_library).client() as client:
+        powers, converted = client.compile(program)(x)
+        np.testing.assert_array_equal(powers, (2 * x) ** x - x)
+        np.testing.assert_array_equal(np.asarray(converted).astype(np.float32), [1, 14, 213, 4096])
+
+
+EXTREMES = """
+func.func @main(%x: tensor<3x3xf32>, %y: tensor<3x3xf32>) -> (tensor<3x3xf32>, tensor<3x3xf32>, tensor<3x3xf32>) {
+  %0 = stablehlo.maximum %x, %y : tensor<3x3xf32>
+  %1 = stablehlo.minimum %x, %y : tensor<3x3xf32>
+  %2 = stablehlo.abs %x : tensor<3x3xf32>
+  return %0, %1, %2 : tensor<3x3xf32>, tensor<3x3xf32>, tensor<3x3xf32>
+}"""
+
+
+@pytest.mark.parametrize("example", ["emitted_library", "chip_library"])
+def test_extremes_of_special_numbers(example: str, request: pytest.FixtureRequest) -> None:
+    x, y = np.meshgrid(np.float32([np.nan, -0.0, 1]), np.float32([np.nan, -0.0, 1]))
+    with pjrt.load_plugin(request.getfixturevalue(example)).client() as client:
+        results = client.compile(EXTREMES)(x, y)
+        for result, expected in zip(results, (np.maximum(x, y), np.minimum(x, y), np.abs(x)), strict=True):
+            np.testing.assert_array_equal(result, expected)
+        assert not np.signbit(np.nan_to_num(np.asarray(results[2]), nan=1)).any()
 
 
 def test_programs_are_told_apart(emitted_library: Path) -> None:

@@ -302,7 +302,7 @@ def test_what_cannot_be_divided(chip: Client) -> None:
       }}) : ({F}) -> {F}
       return %r : {F}
     }}"""
-    with pytest.raises(pjrt.UnimplementedError, match="know no other devices"):
+    with pytest.raises(pjrt.UnimplementedError, match="reach nobody else"):
         chip.compile(reduced, pjrt.CompileOptions(num_replicas=2))
     with pytest.raises(pjrt.InvalidArgumentError, match="code or steps"):
         native.Code()
@@ -321,3 +321,17 @@ def test_a_call_does_not_overtake_one_that_waits(chip: Client) -> None:
     )
     np.asarray(executable(X)[0])
     assert seen == [1, 0]
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_values_for_others_are_refused(chip: Client, replicas: int) -> None:
+    """The interpreter has nobody to send them to."""
+    program = f"""
+    func.func @main(%x: {F}, %t: {TOKEN}) -> {TOKEN} {{
+      %0 = "stablehlo.send"(%x, %t) {{
+        channel_handle = #stablehlo.channel_handle<handle = 3, type = 2>, is_host_transfer = true
+      }} : ({F}, {TOKEN}) -> {TOKEN}
+      return %0 : {TOKEN}
+    }}"""
+    with pytest.raises(pjrt.UnimplementedError, match=r"no such stablehlo\.send"):
+        chip.compile(program, pjrt.CompileOptions(num_replicas=replicas))

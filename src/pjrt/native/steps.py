@@ -129,16 +129,16 @@ def _serialized(step: Step, specs: Sequence[ShapeSpec], **what: bytes) -> bytes:
 
 # Dividing a program.
 
-_ON_SEVERAL_DEVICES = frozenset(
-    f"stablehlo.{name}" for name in (*COLLECTIVES, "infeed", "outfeed", "partition_id", "recv", "replica_id", "send")
-)
+_WITH_OTHERS = frozenset({"stablehlo.infeed", "stablehlo.outfeed", "stablehlo.recv", "stablehlo.send"})
+_ON_SEVERAL_DEVICES = frozenset(f"stablehlo.{name}" for name in (*COLLECTIVES, "partition_id", "replica_id"))
 _PLACES = {"stablehlo.replica_id": REPLICA_ID, "stablehlo.partition_id": PARTITION_ID}
 _RETURNS = ("func.return", "stablehlo.return")
 
 CompileKernel = Callable[[ParsedProgram, CompileOptions], Code]
+Covers = Callable[[ParsedProgram, CompileOptions], object]
 
 
-def with_fallback(compile: CompileKernel) -> CompileKernel:
+def with_fallback(compile: CompileKernel, covers: Covers | None = None) -> CompileKernel:
     """Return a function that compiles all programs, from one that compiles some.
 
     A program for which ``compile`` raises ``UnimplementedError`` is divided: ``compile`` is asked for each operation,
@@ -148,6 +148,8 @@ def with_fallback(compile: CompileKernel) -> CompileKernel:
 
     Args:
         compile: the function ``compile(program, options)``.
+        covers: what is called for each operation in the place of ``compile``, where that takes long. It raises as
+            ``compile`` does; what it returns is not looked at.
     """
 
     def compile_all(program: ParsedProgram, options: CompileOptions) -> Code:
@@ -158,7 +160,7 @@ def with_fallback(compile: CompileKernel) -> CompileKernel:
         if all(each.results for each in operations) and all(map(_is_array, (*body.arguments, *results))):
             with contextlib.suppress(UnimplementedError):
                 return compile(program, options)
-        return _Division(program, options, compile).code()
+        return _Division(program, options, compile, covers or compile).code()
 
     return compile_all
 
@@ -174,29 +176,32 @@ class _Part:
 class _Division:
     """A program that is divided into steps."""
 
-    def __init__(self, program: ParsedProgram, options: CompileOptions, compile: CompileKernel) -> None:
+    def __init__(self, program: ParsedProgram, options: CompileOptions, compile: CompileKernel, covers: Covers) -> None:
         self._program = program
         self._options = options
         self._compile = compile
+        self._asks = covers
         self._operations: list[Operation] = []
         self._results = self._flatten(program.entry.body, {})
         self._constants = {
             id(o.results[0]): o for o in self._operations if o.name == "stablehlo.constant" or o.name in _PLACES
         }
         self._covered: set[int] = set()
+        self._refusals: dict[int, str] = {}
         self._covered.update(id(operation) for operation in self._operations if self._covers(operation))
         partitioning = options.partitioning
-        if partitioning.num_replicas * partitioning.num_partitions > 1:
-            self._check_no_collectives()
+        is_alone = partitioning.num_replicas * partitioning.num_partitions == 1
+        self._check_steps(_WITH_OTHERS if is_alone else _WITH_OTHERS | _ON_SEVERAL_DEVICES)
 
-    def _check_no_collectives(self) -> None:
+    def _check_steps(self, lacking: frozenset[str]) -> None:
         for operation in self._operations:
             for each in (operation, *operation.walk()):
                 is_known = id(operation) in self._covered or operation.name in _PLACES
-                if each.name in _ON_SEVERAL_DEVICES and not is_known:
+                if each.name in lacking and not is_known:
+                    refusal = self._refusals.get(id(operation))
                     raise UnimplementedError(
-                        f"the device has no such {each.name}, and steps of the host know no other devices "
-                        f"[{each.location}]"
+                        f"the device has no such {each.name}, and steps of the host reach nobody else "
+                        f"[{each.location}]" + (f": {refusal}" if refusal else "")
                     )
 
     def _flatten(self, block: Block | None, names: dict[int, Value]) -> tuple[Value, ...]:
@@ -231,8 +236,9 @@ class _Division:
             return False
         constants = self._constants_of(_inputs(operation), is_kernel=True)
         try:
-            self._compile(self._cut([*constants, operation], operation.results)[0], self._options)
-        except UnimplementedError:
+            self._asks(self._cut([*constants, operation], operation.results)[0], self._options)
+        except UnimplementedError as error:
+            self._refusals[id(operation)] = error.message
             return False
         return True
 
