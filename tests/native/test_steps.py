@@ -335,3 +335,21 @@ def test_values_for_others_are_refused(chip: Client, replicas: int) -> None:
     }}"""
     with pytest.raises(pjrt.UnimplementedError, match=r"no such stablehlo\.send"):
         chip.compile(program, pjrt.CompileOptions(num_replicas=replicas))
+
+
+def test_annotations_of_shardings_are_no_operations(chip: Client) -> None:
+    """Their meshes are not in the programs of steps."""
+    constraint = f"sdy.sharding_constraint %{{}} <@mesh, [{{{{}}}}]> : {F}"
+    program = f"""
+    sdy.mesh @mesh = <[]>
+    func.func @main(%x: {F}) -> {F} {{
+      %0 = {constraint.format("x")}
+      %1 = stablehlo.cbrt %0 : {F}
+      %zero = stablehlo.constant dense<0> : tensor<i32>
+      %2 = "stablehlo.case"(%zero) ({{
+        %3 = {constraint.format("1")}
+        stablehlo.return %3 : {F}
+      }}) : (tensor<i32>) -> {F}
+      return %2 : {F}
+    }}"""
+    np.testing.assert_allclose(chip.compile(program)(X)[0], np.cbrt(X), rtol=1e-6)

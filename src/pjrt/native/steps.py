@@ -21,8 +21,9 @@ from pjrt.native.code import Code, spec_of
 from pjrt.native.compiling import COLLECTIVES
 from pjrt.native.questions import array_of, encoded_call
 from pjrt.stablehlo.operation import Block, Function, Operation, ParsedProgram, Value
+from pjrt.stablehlo.signatures import LAYOUT_ATTRIBUTE
 from pjrt.stablehlo.types import FunctionType, TensorType, TokenType
-from pjrt.stablehlo.unparsing import unparse
+from pjrt.stablehlo.unparsing import ANNOTATIONS, unparse
 
 # The fields are read in C: see native/library/steps.c.
 _Step = message_classes(
@@ -212,7 +213,10 @@ class _Division:
             if operation.name in _RETURNS:
                 return operands
             callee = self._callee(operation)
-            if callee is not None:
+            results: Sequence[Value]
+            if operation.name in ANNOTATIONS:
+                results = operands
+            elif callee is not None:
                 inner = dict(zip(map(id, callee.arguments), operands, strict=True))
                 results = self._flatten(callee.body, inner)
             else:

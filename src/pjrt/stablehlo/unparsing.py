@@ -60,6 +60,8 @@ _SYMBOLS = frozenset({"callee", "called_computations", "decomposition"})
 _KEPT = frozenset({"mhlo.attributes", "mhlo.backend_config"})
 """The attributes of another dialect that a custom call is nothing without."""
 _UNITS = frozenset({"use_global_device_ids"})
+ANNOTATIONS = frozenset({"sdy.propagation_barrier", "sdy.reshard", "sdy.sharding_constraint"})
+"""Operations whose result is their operand: they say where it is, of devices that the text does not know."""
 _INDICES = frozenset({"operand_layouts", "result_layouts"})
 _SUB_BYTE = 8
 
@@ -67,8 +69,8 @@ _SUB_BYTE = 8
 def unparse(program: ParsedProgram) -> str:
     """Return a parsed program as StableHLO text, in MLIR's generic form, with source locations.
 
-    Attributes of dialects other than StableHLO's, such as shardings, are left out, and so are the program's other
-    declarations, such as meshes.
+    Attributes of dialects other than StableHLO's, such as shardings, are left out, and so are operations that only
+    state shardings, and the program's other declarations, such as meshes.
 
     Args:
         program: the program; all of its constants must have been read.
@@ -109,6 +111,9 @@ class _Writer:
             yield from self.operation(operation, indent)
 
     def operation(self, operation: Operation, indent: str) -> Iterator[str]:
+        if operation.name in ANNOTATIONS:
+            self._names[id(operation.results[0])] = self._names[id(operation.operands[0])]
+            return
         operands = ", ".join(self._names[id(value)] for value in operation.operands)
         regions = ""
         if operation.regions:
