@@ -6,7 +6,9 @@
  * error, or what a buffer that is not fulfilled yet will hold. A value that is read must be that one; errors are allowed
  * where $FAULTS is set or the watchdog is on. At the end nothing may be left: each callback was called once, and the
  * devices hold no bytes. Executables: f32[3,40] twice -> x/2 + y/4; one that is donated -> 1 - x; and the first one on
- * two devices; and the first one with a step that calls a handler of this program. WATCHDOG is in milliseconds, 0 for none. */
+ * two devices; and the first one with a step that calls a handler of this program; and two on two devices with one
+ * argument each, x/4 + y/4, and x/2 + y/2 with such a step on each before they meet. WATCHDOG is in milliseconds, 0 for
+ * none. */
 #include <dlfcn.h>
 #include <math.h>
 #include <pthread.h>
@@ -23,7 +25,7 @@
 
 #define START(type) {.struct_size = type##_STRUCT_SIZE}
 #define CALL(name, args) api->PJRT_##name(args)
-enum { BUFFERS = 24, EVENTS = 24, OTHERS = 6, ELEMENTS = 120, MOST_DEVICES = 8, MOST_EXECUTABLES = 4 };
+enum { BUFFERS = 24, EVENTS = 24, OTHERS = 6, ELEMENTS = 120, MOST_DEVICES = 8, MOST_EXECUTABLES = 6 };
 
 static const PJRT_Api *api;
 static const PJRT_RawBuffer_Extension *raw_api;
@@ -42,7 +44,7 @@ typedef struct node {
   state state;
   float value;
   bool may_fail;
-  int op; /* of an open one: 0 itself, 1 x/2 + y/4, 2 1 - x, 3 x, 4 an error once x is there */
+  int op; /* of an open one: 0 itself, 1 x/2 + y/4, 2 1 - x, 3 x, 4 an error once x is there, 5 x/4 + y/4, 6 x/2 + y/2 */
   struct node *x, *y, *next;
 } node;
 
@@ -106,8 +108,14 @@ static state settle(node *each) {
   else if (x == ANYTHING || y == ANYTHING) each->state = ANYTHING;
   else {
     each->state = KNOWN;
-    float half = each->x->value * 0.5f, quarter = each->y ? each->y->value * 0.25f : 0;
-    each->value = each->op == 1 ? half + quarter : each->op == 2 ? 1 - each->x->value : each->x->value;
+    float x_value = each->x->value, y_value = each->y ? each->y->value : 0;
+    switch (each->op) {
+      case 1: each->value = x_value * 0.5f + y_value * 0.25f; break;
+      case 2: each->value = 1 - x_value; break;
+      case 5: each->value = x_value * 0.25f + y_value * 0.25f; break;
+      case 6: each->value = x_value * 0.5f + y_value * 0.5f; break;
+      default: each->value = x_value;
+    }
   }
   return each->state;
 }
@@ -489,7 +497,9 @@ static void ready_event(worker *w) {
 
 /* ---- programs -------------------------------------------------------------------------------------------------------------------*/
 static void execute(worker *w) {
-  int program = (int)below(w, 4), count = program == 2 ? 2 : 1, num_args = program == 1 ? 1 : 2;
+  int program = (int)below(w, MOST_EXECUTABLES);
+  bool meets = program > 3;
+  int count = program == 2 || meets ? 2 : 1, num_args = program == 1 || meets ? 1 : 2;
   if (executables[program] == NULL) return;
   buffer *used[2][2] = {{NULL}};
   PJRT_Buffer *given[2][2] = {{NULL}}, *made[2][1] = {{NULL}};
@@ -498,6 +508,8 @@ static void execute(worker *w) {
       used[d][i] = any_buffer(w, below(w, 40) ? 0 : -1, below(w, 40) ? d : -1);
       if (used[d][i] == NULL && below(w, 40)) return;
       given[d][i] = used[d][i] ? used[d][i]->handle : NULL;
+      /* The next execution with collectives waits for it, also for what this thread ends behind that. */
+      if (meets && used[d][i] && settle(used[d][i]->node) == OPEN) return;
     }
   }
   PJRT_Buffer *const *lists[2] = {given[0], given[1]};
@@ -523,7 +535,8 @@ static void execute(worker *w) {
     for (int i = 0; i < num_args; ++i) {
       if (used[d][i] == NULL || used[d][i]->is_gone || used[d][i]->shape != 0) die("a wrong argument was taken");
     }
-    results[d] = node_of(w, program == 1 ? 2 : 1, used[d][0]->node, program == 1 ? NULL : used[d][1]->node);
+    if (meets) results[d] = node_of(w, program + 1, used[0][0]->node, used[1][0]->node);
+    else results[d] = node_of(w, program == 1 ? 2 : 1, used[d][0]->node, program == 1 ? NULL : used[d][1]->node);
     results[d]->may_fail = true; /* it may be poisoned */
   }
   if (program == 1 && !is_kept) used[0][0]->is_gone = true;

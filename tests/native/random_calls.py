@@ -51,6 +51,14 @@ _HALVES = f"""
   %2 = stablehlo.add %0, %1 : {_TYPE}
   return %2 : {_TYPE}
 }}"""
+_MEETS = f"""
+  %2 = "stablehlo.all_reduce"(%1) ({{
+    ^bb0(%l: tensor<f32>, %r: tensor<f32>):
+      %3 = stablehlo.add %l, %r : tensor<f32>
+      stablehlo.return %3 : tensor<f32>
+  }}) {{replica_groups = dense<[[0, 1]]> : tensor<1x2xi64>}} : ({_TYPE}) -> {_TYPE}
+  return %2 : {_TYPE}
+}}"""
 PROGRAMS = {
     "halves": f"func.func @main(%x: {_TYPE}, %y: {_TYPE}) -> {_TYPE} {{{_HALVES}",
     "donates": f"""func.func @main(%x: {_TYPE} {{tf.aliasing_output = 0 : i32}}) -> {_TYPE} {{
@@ -66,7 +74,13 @@ PROGRAMS = {
   %2 = stablehlo.custom_call @halve(%1) {{api_version = 4 : i32}} : ({_TYPE}) -> {_TYPE}
   return %2 : {_TYPE}
 }}""",
+    "meets": f"""func.func @main(%x: {_TYPE}) -> {_TYPE} {{
+  %a = stablehlo.constant dense<0.25> : {_TYPE}
+  %1 = stablehlo.multiply %x, %a : {_TYPE}{_MEETS}""",
+    "meets_in_steps": f"""func.func @main(%x: {_TYPE}) -> {_TYPE} {{
+  %1 = stablehlo.custom_call @halve(%x) {{api_version = 4 : i32}} : ({_TYPE}) -> {_TYPE}{_MEETS}""",
 }
+ON_TWO = ("on_two", "meets", "meets_in_steps")
 
 
 @dataclass(frozen=True)
@@ -134,7 +148,7 @@ def prepare(folder: Path, sanitizer: str) -> None:
             native.write_library(folder / f"{example}.so", spec, driver=folder / "driver.so" if chip else "host")
         with pjrt.load_plugin(plugin).client() as client:
             for name, text in PROGRAMS.items():
-                replicas = 2 if name == "on_two" else 1
+                replicas = 2 if name in ON_TWO else 1
                 if replicas <= num_devices and (chip or name != "in_steps"):
                     executable = client.compile(text, pjrt.CompileOptions(num_replicas=replicas))
                     (folder / f"{example}.{name}").write_bytes(executable.executable.serialize())
@@ -176,9 +190,9 @@ def grown(executions: int) -> dict[str, float]:
     with pjrt.load_plugin(plugin).client() as client:
         client.register_ffi_handler("halve", lambda x, result: np.multiply(x, np.float32(0.5), out=result))
         for name, text in PROGRAMS.items():
-            devices = client.devices[: 2 if name == "on_two" else 1]
+            devices = client.devices[: 2 if name in ON_TWO else 1]
             executable = client.compile(text, pjrt.CompileOptions(num_replicas=len(devices)))
-            count = 1 if name == "donates" else 2
+            count = 1 if name in ("donates", "meets", "meets_in_steps") else 2
             before = _resident_after(client, executable, devices, count, max(executions // 10, 100))
             growths[name] = (_resident_after(client, executable, devices, count, executions) - before) / executions
     return growths

@@ -71,7 +71,7 @@ struct launch {
   uint64_t executable;
   int id, replica, partition;
   int64_t run;
-  bool is_deferred;
+  bool is_deferred, is_apart; /* apart: its device's queue does not wait for others */
   atomic_size_t waiting; /* arguments that nothing promises yet, and one for the call that registers */
   storage **arguments;   /* a reference each; null where it was donated */
   completion **defined;
@@ -549,7 +549,25 @@ static bool is_open(const launch *each, size_t number) {
   pjrt_fence fence;
   if (completion_is_set(each->defined[number])) return false;
   bool is_promised = completion_fence(each->defined[number], &device, &fence);
-  return !is_promised || (each->loaded->core->num_steps && device != each->device);
+  return !is_promised || ((each->is_apart || each->loaded->core->num_steps) && device != each->device);
+}
+
+/* Two queues must not wait for each other: one in a collective, for a launch that comes to the other queue later; and that
+ * one for a fence behind the collective. A group that is being started is whole when its lock is free; one of which
+ * launches come later makes others wait on the host. */
+static bool must_be_apart(const launch *each) {
+  PJRT_Client *client = each->device->client;
+  PJRT_Device *device;
+  pjrt_fence fence;
+  bool has_other = false;
+  for (size_t i = 0; i < each->loaded->core->num_parameters && !has_other && !each->group; ++i)
+    has_other = !completion_is_set(each->defined[i]) && completion_fence(each->defined[i], &device, &fence) &&
+                device != each->device;
+  if (!has_other) return false;
+  pthread_mutex_lock(&client->order);
+  bool is_open = together_is_open(client->last);
+  pthread_mutex_unlock(&client->order);
+  return is_open;
 }
 
 static bool has_open_arguments(const launch *each) {
@@ -564,6 +582,7 @@ static void start(const PJRT_LoadedExecutable_Execute_Args *args, size_t list, l
   const executable *core = each->loaded->core;
   PJRT_Device *device = each->device;
   PJRT_Error *error = NULL;
+  each->is_apart = must_be_apart(each);
   bool is_done = false, waits = has_open_arguments(each) || together_is_open(each->behind);
   storage *outputs_on_stack[16], **outputs = outputs_on_stack;
   if (core->num_outputs > 16) outputs = new_zeroed(core->num_outputs, sizeof *outputs);
