@@ -1,7 +1,7 @@
 /* A simulated accelerator, as an example of a driver: pjrt_driver.h explains each function.
  *
  * The chip has memory of its own behind handles, in words of four bytes. Arrays lie there in tiles of 8 x 128 elements, with
- * padding; an element takes a word, or as many as it needs. Each of its devices, which are two unless the option `num_devices` says more, has a queue on a thread of its own,
+ * padding, in any order of their dimensions; an element takes a word, or as many as it needs. Each of its devices, which are two unless the option `num_devices` says more, has a queue on a thread of its own,
  * and fences. Its programs are instructions that
  * `compiler.py` writes.
  *
@@ -59,30 +59,35 @@ typedef struct array {
   int32_t dims[MAX_RANK];
 } array;
 
-static int64_t rows_of(const array *a) {
-  int64_t rows = 1;
-  for (int i = 0; i < a->rank - 1; ++i) rows *= a->dims[i];
-  return rows;
-}
+static int64_t rows_of(const array *a) { return a->rank > 1 ? a->dims[a->rank - 2] : 1; }
 static int64_t columns_of(const array *a) { return a->rank ? a->dims[a->rank - 1] : 1; }
-static int64_t elements_of(const array *a) { return rows_of(a) * columns_of(a); }
+static int64_t elements_of(const array *a) {
+  int64_t count = 1;
+  for (int i = 0; i < a->rank; ++i) count *= a->dims[i];
+  return count;
+}
 static int64_t round_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
 
 static int64_t words_each(const array *a) { return (size_on_host(a->type) + 3) / 4; }
 
 static int64_t words_of(const array *a) {
   if (a->rank == 0) return words_each(a);
-  return round_up(rows_of(a), TILE_ROWS) * round_up(columns_of(a), TILE_COLUMNS) * words_each(a);
+  if (a->rank == 1) return round_up(a->dims[0], TILE_ROWS * TILE_COLUMNS) * words_each(a);
+  int64_t words = round_up(rows_of(a), TILE_ROWS) * round_up(columns_of(a), TILE_COLUMNS) * words_each(a);
+  for (int i = 0; i < a->rank - 2; ++i) words *= a->dims[i];
+  return words;
 }
 
 /* Where the element with a number, counted in rows, lies in the tiles, counted in elements. */
 static int64_t word_at(const array *a, int64_t number) {
-  if (a->rank == 0) return 0;
-  int64_t columns = columns_of(a), row = number / columns, column = number % columns;
-  int64_t tile = row / TILE_ROWS * (round_up(columns, TILE_COLUMNS) / TILE_COLUMNS) + column / TILE_COLUMNS;
+  if (a->rank < 2) return number;
+  int64_t columns = columns_of(a), line = number / columns, column = number % columns, row = line % rows_of(a);
+  int64_t tile_row = line / rows_of(a) * ((rows_of(a) + TILE_ROWS - 1) / TILE_ROWS) + row / TILE_ROWS;
+  int64_t tile = tile_row * ((columns + TILE_COLUMNS - 1) / TILE_COLUMNS) + column / TILE_COLUMNS;
   return tile * TILE_ROWS * TILE_COLUMNS + row % TILE_ROWS * TILE_COLUMNS + column % TILE_COLUMNS;
 }
 
+/* The array as it lies in the memory: the most major dimension first. */
 static bool read_shape(const pjrt_driver_shape *shape, array *out) {
   if (size_on_host(shape->type) == 0 || shape->rank > MAX_RANK) return false;
   int64_t words = 1;
@@ -91,7 +96,10 @@ static bool read_shape(const pjrt_driver_shape *shape, array *out) {
   }
   out->type = shape->type;
   out->rank = (int32_t)shape->rank;
-  for (size_t i = 0; i < shape->rank; ++i) out->dims[i] = (int32_t)shape->dims[i];
+  for (size_t i = 0; i < shape->rank; ++i) {
+    size_t from = shape->minor_to_major ? (size_t)shape->minor_to_major[shape->rank - 1 - i] : i;
+    out->dims[i] = (int32_t)shape->dims[from];
+  }
   return true;
 }
 
@@ -400,12 +408,17 @@ static int no_such_array(char *message) {
   return UNIMPLEMENTED;
 }
 
-static int chip_size_of(pjrt_driver *driver, size_t number, size_t kind, const pjrt_driver_shape *shape, size_t *size,
-                        char *message) {
+static int chip_layout(pjrt_driver *driver, size_t number, size_t kind, const pjrt_driver_shape *shape,
+                       pjrt_driver_layout *out, char *message) {
   (void)driver, (void)number, (void)kind;
+  static const size_t ranks[] = {1, 2};
+  static const int64_t line[] = {TILE_ROWS * TILE_COLUMNS}, tile[] = {TILE_ROWS, TILE_COLUMNS};
   array a;
   if (!read_shape(shape, &a)) return no_such_array(message);
-  *size = (size_t)words_of(&a) * sizeof(word);
+  out->bytes = (size_t)words_of(&a) * sizeof(word);
+  out->num_tiles = a.rank > 0;
+  out->tile_ranks = &ranks[a.rank > 1];
+  out->tile_dims = a.rank > 1 ? tile : line;
   return 0;
 }
 
@@ -462,9 +475,30 @@ typedef struct copy_job {
   memory *from, *to; /* one is null, which is the host, or none */
   bool is_raw;
   array shape;
+  bool is_in_rows;
+  int64_t dims[MAX_RANK], steps[MAX_RANK]; /* of the host's array, and by how many elements a dimension goes on here */
   size_t offset, size;
   char *host;
 } copy_job;
+
+/* Where an element of the host's array is, in the array that lies in the memory. */
+static int64_t number_of(const copy_job *each, int64_t on_host) {
+  int64_t number = 0;
+  if (each->is_in_rows) return on_host;
+  for (int d = each->shape.rank; d-- > 0; on_host /= each->dims[d]) number += on_host % each->dims[d] * each->steps[d];
+  return number;
+}
+
+static void turn(copy_job *each, const pjrt_driver_shape *shape) {
+  int64_t step = 1;
+  each->is_in_rows = shape->minor_to_major == NULL;
+  for (size_t i = 0; i < shape->rank && !each->is_in_rows; ++i) {
+    int64_t d = shape->minor_to_major[i];
+    each->dims[d] = shape->dims[d];
+    each->steps[d] = step;
+    step *= shape->dims[d];
+  }
+}
 
 static int run_copy(job *base, char *message) {
   (void)message;
@@ -478,7 +512,7 @@ static int run_copy(job *base, char *message) {
   } else {
     int64_t count = elements_of(&each->shape), size = size_on_host(each->shape.type), step = words_each(&each->shape);
     for (int64_t i = 0; i < count; ++i) {
-      word *on_chip = &chip->words[word_at(&each->shape, i) * step];
+      word *on_chip = &chip->words[word_at(&each->shape, number_of(each, i)) * step];
       if (each->shape.type == PRED && each->to) on_chip->i = each->host[i] != 0;
       else if (each->shape.type == PRED) each->host[i] = on_chip->i != 0;
       else if (each->to) memcpy(on_chip, each->host + i * size, (size_t)size);
@@ -497,6 +531,7 @@ static int copy_host(pjrt_driver *driver, size_t number, memory *from, memory *t
     free(each);
     return no_such_array(message);
   }
+  if (shape) turn(each, shape);
   *fence = enqueue(&driver->devices[number], &each->base);
   return 0;
 }
@@ -860,7 +895,7 @@ const pjrt_driver_table *pjrt_driver_entry(void) {
       .launch = chip_launch,
       .wait = chip_wait,
       .on_done = chip_on_done,
-      .size_of = chip_size_of,
+      .layout = chip_layout,
       .copy = chip_copy,
       .stats = chip_stats,
       .cancel = chip_cancel,

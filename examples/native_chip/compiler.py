@@ -9,7 +9,8 @@ import struct
 import numpy as np
 
 import pjrt
-from pjrt.native import Code, with_fallback
+from pjrt import TiledLayout
+from pjrt.native import Code, asked_layouts, with_fallback
 from pjrt.stablehlo import lowering
 
 OPS = """
@@ -30,15 +31,30 @@ def compile_kernel(program, options):
     """Return the instructions of a program, or of a part of one."""
     entry = program.entry
     compiler = Compiler(options.partitioning)
-    places = {id(value): compiler.register(value.type, INPUT, n) for n, value in enumerate(entry.arguments)}
+    asked_parameters, asked_results = asked_layouts(program)
+    orders = [
+        order_of_uses(entry.body, value) if asked == "auto" else order_of(value, asked)
+        for value, asked in zip(entry.arguments, asked_parameters, strict=True)
+    ]
+    result_orders = [order_of(value, asked) for value, asked in zip(entry.body.outputs, asked_results, strict=True)]
+    places = {
+        id(value): compiler.parameter(value.type, n, order)
+        for n, (value, order) in enumerate(zip(entry.arguments, orders, strict=True))
+    }
     results = compiler.block(program, entry.body, places)
-    for number, (place, value) in enumerate(zip(results, entry.body.outputs, strict=True)):
-        compiler.move(compiler.register(value.type, OUTPUT, number), place, 0, strides_of(value.type.shape))
+    for number, (place, value, order) in enumerate(zip(results, entry.body.outputs, result_orders, strict=True)):
+        compiler.result(compiler.in_rows(place), value.type, number, order)
     counts = len(compiler.registers), len(entry.arguments), len(results), len(compiler.code), len(compiler.groups)
     head = struct.pack("8s5i", b"CHIPCODE", *counts)
     groups = struct.pack(f"{len(compiler.groups)}i", *compiler.groups)
     code = head + b"".join(compiler.registers) + b"".join(compiler.code) + groups
-    return Code(code=code, scratch=compiler.scratch * 4, cost={"flops": compiler.work})
+    return Code(
+        code=code,
+        scratch=compiler.scratch * 4,
+        cost={"flops": compiler.work},
+        parameter_layouts=dict(enumerate(orders)),
+        output_layouts=dict(enumerate(result_orders)),
+    )
 
 
 compile = with_fallback(compile_kernel)
@@ -52,15 +68,33 @@ def words_of(shape):
     """Return the words of an array in tiles, with their padding."""
     if not shape:
         return 1
-    rows, columns = math.prod(shape[:-1]), shape[-1]
-    return -(-rows // TILE[0]) * TILE[0] * -(-columns // TILE[1]) * TILE[1]
+    if len(shape) == 1:
+        return round_up(shape[0], TILE[0] * TILE[1])
+    return math.prod(shape[:-2]) * round_up(shape[-2], TILE[0]) * round_up(shape[-1], TILE[1])
+
+
+def round_up(number, to):
+    return -(-number // to) * to
+
+
+def order_of(value, asked):
+    """Return the order of the dimensions that is asked for, the most minor first; rows where none is."""
+    return asked.minor_to_major if isinstance(asked, TiledLayout) else tuple(range(len(value.type.shape)))[::-1]
+
+
+def order_of_uses(body, argument):
+    """Return the order in which an argument need not be moved: where all that it is used for is one transpose."""
+    users = [operation for operation in body.walk() if any(value is argument for value in operation.operands)]
+    turns = {tuple(each.attribute("permutation")) for each in users if each.name == "stablehlo.transpose"}
+    is_one = len(turns) == 1 and all(each.name == "stablehlo.transpose" for each in users)
+    return turns.pop()[::-1] if is_one else order_of(argument, None)
 
 
 class Compiler:
     """The registers and instructions of a program. A value is the number of its register."""
 
     def __init__(self, partitioning):
-        self.partitioning = partitioning
+        self.partitioning, self.turned = partitioning, {}
         self.registers, self.shapes, self.code, self.groups, self.scratch, self.work = [], [], [], [], 0, 0
 
     def register(self, type_, place=SCRATCH, number=0, shape=None):
@@ -73,6 +107,25 @@ class Compiler:
         self.registers.append(struct.pack("12i", type_.element.value, len(shape), *dims, place, number))
         self.shapes.append(shape)
         return len(self.registers) - 1
+
+    def parameter(self, type_, number, order):
+        """Return the register of an argument, which `in_rows` turns where it lies in another order."""
+        register = self.register(type_, INPUT, number, [type_.shape[d] for d in reversed(order)])
+        if list(order) != sorted(order, reverse=True):
+            self.turned[register] = (type_, number, order)
+        return register
+
+    def in_rows(self, register):
+        if register not in self.turned:
+            return register
+        type_, _, order = self.turned[register]
+        steps = dict(zip(reversed(order), strides_of(self.shapes[register]), strict=True))
+        return self.move(self.register(type_), register, 0, [steps[d] for d in range(len(steps))])
+
+    def result(self, place, type_, number, order):
+        steps = strides_of(type_.shape)
+        result = self.register(type_, OUTPUT, number, [type_.shape[d] for d in reversed(order)])
+        self.move(result, place, 0, [steps[d] for d in reversed(order)])
 
     def emit(self, op, result, operands=(), start=0, strides=(), sizes=(), value=b"\0\0\0\0"):
         numbers = [*operands, *[-1] * (3 - len(operands)), start, *strides, *[0] * (MAX_RANK - len(strides))]
@@ -104,6 +157,11 @@ class Compiler:
         if name not in HANDLED or (name == "power" and operation.results[0].type.element.name != "F32"):
             raise pjrt.UnimplementedError(f"the chip has no {operation.name} [{operation.location}]")
         type_ = operation.results[0].type
+        if name == "transpose" and inputs[0] in self.turned:
+            _, number, order = self.turned[inputs[0]]
+            if list(attribute("permutation")) == list(reversed(order)):
+                return self.register(type_, INPUT, number)  # the argument lies so
+        inputs = [self.in_rows(register) for register in inputs]
         result, shape = self.register(type_), type_.shape
         if name in ELEMENTWISE:
             return self.emit(ELEMENTWISE[name], result, inputs)

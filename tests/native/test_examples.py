@@ -125,6 +125,57 @@ def test_jax_shards_over_the_chips(chip_library: Path) -> None:
     assert "sharded" in done.stdout
 
 
+LAYOUTS = """
+import sys
+import jax, jax.numpy as jnp, numpy as np, pjrt
+from jax.experimental.layout import Format, Layout
+from jax.sharding import SingleDeviceSharding
+
+platform = pjrt.frameworks.jax.register(sys.argv[1], platform="under_test")
+place = SingleDeviceSharding(jax.devices(platform)[0])
+tiles = ((8, 128),)
+a = np.arange(300, dtype=np.float32).reshape(2, 150)
+x = jax.device_put(a, place)
+assert x.format.layout == Layout((0, 1), tiles), x.format
+columns = Format(Layout((1, 0), tiles), place)
+z = jax.device_put(x, columns)
+y = jax.jit(lambda v: v * 2, out_shardings=columns)(x)
+for array, expected in ((z, a), (y, a * 2)):
+    assert array.format == columns, array.format
+    assert array.on_device_size_in_bytes() == 152 * 128 * 4
+    np.testing.assert_array_equal(array, expected)
+for function in (lambda v: v + 1, lambda v: jnp.sort(v, 1) + 1, lambda v: jnp.cbrt(v) ** 3 + 1):
+    np.testing.assert_allclose(jax.jit(function)(z), a + 1, rtol=1e-5)
+    np.testing.assert_allclose(jax.jit(function, in_shardings=columns, out_shardings=columns)(z), a + 1, rtol=1e-5)
+donated = jax.jit(lambda v: v + 1, donate_argnums=0, out_shardings=columns)(jax.device_put(a, place))
+np.testing.assert_array_equal(donated, a + 1)
+
+# Weights are laid out once, as the compiler wants them.
+weights = np.random.default_rng(0).normal(size=(5, 150)).astype(np.float32)
+shapes = [jax.ShapeDtypeStruct(each.shape, each.dtype, sharding=place) for each in (weights, a)]
+step = jax.jit(lambda w, v: v @ w.T, in_shardings=Format(Layout.AUTO))
+compiled = step.lower(*shapes).compile()
+chosen, kept = compiled.input_formats[0]
+assert (chosen.layout, kept.layout) == (Layout((1, 0), tiles), Layout((0, 1), tiles))
+np.testing.assert_allclose(compiled(jax.device_put(weights, chosen), x), a @ weights.T, rtol=1e-4)
+
+try:
+    jax.device_put(x, Format(Layout((1, 0), ((4, 4),)), place))
+except jax.errors.JaxRuntimeError as error:
+    assert "device's layout {0,1:T(8,128)}, found the layout {0,1:T(4,4)}" in str(error), error
+    print("laid out")
+"""
+
+
+@pytest.mark.full
+def test_jax_sees_and_chooses_layouts_of_the_chip(chip_library: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", LAYOUTS, str(chip_library)], capture_output=True, text=True, timeout=280, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "laid out" in done.stdout
+
+
 @pytest.fixture(scope="module")
 def emitted_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return native.write_library(

@@ -376,3 +376,42 @@ def test_the_compiling_process_ends_with_its_parent(chip_library: Path) -> None:
 
     assert select.select([pidfd], [], [], 60)[0]  # readable when the process has ended
     os.close(pidfd)
+
+
+def test_an_array_in_another_order(chip: Client) -> None:
+    """The driver lays it out; the host has it in rows, or as it is asked for."""
+    values = np.arange(3 * 130, dtype=np.float32).reshape(3, 130)
+    columns = pjrt.TiledLayout((0, 1), ((8, 128),))
+    buffer = chip.buffer_from_host(values, layout=pjrt.TiledLayout((0, 1)))
+    assert buffer.layout == columns
+    assert buffer.on_device_size == 136 * 128 * 4
+    np.testing.assert_array_equal(buffer, values)
+    other = buffer.copy_to(chip.devices[1])
+    assert other.layout == columns
+    np.testing.assert_array_equal(other, values)
+    np.testing.assert_array_equal(chip.buffer_from_host(values, layout=columns), values)
+    with pytest.raises(pjrt.UnimplementedError, match="device's own tiles"):
+        chip.buffer_from_host(values, layout=pjrt.TiledLayout((0, 1), ((4, 4),)))
+
+
+ASKS = """func.func @main(%x: tensor<3x130xf32> {mhlo.layout_mode = "{0,1:T(8,128)}"})
+    -> (tensor<3x130xf32> {mhlo.layout_mode = "{0,1}"}, tensor<3x130xf32>) {
+  %0 = stablehlo.add %x, %x : tensor<3x130xf32>
+  return %0, %0 : tensor<3x130xf32>, tensor<3x130xf32>
+}"""
+
+
+def test_a_program_that_asks_for_layouts(chip: Client) -> None:
+    values = np.arange(3 * 130, dtype=np.float32).reshape(3, 130)
+    columns, rows = pjrt.TiledLayout((0, 1), ((8, 128),)), pjrt.TiledLayout((1, 0), ((8, 128),))
+    executable = chip.compile(ASKS)
+    assert list(executable.executable.parameter_layouts) == [columns]
+    assert list(executable.executable.output_layouts) == [columns, rows]
+    ((first, second),) = executable.execute([[chip.buffer_from_host(values, layout=columns)]])
+    assert (first.layout, second.layout) == (columns, rows)
+    np.testing.assert_array_equal(first, values * 2)
+    np.testing.assert_array_equal(second, values * 2)
+    with pytest.raises(pjrt.InvalidArgumentError, match=r"argument 0: expected the layout \{0,1\}, found \{1,0\}"):
+        executable.execute([[chip.buffer_from_host(values)]])
+    with pytest.raises(pjrt.UnimplementedError, match=r"layout \{0,1:T\(8,128\)\}, found the layout \{0,1:T\(4,4\)\}"):
+        chip.compile(ASKS.replace("T(8,128)", "T(4,4)"))

@@ -12,17 +12,27 @@ from typing import TYPE_CHECKING
 from pjrt.api.lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from pjrt.native.code import Code
+    from pjrt.native.code import Code, asked_layouts
     from pjrt.native.library import get_include, is_library, write_library
     from pjrt.native.steps import HostCall, HostProgram, Kernel, with_fallback
 
-__all__ = ["Code", "HostCall", "HostProgram", "Kernel", "get_include", "is_library", "with_fallback", "write_library"]
+__all__ = [
+    "Code",
+    "HostCall",
+    "HostProgram",
+    "Kernel",
+    "asked_layouts",
+    "get_include",
+    "is_library",
+    "with_fallback",
+    "write_library",
+]
 
 if not TYPE_CHECKING:  # a type checker has the names from above; with these functions it would accept any other
     __getattr__, __dir__ = lazy_names(
         __name__,
         {
-            ".code": "Code",
+            ".code": "Code asked_layouts",
             ".library": "get_include is_library write_library",
             ".steps": "HostCall HostProgram Kernel with_fallback",
         },

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from pjrt.api.compile_options import CompileOptions
@@ -14,11 +14,12 @@ from pjrt.api.program import Program
 from pjrt.api.protobuf import message_classes
 from pjrt.api.shape_spec import ShapeSpec, TiledLayout
 from pjrt.stablehlo.shardings.partitioner import Partitioned
-from pjrt.stablehlo.signatures import Signature
+from pjrt.stablehlo.signatures import LAYOUT_ATTRIBUTE, Signature, text_of
 from pjrt.stablehlo.types import TensorType, TokenType, ValueType
 
 if TYPE_CHECKING:
     from pjrt.native.steps import Step
+    from pjrt.stablehlo.operation import ParsedProgram
 
 T = TypeVar("T")
 U = TypeVar("U")
@@ -37,6 +38,7 @@ _CLASSES = message_classes(
             "sharding": (5, "optional bytes"),
             "minor_to_major": (6, "[int64]"),
             "is_on_host": (7, "bool"),
+            "asked_layout": (8, "string"),
         },
         "Cost": {"name": (1, "string"), "value": (2, "double")},
         "Executable": {
@@ -87,6 +89,9 @@ class Code:
         scratch: the bytes of memory that each run needs beside its arguments and results.
         parameter_memory_kinds: the kind of memory of each parameter; empty for the device's default.
         output_memory_kinds: the kind of memory of each result; empty for the device's default.
+        parameter_layouts: the order of the dimensions in which the code takes a parameter, the most minor first, by its
+            number; rows for those that are left out. The driver's function ``layout`` must have the order.
+        output_layouts: the same of results.
         name: the program's name.
         cost: the cost of a run, by PJRT's keys such as ``flops``.
     """
@@ -100,6 +105,8 @@ class Code:
     scratch: int = 0
     parameter_memory_kinds: Sequence[str] = ()
     output_memory_kinds: Sequence[str] = ()
+    parameter_layouts: Mapping[int, Sequence[int]] = field(default_factory=dict)
+    output_layouts: Mapping[int, Sequence[int]] = field(default_factory=dict)
     name: str = "main"
     cost: Mapping[str, float] = field(default_factory=dict)
 
@@ -119,6 +126,7 @@ class Code:
         partitioned: Partitioned | None = None,
         *,
         has_collectives: bool = False,
+        has_layouts: bool = False,
     ) -> bytes:
         """Return the executable as the runtime reads it, and as it is serialized for a cache or a file.
 
@@ -128,10 +136,13 @@ class Code:
             signature: the program's parameters and results, on one device.
             partitioned: the program as one device runs it, where it is for several partitions.
             has_collectives: whether devices wait for one another while they run it.
+            has_layouts: whether the driver has a layout of its own. Else a layout that a framework asks for is what it
+                sees of an array, and the code knows nothing of it.
 
         Raises:
             InvalidArgumentError: the declarations do not fit the program.
-            UnimplementedError: a parameter or result is no array of static shape.
+            UnimplementedError: a parameter or result is no array of static shape, or the framework asks for a layout
+                that the code does not take.
         """
         outputs = self.outputs
         if outputs is None:
@@ -141,6 +152,10 @@ class Code:
             aliases = {n: a.aliases_output for n, a in enumerate(signature.arguments) if a.aliases_output is not None}
         self._check_aliases(aliases, len(signature.arguments), outputs)
         parameters = [spec_of(argument.type, f"argument {n}") for n, argument in enumerate(signature.arguments)]
+        modes = [argument.layout for argument in signature.arguments] + [result.layout for result in signature.results]
+        asked = list(map(_layout, modes))
+        parameters = _laid_out(parameters, self.parameter_layouts, asked, "argument", has_layouts)
+        outputs = _laid_out(outputs, self.output_layouts, asked[len(parameters) :], "result", has_layouts)
         return serialize(
             self.code or b"",
             program,
@@ -158,6 +173,7 @@ class Code:
             optimized=None if partitioned is None else partitioned.optimized,
             parameter_memory_kinds=self.parameter_memory_kinds,
             output_memory_kinds=self.output_memory_kinds,
+            asked_layouts=asked if has_layouts else (),
             name=self.name,
             cost=self.cost,
         )
@@ -196,6 +212,7 @@ def serialize(
     steps: Sequence[Step] = (),
     values: Sequence[ShapeSpec] = (),
     has_collectives: bool = False,
+    asked_layouts: Sequence[TiledLayout | str] = (),
 ) -> bytes:
     """Return an executable as the runtime reads it.
 
@@ -212,6 +229,8 @@ def serialize(
         fingerprint: bytes that are equal for equal executables; by default all that is returned.
         memory: the bytes that one run needs, as ``CompiledMemoryStats`` has them; by default counted from the types.
         has_collectives: whether devices wait for one another while they run it, so that all need the same order.
+        asked_layouts: the layouts that the framework asks for, of parameters and then of results; the driver must have
+            the tiles of those that have some.
         takes_any_memory: whether arguments may be in other kinds of memory than the parameters state.
         aliases, donated, scratch, parameter_memory_kinds, output_memory_kinds, name, cost, steps, values: as ``Code``
             has them.
@@ -237,10 +256,12 @@ def serialize(
         message.optimized, message.optimized_format = optimized.code, str(optimized.format)
     for number, spec in enumerate(parameters):
         value = _value(spec, _at(parameter_memory_kinds, number, ""), _at(parameter_shardings, number, None))
+        value.asked_layout = _tiles(_at(asked_layouts, number, ""))
         message.parameters.append(value)
     for number, spec in enumerate(outputs):
         value = _value(spec, _at(output_memory_kinds, number, ""), _at(output_shardings or (), number, None))
         value.alias_plus_one = parameter_of.get(number, -1) + 1
+        value.asked_layout = _tiles(_at(asked_layouts, len(parameters) + number, ""))
         message.outputs.append(value)
     specs = [*parameters, *outputs, *values]
     on_device = {number for step in steps if hasattr(step, "code") for number in (*step.inputs, *step.outputs)}
@@ -270,6 +291,56 @@ def spec_of(type_: ValueType, what: str) -> ShapeSpec:
     if not isinstance(type_, TensorType) or not type_.is_static:
         raise UnimplementedError(f"{what}: expected an array of static shape, found {type_}")
     return ShapeSpec(type_.sizes, type_.element)
+
+
+def asked_layouts(program: ParsedProgram) -> tuple[list[TiledLayout | str], list[TiledLayout | str]]:
+    """Return the layouts that a framework asks for, of the arguments of a program and of its results.
+
+    Each is a ``pjrt.TiledLayout``; ``"auto"``, where the compiler chooses; or empty, for rows.
+    """
+    entry = program.entry
+    return (
+        [_layout(text_of(each.get(LAYOUT_ATTRIBUTE))) for each in entry.argument_attributes],
+        [_layout(text_of(each.get(LAYOUT_ATTRIBUTE))) for each in entry.result_attributes],
+    )
+
+
+def _layout(mode: str) -> TiledLayout | str:
+    return TiledLayout.parse(mode) if mode.startswith("{") else mode.replace("default", "")
+
+
+def _tiles(asked: TiledLayout | str) -> str:
+    return str(asked) if isinstance(asked, TiledLayout) and asked.tiles else ""
+
+
+def is_taken(asked: TiledLayout | str, order: Sequence[int] | None) -> bool:
+    """Return whether an array in an order, or in rows, is what is asked for."""
+    if not isinstance(asked, TiledLayout):
+        return True
+    rows = TiledLayout.row_major(len(asked.minor_to_major))
+    return asked.minor_to_major == (rows.minor_to_major if order is None else tuple(order))
+
+
+def _laid_out(
+    specs: Sequence[ShapeSpec],
+    orders: Mapping[int, Sequence[int]],
+    asked: Sequence[TiledLayout | str],
+    what: str,
+    has_layouts: bool,
+) -> list[ShapeSpec]:
+    laid_out = list(specs)
+    for number, (spec, mode) in enumerate(zip(specs, asked, strict=False)):
+        order = orders.get(number)
+        if order is None and not has_layouts and isinstance(mode, TiledLayout):
+            order = mode.minor_to_major
+        if not is_taken(mode, order):
+            raise UnimplementedError(
+                f"{what} {number}: the layout {mode} is asked for, and the device's code has "
+                + ("rows" if order is None else "the order " + str(TiledLayout(tuple(order))))
+            )
+        if order is not None:
+            laid_out[number] = replace(spec, layout=TiledLayout(tuple(order)))
+    return laid_out
 
 
 def _value(spec: ShapeSpec, kind: str, sharding: bytes | None) -> Any:

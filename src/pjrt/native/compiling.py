@@ -131,7 +131,14 @@ def _compiled(compile_function: CompileFunction, request: Any) -> bytes:
         raise InternalError(f"expected pjrt.native.Code from the function that compiles, found {type(code).__name__}")
     operations = (operation.name for function in parsed.functions.values() for operation in _walk(function))
     has_collectives = any(name.removeprefix("stablehlo.") in COLLECTIVES for name in operations)
-    return code.serialize(program, options, signature, partitioned, has_collectives=has_collectives)
+    return code.serialize(
+        program,
+        options,
+        signature,
+        partitioned,
+        has_collectives=has_collectives,
+        has_layouts=request.number != 0,  # of the driver's own
+    )
 
 
 def _walk(function: Any) -> Any:

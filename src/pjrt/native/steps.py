@@ -9,15 +9,15 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from pjrt.api.compile_options import CompileOptions
 from pjrt.api.element_type import ElementType
 from pjrt.api.errors import InternalError, UnimplementedError
 from pjrt.api.protobuf import message_classes
-from pjrt.api.shape_spec import ShapeSpec
-from pjrt.native.code import Code, spec_of
+from pjrt.api.shape_spec import ShapeSpec, TiledLayout
+from pjrt.native.code import Code, asked_layouts, is_taken, spec_of
 from pjrt.native.compiling import COLLECTIVES
 from pjrt.native.questions import array_of, encoded_call
 from pjrt.stablehlo.operation import Block, Function, Operation, ParsedProgram, Value
@@ -160,7 +160,9 @@ def with_fallback(compile: CompileKernel, covers: Covers | None = None) -> Compi
         results = [value for each in operations for value in each.results]
         if all(each.results for each in operations) and all(map(_is_array, (*body.arguments, *results))):
             with contextlib.suppress(UnimplementedError):
-                return compile(program, options)
+                code = compile(program, options)
+                if _takes_layouts(code, *asked_layouts(program)):
+                    return code
         return _Division(program, options, compile, covers or compile).code()
 
     return compile_all
@@ -187,6 +189,7 @@ class _Division:
         self._constants = {
             id(o.results[0]): o for o in self._operations if o.name == "stablehlo.constant" or o.name in _PLACES
         }
+        self._asked = dict(enumerate(layout for asked in asked_layouts(program) for layout in asked))
         self._covered: set[int] = set()
         self._refusals: dict[int, str] = {}
         self._covered.update(id(operation) for operation in self._operations if self._covers(operation))
@@ -369,7 +372,17 @@ class _Division:
         if copies:
             step, _ = self._step(_Part([], True), list(copies.values()), list(copies), numbers)
             steps.append(step)
-        return Code(steps=steps, values=specs, cost={"flops": flops} if flops else {})
+        orders = {n: each.minor_to_major for n, each in self._asked.items() if isinstance(each, TiledLayout)}
+        return Code(
+            steps=steps,
+            values=specs,
+            cost={"flops": flops} if flops else {},
+            parameter_layouts={n: order for n, order in orders.items() if n < len(arguments)},
+            output_layouts={n - len(arguments): order for n, order in orders.items() if n >= len(arguments)},
+        )
+
+    def _asked_of(self, numbers: Sequence[int]) -> list[TiledLayout | str]:
+        return [self._asked.get(number, "") for number in numbers]
 
     def _step(
         self, part: _Part, outputs: Sequence[Value], outputs_numbers: Sequence[int], numbers: Mapping[int, int]
@@ -387,11 +400,14 @@ class _Division:
         program, inputs = self._cut(operations, outputs)
         inputs_numbers = [places[id(v)] if id(v) in places else numbers[id(v)] for v in inputs]
         if part.is_kernel:
+            asked = [self._asked_of(inputs_numbers), self._asked_of(outputs_numbers)]
+            main = replace(program.entry, argument_attributes=_stated(asked[0]), result_attributes=_stated(asked[1]))
+            program = replace(program, functions={**program.functions, "main": main})
             try:
                 code = self._compile(program, self._options)
             except UnimplementedError:
-                pass  # the driver has each operation, but not all together
-            else:
+                code = None  # the driver has each operation, but not all together
+            if code is not None and _takes_layouts(code, *asked):
                 if code.code is None:
                     raise InternalError("expected the code of a kernel for a part of a program, found steps")
                 cost = float(code.cost.get("flops", 0))
@@ -399,6 +415,19 @@ class _Division:
                     code=code.code, inputs=inputs_numbers, outputs=outputs_numbers, scratch=code.scratch
                 ), cost
         return HostProgram(program=unparse(program).encode(), inputs=inputs_numbers, outputs=outputs_numbers), 0.0
+
+
+def _takes_layouts(code: Code, parameters: Sequence[TiledLayout | str], results: Sequence[TiledLayout | str]) -> bool:
+    """Return whether the code takes and gives arrays in the layouts that are asked for."""
+    return all(
+        is_taken(asked, orders.get(number))
+        for layouts, orders in ((parameters, code.parameter_layouts), (results, code.output_layouts))
+        for number, asked in enumerate(layouts)
+    )
+
+
+def _stated(asked: Sequence[TiledLayout | str]) -> tuple[Mapping[str, Any], ...]:
+    return tuple({LAYOUT_ATTRIBUTE: str(each)} if isinstance(each, TiledLayout) else {} for each in asked)
 
 
 def _is_array(value: Value) -> bool:

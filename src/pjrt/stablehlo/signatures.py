@@ -24,7 +24,8 @@ from pjrt.stablehlo.shardings.sharding import Sharding
 from pjrt.stablehlo.tree import Tree
 from pjrt.stablehlo.types import TensorType, TokenType, ValueType
 
-_ATTRIBUTE = "mhlo.layout_mode"
+LAYOUT_ATTRIBUTE = "mhlo.layout_mode"
+"""The attribute of an argument or result in which a framework asks for a layout."""
 _MEMORY_KIND = "mhlo.memory_kind"
 _DEFAULT_KIND = "device"
 _UNSPECIFIC = ("default", "auto")
@@ -97,7 +98,7 @@ def with_asked_layouts(specs: Sequence[ShapeSpec], attributes: Sequence[Mapping[
     """
     if len(specs) != len(attributes):
         return list(specs)
-    return [_asked(spec, given.get(_ATTRIBUTE)) for spec, given in zip(specs, attributes, strict=True)]
+    return [_asked(spec, given.get(LAYOUT_ATTRIBUTE)) for spec, given in zip(specs, attributes, strict=True)]
 
 
 def _asked(spec: ShapeSpec, mode: object) -> ShapeSpec:
@@ -119,7 +120,7 @@ def free_transposes(
         results: the attributes of each result.
     """
     chosen = list(results)
-    automatic = [number for number, stated in enumerate(results) if stated.get(_ATTRIBUTE) == "auto"]
+    automatic = [number for number, stated in enumerate(results) if stated.get(LAYOUT_ATTRIBUTE) == "auto"]
     *_, returned = function.regions[0].blocks[0].operations if automatic else (function,)
     for number in automatic:
         value = returned.operands[number]
@@ -133,13 +134,13 @@ def free_transposes(
             value = source
         if permutations:
             stated = arguments[value.arg_number] if hasattr(value, "arg_number") else {}
-            mode = stated.get(_ATTRIBUTE)
+            mode = stated.get(LAYOUT_ATTRIBUTE)
             order: Sequence[int] = range(len(permutations[0]))[::-1]
             if isinstance(mode, str) and mode not in _UNSPECIFIC:
                 order = TiledLayout.parse(mode).minor_to_major
             for permutation in reversed(permutations):
                 order = [permutation.index(dimension) for dimension in order]
-            chosen[number] = {**chosen[number], _ATTRIBUTE: "{" + ",".join(map(str, order)) + "}"}
+            chosen[number] = {**chosen[number], LAYOUT_ATTRIBUTE: "{" + ",".join(map(str, order)) + "}"}
     return chosen
 
 

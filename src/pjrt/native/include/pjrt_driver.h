@@ -45,7 +45,17 @@ typedef struct pjrt_driver_shape {
   int type;
   size_t rank;
   const int64_t *dims;
+  const int64_t *minor_to_major; /* the order of the dimensions in the memory, the most minor first; null for rows */
 } pjrt_driver_shape;
+
+/* How an array lies in memory. Its first tile divides the array, with padding; the second one that tile, and so on. */
+typedef struct pjrt_driver_layout {
+  size_t struct_size;
+  size_t bytes; /* with tiles and padding; what the runtime wrote is without */
+  size_t num_tiles;
+  const size_t *tile_ranks; /* of each tile; both lists stay valid as long as the library is loaded */
+  const int64_t *tile_dims; /* of all tiles, one behind the other */
+} pjrt_driver_layout;
 
 /* A fact by its name, such as "coords". */
 typedef enum { PJRT_DRIVER_TEXT, PJRT_DRIVER_INTEGER, PJRT_DRIVER_INTEGERS, PJRT_DRIVER_REAL, PJRT_DRIVER_BOOLEAN }
@@ -154,7 +164,7 @@ typedef struct pjrt_driver_table {
   void (*free)(pjrt_driver *driver, size_t device, uint64_t memory);
 
   /* Copy between the host and the memory. With a shape the host has a dense, row-major array of that shape, which fills
-   * the memory. Without one (null) it has bytes, which begin at the offset of the memory. The host's memory stays valid
+   * the memory in the layout that `layout` gave for the shape. Without one (null) it has bytes, which begin at the offset of the memory. The host's memory stays valid
    * until the fence is done. */
   int (*copy_in)(pjrt_driver *driver, size_t device, uint64_t memory, const pjrt_driver_shape *shape, size_t offset,
                  const void *host, size_t bytes, pjrt_fence *fence, char *message);
@@ -176,10 +186,11 @@ typedef struct pjrt_driver_table {
                  char *message);
 
   /* ---- optional ---------------------------------------------------------------------------------------------------*/
-  /* How many bytes an array takes, with tiles and padding; or an error where the device has no such arrays. Null: those
-   * of its elements, in rows. */
-  int (*size_of)(pjrt_driver *driver, size_t device, size_t kind, const pjrt_driver_shape *shape, size_t *bytes,
-                 char *message);
+  /* How an array lies in memory; or an error where the device has no such arrays, or not in this order. Frameworks see
+   * it, and may ask for an order; the code says in which ones it takes and gives arrays. Null: its elements lie in rows,
+   * one behind the other. */
+  int (*layout)(pjrt_driver *driver, size_t device, size_t kind, const pjrt_driver_shape *shape,
+                pjrt_driver_layout *layout, char *message);
   /* Copy from device to device, in the queue of the source. Null: through the host. */
   int (*copy)(pjrt_driver *driver, size_t device, uint64_t memory, size_t to_device, uint64_t to_memory, size_t bytes,
               pjrt_fence *fence, char *message);

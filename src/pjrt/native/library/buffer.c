@@ -68,26 +68,26 @@ PJRT_Error *storage_allocate_bytes(memory_space *space, size_t size, storage **o
   return NULL;
 }
 
-PJRT_Error *storage_size(const memory_space *space, const shape *of, size_t *out) {
+PJRT_Error *storage_layout(const memory_space *space, const shape *of, pjrt_driver_layout *out) {
   PJRT_Client *client = space->device->client;
-  *out = shape_size(of);
-  if (!DRIVER_HAS(client->table, size_of) || of->type == PJRT_Buffer_Type_TOKEN) return NULL;
+  *out = (pjrt_driver_layout){.struct_size = sizeof *out, .bytes = shape_size(of)};
+  if (!DRIVER_HAS(client->table, layout) || of->type == PJRT_Buffer_Type_TOKEN) return NULL;
   pjrt_driver_shape given = driver_shape(of);
   char message[PJRT_DRIVER_MESSAGE_SIZE] = "";
-  int code = client->table->size_of(client->driver, space->device->number, space->kind_number, &given, out, message);
-  if (code) return error_of_driver("size_of", code, message);
-  if ((*out == 0) == (shape_size(of) == 0) && *out <= INT64_MAX / 2) return NULL;
+  int code = client->table->layout(client->driver, space->device->number, space->kind_number, &given, out, message);
+  if (code) return error_of_driver("layout", code, message);
+  if ((out->bytes == 0) == (shape_size(of) == 0) && out->bytes <= INT64_MAX / 2) return NULL;
   char *text = shape_text(of);
-  PJRT_Error *error = error_make(PJRT_Error_Code_INTERNAL, "the driver's function size_of gave %zu bytes for %s, "
-                                 "expected as many as an array of %zu bytes takes", *out, text, shape_size(of));
+  PJRT_Error *error = error_make(PJRT_Error_Code_INTERNAL, "the driver's function layout gave %zu bytes for %s, "
+                                 "expected as many as an array of %zu bytes takes", out->bytes, text, shape_size(of));
   free(text);
   return error;
 }
 
 PJRT_Error *storage_allocate(memory_space *space, const shape *of, storage **out) {
-  size_t size;
-  PJRT_Error *error = storage_size(space, of, &size);
-  return error ? error : storage_allocate_bytes(space, size, out);
+  pjrt_driver_layout layout;
+  PJRT_Error *error = storage_layout(space, of, &layout);
+  return error ? error : storage_allocate_bytes(space, layout.bytes, out);
 }
 
 storage *storage_ref(storage *each) {
@@ -129,17 +129,44 @@ void *storage_host_view(const storage *each) {
 }
 
 /* ---- buffers --------------------------------------------------------------------------------------------------------*/
+static bool has_tiles(const pjrt_driver_layout *own, const PJRT_Buffer_MemoryLayout_Tiled *asked) {
+  size_t total = 0;
+  if (own->num_tiles != asked->num_tiles) return false;
+  for (size_t i = 0; i < own->num_tiles; total += own->tile_ranks[i++])
+    if (own->tile_ranks[i] != asked->tile_dim_sizes[i]) return false;
+  return memcmp(own->tile_dims, asked->tile_dims, total * sizeof *own->tile_dims) == 0;
+}
+
 PJRT_Error *device_shape(shape *out, PJRT_Buffer_Type type, const int64_t *dims, size_t rank,
                          const PJRT_Buffer_MemoryLayout *layout, const memory_space *space) {
-  PJRT_Error *error = shape_init(out, type, dims, rank, layout);
-  if (error || shape_is_in_rows(out)) return error;
   const pjrt_driver_table *table = space ? space->device->client->table : NULL;
+  const bool has_layouts = table && DRIVER_HAS(table, layout);
+  const bool is_tiled = has_layouts && layout && layout->type == PJRT_Buffer_MemoryLayout_Type_Tiled &&
+                        layout->tiled.num_tiles;
+  PJRT_Buffer_MemoryLayout order = {.struct_size = PJRT_Buffer_MemoryLayout_STRUCT_SIZE,
+                                    .type = PJRT_Buffer_MemoryLayout_Type_Tiled};
+  if (is_tiled) {
+    order.tiled = (PJRT_Buffer_MemoryLayout_Tiled){.struct_size = PJRT_Buffer_MemoryLayout_Tiled_STRUCT_SIZE,
+                                                   .minor_to_major = layout->tiled.minor_to_major,
+                                                   .minor_to_major_size = layout->tiled.minor_to_major_size};
+  }
+  PJRT_Error *error = shape_init(out, type, dims, rank, is_tiled ? &order : layout);
+  if (error || (shape_is_in_rows(out) && !is_tiled)) return error;
+  if (has_layouts) {
+    pjrt_driver_layout own;
+    error = storage_layout(space, out, &own);
+    if (error || !is_tiled || has_tiles(&own, &layout->tiled)) return error;
+    char *text = layout_text(out, &own);
+    error = error_make(PJRT_Error_Code_UNIMPLEMENTED, "expected the device's own tiles, as in %s, found others", text);
+    free(text);
+    return error;
+  }
   if (table && !DRIVER_HAS(table, host_view) && !DRIVER_HAS(table, pointer)) return NULL;
   return refuse_layout(out);
 }
 
 PJRT_Error *refuse_layout(const shape *of) {
-  char *text = layout_text(of);
+  char *text = layout_text(of, NULL);
   PJRT_Error *error = error_make(PJRT_Error_Code_UNIMPLEMENTED,
                                  "expected an array in rows, the last dimension the most minor; found the layout %s", text);
   free(text);
@@ -373,12 +400,18 @@ PJRT_Error *native_Buffer_DynamicDimensionIndices(PJRT_Buffer_DynamicDimensionIn
 }
 
 PJRT_Error *native_Buffer_GetMemoryLayout(PJRT_Buffer_GetMemoryLayout_Args *args) {
+  pjrt_driver_layout own;
+  PJRT_Error *error = storage_layout(args->buffer->space, &args->buffer->shape, &own);
+  if (error) return error;
   args->layout = (PJRT_Buffer_MemoryLayout){
       .struct_size = PJRT_Buffer_MemoryLayout_STRUCT_SIZE,
       .type = PJRT_Buffer_MemoryLayout_Type_Tiled,
       .tiled = {.struct_size = PJRT_Buffer_MemoryLayout_Tiled_STRUCT_SIZE,
                 .minor_to_major = args->buffer->shape.minor_to_major,
-                .minor_to_major_size = args->buffer->shape.rank},
+                .minor_to_major_size = args->buffer->shape.rank,
+                .tile_dims = own.tile_dims,
+                .tile_dim_sizes = own.tile_ranks,
+                .num_tiles = own.num_tiles},
   };
   return NULL;
 }
@@ -471,7 +504,7 @@ PJRT_Error *native_Buffer_Bitcast(PJRT_Buffer_Bitcast_Args *args) {
   shape of;
   PJRT_Error *error = device_shape(&of, args->element_type, args->dims, args->num_dims, args->device_layout, NULL);
   if (!error && !shape_is_in_rows(&args->buffer->shape)) error = refuse_layout(&args->buffer->shape);
-  if (!error && DRIVER_HAS(args->buffer->space->device->client->table, size_of))
+  if (!error && DRIVER_HAS(args->buffer->space->device->client->table, layout))
     error = error_make(PJRT_Error_Code_UNIMPLEMENTED, "an array in this device's own layout cannot be seen as another");
   if (!error && shape_size(&of) != shape_size(&args->buffer->shape))
     error = error_make(INVALID, "expected a shape of %zu bytes, as the buffer has, found one of %zu",

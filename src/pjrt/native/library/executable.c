@@ -10,8 +10,9 @@
  *   the types, 21 whether results are divided,
  *   12 the CRC-32 of all before it, the last field: fields alone look whole where the end is missing.
  * A parameter or output is {1 element type, 2 dimensions, 3 kind of memory, 4 one more than the parameter whose memory
- * the output may take over, 5 how it is divided among devices: an OpSharding}; a value between steps too, with 7 whether it
- * stays on the host. */
+ * the output may take over, 5 how it is divided among devices: an OpSharding, 6 the order of its dimensions in memory,
+ * the most minor first, 8 the layout that the framework asks for, where that has tiles}; a value between steps too, with 7
+ * whether it stays on the host. */
 #include "pjrt_support/struct_size.h"
 #include "runtime.h"
 
@@ -172,6 +173,16 @@ static bool is_on_host(const proto_field *from) {
   return false;
 }
 
+/* The text of the layout that the framework asks for, where it has tiles. */
+static proto_field asked_layout(const proto_field *from) {
+  const char *cursor = from->data, *end = from->data + from->size;
+  proto_field field;
+  while (proto_next(&cursor, end, &field)) {
+    if (field.number == 8 && field.wire == 2) return field;
+  }
+  return (proto_field){0};
+}
+
 static void read_cost(const proto_field *from, executable *out) {
   const char *cursor = from->data, *end = from->data + from->size;
   proto_field field;
@@ -264,11 +275,13 @@ static PJRT_Error *read_fields(executable *each, const char *const *kinds, size_
     if (field.number == 3 && is_bytes) {
       read_sharding(&field, parameter_number, each->num_parameters, &each->parameter_shardings,
                     &each->parameter_sharding_sizes);
+      each->asked_layouts[parameter_number] = asked_layout(&field);
       parameter *it = &each->parameters[parameter_number++];
       error = read_value(&field, kinds, num_kinds, &it->shape, &it->kind, &ignored);
     }
     if (field.number == 4 && is_bytes) {
       read_sharding(&field, output_number, each->num_outputs, &each->output_shardings, &each->output_sharding_sizes);
+      each->asked_layouts[each->num_parameters + output_number] = asked_layout(&field);
       output *it = &each->outputs[output_number++];
       error = read_value(&field, kinds, num_kinds, &it->shape, &it->kind, &it->alias);
       if (!error && it->alias >= (int64_t)each->num_parameters) error = damaged("a result names no parameter as its memory");
@@ -320,6 +333,7 @@ PJRT_Error *executable_read(const char *data, size_t size, const char *const *ki
     each->values = new_zeroed(each->num_values, sizeof *each->values);
     each->steps = new_zeroed(each->num_steps, sizeof *each->steps);
     each->donated = new_zeroed(each->num_parameters, sizeof *each->donated);
+    each->asked_layouts = new_zeroed(each->num_parameters + each->num_outputs, sizeof *each->asked_layouts);
     error = read_fields(each, kinds, num_kinds);
   }
   if (error) {
@@ -366,6 +380,7 @@ void executable_unref(executable *each) {
   free(each->output_sharding_sizes);
   free(each->parameter_shardings);
   free(each->parameter_sharding_sizes);
+  free(each->asked_layouts);
   free(each);
 }
 
@@ -409,6 +424,7 @@ static PJRT_Error *compile(PJRT_Client *client, const PJRT_Program *program, con
   proto_bytes(&request, 2, program->format, program->format_size);
   proto_bytes(&request, 3, program->code, program->code_size);
   proto_bytes(&request, 4, options, options_size);
+  if (DRIVER_HAS(client->table, layout)) proto_varint(&request, 5, 1);
   answer compiled;
   error = process_ask(client->compiler, &request, &compiled);
   free(request.data);
@@ -713,24 +729,36 @@ PJRT_Error *loaded_on(PJRT_LoadedExecutable *loaded, PJRT_Device *device, uint64
   return error;
 }
 
-/* What the device has no memory for is no program of the device; what it has takes as many bytes as it says. */
-static PJRT_Error *measure_one(const PJRT_Device *device, size_t kind, const shape *of, atomic_size_t *out) {
-  size_t size;
-  PJRT_Error *error = storage_size(&device->spaces[kind], of, &size);
-  if (!error) atomic_store(out, size);
+/* The device has the array, in the layout that the framework asks for, if it asks for tiles. */
+static PJRT_Error *measure_one(const PJRT_Device *device, size_t kind, const shape *of, const proto_field *asked,
+                               atomic_size_t *out) {
+  pjrt_driver_layout own;
+  PJRT_Error *error = storage_layout(&device->spaces[kind], of, &own);
+  if (error) return error;
+  atomic_store(out, own.bytes);
+  if (asked == NULL || asked->size == 0) return NULL;
+  char *text = layout_text(of, &own);
+  if (!is_text(asked->data, asked->size, text))
+    error = error_make(PJRT_Error_Code_UNIMPLEMENTED, "expected an array in the device's layout %s, found the layout %.*s",
+                       text, (int)(asked->size < 100 ? asked->size : 100), asked->data);
+  free(text);
   return error;
 }
 
+/* What the device has no memory for is no program of the device; what it has takes as many bytes as it says. */
 static PJRT_Error *measure(executable *core, const PJRT_Device *device) {
   PJRT_Error *error = NULL;
+  const proto_field *asked = core->asked_layouts;
   for (size_t i = 0; i < core->num_parameters && !error; ++i)
-    error = measure_one(device, core->parameters[i].kind, &core->parameters[i].shape, &core->parameters[i].size);
+    error = measure_one(device, core->parameters[i].kind, &core->parameters[i].shape, &asked[i], &core->parameters[i].size);
+  asked += core->num_parameters;
   for (size_t i = 0; i < core->num_outputs && !error; ++i)
-    error = measure_one(device, core->outputs[i].kind, &core->outputs[i].shape, &core->outputs[i].size);
+    error = measure_one(device, core->outputs[i].kind, &core->outputs[i].shape, &asked[i], &core->outputs[i].size);
   for (size_t i = 0; i < core->num_values && !error; ++i) {
     if (!core->values[i].is_on_host)
-      error = measure_one(device, core->values[i].kind, &core->values[i].shape, &core->values[i].size);
+      error = measure_one(device, core->values[i].kind, &core->values[i].shape, NULL, &core->values[i].size);
   }
+  if (!error) layouts_note(core, device);
   return error;
 }
 

@@ -408,11 +408,10 @@ static bool is_donated(const PJRT_LoadedExecutable_Execute_Args *args, size_t pa
   return true;
 }
 
-static PJRT_Error *wrong_shape(size_t number, const shape *found, const shape *expected) {
-  char *was = shape_text(found), *want = shape_text(expected);
-  PJRT_Error *error = error_make(INVALID, "argument %zu: expected %s, found %s", number, want, was);
-  free(was);
-  free(want);
+static PJRT_Error *wrong_argument(size_t number, const char *what, char *owned_found, char *owned_expected) {
+  PJRT_Error *error = error_make(INVALID, "argument %zu: expected %s%s, found %s", number, what, owned_expected, owned_found);
+  free(owned_found);
+  free(owned_expected);
   return error;
 }
 
@@ -434,8 +433,11 @@ static PJRT_Error *check_argument(const PJRT_LoadedExecutable_Execute_Args *args
   if (buffer->space->kind_number != expected->kind && !args->executable->core->takes_any_memory)
     return error_make(INVALID, "argument %zu: expected memory of kind %s, found %s", number,
                       device->spaces[expected->kind].kind, buffer->space->kind);
-  if (!shape_same(&buffer->shape, &expected->shape) && !stands_for_token(&buffer->shape, &expected->shape))
-    return wrong_shape(number, &buffer->shape, &expected->shape);
+  bool is_same = shape_same(&buffer->shape, &expected->shape);
+  if (!is_same && !stands_for_token(&buffer->shape, &expected->shape))
+    return wrong_argument(number, "", shape_text(&buffer->shape), shape_text(&expected->shape));
+  if (is_same && DRIVER_HAS(device->client->table, layout) && !shape_same_order(&buffer->shape, &expected->shape))
+    return wrong_argument(number, "the layout ", layout_text(&buffer->shape, NULL), layout_text(&expected->shape, NULL));
   PJRT_Error *error = buffer_check(buffer);
   if (error || !args->executable->core->donated[number] || !is_donated(args, number)) return error;
   for (size_t j = 0; j < args->num_args; ++j) {
@@ -501,7 +503,7 @@ static PJRT_Error *take_outputs(launch *each) {
 }
 
 static bool can_write(const storage *each, const memory_space *space, const shape *of, const shape *was) {
-  return each->space == space && each->target == NULL && shape_same(of, was) && !atomic_load(&each->is_shared) &&
+  return each->space == space && each->target == NULL && shape_same(of, was) && shape_same_order(of, was) && !atomic_load(&each->is_shared) &&
          atomic_load(&each->readers) == 0;
 }
 

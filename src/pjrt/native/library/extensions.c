@@ -7,9 +7,12 @@ struct PJRT_Layouts_MemoryLayout {
   char *text;
 };
 
-static PJRT_Layouts_MemoryLayout *layout_make(const shape *of) {
+/* As it lies in the memory; without a memory there are no tiles. */
+static PJRT_Layouts_MemoryLayout *layout_make(const shape *of, const memory_space *space) {
+  pjrt_driver_layout own = {0};
+  if (space) pjrt_error_release(storage_layout(space, of, &own)); /* an array that is refused has no tiles */
   PJRT_Layouts_MemoryLayout *layout = new_zeroed(1, sizeof *layout);
-  layout->text = layout_text(of);
+  layout->text = layout_text(of, &own);
   return layout;
 }
 
@@ -42,41 +45,51 @@ static PJRT_Error *serialize(PJRT_Layouts_MemoryLayout_Serialize_Args *args) {
 }
 
 static PJRT_Error *default_layout(PJRT_Buffer_Type type, const int64_t *dims, size_t num_dims,
-                                  PJRT_Layouts_MemoryLayout **out) {
+                                  const memory_space *space, PJRT_Layouts_MemoryLayout **out) {
   shape of;
   PJRT_Error *error = shape_init(&of, type, dims, num_dims, NULL);
-  if (!error) *out = layout_make(&of);
+  if (!error) *out = layout_make(&of, space);
   return error;
 }
 
 static PJRT_Error *client_default(PJRT_Layouts_PJRT_Client_GetDefaultLayout_Args *args) {
   SIZED(PJRT_Layouts_PJRT_Client_GetDefaultLayout_Args, args);
-  return default_layout(args->type, args->dims, args->num_dims, &args->layout);
+  const PJRT_Client *client = args->client;
+  const memory_space *space = client->num_addressable ? client->addressable_handles[0]->spaces : NULL;
+  return default_layout(args->type, args->dims, args->num_dims, space, &args->layout);
 }
 
 static PJRT_Error *topology_default(PJRT_Layouts_PJRT_Topology_GetDefaultLayout_Args *args) {
   SIZED(PJRT_Layouts_PJRT_Topology_GetDefaultLayout_Args, args);
-  return default_layout(args->type, args->dims, args->num_dims, &args->layout);
+  return default_layout(args->type, args->dims, args->num_dims, NULL, &args->layout);
 }
 
 static PJRT_Error *of_buffer(PJRT_Layouts_PJRT_Buffer_MemoryLayout_Args *args) {
   SIZED(PJRT_Layouts_PJRT_Buffer_MemoryLayout_Args, args);
-  args->layout = layout_make(&args->buffer->shape);
+  args->layout = layout_make(&args->buffer->shape, args->buffer->space);
   return NULL;
 }
 
-/* An executable's layouts are made when they are asked for, and live as long as it. */
+/* An executable's layouts are made when it is loaded, or asked for them before that, and live as long as it. */
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+
+void layouts_note(executable *core, const PJRT_Device *device) {
+  pthread_mutex_lock(&mutex);
+  bool has_parameters = core->parameter_layouts != NULL, has_outputs = core->output_layouts != NULL;
+  if (!has_parameters) core->parameter_layouts = new_zeroed(core->num_parameters, sizeof *core->parameter_layouts);
+  if (!has_outputs) core->output_layouts = new_zeroed(core->num_outputs, sizeof *core->output_layouts);
+  for (size_t i = 0; i < core->num_parameters && !has_parameters; ++i)
+    core->parameter_layouts[i] =
+        layout_make(&core->parameters[i].shape, device ? &device->spaces[core->parameters[i].kind] : NULL);
+  for (size_t i = 0; i < core->num_outputs && !has_outputs; ++i)
+    core->output_layouts[i] = layout_make(&core->outputs[i].shape, device ? &device->spaces[core->outputs[i].kind] : NULL);
+  pthread_mutex_unlock(&mutex);
+}
 
 static PJRT_Error *of_outputs(PJRT_Layouts_PJRT_Executable_GetOutputLayouts_Args *args) {
   SIZED(PJRT_Layouts_PJRT_Executable_GetOutputLayouts_Args, args);
   executable *core = args->executable->core;
-  pthread_mutex_lock(&mutex);
-  if (core->output_layouts == NULL) {
-    core->output_layouts = new_zeroed(core->num_outputs, sizeof *core->output_layouts);
-    for (size_t i = 0; i < core->num_outputs; ++i) core->output_layouts[i] = layout_make(&core->outputs[i].shape);
-  }
-  pthread_mutex_unlock(&mutex);
+  layouts_note(core, NULL);
   args->num_outputs = core->num_outputs;
   args->layouts = core->output_layouts;
   return NULL;
@@ -85,13 +98,7 @@ static PJRT_Error *of_outputs(PJRT_Layouts_PJRT_Executable_GetOutputLayouts_Args
 static PJRT_Error *of_parameters(PJRT_Layouts_PJRT_Executable_GetParameterLayouts_Args *args) {
   SIZED(PJRT_Layouts_PJRT_Executable_GetParameterLayouts_Args, args);
   executable *core = args->executable->core;
-  pthread_mutex_lock(&mutex);
-  if (core->parameter_layouts == NULL) {
-    core->parameter_layouts = new_zeroed(core->num_parameters, sizeof *core->parameter_layouts);
-    for (size_t i = 0; i < core->num_parameters; ++i)
-      core->parameter_layouts[i] = layout_make(&core->parameters[i].shape);
-  }
-  pthread_mutex_unlock(&mutex);
+  layouts_note(core, NULL);
   args->num_parameters = core->num_parameters;
   args->layouts = core->parameter_layouts;
   return NULL;

@@ -118,10 +118,11 @@ int64_t shape_elements(const shape *of);
 size_t shape_size(const shape *of); /* of the dense array on the host, one byte for each element of less than a byte */
 bool shape_is_in_rows(const shape *of);
 bool shape_same(const shape *a, const shape *b); /* the same type and dimensions */
+bool shape_same_order(const shape *a, const shape *b); /* of dimensions that are the same */
 void shape_strides(const shape *of, int64_t *byte_strides);
 void row_major_strides(const shape *of, int64_t *byte_strides);
 char *shape_text(const shape *of);  /* f32[2,3] */
-char *layout_text(const shape *of); /* {1,0} */
+char *layout_text(const shape *of, const pjrt_driver_layout *tiles); /* {1,0:T(8,128)}; without tiles for null */
 void copy_strided(char *to, const int64_t *to_strides, const char *from, const int64_t *from_strides,
                   const int64_t *dims, size_t rank, size_t element);
 bool strides_are_row_major(const shape *of, const int64_t *byte_strides);
@@ -304,8 +305,8 @@ typedef struct storage {
   void *on_free_data, *on_free_arg;
   completion *freed; /* set when the last reference goes */
 } storage;
-/* The bytes of an array as the device has it, or an error where it has no such arrays. */
-PJRT_Error *storage_size(const memory_space *space, const shape *of, size_t *out);
+/* How an array lies in the memory, or an error where the device has no such arrays. */
+PJRT_Error *storage_layout(const memory_space *space, const shape *of, pjrt_driver_layout *out);
 PJRT_Error *storage_allocate(memory_space *space, const shape *of, storage **out);
 PJRT_Error *storage_allocate_bytes(memory_space *space, size_t size, storage **out);
 storage *storage_borrow(memory_space *space, uint64_t memory, size_t size);
@@ -334,7 +335,8 @@ PJRT_Error *buffer_check(PJRT_Buffer *buffer);              /* the error of a bu
 void buffer_destroy(PJRT_Buffer *buffer);
 
 /* An array in the memory of a device is dense and in rows to the runtime; what a driver makes of it is its own. Another
- * layout is what frameworks see of it, in a space whose bytes have no address; without a space it is refused. */
+ * layout is asked of a driver that has some; else it is what frameworks see of the array, in a space whose bytes have no
+ * address. Without a space it is refused. */
 PJRT_Error *device_shape(shape *out, PJRT_Buffer_Type type, const int64_t *dims, size_t rank,
                          const PJRT_Buffer_MemoryLayout *layout, const memory_space *space);
 PJRT_Error *refuse_layout(const shape *of); /* for what is about bytes, which lie in rows */
@@ -401,6 +403,7 @@ typedef struct executable {
   const char **output_kinds, **parameter_kinds;
   const char **output_shardings, **parameter_shardings; /* null where nothing is divided; within `serialized` */
   size_t *output_sharding_sizes, *parameter_sharding_sizes;
+  proto_field *asked_layouts; /* by parameter, then by output: the text of a layout with tiles, or nothing */
   PJRT_Layouts_MemoryLayout **parameter_layouts, **output_layouts;
 } executable;
 struct PJRT_Executable {
@@ -432,6 +435,7 @@ PJRT_Error *executable_load(PJRT_Client *client, executable *owned, PJRT_LoadedE
 void loaded_unref(PJRT_LoadedExecutable *loaded);
 PJRT_Error *loaded_on(PJRT_LoadedExecutable *loaded, PJRT_Device *device, uint64_t *out);
 void layouts_free(PJRT_Layouts_MemoryLayout **layouts, size_t count);
+void layouts_note(executable *core, const PJRT_Device *device); /* those of its arrays on the device, for frameworks */
 
 /* ---- steps.c: programs of which the host does a part -------------------------------------------------------------------*/
 size_t num_values(const executable *core); /* parameters, outputs, and those between steps */

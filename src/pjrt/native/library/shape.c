@@ -132,6 +132,11 @@ bool shape_same(const shape *a, const shape *b) {
   return a->type == b->type && a->rank == b->rank && memcmp(a->dims, b->dims, a->rank * sizeof *a->dims) == 0;
 }
 
+bool shape_same_order(const shape *a, const shape *b) {
+  if (shape_is_in_rows(a) && shape_is_in_rows(b)) return true;
+  return memcmp(a->minor_to_major, b->minor_to_major, a->rank * sizeof *a->minor_to_major) == 0;
+}
+
 void shape_strides(const shape *of, int64_t *byte_strides) {
   int64_t stride = (int64_t)element_size(of->type);
   for (size_t i = 0; i < of->rank; ++i) {
@@ -158,26 +163,40 @@ bool strides_are_row_major(const shape *of, const int64_t *byte_strides) {
 }
 
 pjrt_driver_shape driver_shape(const shape *of) {
-  return (pjrt_driver_shape){.type = (int)of->type, .rank = of->rank, .dims = of->dims};
+  return (pjrt_driver_shape){.type = (int)of->type, .rank = of->rank, .dims = of->dims,
+                             .minor_to_major = shape_is_in_rows(of) ? NULL : of->minor_to_major};
 }
 
 /* ---- text -----------------------------------------------------------------------------------------------------------*/
-static char *numbers_text(const char *head, char open, const int64_t *numbers, size_t count, char close) {
-  bytes out = {0};
-  bytes_add(&out, head, strlen(head));
-  bytes_add(&out, &open, 1);
+static void add_numbers(bytes *out, char open, const int64_t *numbers, size_t count) {
+  bytes_add(out, &open, 1);
   for (size_t i = 0; i < count; ++i) {
     char text[32];
     int size = snprintf(text, sizeof text, "%s%lld", i ? "," : "", (long long)numbers[i]);
-    bytes_add(&out, text, (size_t)size);
+    bytes_add(out, text, (size_t)size);
   }
-  bytes_add(&out, &close, 1);
+}
+
+char *shape_text(const shape *of) {
+  bytes out = {0};
+  bytes_add(&out, elements[of->type].name, strlen(elements[of->type].name));
+  add_numbers(&out, '[', of->dims, of->rank);
+  bytes_add(&out, "]", 1);
   return out.data;
 }
 
-char *shape_text(const shape *of) { return numbers_text(elements[of->type].name, '[', of->dims, of->rank, ']'); }
-
-char *layout_text(const shape *of) { return numbers_text("", '{', of->minor_to_major, of->rank, '}'); }
+char *layout_text(const shape *of, const pjrt_driver_layout *tiles) {
+  bytes out = {0};
+  add_numbers(&out, '{', of->minor_to_major, of->rank);
+  const int64_t *dims = tiles ? tiles->tile_dims : NULL;
+  for (size_t i = 0; tiles && i < tiles->num_tiles; dims += tiles->tile_ranks[i++]) {
+    if (i == 0) bytes_add(&out, ":T", 2);
+    add_numbers(&out, '(', dims, tiles->tile_ranks[i]);
+    bytes_add(&out, ")", 1);
+  }
+  bytes_add(&out, "}", 1);
+  return out.data;
+}
 
 /* ---- copies ---------------------------------------------------------------------------------------------------------*/
 void copy_strided(char *to, const int64_t *to_strides, const char *from, const int64_t *from_strides,

@@ -96,13 +96,13 @@ PJRT_Error *native_Client_BufferFromHostBuffer(PJRT_Client_BufferFromHostBuffer_
   PJRT_Client *client = space->device->client;
   if ((semantics == PJRT_HostBufferSemantics_kImmutableZeroCopy ||
        semantics == PJRT_HostBufferSemantics_kMutableZeroCopy) &&
-      is_dense && size && DRIVER_HAS(client->table, import) && !DRIVER_HAS(client->table, size_of) &&
+      is_dense && size && DRIVER_HAS(client->table, import) && !DRIVER_HAS(client->table, layout) &&
       import_array(space, &of, args))
     return NULL;
   storage *held;
   error = storage_allocate(space, &of, &held);
   if (error) return error;
-  char *view = DRIVER_HAS(client->table, size_of) ? NULL : storage_host_view(held);
+  char *view = DRIVER_HAS(client->table, layout) ? NULL : storage_host_view(held);
   if (view || size == 0) {
     if (is_dense && size) memcpy(view, args->data, size);
     else if (size) copy_rows(view, args->data, &of, strides);
@@ -228,7 +228,7 @@ static void submit_download(PJRT_Error *borrowed, void *arg) {
 static void start_download(PJRT_Device *device, download *each) {
   completion *defined = completion_ref(each->defined);
   PJRT_Client *client = device->client;
-  bool has_view = DRIVER_HAS(client->table, host_view) && (each->is_raw || !DRIVER_HAS(client->table, size_of)) &&
+  bool has_view = DRIVER_HAS(client->table, host_view) && (each->is_raw || !DRIVER_HAS(client->table, layout)) &&
                   (each->storage->memory == 0 || storage_host_view(each->storage)); /* 0: an alias, or an error */
   if (has_view) completion_then(defined, copy_view, each);
   else when_submitted(defined, device, submit_download, each);
@@ -597,7 +597,7 @@ static PJRT_Error *init_slot(slot *it, memory_space *space, const PJRT_ShapeSpec
                              const PJRT_Buffer_MemoryLayout *layout) {
   PJRT_Error *error = device_shape(&it->shape, spec->element_type, spec->dims, spec->num_dims, layout, NULL);
   if (!error) error = storage_allocate(space, &it->shape, &it->storage);
-  if (!error && DRIVER_HAS(space->device->client->table, size_of)) {
+  if (!error && DRIVER_HAS(space->device->client->table, layout)) {
     error = staging_make(shape_size(&it->shape), &it->pieces);
     if (error) storage_unref(it->storage);
   }
