@@ -164,3 +164,17 @@ def test_an_execution_that_is_poisoned(chips: Client) -> None:
     for (each,) in results:
         with pytest.raises(pjrt.AbortedError, match="given up"):
             np.asarray(each)
+
+
+@pytest.mark.parametrize("broken", [0, CHIPS - 1])
+def test_an_argument_that_failed_on_a_worker(broken: int) -> None:
+    """The runtime knows that error, and the worker, whose other devices would wait, hears of it."""
+    spec = pjrt.ShapeSpec(X.shape, pjrt.ElementType.F32)
+    with pjrt.client("worker:reference", num_devices=CHIPS) as client:
+        arguments: list[Any] = ones(CHIPS)
+        memory = client.devices[broken].default_memory_space
+        arguments[broken] = client.create_error_buffer(pjrt.DataLossError("lost"), spec, memory_space=memory)
+        results = run(client, total(ALL), arguments)
+        assert isinstance(results[broken], pjrt.DataLossError)
+        assert all("lost" in str(result) for result in results)
+        np.testing.assert_array_equal(run(client, total(ALL), ones(CHIPS))[0], 5 * X + 1112)

@@ -76,6 +76,8 @@ _CLASSES = message_classes(
             "in_rows": (10, "bool"),
             "types": (11, "[int64]"),
             "addresses": (12, "[uint64]"),
+            "failed_code": (13, "uint64"),
+            "failed_message": (14, "string"),
         },
         "Code": {"token": (1, "bytes"), "number": (2, "uint64"), "serialized": (3, "bytes")},
     },
@@ -431,13 +433,16 @@ class Worker:
                 start = at + 32 + 8 * num_words
                 given = _CLASSES["ExecuteOptions"].FromString(self._shared[start : start + size])
             # A program without buffers asks for no context, and for no place of its call.
-            path = loaded.path if given is None or not (given.token or given.tasks) else None
+            path = loaded.path if given is None or not (given.token or given.tasks or given.failed_code) else None
             launch_id = given.launch_id if given else 0
             if path is not None and self._run(loaded, path, words, num_inputs, number, fence, launch_id):
                 return
-            arguments = [
-                self._argument(words[3 * n : 3 * n + 3], loaded.parameters[n], number) for n in range(num_inputs)
-            ]
+            if given is not None and given.failed_code:
+                arguments = self._failed(loaded, number, given)
+            else:
+                arguments = [
+                    self._argument(words[3 * n : 3 * n + 3], loaded.parameters[n], number) for n in range(num_inputs)
+                ]
             # What the runtime does not write in place, it may use again.
             written = set(outputs)
             kept = frozenset(n for n in range(num_inputs) if words[3 * n] not in written)
@@ -456,6 +461,13 @@ class Worker:
             known = _cancelled() if fence in self._cancelled else from_author(error)
             self._arrays.update(dict.fromkeys(outputs, known))
             self._fail(fence, known)
+
+    def _failed(self, loaded: _Loaded, device: int, given: Any) -> list[Buffer]:
+        """Return arguments for a launch of which one has an error that the runtime knows."""
+        error = PjrtError.of(given.failed_code, given.failed_message)
+        memory = self._device(device).default_memory_space
+        assert self._client is not None
+        return [self._client.create_error_buffer(error, spec, memory_space=memory) for spec in loaded.parameters]
 
     def _given(self, message: Any) -> dict[str, Any]:
         """Return what the framework gave to an execution beside its arguments, as ``ExecuteOptions`` names it."""

@@ -315,7 +315,12 @@ static bool submit(launch *each, PJRT_Error **error) {
   const executable *core = each->loaded->core;
   bool is_open = false;
   *error = argument_error(each, &is_open);
-  if (*error || (each->done && (*error = launch_refusal(each)))) return true;
+  /* A worker is told, because its other devices may wait for this one. */
+  bool is_told = *error && is_worker(client) && each->loaded->num_participants;
+  if (is_told) each->options = execute_options_fail(each->options, *error);
+  else if (*error || (each->done && (*error = launch_refusal(each)))) return true;
+  pjrt_error_release(*error);
+  *error = NULL;
   size_t after_devices[MAX_DEVICES];
   pjrt_fence after[MAX_DEVICES];
   size_t num_after = is_open ? other_fences(each, after_devices, after) : 0;
@@ -324,7 +329,7 @@ static bool submit(launch *each, PJRT_Error **error) {
       .struct_size = sizeof given,
       .device = each->device->number,
       .executable = each->executable,
-      .num_inputs = core->num_parameters,
+      .num_inputs = is_told ? 0 : core->num_parameters,
       .inputs = each->inputs_memory,
       .num_outputs = core->num_outputs,
       .outputs = each->outputs_memory,

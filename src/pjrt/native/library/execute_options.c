@@ -3,7 +3,7 @@
  *
  * A worker gets a message {1 token, 2 launch id, 3 place of the call, 4 tasks, 5 their incarnations, 6 channels of sends,
  * 7 channels of receives, 8 callbacks of values, 9 their operands, 10 whether data is in rows, 11 types of the context's
- * data, 12 its addresses}. It asks for a function with {1 token, 2 kind, 3 channel or callback, 4 data, 5 total bytes, 6
+ * data, 12 its addresses, 13 and 14 the code and the text of an error: an argument has it}. It asks for a function with {1 token, 2 kind, 3 channel or callback, 4 data, 5 total bytes, 6
  * whether it is the last piece, 7 granule, 8 replica, 9 partition, 10 operand, 11 type, 12 dimensions}. */
 #include "pjrt_support/execute_context.h"
 #include "runtime.h"
@@ -112,6 +112,17 @@ execute_options *execute_options_make(const PJRT_ExecuteOptions *options, const 
   running = each;
   pthread_mutex_unlock(&mutex);
   write_functions(options, each);
+  return each;
+}
+
+execute_options *execute_options_fail(execute_options *owned, PJRT_Error *borrowed) {
+  execute_options *each = owned ? owned : new_zeroed(1, sizeof *each);
+  const char *text;
+  size_t size;
+  if (!owned) atomic_init(&each->refs, 1);
+  pjrt_error_read(borrowed, &text, &size);
+  proto_varint(&each->message, 13, pjrt_error_code(borrowed));
+  proto_bytes(&each->message, 14, text, size < PJRT_DRIVER_MESSAGE_SIZE ? size : PJRT_DRIVER_MESSAGE_SIZE);
   return each;
 }
 

@@ -507,6 +507,7 @@ typedef struct execute_options execute_options;
 /* Those of one list of arguments; null for the defaults. With contexts their data is in it. */
 execute_options *execute_options_make(const PJRT_ExecuteOptions *options, const executable *of, size_t list,
                                       bool has_contexts);
+execute_options *execute_options_fail(execute_options *owned, PJRT_Error *borrowed); /* an argument has the error */
 const bytes *execute_options_message(const execute_options *each); /* for a worker */
 void execute_options_end(execute_options *owned);
 void execute_options_call(const proto_field *question, reply *owned); /* calls a function of the framework */
