@@ -516,3 +516,27 @@ def test_what_a_worker_prints_has_its_name_and_the_last_lines_are_in_the_error(
     assert [line.replace("x" * 1000, "X") for line in lines] == [
         "[mychip] it begins", "[mychip] XX", "[mychip] XX", "[mychip] X", "[mychip] in vain",
     ]  # fmt: skip
+
+
+RECEIVES = """func.func @main() -> tensor<4xf32> {
+  %t = stablehlo.create_token : !stablehlo.token
+  %0:2 = "stablehlo.recv"(%t) {
+    channel_handle = #stablehlo.channel_handle<handle = 3, type = 3>, is_host_transfer = true
+  } : (!stablehlo.token) -> (tensor<4xf32>, !stablehlo.token)
+  return %0#0 : tensor<4xf32>
+}"""
+
+
+def test_a_stream_that_is_released_without_its_bytes(library: Path) -> None:
+    """The execution fails. The thread that hears of it keeps the stream no longer than that."""
+    with pjrt.load_plugin(library).client() as client:
+        executable = client.compile(RECEIVES)
+        options = pjrt.ExecuteOptions(recv_callbacks=[[pjrt.RecvCallback(3, lambda stream: None)]])
+        ((result,),) = executable.execute([[]], options)
+        with pytest.raises(pjrt.PjrtError, match="released the stream"):
+            result.ready().result(60)
+
+
+def test_an_array_that_is_larger_than_all_memory(library: Path) -> None:
+    with pjrt.load_plugin(library).client() as client, pytest.raises(pjrt.ResourceExhaustedError, match="bytes left"):
+        client.create_uninitialized_buffer(pjrt.ShapeSpec((1 << 54,), pjrt.ElementType.F32))

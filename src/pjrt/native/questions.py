@@ -207,6 +207,7 @@ class Questions:
                     answer = self._open.pop(returned.number, None)
                 if answer is not None:
                     answer(returned)
+                del answer, returned  # not held until the next message: whoever gave a stream waits for its end
         finally:
             with self._lock:
                 self._is_over = True

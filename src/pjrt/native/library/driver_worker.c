@@ -647,8 +647,13 @@ process *worker_process(pjrt_driver *driver) { return driver->process; }
 bool worker_has_contexts(pjrt_driver *driver) { return driver->has_contexts; }
 
 /* ---- memory -----------------------------------------------------------------------------------------------------------------*/
+static int heap_is_full(size_t size, char *message) {
+  snprintf(message, PJRT_DRIVER_MESSAGE_SIZE, "the memory that is shared with the worker has no %zu bytes left", size);
+  return PJRT_Error_Code_RESOURCE_EXHAUSTED;
+}
+
 static int allocate_worker(pjrt_driver *driver, size_t device, size_t kind, size_t size, uint64_t *memory, char *message) {
-  (void)message;
+  if (size > driver->mapped) return heap_is_full(size, message); /* others may find room elsewhere, or later */
   block *each = new_zeroed(1, sizeof *each);
   *each = (block){.device = device, .kind = kind, .size = size, .heap = NOWHERE};
   pthread_mutex_lock(&driver->mutex);
@@ -695,11 +700,6 @@ void worker_return(pjrt_driver *driver, uint64_t memory, void (*returned)(void *
   free_worker(driver, each->device, memory);
   if (place == NULL) returned(arg);
   else ring_wake(&driver->shared->commands); /* somebody waits for this end */
-}
-
-static int heap_is_full(size_t size, char *message) {
-  snprintf(message, PJRT_DRIVER_MESSAGE_SIZE, "the memory that is shared with the worker has no %zu bytes left", size);
-  return PJRT_Error_Code_RESOURCE_EXHAUSTED;
 }
 
 /* Asks the worker for bytes of an array of its own. */
