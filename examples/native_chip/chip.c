@@ -563,7 +563,8 @@ typedef struct instruction {
   int32_t op, result, operands[3];
   int32_t start, strides[MAX_RANK]; /* MOVE: the number of the element, of the result's indices; IOTA: the dimension */
   int32_t sizes[4];                 /* MATMUL: batch, m, k, n; SUM and MAX_OF: outer, reduced, inner; ALL_GATHER: the
-                                       members of a group, of which `start` is the first of the first chip */
+                                       members of a group, of which `start` is the first of the first chip; MOVE: one
+                                       more than where the table has, for each chip, what `start` grows by, or 0 */
   word value;                       /* CONSTANT; FAIL: the status code */
 } instruction;
 
@@ -582,7 +583,7 @@ typedef struct program {
   header head;
   reg *registers;
   instruction *instructions;
-  int32_t *groups; /* who meets: for each chip the members of its group, one behind the other */
+  int32_t *groups; /* what differs from chip to chip: the members of its group, or where it begins to read */
 } program;
 
 static int chip_load(pjrt_driver *driver, size_t number, const void *code, size_t size, uint64_t *out, char *message) {
@@ -776,15 +777,23 @@ static int run_instruction(const launch_job *launch, const instruction *each, ch
       for (int64_t i = 0; i < count; ++i) OUT(i) = each->value;
       return 0;
     case IOTA:
-    case MOVE:
+    case MOVE: {
+      int64_t start = each->start;
+      if (each->sizes[0]) { /* it depends on the chip; -1 for one that gets zeros */
+        int32_t own = launch->program->groups[each->sizes[0] - 1 + (int32_t)launch->place];
+        for (int64_t i = 0; i < count && own < 0; ++i) OUT(i) = (word){0};
+        if (own < 0) return 0;
+        start += own;
+      }
       for (int64_t i = 0; i < count; ++i) {
-        int64_t rest = i, source = each->start;
+        int64_t rest = i, source = start;
         for (int d = shape->rank; d-- > 0; rest /= shape->dims[d]) source += rest % shape->dims[d] * each->strides[d];
         if (each->op == MOVE) OUT(i) = AT(0, source);
         else if (shape->type == F32) OUT(i).f = (float)source;
         else OUT(i).i = (int32_t)source;
       }
       return 0;
+    }
     case ALL_GATHER:
       return all_gather(launch, (int32_t)(each - launch->program->instructions),
                         &launch->program->groups[each->start + (int64_t)launch->place * each->sizes[0]], each->sizes[0],

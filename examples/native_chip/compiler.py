@@ -179,7 +179,7 @@ class Compiler:
             return self.product(operation, inputs, result)
         if name == "reduce" and lowering.reducer(operation) in ("add", "maximum"):
             return self.reduction(operation, inputs, result)
-        if name in ("all_reduce", "all_gather"):
+        if name in COLLECTIVES:
             return self.collective(operation, inputs, result)
         old = operation.operands[0].type.shape if inputs else ()
         steps = strides_of(old)
@@ -199,43 +199,78 @@ class Compiler:
         raise pjrt.UnimplementedError(f"the chip has no such {operation.name} [{operation.location}]")
 
     def collective(self, operation, inputs, result):
-        """Gather the operands of all chips, each behind the other, and reduce them or move them to their places."""
-        attribute, groups = operation.attribute, self.groups_of(operation)
+        """Gather the operands of a group of chips, each behind the other, and take or reduce what this one gets."""
+        name, attribute = operation.name.removeprefix("stablehlo."), operation.attribute
+        groups = self.groups_of(operation, name)
         if len(inputs) != 1:
             raise pjrt.UnimplementedError(f"the chips have collectives of one array only [{operation.location}]")
         count, start = len(groups[0]), len(self.groups)
-        for place in range(sum(map(len, groups))):
+        numbers = {place: number for group in groups for number, place in enumerate(group)}  # in its group
+        for place in range(len(numbers)):
             self.groups += next(group for group in groups if place in group)
         type_ = operation.operands[0].type
         shape, steps, size = type_.shape, strides_of(type_.shape), math.prod(type_.shape)
         gathered = self.register(type_, shape=(count, *shape))
         self.emit("ALL_GATHER", gathered, inputs, start, sizes=[count])
-        if operation.name == "stablehlo.all_gather":
-            d = attribute("all_gather_dim")
-            places = self.register(type_, shape=(*shape[:d], count, *shape[d:]))
-            self.move(places, gathered, 0, [*steps[:d], size, *steps[d:]])
-            return self.move(result, places, 0, strides_of(operation.results[0].type.shape))
+        if name == "all_gather":
+            return self.joined(gathered, type_, shape, attribute("all_gather_dim"), result)
+        if name == "collective_broadcast":
+            return self.move(result, gathered, 0, steps)
+        if name == "collective_permute":
+            sources = {target: source for source, target in self.pairs_of(operation)}
+            starts = [sources[place] * size if place in sources else -1 for place in sorted(numbers)]
+            return self.move_by_place(result, gathered, starts, steps)
+        if name == "all_to_all":
+            d, parts = attribute("split_dimension"), list(shape)
+            parts[d] //= count
+            starts = [numbers[place] * parts[d] * steps[d] for place in sorted(numbers)]
+            taken = self.move_by_place(self.register(type_, shape=(count, *parts)), gathered, starts, [size, *steps])
+            return self.joined(taken, type_, parts, attribute("concat_dimension"), result)
         reducer = lowering.reducer(operation)
         if reducer not in ("add", "maximum") or type_.element.name != "F32":
             raise pjrt.UnimplementedError(f"the chips add or compare f32 only [{operation.location}]")
         rows = self.register(type_, shape=(*shape, count))
         self.move(rows, gathered, 0, [*steps, size])
-        start = self.register(type_, shape=())
-        self.emit("CONSTANT", start, value=struct.pack("f", 0 if reducer == "add" else -math.inf))
-        return self.emit("SUM" if reducer == "add" else "MAX_OF", result, [rows, start], sizes=(size, count, 1))
+        zero = self.register(type_, shape=())
+        self.emit("CONSTANT", zero, value=struct.pack("f", 0 if reducer == "add" else -math.inf))
+        reduced = result if name == "all_reduce" else self.register(type_)
+        self.emit("SUM" if reducer == "add" else "MAX_OF", reduced, [rows, zero], sizes=(size, count, 1))
+        if name == "all_reduce":
+            return result
+        d = attribute("scatter_dimension")
+        starts = [numbers[place] * shape[d] // count * steps[d] for place in sorted(numbers)]
+        return self.move_by_place(result, reduced, starts, steps)
 
-    def groups_of(self, operation):
+    def joined(self, parts, type_, shape, d, result):
+        """Fill a register with parts of a shape, which lie one behind the other, along a dimension."""
+        count, steps = self.shapes[parts][0], strides_of(shape)
+        places = self.register(type_, shape=(*shape[:d], count, *shape[d:]))
+        self.move(places, parts, 0, [*steps[:d], math.prod(shape), *steps[d:]])
+        return self.move(result, places, 0, strides_of(self.shapes[result]))
+
+    def move_by_place(self, result, operand, starts, strides):
+        """Move, with another start on each chip; -1 for one that gets zeros."""
+        self.groups += starts
+        return self.emit("MOVE", result, [operand], 0, strides, sizes=[len(self.groups) - len(starts) + 1])
+
+    def groups_of(self, operation, name):
         """Return the groups of chips that meet, by their places in the program: those of replica 0 first."""
         attribute = operation.attribute
         replicas, partitions = self.partitioning.num_replicas, self.partitioning.num_partitions
+        if name == "collective_permute":
+            return [list(range(replicas * partitions))]
         table, channel = np.asarray(attribute("replica_groups", [])), attribute("channel_handle", None)
-        is_flat = attribute("use_global_device_ids", False)
+        is_flat, has_channel = attribute("use_global_device_ids", False), channel is not None and channel.handle > 0
         if table.size and table.ndim != 2:
             raise pjrt.UnimplementedError(f"the chips have listed groups only [{operation.location}]")
-        rows = table.tolist() if table.size else [list(range(replicas * partitions if is_flat else replicas))]
+        of_partitions = has_channel and name in ("all_to_all", "collective_broadcast")
+        everybody = replicas * partitions if is_flat else partitions if of_partitions else replicas
+        rows = table.tolist() if table.size else [list(range(everybody))]
         if is_flat:
             groups = rows
-        elif channel is not None and channel.handle > 0:  # all partitions of the replicas
+        elif of_partitions:
+            groups = [[r * partitions + p for p in row] for row in rows for r in range(replicas)]
+        elif has_channel:  # all partitions of the replicas
             groups = [[r * partitions + p for r in row for p in range(partitions)] for row in rows]
         else:
             groups = [[r * partitions + p for r in row] for row in rows for p in range(partitions)]
@@ -243,6 +278,17 @@ class Compiler:
         if places != list(range(replicas * partitions)) or len(set(map(len, groups))) != 1:
             raise pjrt.UnimplementedError(f"the chips have groups of all chips, of one size [{operation.location}]")
         return groups
+
+    def pairs_of(self, operation):
+        """Return the places of the chips that give and get."""
+        replicas, partitions = self.partitioning.num_replicas, self.partitioning.num_partitions
+        pairs, channel = (
+            operation.attribute("source_target_pairs").tolist(),
+            operation.attribute("channel_handle", None),
+        )
+        if channel is not None and channel.handle > 0:
+            return [(r * partitions + a, r * partitions + b) for r in range(replicas) for a, b in pairs]
+        return [(a * partitions + p, b * partitions + p) for a, b in pairs for p in range(partitions)]
 
     def constant(self, operation, result):
         array = np.asarray(operation.attribute("value"))
@@ -278,5 +324,6 @@ class Compiler:
         return self.emit(op, result, [rows, inputs[1]], sizes=(math.prod(self.shapes[result]), count, 1))
 
 
-HANDLED = {*ELEMENTWISE, "all_gather", "all_reduce", "not", "compare", "custom_call", "constant", "iota", "dot_general",
+COLLECTIVES = ("all_gather", "all_reduce", "all_to_all", "collective_broadcast", "collective_permute", "reduce_scatter")
+HANDLED = {*ELEMENTWISE, *COLLECTIVES, "not", "compare", "custom_call", "constant", "iota", "dot_general",
            "reduce", "reshape", "broadcast_in_dim", "transpose", "slice"}  # fmt: skip

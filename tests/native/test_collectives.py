@@ -109,6 +109,50 @@ def test_gathered_in_the_order_of_the_group(chips: Client) -> None:
         np.testing.assert_array_equal(result, np.concatenate([x[3], x[0]] if number in (0, 3) else [x[1], x[2]]))
 
 
+GROUPS = "replica_groups = dense<[[2, 0], [1, 3]]> : tensor<2x2xi64>"
+ADDS = """({
+  ^bb0(%a: tensor<f32>, %b: tensor<f32>):
+    %c = stablehlo.add %a, %b : tensor<f32>
+    stablehlo.return %c : tensor<f32>
+})"""
+
+
+@pytest.mark.parametrize(
+    ("operation", "size", "expected"),
+    [
+        (
+            '"stablehlo.collective_permute"(%x) {source_target_pairs = dense<[[0, 2], [3, 0]]> : tensor<2x2xi64>}',
+            4,
+            lambda x: [x[3], 0 * X, x[0], 0 * X],
+        ),
+        (f'"stablehlo.collective_broadcast"(%x) {{{GROUPS}}}', 4, lambda x: [x[2], x[1], x[2], x[1]]),
+        (
+            f'"stablehlo.reduce_scatter"(%x) {ADDS} {{scatter_dimension = 0 : i64, {GROUPS}}}',
+            2,
+            lambda x: [(x[2] + x[0])[2:], (x[1] + x[3])[:2], (x[2] + x[0])[:2], (x[1] + x[3])[2:]],
+        ),
+        (
+            '"stablehlo.all_to_all"(%x) {split_dimension = 0 : i64, concat_dimension = 0 : i64, split_count = 2 : i64, '
+            f"{GROUPS}}}",
+            4,
+            lambda x: [
+                np.concatenate(pair)
+                for pair in ((x[2][2:], x[0][2:]), (x[1][:2], x[3][:2]), (x[2][:2], x[0][:2]), (x[1][2:], x[3][2:]))
+            ],
+        ),
+    ],
+    ids=["permute", "broadcast", "reduce_scatter", "all_to_all"],
+)
+def test_other_collectives(chips: Client, operation: str, size: int, expected: Any) -> None:
+    program = f"""func.func @main(%x: {F}) -> tensor<{size}xf32> {{
+      %0 = {operation} : ({F}) -> tensor<{size}xf32>
+      return %0 : tensor<{size}xf32>
+    }}"""
+    x = ones(CHIPS)
+    for result, wanted in zip(run(chips, program, x), expected(x), strict=True):
+        np.testing.assert_array_equal(result, wanted)
+
+
 @pytest.mark.parametrize("groups", ["[[0, 1]]", "[[0, 1, 2], [3, -1, -1]]"])
 def test_groups_that_the_chips_lack(chips: Client, groups: str) -> None:
     with pytest.raises(pjrt.UnimplementedError, match="of all chips"):
