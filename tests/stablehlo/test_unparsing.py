@@ -144,3 +144,21 @@ def test_shardings_and_meshes_are_left_out() -> None:
     }"""
     assert "sdy" not in unparse(parse(text, trusted=True))
     assert "sdy" in to_text(text)
+
+
+def test_empty_lists_and_annotations() -> None:
+    """JAX states both in the calls of a program that was partitioned."""
+    program = """
+    module {
+      sdy.mesh @mesh = <["x"=2]>
+      func.func @main(%x: tensor<4xf32>) -> tensor<4xf32> {
+        %0 = sdy.sharding_constraint %x <@mesh, [{}]> : tensor<4xf32>
+        %1 = stablehlo.custom_call @f(%0) {api_version = 4 : i32, result_tilings = [], operand_tilings = []}
+          : (tensor<4xf32>) -> tensor<4xf32>
+        return %1 : tensor<4xf32>
+      }
+    }"""
+    text = unparse(parse(program, trusted=True))
+    assert "sdy." not in text
+    call = parse(text, trusted=True).entry.body.operations[0]
+    assert call.name == "stablehlo.custom_call"

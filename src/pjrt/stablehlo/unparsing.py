@@ -52,7 +52,15 @@ _ENUMS = {
 
 _INT32 = frozenset({"api_version", "exponent_bits", "index", "mantissa_bits", "version"})
 _LISTS = frozenset(
-    {"called_computations", "operand_layouts", "output_operand_aliases", "precision_config", "result_layouts"}
+    {
+        "called_computations",
+        "operand_layouts",
+        "operand_tilings",
+        "output_operand_aliases",
+        "precision_config",
+        "result_layouts",
+        "result_tilings",
+    }
 )
 """Attributes that are lists of attributes; all other sequences are arrays of numbers."""
 
