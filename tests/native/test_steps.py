@@ -353,3 +353,21 @@ def test_annotations_of_shardings_are_no_operations(chip: Client) -> None:
       return %2 : {F}
     }}"""
     np.testing.assert_allclose(chip.compile(program)(X)[0], np.cbrt(X), rtol=1e-6)
+
+
+def test_an_execution_ends_behind_the_effects_of_the_interpreter(chip: Client) -> None:
+    """It has no results for which anybody would wait; arrays of such elements go through the interpreter."""
+    seen: list[int] = []
+    chip.register_ffi_handler("steps.seen", lambda x: seen.append(int(x[0])))
+    program = f"""
+    func.func @main(%x: tensor<4xi4>) {{
+      stablehlo.custom_call @steps.seen(%x) {{{NEW}, has_side_effect = true}} : (tensor<4xi4>) -> ()
+      return
+    }}"""
+    executable = chip.compile(program)
+    for number in range(1, 4):
+        futures: list[pjrt.Future[None]] = []
+        x = np.full(4, number, pjrt.ElementType.S4.dtype)
+        executable.execute([[chip.buffer_from_host(x)]], returned_futures=futures)
+        futures[0].result(60)
+        assert seen == list(range(1, number + 1))

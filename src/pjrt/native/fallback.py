@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from pjrt.api.errors import AlreadyExistsError, InternalError
+from pjrt.api.future import Future
 from pjrt.api.loaded_executable import LoadedExecutable
 from pjrt.api.program import Program
 from pjrt.devices.reference.client import ReferenceClient
@@ -46,7 +47,10 @@ def main(spec: str, folder: str = "") -> None:
                 client.register_ffi_handler(target, questions.handler(target))
         if request.method != "run":
             raise InternalError(f"the process for the host's steps knows no request {request.method!r}")
-        results = compiled(request.program)(*arrays_of(request.data))
+        arguments = [client.buffer_from_host(array) for array in arrays_of(request.data)]
+        futures: list[Future[None]] = []
+        (results,) = compiled(request.program).execute([arguments], returned_futures=futures)
+        futures[0].result()  # a program without results has effects
         return ANSWER(data=b"".join(np.ascontiguousarray(result).tobytes() for result in results))
 
     serve(connection, answer)
