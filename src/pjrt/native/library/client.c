@@ -153,6 +153,7 @@ static PJRT_Error *make_devices(PJRT_Client *client, const char *topology) {
   bytes message = {0};
   PJRT_Error *error = describe_all(client, topology, &message);
   client->topology = error ? NULL : topology_make(&message);
+  if (client->topology) client->topology->owner = client;
   free(message.data);
   if (error) return error;
   if (client->topology == NULL) return error_make(PJRT_Error_Code_INTERNAL, "the driver's facts cannot be read");

@@ -45,7 +45,8 @@ static PJRT_Error *serialize(PJRT_Layouts_MemoryLayout_Serialize_Args *args) {
 }
 
 static PJRT_Error *default_layout(PJRT_Buffer_Type type, const int64_t *dims, size_t num_dims,
-                                  const memory_space *space, PJRT_Layouts_MemoryLayout **out) {
+                                  const PJRT_Client *client, PJRT_Layouts_MemoryLayout **out) {
+  const memory_space *space = client && client->num_addressable ? client->addressable_handles[0]->spaces : NULL;
   shape of;
   PJRT_Error *error = shape_init(&of, type, dims, num_dims, NULL);
   if (!error) *out = layout_make(&of, space);
@@ -54,14 +55,12 @@ static PJRT_Error *default_layout(PJRT_Buffer_Type type, const int64_t *dims, si
 
 static PJRT_Error *client_default(PJRT_Layouts_PJRT_Client_GetDefaultLayout_Args *args) {
   SIZED(PJRT_Layouts_PJRT_Client_GetDefaultLayout_Args, args);
-  const PJRT_Client *client = args->client;
-  const memory_space *space = client->num_addressable ? client->addressable_handles[0]->spaces : NULL;
-  return default_layout(args->type, args->dims, args->num_dims, space, &args->layout);
+  return default_layout(args->type, args->dims, args->num_dims, args->client, &args->layout);
 }
 
 static PJRT_Error *topology_default(PJRT_Layouts_PJRT_Topology_GetDefaultLayout_Args *args) {
   SIZED(PJRT_Layouts_PJRT_Topology_GetDefaultLayout_Args, args);
-  return default_layout(args->type, args->dims, args->num_dims, NULL, &args->layout);
+  return default_layout(args->type, args->dims, args->num_dims, args->topology_description->owner, &args->layout);
 }
 
 static PJRT_Error *of_buffer(PJRT_Layouts_PJRT_Buffer_MemoryLayout_Args *args) {

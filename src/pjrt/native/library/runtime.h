@@ -170,6 +170,7 @@ struct PJRT_TopologyDescription {
   PJRT_DeviceDescription **handles;
   named_values attributes;
   PJRT_Client *compiler; /* a reference; null for the topology of a client, and for one that was serialized */
+  const PJRT_Client *owner; /* the client whose it is, and that it ends with; null for others */
 };
 PJRT_TopologyDescription *topology_make(const bytes *message); /* null where the message is no such facts */
 void topology_free(PJRT_TopologyDescription *each);

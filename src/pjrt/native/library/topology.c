@@ -97,6 +97,7 @@ PJRT_Error *native_TopologyDescription_Create(PJRT_TopologyDescription_Create_Ar
                                     args->num_options, &client);
   if (error) return error;
   args->topology = client->topology;
+  args->topology->owner = NULL;
   client->topology = NULL;
   args->topology->compiler = client;
   return NULL;
