@@ -360,8 +360,12 @@ def test_an_execution_ends_behind_the_effects_of_the_interpreter(chip: Client) -
     seen: list[int] = []
     chip.register_ffi_handler("steps.seen", lambda x: seen.append(int(x[0])))
     program = f"""
-    func.func @main(%x: tensor<4xi4>) {{
+    func.func private @see(%x: tensor<4xi4>) {{
       stablehlo.custom_call @steps.seen(%x) {{{NEW}, has_side_effect = true}} : (tensor<4xi4>) -> ()
+      return
+    }}
+    func.func @main(%x: tensor<4xi4>) {{
+      func.call @see(%x) : (tensor<4xi4>) -> ()
       return
     }}"""
     executable = chip.compile(program)
@@ -371,3 +375,21 @@ def test_an_execution_ends_behind_the_effects_of_the_interpreter(chip: Client) -
         executable.execute([[chip.buffer_from_host(x)]], returned_futures=futures)
         futures[0].result(60)
         assert seen == list(range(1, number + 1))
+
+
+def test_a_call_of_a_function_without_results_inside_of_one_with_some(chip: Client) -> None:
+    """The compiler is not asked for operations without results, wherever they are."""
+    seen: list[float] = []
+    chip.register_ffi_handler("steps.inside", lambda x: seen.append(float(x[1])))
+    program = f"""
+    func.func private @see(%x: {F}) -> {F} {{
+      stablehlo.custom_call @steps.inside(%x) {{{NEW}, has_side_effect = true}} : ({F}) -> ()
+      %0 = stablehlo.add %x, %x : {F}
+      return %0 : {F}
+    }}
+    func.func @main(%x: {F}) -> {F} {{
+      %0 = func.call @see(%x) : ({F}) -> {F}
+      return %0 : {F}
+    }}"""
+    np.testing.assert_array_equal(chip.compile(program)(X)[0], 2 * X)
+    assert seen == [1]

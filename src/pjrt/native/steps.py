@@ -156,7 +156,8 @@ def with_fallback(compile: CompileKernel, covers: Covers | None = None) -> Compi
     def compile_all(program: ParsedProgram, options: CompileOptions) -> Code:
         body = program.entry.body
         assert body is not None  # an entry has operations
-        operations = [each for each in body.walk() if each.name not in _RETURNS]
+        bodies = [function.body for function in program.functions.values() if function.body is not None]
+        operations = [each for block in bodies for each in block.walk() if each.name not in _RETURNS]
         results = [value for each in operations for value in each.results]
         if all(each.results for each in operations) and all(map(_is_array, (*body.arguments, *results))):
             with contextlib.suppress(UnimplementedError):
