@@ -27,8 +27,9 @@ from benchmarks.models import resnet50, transformer
 from benchmarks.side_by_side import Aim, Call, Report, Timing, duration, main, table, take_turns
 
 LOCAL, STOCK, OURS, FILES = "JAX, local", "JAX, remote", "pjrt, remote", "pjrt, by files"
+SHARED = "pjrt, `--isolate no`"
 BARE, TRANSPORT = "gRPC", "our transport"
-CONTESTANTS = (LOCAL, STOCK, OURS, FILES, BARE, TRANSPORT)
+CONTESTANTS = (LOCAL, STOCK, OURS, SHARED, FILES, BARE, TRANSPORT)
 X = np.arange(8, dtype=np.float32)
 MESSAGE = bytes(100)
 """As long as a request to run a program with one argument and one result."""
@@ -140,7 +141,7 @@ class Bare:
         self.stream_out = lambda: sum(map(len, give(str(SIZE).encode())))
 
 
-def tiny(devices: dict[str, Any], client: pjrt.Client) -> dict[str, tuple[Call, Callable[[Any], object]]]:
+def tiny(devices: dict[str, Any], clients: dict[str, pjrt.Client]) -> dict[str, tuple[Call, Callable[[Any], object]]]:
     """Return for each contestant the call of a tiny program, and what waits for a result."""
     import jax
 
@@ -149,9 +150,13 @@ def tiny(devices: dict[str, Any], client: pjrt.Client) -> dict[str, tuple[Call, 
         function, x = jax.jit(lambda x: jax.numpy.tanh(x)), jax.device_put(X, device)
         np.testing.assert_allclose(function(x), np.tanh(X), rtol=1e-5)
         calls[name] = (lambda function=function, x=x: function(x), lambda result: result.block_until_ready())
-    executable, buffer = client.compile(TINY), client.buffer_from_host(X)
-    np.testing.assert_allclose(executable(buffer)[0], np.tanh(X), rtol=1e-5)
-    calls[OURS] = (lambda: executable(buffer)[0], lambda result: result.ready().result())
+    for name in (OURS, SHARED):
+        executable, buffer = clients[name].compile(TINY), clients[name].buffer_from_host(X)
+        np.testing.assert_allclose(executable(buffer)[0], np.tanh(X), rtol=1e-5)
+        calls[name] = (
+            lambda executable=executable, buffer=buffer: executable(buffer)[0],
+            lambda result: result.ready().result(),
+        )
     return calls
 
 
@@ -263,7 +268,8 @@ def measure(quick: bool) -> Report:
         "`pjrt serve cpu` in a process of its own, used by JAX through jaxlib's client and by our client, beside JAX's "
         "own CPU device in this process. *gRPC* is the same size through grpcio's public API, without anything on top: "
         "messages of 100 bytes there and back, and 64 pieces of 1 MiB one way. *Our transport* sends such messages "
-        "there and back between the two ends of this package; *by files* is our client with a directory for transfers. "
+        "there and back between the two ends of this package; *by files* is our client with a directory for transfers; "
+        "with `--isolate no` the devices are in the server's process, else in one of the client's own. "
         "Each cell has the median, and in brackets the shortest time and its ratio: to gRPC for the first four rows, "
         "to JAX's local device for the models. The aims are about the shortest times.",
     )
@@ -273,15 +279,17 @@ def measure(quick: bool) -> Report:
         tempfile.TemporaryDirectory(dir=shared_memory) as directory,
         process("benchmarks.remote", "bare") as addresses,
         process("pjrt", "serve", "cpu", "--transfer-directory", directory) as address,
+        process("pjrt", "serve", "cpu", "--isolate", "no") as shared,
     ):
         pjrt.frameworks.jax.connect(address, make_default=False)
         devices = {LOCAL: jax.devices("cpu")[0], STOCK: jax.devices("remote")[0]}
         clients = {
             OURS: pjrt.client("remote", address=address),
+            SHARED: pjrt.client("remote", address=shared),
             FILES: pjrt.client("remote", address=address, transfer_directory=directory),
         }
         client, bare = clients[OURS], Bare(addresses)
-        calls = tiny(devices, client)
+        calls = tiny(devices, clients)
         rows = []
 
         def note(name: str, timings: dict[str, Timing], base: str = BARE) -> dict[str, Timing]:
@@ -305,6 +313,9 @@ def measure(quick: bool) -> Report:
         for user in clients.values():
             user.close()
     report.tables.append(table(["", *CONTESTANTS], rows))
+    for name, timings in {"tiny program, waiting": waited, **moved}.items():
+        ratio = ratio_of_shortest(timings[OURS], timings[SHARED])
+        report.aims.append(Aim(f"{name}: a process for the client within 1.2×", ratio, 1.2))
     for name in (STOCK, OURS):
         report.aims.append(Aim(f"{name}: returning within 150 µs", min(returned[name].rounds) * 1e6, 150))
         ratio = ratio_of_shortest(waited[name], waited[BARE])

@@ -67,6 +67,13 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     return LoadFileScheduling(config, log) if config.getoption("dist") == "load" else None
 
 
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    """Collect garbage behind each file: clients that a test left in a circle have threads, memory and connections."""
+    if nextitem is None or nextitem.path != item.path:
+        gc.collect()
+
+
 def pytest_collection_finish() -> None:
     """Keep the collected tests out of the garbage collector, which many tests run to see what is left."""
     gc.collect()
