@@ -724,7 +724,9 @@ static int all_gather(const launch_job *launch, int32_t number, const int32_t *g
   while (group[place] != (int32_t)launch->place) ++place;
   pthread_mutex_lock(&driver->mutex);
   meeting *each = driver->meetings;
-  while (each && (each->execution != launch->execution || each->number != number || each->group != group[0]))
+  /* One to which all have come is left by them: another kernel of the execution may have an instruction of this number. */
+  while (each && (each->execution != launch->execution || each->number != number || each->group != group[0] ||
+                  each->arrived == wanted))
     each = each->next;
   if (each == NULL) {
     each = calloc(1, sizeof *each);

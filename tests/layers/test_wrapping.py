@@ -175,7 +175,6 @@ def test_an_environment_with_a_wrong_name(tiny_copy: Callable[..., Control]) -> 
 FRAMEWORKS = """
 import sys
 import pjrt
-from pjrt.layers import stack
 from pjrt.frameworks.torch_xla import TorchXlaDevice
 
 device = sys.argv[1]
@@ -184,18 +183,20 @@ import jax, jax.numpy as jnp
 from jax._src import xla_bridge
 print(jax.device_put(jnp.arange(3.0), jax.devices(platform)[0]).tolist())
 written = TorchXlaDevice(device).library_path()
-plugin = pjrt.load_plugin(written)
-print(written != device, stack.layers_of(plugin.address), stack.layers_of(stack.plugin_table(plugin.address) or 0))
+with pjrt.load_plugin(written).client() as client:
+    print(written != device, client.platform_name)
 """
 
 
 @pytest.mark.full
 def test_libraries_that_frameworks_load_themselves(tmp_path: Path) -> None:
-    """JAX is given the table with layers, PyTorch/XLA a library; the exported device behind it has them already."""
-    library = tmp_path / "libreference.so"
+    """JAX is given the table with layers, PyTorch/XLA a library with them."""
+    library, file = tmp_path / "libreference.so", tmp_path / "calls.log"
     subprocess.run([sys.executable, "-m", "pjrt", "export", "reference", "-o", str(library)], check=True, timeout=120)
-    assert run(FRAMEWORKS, str(library), PJRT_LAYERS="pass").splitlines() == ["[0.0, 1.0, 2.0]", "True ('pass',) ()"]
-    assert run(FRAMEWORKS, str(library)).splitlines() == ["[0.0, 1.0, 2.0]", "False () ()"]
+    traced = {"PJRT_LAYERS": "trace", "PJRT_TRACE": f"file={file}"}
+    assert run(FRAMEWORKS, str(library), **traced).splitlines() == ["[0.0, 1.0, 2.0]", "True reference"]
+    assert file.exists()
+    assert run(FRAMEWORKS, str(library)).splitlines() == ["[0.0, 1.0, 2.0]", "False reference"]
 
 
 def test_every_layer_is_on_the_page() -> None:

@@ -103,7 +103,7 @@ def test_programs_in_another_process(library: Path) -> None:
 def test_a_library_by_the_command_line(tmp_path: Path) -> None:
     """A device is named as for every other library; it gets its options with their types."""
     written = tmp_path / "reference.so"
-    command = [sys.executable, "-m", "pjrt", "export", "reference", "--driver", "worker", "-o", str(written)]
+    command = [sys.executable, "-m", "pjrt", "export", "reference", "-o", str(written)]
     subprocess.run(command, check=True, timeout=120)
     client, _ = new_client(written, num_devices=2, debug_nans=True)
     with client:

@@ -61,4 +61,4 @@ def export(spec: str, output: str, name: str | None, python: str | None, driver:
         sys.path.append(os.getcwd())
     place = registry.factory_place(spec) if is_name else spec
     written = write_exported(output, place, name=name or "", python=python or "")
-    print_facts([("written", written), ("device", spec), ("python", python or sys.executable)])
+    print_facts([("written", written), ("device", spec)])

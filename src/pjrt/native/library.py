@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import ctypes
 import functools
+import importlib.util
 import os
 import sys
 import sysconfig
@@ -132,15 +133,18 @@ def device_of(path: str | os.PathLike[str]) -> str:
 def _search_path(place: str) -> str:
     """Return the folder to import a module from; empty for a file, and where installed packages are.
 
-    It is the folder that the module was imported from here, or else the current one.
+    It is the folder that the module is imported from here, or else the current one.
     """
     if not place or place.endswith(".py"):
         return ""
-    module = sys.modules.get(place.partition(".")[0])
-    if module is None:
+    try:
+        found = importlib.util.find_spec(place.partition(".")[0])
+    except ValueError:  # such as __main__, which has no place
+        found = None
+    if found is None:
         return os.getcwd()
     # A package without __init__.py has no file.
-    files = [*getattr(module, "__path__", ()), getattr(module, "__file__", None)]
+    files = [*(found.submodule_search_locations or ()), found.origin if found.has_location else None]
     if files[0] is None:
         return ""
     folder = Path(files[0]).resolve().parent

@@ -45,8 +45,8 @@ typedef struct shared_memory {
   uint64_t heap, size;
   _Atomic uint32_t is_over; /* the worker's own: it takes no more commands */
   _Atomic uint32_t is_awaited; /* whoever posts a command is likely to do the work: see wait_for_command */
-  _Atomic uint64_t num_cancelled, cancelled[CANCELLED_KEPT]; /* the fences of what is not to be done, round and round */
   ring commands, answers;
+  _Atomic uint64_t num_cancelled, cancelled[CANCELLED_KEPT]; /* the fences of what is not to be done, round and round */
 } shared_memory;
 
 #define SHARED_MARK "PJRT-WORKER-1"
