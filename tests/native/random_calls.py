@@ -131,6 +131,17 @@ def build(folder: Path, sanitizer: str, *arguments: str) -> None:
     subprocess.run(command, cwd=folder, check=True, timeout=240)
 
 
+def sanitized(folder: Path, **more: str) -> dict[str, str]:
+    """Return the environment of a process under a sanitizer.
+
+    A thread that has ended gives the memory of its thread-local variables back to the C library, whose loader another
+    thread asks for such memory. The loader has a lock that the sanitizer does not see.
+    """
+    suppressed = folder / "suppressed.txt"
+    suppressed.write_text("race:_dl_deallocate_tls\n")
+    return {**os.environ, "TSAN_OPTIONS": f"halt_on_error=1:suppressions={suppressed}", **more}
+
+
 def prepare(folder: Path, sanitizer: str) -> None:
     """Write the plugins, their executables and the program that calls into a folder."""
     shared = ["-fPIC", "-shared", "-fvisibility=hidden"]
@@ -167,7 +178,7 @@ def failure(folder: Path, each: Round, seed: int, calls: int = ROUND) -> str:
     command = command_of(folder, each, seed, calls)
     # A client with late work is closed by another thread, perhaps while the process ends.
     leaks = f"detect_leaks={int(each.watchdog == 0)}"
-    environment = {**os.environ, **each.faults, "TSAN_OPTIONS": "halt_on_error=1", "ASAN_OPTIONS": leaks}
+    environment = sanitized(folder, **each.faults, ASAN_OPTIONS=leaks)
     try:
         done = subprocess.run(
             command, env=environment, capture_output=True, text=True, errors="replace", timeout=LIMIT, check=False

@@ -61,7 +61,8 @@ def test_a_program_in_c(sanitizer: str, example: str, tmp_path: Path, monkeypatc
     (tmp_path / "program.mlir").write_text(PROGRAM)
     host = build("host", str(HOST))
     command = [str(host), str(plugin), str(tmp_path / "program.mlir"), str(THREADS)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=200, check=False)
+    environment = random_calls.sanitized(tmp_path)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=200, check=False, env=environment)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.splitlines() == ["0.0000 2.0000 4.0000 6.0000"] * THREADS
 
