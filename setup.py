@@ -16,20 +16,19 @@ from setuptools import Extension, setup
 SOURCES = Path("src/pjrt")
 POSIX = SOURCES / "distributed"  # jobs of many processes: not on Windows
 HEADERS = SOURCES / "abi"
+NATIVE = SOURCES / "native"
+RUNTIME = [str(NATIVE / "include"), str(NATIVE / "library")]
 DEPENDS = [str(header) for header in sorted(HEADERS.rglob("*.h"))]
 # Microsoft's compiler hides what is not exported anyway, and has C11's atomics only where they are asked for.
 FLAGS = (
     ["/O2", "/std:c11", "/experimental:c11atomics", "/utf-8"]
     if sys.platform == "win32"
-    # With exceptions, so that a thread that is ended runs its cleanup functions (pjrt_support/trampolines.h).
+    # With exceptions, so that a thread that is ended runs its cleanup functions (native/library/api.c).
     else ["-O2", "-g0", "-fvisibility=hidden", "-fexceptions"]
 )
 
 COLD = {
     *(f"pjrt.capi.{name}" for name in ("_device", "_extensions", "_plugin")),
-    *(f"pjrt.capi.export.{name}" for name in ("_client", "_device", "_executable", "_extensions", "_ffi")),
-    *(f"pjrt.capi.export.{name}" for name in ("_gen_handles", "_key_value_store", "_profiler", "_program")),
-    *(f"pjrt.capi.export.{name}" for name in ("_table", "_topology")),
 }
 """The modules of what is called once for a client, a program or a topology. Little optimization takes half the time. In
 the others it would cost: an execution would take 28 % more instructions, one with a small transfer 11 %.
@@ -47,7 +46,7 @@ def module(source: Path) -> Extension:
     return Extension(
         name,
         [str(source)],
-        include_dirs=[str(HEADERS)],
+        include_dirs=[str(HEADERS), *RUNTIME] if source.is_relative_to(NATIVE) else [str(HEADERS)],
         depends=DEPENDS,
         extra_compile_args=[*FLAGS, *level],
     )
@@ -73,15 +72,14 @@ layers = Extension(
 )
 
 # Not a module: the runtime in C, which is copied for each device with a driver. The driver's header is public.
-NATIVE = SOURCES / "native"
 native = Extension(
     "pjrt.native._library",
     [str(source) for source in sorted((NATIVE / "library").glob("*.c"))],
-    include_dirs=[str(HEADERS), str(NATIVE / "include"), str(NATIVE / "library")],
+    include_dirs=[str(HEADERS), *RUNTIME],
     depends=[*DEPENDS, *(str(header) for header in sorted(NATIVE.rglob("*.h")))],
     define_macros=[("_GNU_SOURCE", None)],
     extra_compile_args=[*FLAGS, "-std=c11"],
-    extra_link_args=["-ldl", "-lpthread"],
+    extra_link_args=["-ldl", "-lpthread", "-static-libgcc"],
 )
 
 setup(

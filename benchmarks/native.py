@@ -199,7 +199,7 @@ def measure(quick: bool) -> Report:
             WORKER: pjrt.frameworks.jax.register(worker, platform="worker"),
             PYTHON: pjrt.frameworks.jax.register("reference"),
             HERE: pjrt.frameworks.jax.register(
-                pjrt.export(lambda **options: pjrt.client("reference", **options), name="here", runtime="c"),
+                pjrt.export(lambda **options: pjrt.client("reference", **options), name="here"),
                 platform="here",
             ),
         }

@@ -175,7 +175,7 @@ def page() -> str:
         for function, since in table()
     )
     stated = {path.stem.replace("_", "") for path in (INCLUDE / "pjrt_abi" / "extensions").glob("*.h")}
-    exported = "".join(path.read_text() for path in sorted((CAPI / "export").glob("*.pyx")))
+    exported = "".join(path.read_text() for path in sorted((CAPI.parent / "native" / "library").glob("*.c")))
     kinds = "".join(
         f"| {number} | {name} | {about} | {_used(name, name.lower().replace('_', '') in stated)} | "
         f"{'yes' if f'PJRT_Extension_Type_{name}' in exported else ''} |\n"

@@ -18,7 +18,7 @@ for library in pathlib.Path(sys.argv[1]).rglob("*.so"):
     name = ".".join(library.relative_to(sys.argv[1]).parts).split(".cpython-")[0]
     if not name.endswith("._library"):
         importlib.import_module(name)
-assert "pjrt.capi._scope" in sys.modules and "pjrt.capi.export._table" in sys.modules
+assert "pjrt.capi._scope" in sys.modules and "pjrt.native._here" in sys.modules
 print(sys._is_gil_enabled())
 """
 

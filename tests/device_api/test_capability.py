@@ -114,7 +114,7 @@ def test_a_feature_is_as_it_is_described(client: Client, backend: Backend, featu
         pytest.skip("there is one device only")
     if feature is Feature.DEVICE_VIEWS and backend.name.startswith("worker-"):
         pytest.skip("the table has the function, for drivers that can use memory of the host; a worker cannot")
-    if feature is Feature.LAYOUTS and backend.name == "here-simulator":
+    if feature is Feature.LAYOUTS and backend.name == "exported-simulator":
         pytest.skip("the runtime has arrays in rows, whatever the device has")
     try:
         PROBES[feature](client, backend.programs)

@@ -87,7 +87,7 @@ def test_the_default_device_assignment_names_each_device_once(client: Client) ->
 
 
 def test_a_default_device_assignment_of_more_devices_than_there_are(backend: Backend, client: Client) -> None:
-    if not backend.name.startswith(("exported-", "here-", "worker-")) and "tiny" not in backend.name:
+    if not backend.name.startswith(("exported-", "worker-")) and "tiny" not in backend.name:
         with pytest.raises(InvalidArgumentError):
             client.default_device_assignment(4, 4)
         return

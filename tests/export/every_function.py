@@ -9,6 +9,7 @@ import ctypes
 import json
 import os
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -112,16 +113,20 @@ class Caller:
         objects."""
         client = self.plugin.client()
         device, space, topology = client.devices[0], client.memory_spaces[0], client.topology
-        executable = client.compile("module {}")
+        executable = client.compile("func.func @main() { return }")
         buffer, inner = client.buffer_from_host(X), executable.executable
         future = buffer.ready()
         generous = self.plugin.client(generous=True)
-        transfers = generous.create_buffers_for_async_host_to_device([SPEC])
+        transfers = generous.create_buffers_for_async_host_to_device([SPEC] * 3)
         alias = generous.create_alias_buffer(SPEC)[1]
         streams: list[Any] = []
+        received = threading.Event()
         memory = bytearray(8)
-        options = ExecuteOptions(recv_callbacks=[[RecvCallback(1, streams.append)]])
-        outcome(lambda: generous.compile("module {}").execute([[]], options))
+        give = RecvCallback(1, lambda stream: (streams.append(stream), received.set()))
+        options = ExecuteOptions(recv_callbacks=[[give]])
+        outcome(lambda: generous.compile("func.func @main() { return }").execute([[]], options))
+        assert received.wait(60)
+        self.made[1].pending.set_result(None)
         event = Arguments("PJRT_Event_Create_Args", {})
 
         def drop(make: Callable[[], object]) -> Callable[[], object]:
@@ -138,9 +143,9 @@ class Caller:
             return lambda: self.noted.call(name, Arguments(f"{name}_Args", {"event": event["event"], **more}))
 
         def failing() -> None:
-            with pytest.raises(pjrt.UnimplementedError) as caught:
-                buffer.copy_to(space)
-            assert (caught.value.code, dict(caught.value.payloads)) == (pjrt.StatusCode.UNIMPLEMENTED, {})
+            with pytest.raises(pjrt.NotFoundError) as caught:
+                client.lookup_device(7)
+            assert (caught.value.code, dict(caught.value.payloads)) == (pjrt.StatusCode.NOT_FOUND, {})
 
         return {
             "Error_Destroy": failing,
@@ -217,12 +222,12 @@ class Caller:
             "Executable_GetCompiledMemoryStats": lambda: inner.memory_stats(),
             "Executable_GetCompileOptions": lambda: inner.compile_options(),
             "Executable_ParameterMemoryKinds": lambda: inner.parameter_memory_kinds,
-            "Executable_DeserializeAndLoad": lambda: client.deserialize(b"x"),
-            "Executable_Destroy": drop(lambda: client.compile("module {}").executable),
-            "LoadedExecutable_Destroy": drop(lambda: client.compile("module {}")),
+            "Executable_DeserializeAndLoad": lambda: client.deserialize(inner.serialize()),
+            "Executable_Destroy": drop(lambda: client.compile("func.func @main() { return }").executable),
+            "LoadedExecutable_Destroy": drop(lambda: client.compile("func.func @main() { return }")),
             "LoadedExecutable_GetExecutable": lambda: executable.executable,
             "LoadedExecutable_AddressableDevices": lambda: executable.addressable_devices,
-            "LoadedExecutable_Delete": lambda: client.compile("module {}").delete(),
+            "LoadedExecutable_Delete": lambda: client.compile("func.func @main() { return }").delete(),
             "LoadedExecutable_IsDeleted": lambda: executable.is_deleted,
             "LoadedExecutable_Execute": lambda: executable.execute([[]]),
             "LoadedExecutable_Fingerprint": lambda: executable.fingerprint(),
@@ -253,8 +258,8 @@ class Caller:
             "Buffer_DonateWithControlDependency": lambda: buffer.donate_with_control_dependency(
                 pjrt.Future.completed(None)
             ),
-            "Buffer_Bitcast": lambda: buffer.bitcast(pjrt.ElementType.S32, (2,)),
-            "CopyToDeviceStream_AddChunk": lambda: streams[0].add_chunk(b"x"),
+            "Buffer_Bitcast": lambda: client.buffer_from_host(X).bitcast(pjrt.ElementType.S32, (2,)),
+            "CopyToDeviceStream_AddChunk": lambda: streams[0].add_chunk(bytes(4)),
             "CopyToDeviceStream_TotalBytes": lambda: streams[0].total_bytes,
             "CopyToDeviceStream_GranuleSize": lambda: streams[0].granule_size,
             "CopyToDeviceStream_CurrentBytes": lambda: streams[0].current_bytes,
@@ -262,7 +267,7 @@ class Caller:
             "ExecuteContext_Create": lambda: client.create_execute_context(),
             "ExecuteContext_Destroy": lambda: generous.create_execute_context().close(),
             "TopologyDescription_Create": lambda: self.plugin.topology("x"),
-            "TopologyDescription_Deserialize": lambda: self.plugin.deserialize_topology(b"x"),
+            "TopologyDescription_Deserialize": lambda: self.plugin.deserialize_topology(topology.serialize()),
             "TopologyDescription_Destroy": drop(lambda: self.plugin.topology("")),
             "TopologyDescription_PlatformName": lambda: topology.platform_name,
             "TopologyDescription_PlatformVersion": lambda: topology.platform_version,
@@ -274,15 +279,15 @@ class Caller:
             "TopologyDescription_MakeCanonicalShapeForMemorySpace": lambda: topology.make_canonical_shape(
                 pjrt.ElementType.F32, (2,), memory_space_kind_id=0
             ),
-            "Compile": lambda: topology.compile("module {}"),
+            "Compile": lambda: topology.compile("func.func @main() { return }"),
             "AsyncHostToDeviceTransferManager_Device": lambda: transfers.device,
             "AsyncHostToDeviceTransferManager_BufferCount": lambda: transfers.buffer_count,
             "AsyncHostToDeviceTransferManager_BufferSize": lambda: transfers.buffer_size(0),
             "AsyncHostToDeviceTransferManager_RetrieveBuffer": lambda: transfers.retrieve_buffer(0),
             "AsyncHostToDeviceTransferManager_TransferData": lambda: transfers.transfer_data(0, X),
-            "AsyncHostToDeviceTransferManager_TransferLiteral": lambda: transfers.transfer_literal(0, X),
+            "AsyncHostToDeviceTransferManager_TransferLiteral": lambda: transfers.transfer_literal(1, X),
             "AsyncHostToDeviceTransferManager_SetBufferError": lambda: transfers.set_buffer_error(
-                0, pjrt.InternalError("x")
+                2, pjrt.InternalError("x")
             ),
             "AsyncHostToDeviceTransferManager_AddMetadata": lambda: transfers.add_metadata({}),
             "AsyncHostToDeviceTransferManager_Destroy": lambda: transfers.close(),

@@ -14,7 +14,10 @@ import pytest
 HERE = Path(__file__).parent
 FUNCTIONS: list[str] = json.loads((HERE.parent / "abi" / "data" / "pjrt_c_abi.json").read_text())["api"]
 
-REFUSED = re.compile(r"UNIMPLEMENTED: the device 'bare' does not offer ([A-Z]\w+\.\w+|the topology 'x')")
+REFUSED = re.compile(r"UNIMPLEMENTED: (the device .+|the memory .+ has no addresses)")
+
+FOR_OLDER_CALLERS = {"PJRT_LoadedExecutable_Fingerprint"}
+"""The functions that a client of today has no need of."""
 
 MUST_WORK = re.compile(
     r"PJRT_(Error_|Event_|Plugin_|DeviceDescription_|Memory_|Client_(Create|Destroy|Platform\w+|ProcessIndex|Devices"
@@ -42,7 +45,7 @@ def test_no_function_is_forgotten(answers: dict[str, tuple[bool, str]]) -> None:
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_it_works_or_is_unimplemented(answers: dict[str, tuple[bool, str]], name: str) -> None:
     called, answer = answers[name]
-    assert called, f"{name} was not called"
+    assert called or name in FOR_OLDER_CALLERS, f"{name} was not called"
     if MUST_WORK.match(name):
         assert answer == "works"
     else:

@@ -1,4 +1,4 @@
-"""Exporting: how many plugins one process can export, and what an export that fails leaves behind."""
+"""Exporting: many plugins of one process, topologies, and clients that exist already."""
 
 from __future__ import annotations
 
@@ -29,19 +29,18 @@ BARE = """
         def make(**options):
             return HostClient(f"device {number}", compile=lambda program, options: lambda x: x + number)
         return pjrt.export(
-            make, name=f"device{number}", attributes={"number": number}, profiler=lambda options: None,
-            abi_versions=number % 2 == 0,
+            make, name=f"device{number}", attributes={"number": number}, profiler=lambda options: None
         )
 """
 
 
-def test_hundreds_of_plugins_are_exported_and_each_makes_its_own_clients() -> None:
+def test_many_plugins_are_exported_and_each_makes_its_own_clients() -> None:
     lines = run_python(
         BARE
         + """
-    exported = [export(number) for number in range(700)]
-    assert len({each.address for each in exported}) == 700
-    for number in (0, 9, 63, 64, 170, 512, 699):
+    exported = [export(number) for number in range(100)]
+    assert len({each.address for each in exported}) == 100
+    for number in (0, 9, 63, 64, 99):
         plugin = load_capsule(exported[number].capsule)
         assert plugin.attributes["number"] == number, plugin.attributes
         with plugin.client() as client:
@@ -50,53 +49,6 @@ def test_hundreds_of_plugins_are_exported_and_each_makes_its_own_clients() -> No
     """
     )
     assert lines == ["each is itself"]
-
-
-def test_what_is_too_many_is_said_and_the_others_go_on() -> None:
-    lines = run_python(
-        BARE
-        + """
-    exported = []
-    try:
-        for number in range(10_000):
-            exported.append(export(number))
-    except pjrt.ResourceExhaustedError as error:
-        print(len(exported), error.message.split(",")[0])
-    with load_capsule(exported[-1].capsule).client() as client:
-        print(client.platform_name)
-    """
-    )
-    assert lines == ["1024 a process can export 1024 plugins", "device 1023"]
-
-
-def test_an_export_that_fails_uses_nothing_up() -> None:
-    lines = run_python(
-        BARE
-        + """
-    from pjrt.capi.export._table import Table
-
-    class Failing:
-        attributes = {}
-        has_abi_versions = True
-
-        @property
-        def has_profiler(self):
-            raise ValueError("no profiler today")
-
-    for _ in range(3000):
-        try:
-            Table(Failing())
-        except ValueError:
-            pass
-        try:
-            pjrt.export(HostClient, name="", profiler=None)
-        except pjrt.InvalidArgumentError:
-            pass
-    exported = [export(number) for number in range(1024)]
-    print(load_capsule(exported[-1].capsule).attributes["number"])
-    """
-    )
-    assert lines == ["1023"]
 
 
 def test_topologies_come_from_the_function_that_describes_them_without_a_client() -> None:

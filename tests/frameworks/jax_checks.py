@@ -540,9 +540,9 @@ def main(device: str) -> None:
 
     if device == simulated_chip.NAME:
         simulated_chip.register()
-    behind_c: Any = pjrt.export(lambda **given: pjrt.client("reference", **given), name="reference", runtime="c")
+    here: Any = pjrt.export(lambda **given: pjrt.client("reference", **given), name="reference")
     options = {"hosts": 2, "num_devices": DEVICES // 2} if device == "cluster" else {"num_devices": DEVICES}
-    print(json.dumps(results(pjrt.frameworks.jax.register(behind_c if device == "here" else device, **options))))
+    print(json.dumps(results(pjrt.frameworks.jax.register(here if device == "here" else device, **options))))
 
 
 if __name__ == "__main__":

@@ -21,6 +21,7 @@ from pjrt.system import is_noexec, library_symbol
 
 cdef extern from "Python.h":
     void *PyCapsule_GetPointer(object capsule, const char *name) except NULL
+    object PyCapsule_New(void *pointer, const char *name, void *destructor)
 
 ctypedef const PJRT_Api *(*get_api_t)() noexcept nogil
 
@@ -245,6 +246,15 @@ def _table_in(handle, path):
     with nogil:
         table = get_api()
     return <size_t>table
+
+
+def capsule_of(size_t table):
+    """Return a table as a capsule, as JAX's ``register_plugin`` takes it.
+
+    Args:
+        table: the address of a ``PJRT_Api`` that lives as long as the process.
+    """
+    return PyCapsule_New(<void *>table, b"pjrt_c_api", NULL)
 
 
 def load_capsule(capsule, name="plugin"):

@@ -96,8 +96,7 @@ def library_capsule(library: str | os.PathLike[str]) -> object:
         InvalidArgumentError: a layer or an option is unknown.
         PjrtError: the library cannot be opened, or is no plugin.
     """
-    from pjrt.capi import open_table
-    from pjrt.capi.export._table import capsule_of
+    from pjrt.capi import capsule_of, open_table
 
     table, path, _ = open_table(library)
     return capsule_of(with_layers(table, path))

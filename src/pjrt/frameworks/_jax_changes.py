@@ -43,9 +43,9 @@ import numpy as np
 from pjrt.api.client import LocalHandler
 from pjrt.api.element_type import AnyDType
 from pjrt.api.errors import InternalError, InvalidArgumentError, UnimplementedError
-from pjrt.capi.export import wait_for_pending
 from pjrt.host_memory import external
 from pjrt.host_memory.array import HostArray
+from pjrt.native.library import wait_for_work
 from pjrt.stablehlo.hlo_parameters import DIVIDED_TARGET
 
 # A device in the place of JAX's CPU, for libraries that know no names but ``cpu``, ``gpu`` and ``tpu``.
@@ -221,7 +221,7 @@ def _at_exit() -> None:
 
     _leave_out_warnings(distributed.global_state)
     try:
-        if wait_for_pending():
+        if wait_for_work():
             dispatch.wait_for_tokens()
     finally:
         dispatch.runtime_tokens.clear()

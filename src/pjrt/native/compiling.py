@@ -98,12 +98,17 @@ def serve(connection: socket.socket, answer: Callable[[Any], Any]) -> None:
     """Answer requests until the runtime closes its end, perhaps before an answer; exceptions become answers."""
     with contextlib.suppress(ConnectionError):
         while (message := receive(connection)) is not None:
-            try:
-                answered = answer(REQUEST.FromString(message))
-            except Exception as error:
-                known = from_author(error)
-                answered = ANSWER(code=int(known.code), message=known.message)
-            send(connection, answered.SerializeToString())
+            send(connection, answered(answer, message))
+
+
+def answered(answer: Callable[[Any], Any], message: bytes) -> bytes:
+    """Return the answer to a request as a message; an exception becomes one, too."""
+    try:
+        given = answer(REQUEST.FromString(message))
+    except Exception as error:
+        known = from_author(error)
+        given = ANSWER(code=int(known.code), message=known.message)
+    return bytes(given.SerializeToString())
 
 
 def checked_function(value: Any, spec: str, does: str) -> Callable[..., Any]:

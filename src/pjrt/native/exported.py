@@ -9,7 +9,7 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from pjrt.api.client import Client
 from pjrt.api.device import Attributes, NamedValue
@@ -22,16 +22,12 @@ from pjrt.api.errors import (
 from pjrt.api.key_value_store import KeyValueStore
 from pjrt.api.plugin import Profiler
 from pjrt.api.topology import TopologyDescription
+from pjrt.capi import capsule_of
 from pjrt.capi.client_factories import ClientFactory, make_client, named_topology, takes
 from pjrt.capi.environment import with_layers
-from pjrt.capi.export import Table, capsule_of, fail_pending
 from pjrt.capi.import_spec import find_attribute
-from pjrt.capi.interrupts import AWAITED, watch_for_interrupts
 from pjrt.native.here import Here
 from pjrt.native.library import write_library
-
-Runtime = Literal["python", "c"]
-"""The runtime between frameworks and the clients of an exported plugin: in Python or in C; see ``export``."""
 
 
 class ExportedPlugin:
@@ -48,8 +44,6 @@ class ExportedPlugin:
         attributes: Mapping[str, NamedValue],
         profiler: Callable[[bytes], Profiler] | None,
         platform_name: str | None,
-        abi_versions: bool,
-        runtime: Runtime,
     ) -> None:
         self._shared_client = factory if isinstance(factory, Client) else None
         self._kept_open: weakref.WeakSet[Client] = weakref.WeakSet([factory] if isinstance(factory, Client) else [])
@@ -67,15 +61,10 @@ class ExportedPlugin:
         self._client_attributes: dict[str, NamedValue] = {}
         self._profiler = profiler
         self._platform_name = platform_name
-        self._abi_versions = abi_versions
         self._clients: weakref.WeakSet[Client] = weakref.WeakSet()
         self._handlers: dict[str, tuple[Callable[..., Any] | int, int]] = {}
         self._lock = threading.Lock()
-        self._made: Here | Table
-        if runtime == "c":
-            self._made = Here(self.make_for_framework, self.release, self._attributes, platform_name or "")
-        else:
-            self._made = Table(self)
+        self._made = Here(self.make_for_framework, self.release, self._attributes, platform_name or "", profiler)
 
     @property
     def name(self) -> str:
@@ -120,17 +109,16 @@ class ExportedPlugin:
         Raises:
             InvalidArgumentError: the factory cannot be found by name, or the file cannot be written.
             NotFoundError: the folder does not exist.
-            UnimplementedError: the system is not Linux, or the plugin has a profiler or ABI versions.
+            UnimplementedError: the system is not Linux, or the plugin has a profiler.
         """
         return self._write(path, self._spec())
 
     def _write(
         self, path: str | os.PathLike[str], spec: str, name: str = "", python: str | os.PathLike[str] = ""
     ) -> Path:
-        if self.has_profiler or self.has_abi_versions:
+        if self.has_profiler:
             raise UnimplementedError(
-                "a written library has neither a profiler nor ABI versions; leave profiler and abi_versions out, or "
-                "give the framework the plugin itself"
+                "a written library has no profiler; leave profiler out, or give the framework the plugin itself"
             )
         name = name or self._platform_name or ""
         return write_library(path, spec, driver="worker", name=name, python=python, attributes=self._attributes)
@@ -186,11 +174,6 @@ class ExportedPlugin:
         """Whether the plugin has a profiler, and so the Profiler extension."""
         return self._profiler is not None
 
-    @property
-    def has_abi_versions(self) -> bool:
-        """Whether the plugin has the AbiVersion extension."""
-        return self._abi_versions
-
     def profiler(self, options: bytes = b"") -> Profiler:
         """Return a new profiling session (``PLUGIN_Profiler_Create``)."""
         if self._profiler is None:
@@ -212,7 +195,6 @@ class ExportedPlugin:
     def client_for_framework(self, options: Mapping[str, NamedValue], store: KeyValueStore | None) -> Client:
         """Return a new client for a framework, with the plugin's FFI handlers if the client takes any."""
         client = self._make(options, store)
-        watch_for_interrupts(_give_up)
         with self._lock:
             self._clients.add(client)
             self._client_attributes = dict(client.attributes)
@@ -277,11 +259,6 @@ class ExportedPlugin:
         return f"<{type(self).__name__} {self._name!r}>"
 
 
-def _give_up(stage: int) -> None:
-    if stage == AWAITED:
-        fail_pending("interrupted by Ctrl-C while a framework waited for the device")
-
-
 def export(
     factory: ClientFactory | Client,
     *,
@@ -289,8 +266,6 @@ def export(
     attributes: Mapping[str, NamedValue] | None = None,
     profiler: Callable[[bytes], Profiler] | None = None,
     platform_name: str | None = None,
-    abi_versions: bool = False,
-    runtime: Runtime = "python",
 ) -> ExportedPlugin:
     """Make a PJRT plugin of clients of this package.
 
@@ -305,28 +280,17 @@ def export(
         profiler: a function that makes a profiling session from serialized ``tensorflow.ProfileOptions``, if the device
             has a profiler.
         platform_name: the platform's name that frameworks see instead of the client's own.
-        abi_versions: whether the clients have ABI versions. If the plugin has the extension AbiVersion, XLA asks for
-            them when it saves an executable, and fails on ``UNIMPLEMENTED``.
-        runtime: what stands between frameworks and the clients. With ``"c"``, the runtime of devices that run in C, a
-            framework's calls do not wait for Python: the device computes on a thread of its own, or on one that waits
-            for it. Linux only, without ``profiler`` and ``abi_versions``; Ctrl-C does not end a framework's wait for a
-            device that hangs.
 
     Raises:
-        InvalidArgumentError: the arguments are no such function or client, have an empty name, or ask for what the
-            runtime does not have.
+        InvalidArgumentError: the arguments are no such function or client, or have an empty name.
+        UnimplementedError: the system is not Linux.
 
     Returns:
         The exported plugin: ``capsule`` for JAX, ``write_library`` for programs that load a plugin by its path.
     """
-    if runtime not in ("python", "c"):
-        raise InvalidArgumentError(f'runtime: expected "python" or "c", found {runtime!r}')
-    if runtime == "c" and (profiler is not None or abi_versions or sys.platform != "linux"):
-        raise InvalidArgumentError(
-            "the runtime in C has no profiler and no ABI versions, and is for Linux; leave profiler, abi_versions or "
-            "runtime out"
-        )
-    return ExportedPlugin(factory, name, attributes or {}, profiler, platform_name, abi_versions, runtime)
+    if sys.platform != "linux":
+        raise UnimplementedError(f"exported devices need Linux, and this system is {sys.platform}")
+    return ExportedPlugin(factory, name, attributes or {}, profiler, platform_name)
 
 
 def check_no_options(client: Client, options: Mapping[str, Any]) -> None:

@@ -1,66 +1,75 @@
-"""Devices of objects of this process behind the runtime in C: a thread of this process is their worker.
-
-The runtime asks for a client at a socket, and gives what a worker inherits as its descriptors: see
-native/library/process.c. All plugins of the process share the socket.
-"""
+"""Devices of objects of this process behind the runtime in C, which calls them on its callers' threads."""
 
 from __future__ import annotations
 
 import ctypes
 import itertools
-import mmap
-import os
 import socket
-import struct
 import sys
-import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 from pjrt import stablehlo
+from pjrt.api.buffer import Buffer
 from pjrt.api.client import Client
-from pjrt.api.device import Attributes, NamedValue
-from pjrt.api.key_value_store import KeyValueStore
-from pjrt.api.topology import TopologyDescription
+from pjrt.api.device import Attributes, Device
+from pjrt.api.errors import from_author
+from pjrt.api.loaded_executable import ValuePath
+from pjrt.api.plugin import Profiler
+from pjrt.api.program import from_caller
+from pjrt.api.shape_spec import ShapeSpec
+from pjrt.capi._program import function_at
 from pjrt.capi.library_files import library_of, with_settings
-from pjrt.native.compiling import serve
+from pjrt.native._here import Arrays, Functions, Loaded
+from pjrt.native.compiling import ANSWER, answered
 from pjrt.native.facts import plugin_facts
-from pjrt.native.library import MARK
-from pjrt.native.worker import Worker
+from pjrt.native.library import MARK, heed_interrupts_of
+from pjrt.native.questions import Questions
+from pjrt.native.served import Factory, ServedClient
 from pjrt.system import open_library_content
 
-Factory = Callable[[Mapping[str, NamedValue], KeyValueStore | None], Client | TopologyDescription]
-"""Makes a client of a framework's options and its key-value store, or the topology that they name."""
+_CREATE, _START, _STOP, _COLLECT = 1, 2, 3, 4
+_MESSAGE_SIZE = 1024  # PJRT_DRIVER_MESSAGE_SIZE
+_PROFILE = ctypes.CFUNCTYPE(
+    ctypes.c_int,
+    ctypes.c_int,
+    ctypes.c_uint64,
+    ctypes.c_void_p,
+    ctypes.c_size_t,
+    ctypes.POINTER(ctypes.c_uint64),
+    ctypes.POINTER(ctypes.c_size_t),
+    ctypes.c_void_p,
+)
 
-_GIVEN = struct.Struct("4iII")
 
-_lock = threading.Lock()
-_plugins: dict[int, Here] = {}
-_numbers = itertools.count()
-_asks: int | None = None
+_plugins: list[Here] = []
 
 
 class Here:
     """A plugin whose devices are objects of this process.
 
-    Its table lives as long as the process, as the C API wants of tables.
+    It lives as long as the process, as the C API wants of tables.
 
     Args:
         factory: makes its clients, each when a framework asks for it.
         release: is given each client that its framework needs no more.
         attributes: what the plugin says about itself.
         platform_name: the platform's name that frameworks see; empty for that of the client.
+        profiler: makes a profiling session of serialized options, if the plugin has a profiler.
     """
 
     def __init__(
-        self, factory: Factory, release: Callable[[Client], None], attributes: Attributes, platform_name: str = ""
+        self,
+        factory: Factory,
+        release: Callable[[Client], None],
+        attributes: Attributes,
+        platform_name: str = "",
+        profiler: Callable[[bytes], Profiler] | None = None,
     ) -> None:
         self._factory, self._release = factory, release
-        number = next(_numbers)
-        _plugins[number] = self
         settings = {
-            "driver": "worker",
-            "here": f"{_socket()} {number}",
+            "driver": "here",
             "platform": platform_name,
             "stablehlo": f"{stablehlo.current_version()} {stablehlo.minimum_version()}",
             "attributes": plugin_facts(attributes).hex(),
@@ -69,51 +78,109 @@ class Here:
         library = ctypes.CDLL("pjrt", handle=open_library_content(content))
         python = ctypes.pythonapi
         is_ending = python.Py_IsFinalizing if sys.version_info >= (3, 13) else python._Py_IsFinalizing
-        self._workers: dict[int, Worker] = {}
-        self._work = ctypes.CFUNCTYPE(None, ctypes.c_uint32)(self._do_work)
-        functions = (
-            python.PyGILState_Check, is_ending, python.PyEval_SaveThread, python.PyEval_RestoreThread, self._work
-        )  # fmt: skip
+        functions = python.PyGILState_Check, is_ending, python.PyEval_SaveThread, python.PyEval_RestoreThread
         library.pjrt_native_interpreter(*(ctypes.cast(each, ctypes.c_void_p) for each in functions))
+        self._functions = Functions(self._open)
+        library.pjrt_native_here.argtypes, library.pjrt_native_here.restype = [ctypes.c_void_p], ctypes.c_void_p
+        self._runtime = library.pjrt_native_here(self._functions.address)
+        self._library = library
+        self._profile = _PROFILE(_Sessions(profiler)) if profiler else None
+        if self._profile:
+            library.pjrt_native_profiler(self._profile)
         library.GetPjrtApi.restype = ctypes.c_void_p
         self.address: int = library.GetPjrtApi()
+        _plugins.append(self)
 
-    def _do_work(self, number: int) -> None:
-        worker = self._workers.get(number)
-        if worker is not None:
-            worker.work()
+    def _open(self, driver: int, message: bytes) -> tuple[Arrays | None, bytes]:
+        served = _Served(self._factory, self._release, driver, self._runtime)
+        answer = served.answer_bytes(message)
+        heed_interrupts_of(self._library)
+        return (None if ANSWER.FromString(answer).code else served.arrays), answer
 
-    def _serve(self, number: int, requests: int, shared: int, questions: int, life: int) -> None:
+
+class _Sessions:
+    """The sessions of a profiler, by their numbers: native/library/profiler.c asks for them."""
+
+    def __init__(self, make: Callable[[bytes], Profiler]) -> None:
+        self._make = make
+        self._numbers = itertools.count(1)
+        self._open: dict[int, Profiler] = {}
+        self._recordings: dict[int, Any] = {}  # where the runtime reads them
+
+    def __call__(
+        self, verb: int, session: int, options: int | None, size: int, out: Any, out_size: Any, message: int
+    ) -> int:
         try:
-            with socket.socket(fileno=requests) as connection, socket.socket(fileno=questions) as asks:
-                memory = mmap.mmap(shared, os.fstat(shared).st_size)
-                os.close(shared)
-                worker = self._workers[number] = Worker(self._factory, memory, asks, is_alone=False)
-                commands = threading.Thread(target=worker.run, name="pjrt-here", daemon=True)
-                commands.start()
-                serve(connection, worker.answer)
-                worker.end()
-                commands.join()
-                worker.drop()
-                if worker.client is not None:
-                    self._release(worker.client)
-        finally:
-            self._workers.pop(number, None)
-            os.close(life)
+            if verb == _CREATE:
+                made = self._make(ctypes.string_at(options, size) if options else b"")
+                session = out[0] = next(self._numbers)
+                self._open[session] = made
+            elif verb == _START:
+                self._open[session].start()
+            elif verb == _STOP:
+                self._open[session].stop()
+            elif verb == _COLLECT:
+                recording = self._open[session].collect()
+                kept = self._recordings[session] = ctypes.create_string_buffer(recording, max(len(recording), 1))
+                out[0], out_size[0] = ctypes.addressof(kept), len(recording)
+            else:
+                self._recordings.pop(session, None)
+                del self._open[session]
+        except Exception as error:
+            known = from_author(error)
+            text = known.message.encode()[: _MESSAGE_SIZE - 1].decode(errors="ignore").encode() + b"\0"
+            ctypes.memmove(message, text, len(text))
+            return int(known.code)
+        return 0
 
 
-def _socket() -> int:
-    """Return the descriptor of the socket at which a thread of this process waits for clients to make."""
-    global _asks
-    with _lock:
-        if _asks is None:
-            asked, asks = (each.detach() for each in socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET))
-            threading.Thread(target=_listen, args=(asked,), name="pjrt-plugins", daemon=True).start()
-            _asks = asks
-        return _asks
+class _Served(ServedClient):
+    """A client of this process, and its arrays: ``_here`` has what they are.
 
+    Args:
+        factory: makes the client.
+        release: is given the client when its framework needs it no more.
+        driver: the address of the runtime's driver.
+        runtime: the address of the runtime's functions.
+    """
 
-def _listen(asked: int) -> None:
-    while message := os.read(asked, _GIVEN.size):
-        *given, plugin, number = _GIVEN.unpack(message)
-        threading.Thread(target=_plugins[plugin]._serve, args=(number, *given), name="pjrt-client", daemon=True).start()
+    def __init__(self, factory: Factory, release: Callable[[Client], None], driver: int, runtime: int) -> None:
+        super().__init__(factory)
+        self._release = release
+        self._questions: Questions | None = None
+        self.arrays = Arrays(self, driver, runtime)
+
+    @property
+    def questions(self) -> Questions:
+        if self._questions is None:  # few programs ask anything
+            self._questions = Questions(socket.socket(fileno=self.arrays.questions()))
+        return self._questions
+
+    def _prepare(self, client: Client) -> bool:
+        return type(client).create_execute_context is not Client.create_execute_context
+
+    def _handler(self, target: str, address: int) -> Callable[..., Any] | int:
+        return function_at(address) or address  # a Python function, where this package made the handler of one
+
+    def _loaded(
+        self,
+        execute: Callable[..., list[Buffer]],
+        parameters: Sequence[ShapeSpec],
+        devices: Sequence[Device] | None,
+        path: ValuePath | None,
+    ) -> Loaded:
+        return Loaded(execute, parameters, devices, path)
+
+    def answer_bytes(self, message: bytes) -> bytes:
+        """Return the answer to a request of the runtime; an error becomes an answer, too."""
+        with from_caller(framework=True):
+            return answered(self.answer, message)
+
+    def close(self) -> None:
+        """Let go of the client."""
+        if self._questions is not None:
+            self._questions.close()
+        self._executables.clear()
+        self._compiled.clear()
+        if self._client is not None:
+            self._release(self._client)

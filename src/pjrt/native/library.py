@@ -106,18 +106,41 @@ def heed_interrupts(path: str | os.PathLike[str]) -> None:
 
 @functools.cache
 def _heed(path: str) -> None:
-    interrupt = ctypes.CDLL(path).pjrt_native_interrupt
+    heed_interrupts_of(ctypes.CDLL(path))
+
+
+@functools.cache
+def heed_interrupts_of(library: ctypes.CDLL) -> None:
+    """Do what ``heed_interrupts`` does for a library that this process has opened."""
+    interrupt = library.pjrt_native_interrupt
     interrupt.argtypes, interrupt.restype = [ctypes.c_int], ctypes.c_int
+    _heeded.append(interrupt)
     watch_for_interrupts(interrupt)
     atexit.register(_end_work, interrupt)
+
+
+_heeded: list[Callable[[int], int]] = []
+
+
+def wait_for_work() -> bool:
+    """Wait for the work of devices when the interpreter ends, as long as it may; return whether all has ended."""
+    return all(_has_ended(interrupt) for interrupt in _heeded)
 
 
 _ENDING, _NONE = 3, 4  # stages of pjrt_native_interrupt; Ctrl-C has others
 
 
-def _end_work(interrupt: Callable[[int], int]) -> None:
-    while interrupt(_NONE) and time_left():
+def _has_ended(interrupt: Callable[[int], int]) -> bool:
+    while in_flight := interrupt(_NONE):
+        if not time_left():
+            break
         time.sleep(0.005)
+    return in_flight == 0
+
+
+def _end_work(interrupt: Callable[[int], int]) -> None:
+    if _has_ended(interrupt):
+        return
     for _ in range(20):  # what is given up ends soon; or else the worker is ended, at the second time
         if not interrupt(_ENDING):
             return

@@ -100,6 +100,7 @@ class Questions:
         with contextlib.suppress(OSError):  # the other side may have done so
             self._connection.shutdown(socket.SHUT_RDWR)
         self._listener.join()
+        self._connection.close()
 
     def handler(self, target: str) -> LocalHandler:
         """Return the function that a client of the worker registers as the handler of a custom call."""

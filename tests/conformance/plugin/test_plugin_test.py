@@ -98,4 +98,5 @@ def test_what_a_memory_without_addresses_lacks_is_unsupported(tmp_path: Path) ->
     report = check_plugin(f"{tmp_path / 'chip.py'}:make_client", filters=["external_reference"], time_limit=PATIENCE)
     assert report.passes, str(report)
     reasons = {each.check: each.found for each in report.outcomes if each.verdict is Verdict.UNSUPPORTED}
-    assert reasons["leaks.rounds[external_reference]"] == "PJRT_Buffer_IncreaseExternalReferenceCount is unimplemented"
+    refused = "PJRT_Buffer_OpaqueDeviceMemoryDataPointer is unimplemented"
+    assert reasons["external_reference.keeps_the_memory"] == refused

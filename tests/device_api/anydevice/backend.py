@@ -272,7 +272,7 @@ class ExportedBackend(Backend):
         self._inner = inner
         self.name = f"exported-{inner.name}"
         self.programs = inner.programs
-        self.uses_donated_memory = inner.uses_donated_memory
+        self.uses_donated_memory = False  # arrays of the host are lent, and not every device writes to what it was lent
         self.has_memory_limit = inner.has_memory_limit
         self.has_payloads = inner.has_payloads
         self.element_types_left_out = inner.element_types_left_out
@@ -280,13 +280,9 @@ class ExportedBackend(Backend):
     def client(self, *, num_devices: int = 2, memory_limit: int | None = None) -> Client:
         from pjrt import capi
 
-        return capi.load_capsule(self.exported().capsule).client(
+        return capi.load_capsule(_exported(self._inner).capsule).client(
             num_devices=num_devices, **({} if memory_limit is None else {"memory_limit": memory_limit})
         )
-
-    def exported(self) -> ExportedPlugin:
-        """Return the plugin that the device is exported as."""
-        return _exported(self._inner)
 
     def held(self, client: Client) -> AbstractContextManager[None]:
         return self._inner.held(client)
@@ -296,18 +292,6 @@ class ExportedBackend(Backend):
 
     def watched(self) -> AbstractContextManager[None]:
         return self._inner.watched()
-
-
-class HereBackend(ExportedBackend):
-    """Another device, exported behind the runtime in C, whose worker is a thread of this process."""
-
-    def __init__(self, inner: Backend) -> None:
-        super().__init__(inner)
-        self.name = f"here-{inner.name}"
-        self.uses_donated_memory = False  # arrays of the host are lent, and not every device writes to what it was lent
-
-    def exported(self) -> ExportedPlugin:
-        return _exported_here(self._inner)
 
 
 class WorkerBackend(Backend):
@@ -405,19 +389,12 @@ def _server(inner: Backend, num_devices: int) -> Server:
 def _exported(inner: Backend) -> ExportedPlugin:
     import pjrt
 
-    return pjrt.export(inner.client, name=inner.name, abi_versions=inner.name == "tiny")
-
-
-@cache
-def _exported_here(inner: Backend) -> ExportedPlugin:
-    import pjrt
-
-    return pjrt.export(inner.client, name=inner.name, runtime="c")
+    return pjrt.export(inner.client, name=inner.name)
 
 
 DEFAULT_DEVICES = (
-    "tiny,tiny-0.53,tiny-0.72,tiny-0.88,tiny-0.105,host,simulator,cpu,reference,iree,exported-tiny,exported-host,"
-    "exported-simulator,exported-cpu,here-host,here-simulator,here-cpu,layered-tiny,remote,remote-reference,cluster"
+    "tiny,tiny-0.53,tiny-0.72,tiny-0.88,tiny-0.105,host,simulator,cpu,reference,iree,exported-host,"
+    "exported-simulator,exported-cpu,layered-tiny,remote,remote-reference,cluster"
 )
 
 BACKENDS = tuple(os.environ.get("PJRT_TEST_DEVICES", DEFAULT_DEVICES).split(","))
@@ -429,8 +406,6 @@ def make_backend(name: str, library: Path) -> Backend:
     """Return the backend of this name; ``library`` is the tiny plugin's."""
     if name.startswith("exported-"):
         return ExportedBackend(make_backend(name.removeprefix("exported-"), library))
-    if name.startswith("here-"):
-        return HereBackend(make_backend(name.removeprefix("here-"), library))
     if name.startswith("remote-"):
         return RemoteBackend(make_backend(name.removeprefix("remote-"), library))
     if name.startswith("worker-"):

@@ -7,14 +7,6 @@
 
 #include "error.h"
 
-/* How much of its arguments a function of a table needs, and where its slot lies: table is 0 for PJRT_Api, and the
- * number of the extension plus one for an extension. */
-typedef struct pjrt_argument_size {
-  unsigned table, offset;
-  size_t size;
-  const char *name;
-} pjrt_argument_size;
-
 static PJRT_Error *pjrt_refuse_size(const char *name, size_t expected, size_t size) {
   char text[256];
   snprintf(text, sizeof text, "expected at least %zu bytes of %s, found struct_size %zu", expected, name, size);

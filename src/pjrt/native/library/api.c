@@ -9,15 +9,12 @@ static struct {
   int (*is_held)(void), (*is_ending)(void);
   void *(*release)(void);
   void (*take)(void *);
-  void (*work)(uint32_t client);
   pid_t owner;
 } interpreter;
 
 /* Called by Python, once, before anybody has the table. */
 __attribute__((visibility("default"))) void pjrt_native_interpreter(int (*is_held)(void), int (*is_ending)(void),
-                                                                    void *(*release)(void), void (*take)(void *),
-                                                                    void (*work)(uint32_t client)) {
-  interpreter.work = work;
+                                                                    void *(*release)(void), void (*take)(void *)) {
   interpreter.owner = getpid();
   interpreter.is_held = is_held;
   interpreter.is_ending = is_ending;
@@ -35,17 +32,23 @@ void interpreter_take(void *released) {
   if (released) interpreter.take(released);
 }
 
-void interpreter_work(uint32_t client) {
-  if (interpreter.work && !interpreter_is_ending()) interpreter.work(client);
+/* Once the interpreter is finalized, Python (before 3.14) ends a thread that asks for its lock on the spot, and unwinds the
+ * thread's stack, which would reach the framework's C++ code and end the process. Such a thread is held here, for the short
+ * time until the process ends. */
+static inline void hold(bool *is_inside) {
+  while (*is_inside) sleep(3600);
 }
+#define HELD_IF_ENDED __attribute__((cleanup(hold)))
 
 #define GUARD(name)                                                                                                 \
   static PJRT_Error *guarded_##name(PJRT_##name##_Args *args) {                                                     \
     PJRT_Error *too_short = pjrt_check_size(args, PJRT_##name##_Args_FIRST_STRUCT_SIZE, "PJRT_" #name "_Args");     \
     if (too_short) return too_short;                                                                                \
+    HELD_IF_ENDED bool is_inside = true;                                                                            \
     void *thread = interpreter_release();                                                                           \
     PJRT_Error *error = native_##name(args);                                                                        \
     interpreter_take(thread);                                                                                       \
+    is_inside = false;                                                                                              \
     return error;                                                                                                   \
   }
 FUNCTIONS(GUARD)
@@ -160,7 +163,7 @@ PJRT_Error *native_Plugin_Attributes(PJRT_Plugin_Attributes_Args *args) {
 }
 
 #define ENTRY(name) .PJRT_##name = guarded_##name,
-static const PJRT_Api table = {
+static PJRT_Api table = {
     .struct_size = sizeof(PJRT_Api),
     .extension_start = &memory_descriptions_extension.base,
     .pjrt_api_version = {.struct_size = PJRT_Api_Version_STRUCT_SIZE,
@@ -169,5 +172,10 @@ static const PJRT_Api table = {
     .PJRT_Error_Message = read_error,
     FUNCTIONS(ENTRY)
 };
+
+void plugin_extend(PJRT_Extension_Base *extension) {
+  extension->next = table.extension_start;
+  table.extension_start = extension;
+}
 
 __attribute__((visibility("default"))) const PJRT_Api *GetPjrtApi(void) { return &table; }

@@ -111,8 +111,8 @@ static void end_storage(void *arg) {
 void storage_unref(storage *each) {
   if (each == NULL || atomic_fetch_sub(&each->refs, 1) != 1) return;
   PJRT_Client *client = each->space->device->client;
-  if (each->freed && is_worker(client)) {
-    worker_return(client->driver, each->memory, end_storage, each);
+  if (each->freed && is_python(client)) {
+    client->python->give_back(client->driver, each->memory, end_storage, each);
     return;
   }
   if (each->is_owned || each->freed) client->table->free(client->driver, each->space->device->number, each->memory);
@@ -319,7 +319,7 @@ PJRT_Error *native_Buffer_DecreaseExternalReferenceCount(PJRT_Buffer_DecreaseExt
 
 static bool is_on_host(const memory_space *space) {
   const PJRT_Client *client = space->device->client;
-  if (is_worker(client)) return worker_is_on_host(client->driver, space->device->number, space->kind_number);
+  if (is_python(client)) return client->python->is_on_host(client->driver, space->device->number, space->kind_number);
   return DRIVER_HAS(client->table, host_view);
 }
 
@@ -327,10 +327,10 @@ PJRT_Error *storage_address(const storage *of, uint64_t *out) {
   const memory_space *space = of->space;
   PJRT_Client *client = space->device->client;
   *out = 0;
-  if (is_worker(client) && is_on_host(space)) {
+  if (is_python(client) && is_on_host(space)) {
     char message[PJRT_DRIVER_MESSAGE_SIZE] = "";
     void *view = NULL;
-    int code = worker_view(client->driver, storage_memory(of), &view, message);
+    int code = client->python->view(client->driver, storage_memory(of), &view, message);
     *out = (uintptr_t)view;
     return error_from_parts((PJRT_Error_Code)code, message, strlen(message));
   }
@@ -344,7 +344,7 @@ PJRT_Error *storage_address(const storage *of, uint64_t *out) {
 static PJRT_Error *address_of(PJRT_Buffer *buffer, uint64_t *out) {
   storage *held;
   *out = 0;
-  if (is_worker(buffer->space->device->client) && !shape_is_in_rows(&buffer->shape)) return refuse_layout(&buffer->shape);
+  if (is_python(buffer->space->device->client) && !shape_is_in_rows(&buffer->shape)) return refuse_layout(&buffer->shape);
   PJRT_Error *error = buffer_use(buffer, &held);
   if (error) return error;
   error = storage_address(held, out);

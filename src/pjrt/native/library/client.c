@@ -279,11 +279,13 @@ static void end_life(PJRT_Client *client) {
 __attribute__((visibility("default"))) int pjrt_native_interrupt(int stage) {
   size_t count = 0;
   pthread_mutex_lock(&living_mutex);
+  queue_call(true); /* what is given up may be told on this thread, and its last reference does not close a client here */
   for (PJRT_Client *client = living; client; client = client->next_living) {
     for (size_t i = 0; client->owner == getpid() && i < client->num_devices; ++i) {
       if (client->devices[i].is_addressable) count += launches_interrupt(&client->devices[i], (interrupt)stage);
     }
   }
+  queue_call(false);
   pthread_mutex_unlock(&living_mutex);
   return (int)count;
 }
@@ -301,6 +303,7 @@ PJRT_Error *native_Client_Create(PJRT_Client_Create_Args *args) {
   pthread_mutex_init(&client->order, &recursive);
   pthread_mutexattr_destroy(&recursive);
   client->table = table;
+  client->python = table->open == worker_driver.open ? &worker_functions : table->open == here_driver.open ? &here_functions : NULL;
   client->store = store_make(args);
   error = open_driver(client, args->create_options, args->num_options);
   char *topology = topology_option(args->create_options, args->num_options);
@@ -311,8 +314,7 @@ PJRT_Error *native_Client_Create(PJRT_Client_Create_Args *args) {
     client_unref(client);
     return error;
   }
-  if (is_worker(client)) client->compiler = worker_process(client->driver);
-  else client->compiler = process_make("pjrt.native.compiling", "compiles", -1, NULL);
+  if (!is_python(client)) client->compiler = process_make("pjrt.native.compiling", "compiles", -1, NULL);
   begin_life(client);
   args->client = client;
   return NULL;
@@ -354,7 +356,7 @@ static void *close_client(void *arg) {
   watchdog_stop(client);
   for (size_t i = 0; client->devices && i < client->num_devices; ++i) free_device(&client->devices[i]);
   if (client->driver) client->table->close(client->driver);
-  if (!is_worker(client)) process_free(client->compiler);
+  process_free(client->compiler);
   while (client->dma_regions) {
     dma_region *next = client->dma_regions->next;
     free(client->dma_regions);

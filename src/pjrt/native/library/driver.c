@@ -76,6 +76,7 @@ static const pjrt_driver_table *named(const pjrt_driver_table *ours) {
 
 static const pjrt_driver_table *choose(const char *driver) {
   if (driver == NULL || strcmp(driver, "host") == 0) return named(&host_driver);
+  if (strcmp(driver, "here") == 0) return named(&here_driver);
   return strcmp(driver, "worker") == 0 ? named(&worker_driver) : load_driver(driver);
 }
 

@@ -119,13 +119,6 @@ static int say(PJRT_Error *error, char *message) {
   return (int)pjrt_error_code(error);
 }
 
-static int give_error(PJRT_Error *owned, char *message) {
-  if (owned == NULL) return 0;
-  int code = say(owned, message);
-  pjrt_error_release(owned);
-  return code;
-}
-
 /* ---- the heap: places in classes of sizes, four for each power of two -------------------------------------------------*/
 static size_t class_of(size_t size, size_t *rounded) {
   size_t number = 0, power = 64;
@@ -296,23 +289,7 @@ static _Thread_local const pending *is_told; /* whose end this thread tells */
 static int payload_worker(pjrt_driver *driver, size_t device, pjrt_fence fence, size_t index, const char **name,
                           const char **value, size_t *size) {
   (void)driver, (void)device;
-  const bytes *from = &is_told->payloads;
-  if (is_told->fence != fence) return 0;
-  for (size_t at = 0, left = from->size; left >= 8; --index) {
-    uint32_t sizes[2];
-    memcpy(sizes, from->data + at, sizeof sizes);
-    size_t both = (size_t)sizes[0] + 1 + sizes[1];
-    if (both > left - 8 || from->data[at + 8 + sizes[0]] != 0) return 0;
-    *name = from->data + at + 8;
-    *value = *name + sizes[0] + 1;
-    *size = sizes[1];
-    if (index == 0) return 1;
-    both = 8 + (both + 7) / 8 * 8;
-    if (both > left) return 0;
-    at += both;
-    left -= both;
-  }
-  return 0;
+  return is_told->fence == fence ? payload_at(&is_told->payloads, index, name, value, size) : 0;
 }
 
 static void tell(pjrt_driver *driver, pending *owned) {
@@ -488,10 +465,11 @@ static void work_here(pjrt_driver *driver) {
   ring *commands = &driver->shared->commands;
   if (driver->number == 0 || atomic_load(&commands->posted) == atomic_load(&commands->taken)) return;
   if (!atomic_exchange(&driver->shared->is_awaited, 1)) ring_wake(commands); /* the worker looks from time to time now */
-  interpreter_work(driver->number);
 }
 
-void worker_look(pjrt_driver *driver, completion *until) {
+/* Reads answers of the worker on this thread until the completion is set, for as long as it takes to wake a thread; with
+ * null, those that are there. */
+static void worker_look(pjrt_driver *driver, completion *until) {
   ring *answers = &driver->shared->answers;
   if (driver->owner != getpid()) return;
   work_here(driver);
@@ -545,21 +523,10 @@ static PJRT_Error *share_memory(pjrt_driver *driver) {
   return error_make(PJRT_Error_Code_RESOURCE_EXHAUSTED, "the system gives no memory to share with a worker");
 }
 
-static void add_option(bytes *request, const pjrt_driver_option *option) {
-  bytes inner = {0};
-  proto_bytes(&inner, 1, option->name, strlen(option->name));
-  if (option->text) proto_bytes(&inner, 2, option->text, strlen(option->text));
-  else proto_varint(&inner, option->is_boolean ? 4 : 3, (uint64_t)option->number);
-  proto_bytes(request, 7, inner.data, inner.size);
-  free(inner.data);
-}
-
 static PJRT_Error *meet_devices(pjrt_driver *driver, const pjrt_driver_option *options, size_t num_options,
                                 bool has_store) {
   bytes request = {0};
-  proto_bytes(&request, 1, "open", 4);
-  proto_varint(&request, 5, has_store);
-  for (size_t i = 0; i < num_options; ++i) add_option(&request, &options[i]);
+  request_open(&request, options, num_options, has_store);
   answer devices;
   PJRT_Error *error = process_ask(driver->process, &request, &devices);
   free(request.data);
@@ -620,7 +587,7 @@ static int open_in_job(const pjrt_driver_option *options, size_t num_options, co
   if (!error) error = meet_devices(driver, options, num_options, store != NULL);
   if (error) {
     close_worker(driver);
-    return give_error(error, message);
+    return error_give(error, message);
   }
   *out = driver;
   *num_devices = driver->facts.num_devices;
@@ -642,9 +609,11 @@ static void describe_client(pjrt_driver *driver, pjrt_driver_client *out) {
   if (setting("platform")) out->platform_name = NULL;
 }
 
-process *worker_process(pjrt_driver *driver) { return driver->process; }
+static PJRT_Error *ask_process(pjrt_driver *driver, bytes *request, answer *out) {
+  return process_ask(driver->process, request, out);
+}
 
-bool worker_has_contexts(pjrt_driver *driver) { return driver->has_contexts; }
+static bool has_contexts(pjrt_driver *driver) { return driver->has_contexts; }
 
 /* ---- memory -----------------------------------------------------------------------------------------------------------------*/
 static int heap_is_full(size_t size, char *message) {
@@ -673,6 +642,8 @@ static void free_worker(pjrt_driver *driver, size_t device, uint64_t memory) {
   free(each);
 }
 
+static bool worker_is_on_host(pjrt_driver *driver, size_t device, size_t kind);
+
 /* A thread of this process looks at any memory of it; to another process such memory means nothing. */
 static int import_worker(pjrt_driver *driver, size_t device, size_t kind, void *host, size_t size, uint64_t *memory,
                          char *message) {
@@ -687,7 +658,7 @@ static int import_worker(pjrt_driver *driver, size_t device, size_t kind, void *
   return code;
 }
 
-void worker_return(pjrt_driver *driver, uint64_t memory, void (*returned)(void *arg), void *arg) {
+static void worker_return(pjrt_driver *driver, uint64_t memory, void (*returned)(void *arg), void *arg) {
   block *each = block_of(memory);
   pthread_mutex_lock(&driver->mutex);
   lent *place = driver->loss ? NULL : driver->lent[each->id % BUCKETS];
@@ -844,7 +815,7 @@ static int ask_worker(pjrt_driver *driver, question what, uint64_t which, uint64
 /* Asked once of each kind of memory, where the worker is a thread of this process. Another process may wait for a callback,
  * which waits for the lock of an interpreter that our caller holds: from it nothing is asked in a function that must not
  * wait. */
-bool worker_is_on_host(pjrt_driver *driver, size_t device, size_t kind) {
+static bool worker_is_on_host(pjrt_driver *driver, size_t device, size_t kind) {
   if (driver->number == 0) return false;
   size_t number = device * MAX_KINDS + kind;
   char known = atomic_load(&driver->is_on_host[number]);
@@ -872,7 +843,7 @@ static int view_here(pjrt_driver *driver, block *each, void **out, char *message
   return 0;
 }
 
-int worker_view(pjrt_driver *driver, uint64_t memory, void **out, char *message) {
+static int worker_view(pjrt_driver *driver, uint64_t memory, void **out, char *message) {
   block *each = block_of(memory);
   pthread_mutex_lock(&driver->mutex);
   int code = refuse_lost(driver, message);
@@ -959,7 +930,7 @@ static int load_worker(pjrt_driver *driver, size_t device, const void *code, siz
   answer given;
   PJRT_Error *error = process_ask(driver->process, &request, &given);
   free(request.data);
-  if (error) return give_error(error, message);
+  if (error) return error_give(error, message);
   *executable = given.number;
   answer_free(&given);
   return 0;
@@ -972,22 +943,27 @@ static void unload_worker(pjrt_driver *driver, size_t device, uint64_t executabl
   pthread_mutex_unlock(&driver->mutex);
 }
 
-/* As the worker knows it: an address where it was imported. */
-/* The worker does not begin it, or ends what it does for it. It uses no memory of this process but what was lent. */
+/* The worker does not begin it, or ends what it does for it. It uses no memory of this process but what was lent. A thread
+ * of this process goes on with what it has begun, and nobody hears of that. */
 static int cancel_worker(pjrt_driver *driver, size_t device, pjrt_fence fence, char *message) {
+  static const char text[] = "the execution was cancelled";
   (void)device, (void)message;
   if (driver->owner != getpid()) return 0;
   pthread_mutex_lock(&driver->mutex);
+  pending *ended =
+      driver->number ? end_pending(driver, fence, PJRT_Error_Code_CANCELLED, text, sizeof text - 1) : NULL;
   uint64_t count = atomic_load(&driver->shared->num_cancelled);
   atomic_store(&driver->shared->cancelled[count % CANCELLED_KEPT], fence);
   atomic_store(&driver->shared->num_cancelled, count + 1);
   pthread_mutex_unlock(&driver->mutex);
+  if (ended) tell(driver, ended);
   process_signal(driver->process, CANCEL_SIGNAL);
   return 0;
 }
 
-void worker_end(pjrt_driver *driver) { process_kill(driver->process); }
+static void worker_end(pjrt_driver *driver) { process_kill(driver->process); }
 
+/* As the worker knows it: an address where it was imported. */
 static uint64_t place_of(pjrt_driver *driver, const block *each) {
   return each->is_elsewhere ? (uint64_t)(uintptr_t)bytes_at(driver, each->heap) : each->heap;
 }
@@ -1080,6 +1056,11 @@ static int on_done_worker(pjrt_driver *driver, size_t device, pjrt_fence fence, 
   if (is_ended) tell(driver, each);
   return code;
 }
+
+const python_functions worker_functions = {
+    .ask = ask_process, .is_on_host = worker_is_on_host, .view = worker_view, .give_back = worker_return,
+    .has_contexts = has_contexts, .end = worker_end, .look = worker_look,
+};
 
 const pjrt_driver_table worker_driver = {
     .struct_size = sizeof(pjrt_driver_table),

@@ -143,11 +143,11 @@ static void look(completion *each) {
   pthread_mutex_lock(&each->mutex);
   /* Until the completion is set, its work is in flight, and its client is not closed. */
   PJRT_Device *device = atomic_load(&each->is_set) ? NULL : each->device;
-  if (device && !is_worker(device->client)) device = NULL;
+  if (device && !(is_python(device->client) && device->client->python->look)) device = NULL;
   if (device) queue_hold(device);
   pthread_mutex_unlock(&each->mutex);
   if (device == NULL) return;
-  worker_look(device->client->driver, each);
+  device->client->python->look(device->client->driver, each);
   queue_let_go(device);
 }
 

@@ -406,7 +406,7 @@ static bool is_text(const char *text, size_t size, const char *expected) {
 /* A client in Python says itself which formats it takes. */
 static PJRT_Error *check_program(const PJRT_Client *client, const PJRT_Program *program) {
   PJRT_Error *error = pjrt_check_size(program, PJRT_Program_FIRST_STRUCT_SIZE, "PJRT_Program");
-  if (error || is_worker(client)) return error;
+  if (error || is_python(client)) return error;
   const char *format = program->format;
   size_t size = program->format_size;
   if (is_text(format, size, "mlir") || is_text(format, size, "hlo") || is_text(format, size, "hlo_with_config"))
@@ -426,7 +426,8 @@ static PJRT_Error *compile(PJRT_Client *client, const PJRT_Program *program, con
   proto_bytes(&request, 4, options, options_size);
   if (DRIVER_HAS(client->table, layout)) proto_varint(&request, 5, 1);
   answer compiled;
-  error = process_ask(client->compiler, &request, &compiled);
+  error = is_python(client) ? client->python->ask(client->driver, &request, &compiled)
+                            : process_ask(client->compiler, &request, &compiled);
   free(request.data);
   if (error) return error;
   const char *kinds[MAX_KINDS];

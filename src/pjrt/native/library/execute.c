@@ -316,7 +316,7 @@ static bool submit(launch *each, PJRT_Error **error) {
   bool is_open = false;
   *error = argument_error(each, &is_open);
   /* A worker is told, because its other devices may wait for this one. */
-  bool is_told = *error && is_worker(client) && each->loaded->num_participants;
+  bool is_told = *error && is_python(client) && each->loaded->num_participants;
   if (is_told) each->options = execute_options_fail(each->options, *error);
   else if (*error || (each->done && (*error = launch_refusal(each)))) return true;
   pjrt_error_release(*error);
@@ -486,7 +486,8 @@ static PJRT_Error *find_place(const PJRT_LoadedExecutable_Execute_Args *args, si
     each->partition = loaded->ids[place].partition;
   }
   if (args->options) each->id = args->options->launch_id;
-  if (is_worker(loaded->client)) each->options = execute_options_make(args->options, loaded->core, list, worker_has_contexts(loaded->client->driver));
+  const PJRT_Client *client = loaded->client;
+  if (is_python(client)) each->options = execute_options_make(args->options, loaded->core, list, client->python->has_contexts(client->driver));
   return loaded_on(loaded, device, &each->executable);
 }
 
@@ -755,6 +756,6 @@ size_t launches_interrupt(PJRT_Device *device, interrupt stage) {
     queue_cancel(device, given_up[i]);
     completion_unref(given_up[i]);
   }
-  if (goes_on && is_worker(client)) worker_end(client->driver);
+  if (goes_on && is_python(client) && client->python->end) client->python->end(client->driver);
   return in_flight;
 }

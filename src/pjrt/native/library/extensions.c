@@ -198,12 +198,12 @@ static PJRT_Error *raw_pointer(PJRT_RawBuffer_GetHostPointer_Args *args) {
   SIZED(PJRT_RawBuffer_GetHostPointer_Args, args);
   const storage *held = args->buffer->storage;
   const PJRT_Client *client = held->space->device->client;
-  if (!is_worker(client)) {
+  if (!is_python(client)) {
     args->host_pointer = storage_host_view(held);
     return NULL;
   }
   args->host_pointer = NULL;
-  if (!worker_is_on_host(client->driver, held->space->device->number, held->space->kind_number)) return NULL;
+  if (!client->python->is_on_host(client->driver, held->space->device->number, held->space->kind_number)) return NULL;
   uint64_t address;
   PJRT_Error *error = storage_address(held, &address);
   args->host_pointer = (void *)(uintptr_t)address;

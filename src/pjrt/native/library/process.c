@@ -21,12 +21,12 @@
 
 extern char **environ;
 
-typedef struct questions {
+struct questions {
   atomic_int refs, idle; /* threads that answer, and one; those that have nothing to do */
   int socket;
   const pjrt_driver_store *store; /* null where there is none */
   pthread_mutex_t reads, writes;
-} questions;
+};
 
 struct process {
   pthread_mutex_t mutex;
@@ -225,9 +225,13 @@ static questions *answer_questions(int socket, const pjrt_driver_store *store) {
 }
 
 /* A handler may still run, on a thread of its own. */
+void questions_end(questions *owned) {
+  if (owned) shutdown(owned->socket, SHUT_RDWR);
+  questions_unref(owned);
+}
+
 static void stop_answering(process *each) {
-  if (each->questions) shutdown(each->questions->socket, SHUT_RDWR);
-  questions_unref(each->questions);
+  questions_end(each->questions);
   each->questions = NULL;
 }
 
@@ -355,6 +359,13 @@ static bool make_sockets(int *ends) {
   return theirs >= 0;
 }
 
+questions *questions_begin(const pjrt_driver_store *store, int *theirs) {
+  int ends[2];
+  if (!make_sockets(ends)) return NULL;
+  *theirs = ends[1];
+  return answer_questions(ends[0], store);
+}
+
 PJRT_Error *process_start(process *each) {
   if (each->owner == getpid()) return NULL;
   if (each->socket >= 0) close(each->socket); /* of the process that was forked */
@@ -407,7 +418,7 @@ PJRT_Error *process_wait(process *each) {
   return error;
 }
 
-static PJRT_Error *read_answer(answer *out) {
+PJRT_Error *answer_read(answer *out) {
   const char *cursor = out->text, *end = out->text + out->size, *message = "";
   size_t message_size = 0;
   uint64_t code = 0;
@@ -423,6 +434,21 @@ static PJRT_Error *read_answer(answer *out) {
   return code ? pjrt_error_new((PJRT_Error_Code)code, message, message_size) : NULL;
 }
 
+static void add_option(bytes *request, const pjrt_driver_option *option) {
+  bytes inner = {0};
+  proto_bytes(&inner, 1, option->name, strlen(option->name));
+  if (option->text) proto_bytes(&inner, 2, option->text, strlen(option->text));
+  else proto_varint(&inner, option->is_boolean ? 4 : 3, (uint64_t)option->number);
+  proto_bytes(request, 7, inner.data, inner.size);
+  free(inner.data);
+}
+
+void request_open(bytes *request, const pjrt_driver_option *options, size_t num_options, bool has_store) {
+  proto_bytes(request, 1, "open", 4);
+  proto_varint(request, 5, has_store);
+  for (size_t i = 0; i < num_options; ++i) add_option(request, &options[i]);
+}
+
 PJRT_Error *process_ask(process *each, bytes *request, answer *out) {
   PJRT_Error *error = NULL;
   *out = (answer){0};
@@ -434,7 +460,7 @@ PJRT_Error *process_ask(process *each, bytes *request, answer *out) {
     error = ended(each);
   }
   pthread_mutex_unlock(&each->mutex);
-  if (!error) error = read_answer(out);
+  if (!error) error = answer_read(out);
   if (error) answer_free(out);
   return error;
 }

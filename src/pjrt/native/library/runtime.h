@@ -60,6 +60,9 @@ PJRT_Error *error_from_parts(PJRT_Error_Code code, const char *message, size_t s
 void error_add_payloads(PJRT_Error *error, const PJRT_NamedValue *values, size_t count); /* of one that is not shared */
 /* The error of a driver's function, which gave the code and perhaps a text; null where the code is 0. */
 PJRT_Error *error_of_driver(const char *function, int code, const char *message);
+int error_give(PJRT_Error *owned, char *message); /* as a driver gives it; 0 for null */
+/* What belongs to an error, as Python writes it: returns whether there is one of this number. */
+int payload_at(const bytes *from, size_t index, const char **name, const char **value, size_t *size);
 
 typedef struct named_values {
   PJRT_NamedValue *values;
@@ -230,6 +233,7 @@ struct PJRT_Client {
   pid_t owner;
   PJRT_Client *next_living;
   const pjrt_driver_table *table;
+  const struct python_functions *python; /* null for other drivers */
   pjrt_driver *driver;
   store *store;
   int process_index;
@@ -241,7 +245,7 @@ struct PJRT_Client {
   PJRT_Device **addressable_handles;
   PJRT_Memory **space_handles;
   size_t num_spaces;
-  struct process *compiler; /* a worker's, or one of its own */
+  struct process *compiler; /* of its own; null for a device in Python, which compiles itself */
   int64_t patience; /* the nanoseconds that the watchdog gives the first work of a queue; 0 for no watchdog */
   struct watchdog *watchdog;
   _Atomic uint64_t executions; /* of several devices */
@@ -482,6 +486,13 @@ void process_kill(process *each);  /* as it is, because it cannot be trusted */
 void process_close(process *each); /* lets it end, and waits for that */
 PJRT_Error *process_wait(process *each); /* waits until it has ended, and returns the error that says how */
 PJRT_Error *process_ask(process *each, bytes *request, answer *out); /* one at a time */
+/* Writes the request to open a client with options. */
+void request_open(bytes *request, const pjrt_driver_option *options, size_t num_options, bool has_store);
+/* Answers questions of devices of this process, at the other end of a socket that they get. */
+typedef struct questions questions;
+questions *questions_begin(const pjrt_driver_store *store, int *theirs); /* null where there is no socket */
+void questions_end(questions *owned);
+PJRT_Error *answer_read(answer *out); /* of its text */
 void answer_free(answer *each);
 
 /* ---- printout.c ------------------------------------------------------------------------------------------------------*/
@@ -514,30 +525,32 @@ void execute_options_end(execute_options *owned);
 void execute_options_call(const proto_field *question, reply *owned); /* calls a function of the framework */
 PJRT_Error *context_add(PJRT_ExecuteContext *context, int64_t type_id, void *data);
 
-/* ---- driver_worker.c: devices that a Python process computes for --------------------------------------------------------*/
-extern const pjrt_driver_table worker_driver;
-static inline bool is_worker(const PJRT_Client *client) { return client->table->open == worker_driver.open; }
-process *worker_process(pjrt_driver *driver); /* it compiles, too */
-void worker_end(pjrt_driver *driver);         /* with all that it does */
-/* Frees memory that was imported, and calls the function when the worker looks at it no longer. */
-void worker_return(pjrt_driver *driver, uint64_t memory, void (*returned)(void *arg), void *arg);
-bool worker_is_on_host(pjrt_driver *driver, size_t device, size_t kind); /* whether this process can look at arrays there */
-int worker_view(pjrt_driver *driver, uint64_t memory, void **out, char *message);
-bool worker_has_contexts(pjrt_driver *driver); /* whether its client takes addresses of this process */
+/* ---- driver_worker.c, driver_here.c: devices in Python, of another process and of this one --------------------------------*/
+/* What the runtime asks of them beside what it asks of all drivers. */
+typedef struct python_functions {
+  PJRT_Error *(*ask)(pjrt_driver *driver, bytes *request, answer *out); /* to compile, for example */
+  bool (*is_on_host)(pjrt_driver *driver, size_t device, size_t kind);  /* whether this process can look at arrays there */
+  int (*view)(pjrt_driver *driver, uint64_t memory, void **out, char *message);
+  /* Frees memory that was imported, and calls the function when nobody looks at it any longer. */
+  void (*give_back)(pjrt_driver *driver, uint64_t memory, void (*returned)(void *arg), void *arg);
+  bool (*has_contexts)(pjrt_driver *driver); /* whether its client takes addresses of this process */
+  void (*end)(pjrt_driver *driver);          /* with all that it does; null where that cannot be */
+  void (*look)(pjrt_driver *driver, completion *until); /* see worker_look; null where nobody has to */
+} python_functions;
+extern const pjrt_driver_table worker_driver, here_driver;
+extern const python_functions worker_functions, here_functions;
+static inline bool is_python(const PJRT_Client *client) { return client->python != NULL; }
 /* A launch as a worker gets it; drivers of others see the first part. */
 typedef struct worker_launch {
   pjrt_driver_launch launch;
   const execute_options *options;
 } worker_launch;
-/* Reads answers of the worker on this thread until the completion is set, for as long as it takes to wake a thread; with
- * null, those that are there. */
-void worker_look(pjrt_driver *driver, completion *until);
 
 /* ---- api.c: the interpreter of the devices that are objects of this process ------------------------------------------------*/
+void plugin_extend(PJRT_Extension_Base *extension); /* with one that not every plugin has */
 void plugin_learn(const pjrt_driver_attribute *of_client, size_t count); /* attributes that a client adds to the plugin's */
 void *interpreter_release(void); /* its lock, where this thread has it; null where it does not */
 void interpreter_take(void *released);
-void interpreter_work(uint32_t client); /* does on this thread what a client's worker was told to do, unless it is doing that */
 bool interpreter_was_forked(void); /* into this process, in which nobody makes clients */
 bool interpreter_is_ending(void); /* its threads do nothing any more */
 

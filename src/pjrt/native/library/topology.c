@@ -86,7 +86,8 @@ static PJRT_Error *open_topology(const char *name, size_t name_size, const PJRT_
 
 PJRT_Error *topology_compiler(const PJRT_TopologyDescription *topology, PJRT_Client **out) {
   const char *name = topology->facts.topology;
-  *out = topology->compiler ? client_ref(topology->compiler) : NULL;
+  PJRT_Client *known = topology->compiler ? topology->compiler : (PJRT_Client *)topology->owner;
+  *out = known ? client_ref(known) : NULL;
   return *out ? NULL : open_topology(name, name ? strlen(name) : 0, NULL, 0, out);
 }
 

@@ -68,6 +68,37 @@ void error_add_payloads(PJRT_Error *error, const PJRT_NamedValue *values, size_t
   }
 }
 
+int error_give(PJRT_Error *owned, char *message) {
+  if (owned == NULL) return 0;
+  const char *text;
+  size_t size;
+  pjrt_error_read(owned, &text, &size);
+  if (size >= PJRT_DRIVER_MESSAGE_SIZE) size = PJRT_DRIVER_MESSAGE_SIZE - 1;
+  memcpy(message, text, size);
+  message[size] = 0;
+  int code = (int)pjrt_error_code(owned);
+  pjrt_error_release(owned);
+  return code;
+}
+
+int payload_at(const bytes *from, size_t index, const char **name, const char **value, size_t *size) {
+  for (size_t at = 0, left = from->size; left >= 8; --index) {
+    uint32_t sizes[2];
+    memcpy(sizes, from->data + at, sizeof sizes);
+    size_t both = (size_t)sizes[0] + 1 + sizes[1];
+    if (both > left - 8 || from->data[at + 8 + sizes[0]] != 0) return 0;
+    *name = from->data + at + 8;
+    *value = *name + sizes[0] + 1;
+    *size = sizes[1];
+    if (index == 0) return 1;
+    both = 8 + (both + 7) / 8 * 8;
+    if (both > left) return 0;
+    at += both;
+    left -= both;
+  }
+  return 0;
+}
+
 PJRT_Error *error_of_driver(const char *function, int code, const char *message) {
   if (code == 0) return NULL;
   size_t size = strnlen(message, PJRT_DRIVER_MESSAGE_SIZE);
