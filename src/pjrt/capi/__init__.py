@@ -14,12 +14,14 @@ speaks to, or which framework.
 from __future__ import annotations
 
 from pjrt.capi._plugin import LoadedPlugin, capsule_of, load_capsule, load_plugin, open_table, plugin_at
+from pjrt.capi._program import function_at
 from pjrt.capi.library_files import check_library_file
 
 __all__ = [
     "LoadedPlugin",
     "capsule_of",
     "check_library_file",
+    "function_at",
     "load_capsule",
     "load_plugin",
     "open_table",

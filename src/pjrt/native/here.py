@@ -19,7 +19,7 @@ from pjrt.api.loaded_executable import ValuePath
 from pjrt.api.plugin import Profiler
 from pjrt.api.program import from_caller
 from pjrt.api.shape_spec import ShapeSpec
-from pjrt.capi._program import function_at
+from pjrt.capi import function_at
 from pjrt.capi.library_files import library_of, with_settings
 from pjrt.native._here import Arrays, Functions, Loaded
 from pjrt.native.compiling import ANSWER, answered

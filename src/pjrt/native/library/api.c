@@ -40,10 +40,17 @@ static inline void hold(bool *is_inside) {
 }
 #define HELD_IF_ENDED __attribute__((cleanup(hold)))
 
-#define GUARD(name)                                                                                                 \
+/* A handle is what follows the size and the list of extensions. */
+#define REFUSE_NULL(name)                                                                                           \
+  if (((void *const *)(const void *)args)[2] == NULL)                                                               \
+    return error_make(INVALID, "PJRT_" #name ": expected a handle, found a null pointer");
+#define TAKE_ANY(name)
+
+#define GUARD(name, CHECK)                                                                                                 \
   static PJRT_Error *guarded_##name(PJRT_##name##_Args *args) {                                                     \
     PJRT_Error *too_short = pjrt_check_size(args, PJRT_##name##_Args_FIRST_STRUCT_SIZE, "PJRT_" #name "_Args");     \
     if (too_short) return too_short;                                                                                \
+    CHECK(name)                                                                                                     \
     HELD_IF_ENDED bool is_inside = true;                                                                            \
     void *thread = interpreter_release();                                                                           \
     PJRT_Error *error = native_##name(args);                                                                        \
@@ -51,7 +58,10 @@ static inline void hold(bool *is_inside) {
     is_inside = false;                                                                                              \
     return error;                                                                                                   \
   }
-FUNCTIONS(GUARD)
+#define GUARD_HANDLE(name) GUARD(name, REFUSE_NULL)
+#define GUARD_OTHER(name) GUARD(name, TAKE_ANY)
+FUNCTIONS_OF_HANDLES(GUARD_HANDLE)
+OTHER_FUNCTIONS(GUARD_OTHER)
 
 static void destroy_error(PJRT_Error_Destroy_Args *args) {
   if (args->struct_size >= PJRT_Error_Destroy_Args_FIRST_STRUCT_SIZE) pjrt_error_release(args->error);

@@ -287,6 +287,7 @@ __attribute__((visibility("default"))) int pjrt_native_interrupt(int stage) {
   }
   queue_call(false);
   pthread_mutex_unlock(&living_mutex);
+  if (stage == AWAITED) events_interrupt();
   return (int)count;
 }
 

@@ -186,9 +186,55 @@ PJRT_Error *native_Event_Error(PJRT_Event_Error_Args *args) {
   return pjrt_error_share(completion_error(args->event->of));
 }
 
+/* Waits of frameworks, which Ctrl-C ends where no work is known that would. */
+typedef struct event_wait {
+  completion *of;
+  bool is_given_up;
+  struct event_wait *next;
+} event_wait;
+
+static pthread_mutex_t waits_mutex = PTHREAD_MUTEX_INITIALIZER;
+static event_wait *waits;
+
+static void begin_wait(event_wait *each) {
+  pthread_mutex_lock(&waits_mutex);
+  each->next = waits;
+  waits = each;
+  pthread_mutex_unlock(&waits_mutex);
+}
+
+static void end_wait(event_wait *each) {
+  pthread_mutex_lock(&waits_mutex);
+  event_wait **place = &waits;
+  while (*place != each) place = &(*place)->next;
+  *place = each->next;
+  pthread_mutex_unlock(&waits_mutex);
+}
+
+void events_interrupt(void) {
+  pthread_mutex_lock(&waits_mutex);
+  for (event_wait *each = waits; each; each = each->next) {
+    pthread_mutex_lock(&each->of->mutex);
+    each->is_given_up = each->of->device == NULL;
+    pthread_cond_broadcast(&each->of->changed);
+    pthread_mutex_unlock(&each->of->mutex);
+  }
+  pthread_mutex_unlock(&waits_mutex);
+}
+
 PJRT_Error *native_Event_Await(PJRT_Event_Await_Args *args) {
-  look(args->event->of);
-  return pjrt_error_share(completion_wait(args->event->of));
+  completion *of = args->event->of;
+  look(of);
+  if (completion_is_set(of)) return pjrt_error_share(of->error);
+  event_wait each = {.of = of};
+  begin_wait(&each);
+  pthread_mutex_lock(&of->mutex);
+  while (!atomic_load(&of->is_set) && !each.is_given_up) pthread_cond_wait(&of->changed, &of->mutex);
+  PJRT_Error *error = atomic_load(&of->is_set) ? pjrt_error_share(of->error)
+                                               : error_make(PJRT_Error_Code_CANCELLED, "Ctrl-C ended a wait for an event");
+  pthread_mutex_unlock(&of->mutex);
+  end_wait(&each);
+  return error;
 }
 
 typedef struct on_ready {

@@ -457,6 +457,10 @@ static PJRT_Error *check_request(const PJRT_LoadedExecutable_Execute_Args *args)
   if (atomic_load(&loaded->is_deleted)) return error_make(INVALID, "the executable was deleted");
   if (args->num_args != loaded->core->num_parameters)
     return error_make(INVALID, "expected %zu arguments, found %zu", loaded->core->num_parameters, args->num_args);
+  for (size_t i = 0; i < args->num_devices && args->num_args; ++i) {
+    if (args->argument_lists == NULL || args->argument_lists[i] == NULL)
+      return error_make(INVALID, "expected a list of arguments, found a null pointer");
+  }
   if (args->execute_device) {
     if (args->execute_device->client != loaded->client)
       return error_make(INVALID, "expected a device of the client that loaded the executable, found one of another");

@@ -104,6 +104,7 @@ void completion_submit(completion *each, PJRT_Device *device, pjrt_fence fence);
 bool completion_fence(completion *each, PJRT_Device **device, pjrt_fence *fence);
 
 PJRT_Event *event_make(completion *of); /* takes a reference of its own */
+void events_interrupt(void); /* ends the waits of frameworks for what no device does now */
 PJRT_Event *event_to_await(completion *of); /* one that is asked for to wait for it, most likely */
 
 /* ---- shape.c ------------------------------------------------------------------------------------------------------*/
