@@ -24,7 +24,7 @@ from pjrt.capi.library_files import library_of, with_settings
 from pjrt.native._here import Arrays, Functions, Loaded
 from pjrt.native.compiling import ANSWER, answered
 from pjrt.native.facts import plugin_facts
-from pjrt.native.library import MARK, heed_interrupts_of
+from pjrt.native.library import MARK, clients_here, heed_interrupts_of
 from pjrt.native.questions import Questions
 from pjrt.native.served import Factory, ServedClient
 from pjrt.system import open_library_content
@@ -157,6 +157,7 @@ class _Served(ServedClient):
         return self._questions
 
     def _prepare(self, client: Client) -> bool:
+        clients_here.add(client)
         return type(client).create_execute_context is not Client.create_execute_context
 
     def _handler(self, target: str, address: int) -> Callable[..., Any] | int:

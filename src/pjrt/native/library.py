@@ -6,17 +6,20 @@ import atexit
 import ctypes
 import functools
 import importlib.util
+import logging
 import os
 import sys
 import sysconfig
 import time
+import weakref
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from pjrt.api.client import Client
 from pjrt.api.device import NamedValue
-from pjrt.api.errors import InvalidArgumentError, NotFoundError, UnimplementedError
+from pjrt.api.errors import CancelledError, InvalidArgumentError, NotFoundError, UnimplementedError
 from pjrt.api.waits import time_left
-from pjrt.capi.interrupts import watch_for_interrupts
+from pjrt.capi.interrupts import AWAITED, watch_for_interrupts
 from pjrt.capi.library_files import library_of, read_settings, write_with_settings
 from pjrt.native.facts import plugin_facts
 
@@ -116,10 +119,26 @@ def heed_interrupts_of(library: ctypes.CDLL) -> None:
     interrupt.argtypes, interrupt.restype = [ctypes.c_int], ctypes.c_int
     _heeded.append(interrupt)
     watch_for_interrupts(interrupt)
-    atexit.register(_end_work, interrupt)
+    watch_for_interrupts(_give_up)
 
 
 _heeded: list[Callable[[int], int]] = []
+
+clients_here: weakref.WeakSet[Client] = weakref.WeakSet()
+"""The clients of this process behind such libraries: they are told when nobody waits for their work any more."""
+
+
+def _give_up(stage: int) -> None:
+    if stage == AWAITED:
+        _tell_clients("interrupted by Ctrl-C while a framework waited for the device", only_ask=False)
+
+
+def _tell_clients(message: str, *, only_ask: bool) -> None:
+    for client in list(clients_here):
+        try:
+            client.give_up_work(CancelledError(message), only_ask=only_ask)
+        except Exception:
+            logging.getLogger("pjrt").exception("a device of an exported plugin failed to give up its work")
 
 
 def wait_for_work() -> bool:
@@ -130,21 +149,36 @@ def wait_for_work() -> bool:
 _ENDING, _NONE = 3, 4  # stages of pjrt_native_interrupt; Ctrl-C has others
 
 
+_END = "the Python interpreter that this device runs in is ending"
+_MOMENT_SECONDS = 0.2
+"""How long unfinished work may go on when the interpreter ends, before functions that ask learn that it ends."""
+
+
 def _has_ended(interrupt: Callable[[int], int]) -> bool:
+    moment: float | None = time_left() - _MOMENT_SECONDS
     while in_flight := interrupt(_NONE):
-        if not time_left():
+        left = time_left()
+        if moment is not None and left < moment:
+            _tell_clients(_END, only_ask=True)
+            moment = None
+        if not left:
             break
         time.sleep(0.005)
     return in_flight == 0
 
 
-def _end_work(interrupt: Callable[[int], int]) -> None:
-    if _has_ended(interrupt):
-        return
-    for _ in range(20):  # what is given up ends soon; or else the worker is ended, at the second time
-        if not interrupt(_ENDING):
-            return
-        time.sleep(0.05)
+def _end_work() -> None:
+    for interrupt in _heeded:
+        left = 0 if _has_ended(interrupt) else 20
+        if left:
+            _tell_clients(_END, only_ask=False)
+        while left and interrupt(_ENDING):  # what is given up ends soon; or else a worker is ended, at the second time
+            time.sleep(0.05)
+            left -= 1
+
+
+# The first to be registered is the last to be called: devices tell their functions first that the interpreter ends.
+atexit.register(_end_work)
 
 
 def device_of(path: str | os.PathLike[str]) -> str:
