@@ -98,7 +98,8 @@ struct pjrt_driver {
   uint64_t posted, last_id, last_fence;
   uint64_t last_work; /* where the last command ends that somebody may wait for */
   size_t lazy; /* commands that nobody was woken for */
-  bytes overflow;
+  bytes overflow;  /* what does not fit into the ring */
+  size_t moved;    /* the bytes of it that were moved there */
   pending *buckets[BUCKETS];
   lent *lent[BUCKETS];
   uint64_t heap_end;
@@ -169,24 +170,26 @@ static void heap_free(pjrt_driver *driver, uint64_t place, size_t size) {
 /* Moves what did not fit into the ring. */
 static void flush(pjrt_driver *driver) {
   ring *commands = &driver->shared->commands;
-  size_t moved = 0;
+  bytes *overflow = &driver->overflow;
   bool is_broken = false;
-  while (moved < driver->overflow.size) {
+  while (driver->moved < overflow->size) {
     uint32_t size;
-    memcpy(&size, driver->overflow.data + moved, sizeof size);
+    memcpy(&size, overflow->data + driver->moved, sizeof size);
     char *place = ring_reserve(commands, &driver->posted, size, &is_broken);
     if (is_broken) process_kill(driver->process);
     if (place == NULL) {
       if (is_broken || atomic_exchange(&commands->waits, 1)) break;
       continue; /* once more: the worker may have made room before it could see that we wait */
     }
-    memcpy(place, driver->overflow.data + moved, size);
+    memcpy(place, overflow->data + driver->moved, size);
     ring_post(commands, &driver->posted, size, true);
-    moved += size;
+    driver->moved += size;
   }
-  driver->overflow.size -= moved;
-  if (driver->overflow.size) memmove(driver->overflow.data, driver->overflow.data + moved, driver->overflow.size);
+  if (driver->moved <= overflow->size / 2 && overflow->size) return; /* what is left may be much */
+  overflow->size -= driver->moved;
+  if (overflow->size) memmove(overflow->data, overflow->data + driver->moved, overflow->size);
   else atomic_store(&commands->waits, 0);
+  driver->moved = 0;
 }
 
 /* A place to write a command of this size; `post` ends it. Nothing waits here: what does not fit is moved later. */

@@ -88,7 +88,8 @@ struct launch {
   member *member;          /* of the group */
   PJRT_Error *poison; /* guarded by the device's mutex, with what follows */
   bool is_interrupted, is_given_up; /* it was in flight when Ctrl-C was pressed; it ends because of that */
-  launch *next;
+  bool is_listed;
+  launch *next, *newer;
 };
 
 static size_t aligned(size_t size) { return (size + 15) & ~(size_t)15; }
@@ -148,9 +149,11 @@ static void launch_free(launch *each) {
 static PJRT_Error *leave_list(launch *each) {
   PJRT_Device *device = each->device;
   pthread_mutex_lock(&device->mutex);
-  launch **place = &device->launches;
-  while (*place && *place != each) place = &(*place)->next;
-  if (*place) *place = each->next;
+  if (each->is_listed) {
+    *(each->newer ? &each->newer->next : &device->launches) = each->next;
+    if (each->next) each->next->newer = each->newer;
+    each->is_listed = false;
+  }
   PJRT_Error *poison = pjrt_error_share(each->poison);
   pthread_mutex_unlock(&device->mutex);
   return poison;
@@ -616,7 +619,9 @@ static void start(const PJRT_LoadedExecutable_Execute_Args *args, size_t list, l
   }
   pthread_mutex_lock(&device->mutex);
   each->next = device->launches;
+  if (each->next) each->next->newer = each;
   device->launches = each;
+  each->is_listed = true;
   pthread_mutex_unlock(&device->mutex);
   if (!waits) {
     if (core->num_steps) run_steps(each);
