@@ -90,7 +90,7 @@ struct pjrt_driver {
   bytes answer;
   bool listener_sleeps;
   patience looks;
-  atomic_int lookers; /* those who want to have `reading` */
+  atomic_int lookers; /* those who look for an answer themselves */
   bool listens, watches;
   atomic_bool is_closed, is_over;
   pthread_mutex_t mutex; /* guards what follows */
@@ -432,34 +432,35 @@ static void flush_locked(pjrt_driver *driver) {
   pthread_mutex_unlock(&driver->mutex);
 }
 
-/* Reads answers where nobody who waits for one does. While it sleeps, others may read. */
+/* Reads answers where nobody who waits for one does. While it sleeps or looks for some, others may read. */
 static void *listen_to_worker(void *arg) {
   pjrt_driver *driver = arg;
   ring *answers = &driver->shared->answers;
   patience patience = {0};
   pthread_mutex_lock(&driver->reading);
   while (read_answers(driver)) {
-    uint32_t signal;
-    if (!ring_comes_soon(answers, driver->taken, &patience, &driver->lookers) && ring_say_sleeps(answers, driver->taken, &signal)) {
-      driver->listener_sleeps = true;
-      pthread_mutex_unlock(&driver->reading);
-      if (!atomic_load(&driver->is_over)) ring_sleep(answers, signal);
-      pthread_mutex_lock(&driver->reading);
-      driver->listener_sleeps = false;
-    }
+    uint64_t taken = driver->taken;
+    pthread_mutex_unlock(&driver->reading);
+    bool comes = ring_comes_soon(answers, taken, &patience, &driver->lookers);
     flush_locked(driver);
+    pthread_mutex_lock(&driver->reading);
+    uint32_t signal;
+    if (comes || !ring_say_sleeps(answers, driver->taken, &signal)) continue;
+    driver->listener_sleeps = true;
+    pthread_mutex_unlock(&driver->reading);
+    if (!atomic_load(&driver->is_over)) ring_sleep(answers, signal);
+    pthread_mutex_lock(&driver->reading);
+    driver->listener_sleeps = false;
   }
   pthread_mutex_unlock(&driver->reading);
   if (!atomic_load(&driver->is_over)) process_kill(driver->process);
   return NULL;
 }
 
-/* The listener lets go of it while it only looks. */
+/* Somebody else holds it no longer than answers take that are there. */
 static bool take_reading(pjrt_driver *driver) {
-  atomic_fetch_add(&driver->lookers, 1);
   bool is_taken = false;
   for (int i = 0; i < 100 && !is_taken; ++i, ring_relax()) is_taken = pthread_mutex_trylock(&driver->reading) == 0;
-  atomic_fetch_sub(&driver->lookers, 1);
   return is_taken;
 }
 
@@ -476,7 +477,9 @@ static void worker_look(pjrt_driver *driver, completion *until) {
   ring *answers = &driver->shared->answers;
   if (driver->owner != getpid()) return;
   work_here(driver);
+  atomic_fetch_add(&driver->lookers, 1); /* the listener goes to sleep */
   if (!take_reading(driver)) {
+    atomic_fetch_sub(&driver->lookers, 1);
     if (driver->number) ring_wake(answers); /* somebody reads, and may have ended before our answer came */
     return;
   }
@@ -490,6 +493,7 @@ static void worker_look(pjrt_driver *driver, completion *until) {
     if (!is_right || atomic_load(&answers->posted) != driver->taken || atomic_load(&driver->is_over)) ring_wake(answers);
   }
   pthread_mutex_unlock(&driver->reading);
+  atomic_fetch_sub(&driver->lookers, 1);
   flush_locked(driver);
 }
 

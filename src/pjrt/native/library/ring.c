@@ -4,6 +4,7 @@
 #include <limits.h>
 #include <linux/futex.h>
 #include <pthread.h>
+#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/syscall.h>
@@ -76,6 +77,7 @@ bool ring_comes_soon(ring *each, uint64_t taken, patience *of, const atomic_int 
       }
       if (others && atomic_load(others)) return false;
     }
+    if (others) sched_yield();
   }
   of->next_skip = of->next_skip < LONGEST_SKIP ? of->next_skip * 2 + 1 : LONGEST_SKIP;
   of->skip = of->next_skip;

@@ -63,7 +63,8 @@ typedef struct patience {
 /* Leaves the core to the thread that shares it, in a loop that looks at memory. */
 void ring_relax(void);
 /* Looks for something that was posted after what was taken, or for a wake, for about as long as it takes to wake a
- * thread; not each time where nothing came before, and not while there are others who want to look. */
+ * thread; not each time where nothing came before. With `others` it leaves its core to whoever wants it meanwhile, and
+ * does not look while there are others who do. */
 bool ring_comes_soon(ring *each, uint64_t taken, patience *of, const atomic_int *others);
 /* Sleeps until something is posted or someone wakes the ring. The reader says first that it sleeps; false where there is
  * something already. */
