@@ -43,11 +43,13 @@ def module(source: Path) -> Extension:
     """Return the module of a file of Cython."""
     name = ".".join(source.relative_to("src").with_suffix("").parts)
     level = ["/O1" if sys.platform == "win32" else "-O1"] if name in COLD else []
+    # A worker has its end of the rings that it shares with the runtime.
+    ring = [str(NATIVE / "library" / "ring.c")] if name == "pjrt.native._commands" else []
     return Extension(
         name,
-        [str(source)],
+        [str(source), *ring],
         include_dirs=[str(HEADERS), *RUNTIME] if source.is_relative_to(NATIVE) else [str(HEADERS)],
-        depends=DEPENDS,
+        depends=[*DEPENDS, *map(str, sorted(NATIVE.rglob("*.h")))] if source.is_relative_to(NATIVE) else DEPENDS,
         extra_compile_args=[*FLAGS, *level],
     )
 

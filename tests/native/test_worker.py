@@ -8,6 +8,7 @@ import select
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -480,6 +481,40 @@ def test_the_watchdog_cancels_what_a_worker_computes(tmp_path: Path) -> None:
             behind.to_host().result(60)
         # What comes after it runs in the same process.
         assert wait_for_value(lambda: plus_one(np.ones(2, np.float32))[0].to_host().result(60)).tolist() == [2, 2]
+
+
+WAITS = """
+import pjrt
+
+
+def make(folder):
+    def compile(program, options):
+        def run(x):
+            with open(f"{folder}/{int(x[0])}") as fifo:
+                fifo.read()
+            return x + 1
+        return run
+
+    return pjrt.host.HostClient("mychip", compile=compile)
+"""
+
+
+def test_a_result_is_told_while_the_next_program_runs(tmp_path: Path) -> None:
+    """Nobody looks for it any more: the thread that listens has to be woken before the next program begins."""
+    for number in range(2):
+        os.mkfifo(tmp_path / str(number))
+    (tmp_path / "mychip.py").write_text(WAITS)
+    library = native.write_library(tmp_path / "mychip.so", f"{tmp_path / 'mychip.py'}:make", driver="worker")
+    with pjrt.load_plugin(library).client(folder=str(tmp_path)) as client:
+        plus_one = client.compile(PLUS_ONE)
+        first, second = (plus_one(np.full(2, n, np.float32))[0] for n in range(2))
+        told = threading.Event()
+        first.ready().add_done_callback(lambda _: told.set())
+        (tmp_path / "0").write_text("go")
+        is_told = told.wait(60)
+        is_second_done = second.ready().done()
+        (tmp_path / "1").write_text("go")
+        assert (is_told, is_second_done) == (True, False)
 
 
 def wait_for_value(function: Callable[[], np.ndarray]) -> np.ndarray:

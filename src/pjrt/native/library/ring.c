@@ -12,7 +12,7 @@
 #include <stdbool.h>
 #include <unistd.h>
 
-enum { LOOK_NS = 100000, LONGEST_SKIP = 3, AWAITED_LOOK_NS = 1000000, AWAITED_IDLE = 50 };
+enum { LOOK_NS = 100000, HOLD_NS = 5000, LONGEST_SKIP = 3, AWAITED_LOOK_NS = 1000000, AWAITED_IDLE = 50 };
 
 static void futex(_Atomic uint32_t *word, int operation, uint32_t value) {
   syscall(SYS_futex, word, operation, value, NULL, NULL, 0);
@@ -20,7 +20,7 @@ static void futex(_Atomic uint32_t *word, int operation, uint32_t value) {
 
 char *ring_reserve(ring *each, uint64_t *posted, size_t size, bool *is_broken) {
   uint64_t used = *posted - atomic_load(&each->taken);
-  if (used > RING_SIZE) {
+  if (used > RING_SIZE || *posted % 8) {
     *is_broken = true;
     return NULL;
   }
@@ -102,9 +102,7 @@ void ring_sleep(ring *each, uint32_t signal) {
   atomic_store(&each->sleeps, 0);
 }
 
-/* ---- the worker's side, which Python calls ----------------------------------------------------------------------------*/
-#define VISIBLE __attribute__((visibility("default")))
-
+/* ---- the worker's side ----------------------------------------------------------------------------------------------------*/
 /* A thread that waits for what it asked for does the work itself, where the worker is a thread of the same process: two
  * that change places at each step need several times as long. Once it did so, the next commands wake nobody. The worker
  * looks for those that are left from time to time, and sleeps as ever when there were none for long. */
@@ -121,7 +119,28 @@ static void wait_while_awaited(shared_memory *shared) {
   }
 }
 
-static bool wait_for_command(shared_memory *shared) {
+/* Whether there are answers that nobody reads: the thread that listens sleeps, and wants to be woken. */
+static bool owes_wake(shared_memory *shared) {
+  ring *answers = &shared->answers;
+  return atomic_load(&answers->sleeps) && atomic_load(&answers->posted) != atomic_load(&answers->taken);
+}
+
+/* Whoever waits for an answer mostly looks for it soon, and reads it then. To wake the thread that listens before would
+ * take longer than a small program. */
+static void wake_host(shared_memory *shared, bool is_patient) {
+  ring *commands = &shared->commands;
+  int64_t end = is_patient ? nanoseconds() + HOLD_NS : 0;
+  while (owes_wake(shared)) {
+    if (atomic_load(&commands->posted) != atomic_load(&commands->taken)) return;
+    if (nanoseconds() >= end) {
+      ring_wake(&shared->answers);
+      return;
+    }
+    for (int i = 0; i < 4; ++i) ring_relax();
+  }
+}
+
+bool worker_wait(shared_memory *shared, bool is_alone) {
   static _Thread_local patience patience;
   ring *commands = &shared->commands;
   uint32_t signal;
@@ -130,55 +149,55 @@ static bool wait_for_command(shared_memory *shared) {
     if (atomic_load(&shared->is_over)) return false;
     uint64_t taken = atomic_load(&commands->taken);
     if (atomic_load(&commands->posted) != taken) return true;
+    if (is_alone) wake_host(shared, patience.skip == 0);
     if (!ring_comes_soon(commands, taken, &patience, NULL) && ring_say_sleeps(commands, taken, &signal))
       ring_sleep(commands, signal);
   }
 }
 
-/* The next record, up to where `until` stands, or the next one that comes where that is null. */
-static int64_t take(shared_memory *shared, uint64_t ended, const uint64_t *until) {
+uint64_t worker_posted(shared_memory *shared) { return atomic_load(&shared->commands.posted); }
+
+bool worker_take(shared_memory *shared, command *last, uint64_t until, bool is_alone) {
   ring *commands = &shared->commands;
-  uint64_t taken = atomic_load(&commands->taken) + ended;
-  atomic_store(&commands->taken, taken);
-  for (;;) {
-    if (ended && atomic_load(&commands->waits)) ring_wake(&shared->answers);
-    if (until == NULL && !wait_for_command(shared)) return -1;
-    if (atomic_load(&commands->posted) == taken || (until && (int64_t)(taken - *until) >= 0)) return 0;
-    record *next = (record *)(void *)(commands->data + taken % RING_SIZE);
-    if (next->kind != RECORD_SKIP) return (char *)next - (char *)shared;
-    taken += ended = next->size;
-    atomic_store(&commands->taken, taken);
+  uint64_t taken = atomic_load(&commands->taken);
+  for (uint32_t ended = last->size;; ended = last->size) {
+    if (ended) {
+      atomic_store(&commands->taken, taken += ended);
+      if (atomic_load(&commands->waits)) ring_wake(&shared->answers);
+    }
+    last->size = 0;
+    uint64_t left = atomic_load(&commands->posted) - taken;
+    if (left == 0 || (int64_t)(until - taken) <= 0) return false;
+    size_t at = taken % RING_SIZE, room = left < RING_SIZE - at ? left : RING_SIZE - at;
+    const char *place = commands->data + at;
+    uint32_t head[2];
+    if (left > RING_SIZE || at % 8) abort();
+    memcpy(head, place, sizeof head); /* once: the other side may write there again */
+    if (head[0] % 8 || head[0] < 8 || head[0] > room || (head[1] != RECORD_SKIP && head[0] < sizeof(record))) abort();
+    *last = (command){.size = head[0], .kind = head[1], .data = place + sizeof(record)};
+    if (head[1] == RECORD_SKIP) continue;
+    memcpy(&last->fence, place + sizeof head, sizeof last->fence);
+    if (is_alone && head[1] != FREE && owes_wake(shared)) ring_wake(&shared->answers); /* the next one may take long */
+    return true;
   }
 }
 
-/* Ends the record that the last call gave, and waits for the next one; returns its offset in the memory, or -1 after
- * pjrt_worker_end. */
-VISIBLE int64_t pjrt_worker_next(shared_memory *shared, uint64_t ended) { return take(shared, ended, NULL); }
-
-/* The same without waiting: 0 where none is left of those that had been posted then. */
-VISIBLE int64_t pjrt_worker_take(shared_memory *shared, uint64_t ended, uint64_t posted) {
-  return take(shared, ended, &posted);
-}
-
-/* How far commands have been posted. */
-VISIBLE uint64_t pjrt_worker_posted(shared_memory *shared) { return atomic_load(&shared->commands.posted); }
-
-/* The fences of what is not to be done, of which there are CANCELLED_KEPT; each time that there are more, a signal comes. */
-VISIBLE uint64_t *pjrt_worker_cancelled(shared_memory *shared) { return (uint64_t *)shared->cancelled; }
-
-/* Waits until there is a command to take; returns 0 after pjrt_worker_end. */
-VISIBLE int pjrt_worker_wait(shared_memory *shared) { return wait_for_command(shared); }
-
-VISIBLE void pjrt_worker_end(shared_memory *shared) {
+void worker_end_commands(shared_memory *shared) {
   atomic_store(&shared->is_over, 1);
   ring_wake(&shared->commands);
 }
 
+bool worker_is_cancelled(shared_memory *shared, uint64_t fence) {
+  uint64_t count = atomic_load(&shared->num_cancelled);
+  for (size_t i = 0; i < CANCELLED_KEPT && i < count; ++i) {
+    if (atomic_load(&shared->cancelled[i]) == fence) return true;
+  }
+  return false;
+}
+
 static pthread_mutex_t answering = PTHREAD_MUTEX_INITIALIZER;
 
-/* Posts an answer; false where there is no room. Whoever will read it on this thread need not be woken. A worker whose
- * memory somebody has written to ends. */
-VISIBLE bool pjrt_worker_try_answer(shared_memory *shared, const void *data, uint64_t size, bool wakes) {
+bool worker_answer(shared_memory *shared, const void *data, size_t size, bool wakes) {
   bool is_broken = false;
   pthread_mutex_lock(&answering);
   uint64_t posted = atomic_load(&shared->answers.posted);
@@ -192,7 +211,6 @@ VISIBLE bool pjrt_worker_try_answer(shared_memory *shared, const void *data, uin
   return place != NULL;
 }
 
-/* The same, waiting for room: the host is slower than a worker with many threads, but it will come. */
-VISIBLE void pjrt_worker_answer(shared_memory *shared, const void *data, uint64_t size) {
-  while (!pjrt_worker_try_answer(shared, data, size, true)) usleep(100);
+void worker_answer_later(shared_memory *shared, const void *data, size_t size) {
+  while (!worker_answer(shared, data, size, true)) usleep(100);
 }

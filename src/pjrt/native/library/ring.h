@@ -44,7 +44,7 @@ typedef struct shared_memory {
   char mark[16];
   uint64_t heap, size;
   _Atomic uint32_t is_over; /* the worker's own: it takes no more commands */
-  _Atomic uint32_t is_awaited; /* whoever posts a command is likely to do the work: see wait_for_command */
+  _Atomic uint32_t is_awaited; /* whoever posts a command is likely to do the work: see worker_wait */
   ring commands, answers;
   _Atomic uint64_t num_cancelled, cancelled[CANCELLED_KEPT]; /* the fences of what is not to be done, round and round */
 } shared_memory;
@@ -70,5 +70,28 @@ bool ring_comes_soon(ring *each, uint64_t taken, patience *of, const atomic_int 
  * something already. */
 bool ring_say_sleeps(ring *each, uint64_t taken, uint32_t *signal);
 void ring_sleep(ring *each, uint32_t signal);
+
+/* ---- the worker's side, which _commands.pyx calls. A worker whose memory somebody has written to ends. -------------------*/
+typedef struct command {
+  uint32_t size, kind; /* of the whole record, whose size was checked */
+  uint64_t fence;
+  const char *data;    /* behind the head, where the other side may still write */
+} command;
+
+/* How far commands have been posted. */
+uint64_t worker_posted(shared_memory *shared);
+/* Ends the command that the last call gave, and takes the next one of those that were posted before `until`. False where
+ * none is left, and in `last` is none then. A thread that takes all commands alone answers without waking the host: this
+ * function and the next one do so where it is due. */
+bool worker_take(shared_memory *shared, command *last, uint64_t until, bool is_alone);
+/* Waits until there is a command to take; false after `worker_end_commands`. */
+bool worker_wait(shared_memory *shared, bool is_alone);
+void worker_end_commands(shared_memory *shared);
+/* Whether the work with a fence is not to be done any more. Each time that there is more of it, a signal comes. */
+bool worker_is_cancelled(shared_memory *shared, uint64_t fence);
+/* Posts an answer; false where there is no room. Whoever will read it on this thread need not be woken. */
+bool worker_answer(shared_memory *shared, const void *data, size_t size, bool wakes);
+/* The same, waiting for room: the host is slower than a worker with many threads, but it will come. */
+void worker_answer_later(shared_memory *shared, const void *data, size_t size);
 
 #endif /* PJRT_NATIVE_RING_H_ */
