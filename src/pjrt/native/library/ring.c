@@ -12,7 +12,8 @@
 #include <stdbool.h>
 #include <unistd.h>
 
-enum { LOOK_NS = 100000, HOLD_NS = 5000, LONGEST_SKIP = 3, AWAITED_LOOK_NS = 1000000, AWAITED_IDLE = 50 };
+enum { LOOK_NS = 100000, ALONE_NS = 8000, SWITCH_NS = 2000, HOLD_NS = 5000, LONGEST_SKIP = 3 };
+enum { AWAITED_LOOK_NS = 1000000, AWAITED_IDLE = 50 };
 
 static void futex(_Atomic uint32_t *word, int operation, uint32_t value) {
   syscall(SYS_futex, word, operation, value, NULL, NULL, 0);
@@ -68,7 +69,8 @@ bool ring_comes_soon(ring *each, uint64_t taken, patience *of, const atomic_int 
     return false;
   }
   uint32_t signal = atomic_load(&each->signal);
-  for (int64_t end = nanoseconds() + LOOK_NS; nanoseconds() < end;) {
+  const int64_t start = nanoseconds();
+  for (int64_t time = start; time - start < LOOK_NS; time = nanoseconds()) {
     for (int i = 0; i < 16; ++i) {
       ring_relax();
       if (atomic_load_explicit(&each->posted, memory_order_acquire) != taken || atomic_load(&each->signal) != signal) {
@@ -77,7 +79,10 @@ bool ring_comes_soon(ring *each, uint64_t taken, patience *of, const atomic_int 
       }
       if (others && atomic_load(others)) return false;
     }
-    if (others) sched_yield();
+    if (others == NULL && !of->shares_core && time - start < ALONE_NS) continue;
+    time = nanoseconds();
+    sched_yield(); /* the other side may wait for this very core */
+    of->shares_core = nanoseconds() - time > SWITCH_NS;
   }
   of->next_skip = of->next_skip < LONGEST_SKIP ? of->next_skip * 2 + 1 : LONGEST_SKIP;
   of->skip = of->next_skip;

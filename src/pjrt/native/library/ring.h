@@ -55,9 +55,10 @@ typedef struct shared_memory {
 char *ring_reserve(ring *each, uint64_t *posted, size_t size, bool *is_broken);
 void ring_post(ring *each, uint64_t *posted, size_t size, bool wakes);
 void ring_wake(ring *each);
-/* Whether it was worth the time to look for a record before the reader slept. */
+/* Whether it was worth the time to look for a record before the reader slept, and whether others ran on its core then. */
 typedef struct patience {
   uint32_t skip, next_skip;
+  bool shares_core;
 } patience;
 
 /* Leaves the core to the thread that shares it, in a loop that looks at memory. */
