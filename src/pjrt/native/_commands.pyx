@@ -12,10 +12,11 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from cpython.dict cimport PyDict_GetItemWithError
 from cpython.object cimport PyObject
 from cpython.pythread cimport PyThread_get_thread_ident
-from libc.stdint cimport INT64_MAX, int64_t, uint32_t, uint64_t, uintptr_t
+from libc.stdint cimport int64_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 
 from functools import partial
+from typing import NoReturn
 
 from pjrt.api.errors import CancelledError, InternalError
 from pjrt.api.loaded_executable import ExecuteOptions, FailedRunError
@@ -27,7 +28,6 @@ cdef extern from "ring.h" nogil:
         COPY_OUT
         COPY
         UNLOAD
-        ASK
         DONE
         RELEASE
     ctypedef struct record:
@@ -41,10 +41,8 @@ cdef extern from "ring.h" nogil:
         uint32_t kind
         uint64_t fence
         const char *data
-    uint64_t worker_posted(shared_memory *shared)
-    bint worker_take(shared_memory *shared, command *last, uint64_t until, bint is_alone)
-    bint worker_wait(shared_memory *shared, bint is_alone)
-    void worker_end_commands(shared_memory *shared)
+    bint worker_take(shared_memory *shared, command *last)
+    void worker_wait(shared_memory *shared)
     bint worker_is_cancelled(shared_memory *shared, uint64_t fence)
     bint worker_answer(shared_memory *shared, const void *data, size_t size, bint wakes)
     void worker_answer_later(shared_memory *shared, const void *data, size_t size)
@@ -125,15 +123,6 @@ cdef class Loaded:
         path: runs it without buffers; ``None`` where it needs them.
     """
 
-    cdef object _execute
-    cdef readonly list parameters
-    cdef object _devices
-    cdef object _path
-    cdef object _run
-    cdef list _makers
-    cdef dict _options
-    cdef public Py_ssize_t users
-
     def __init__(self, execute, parameters, devices, path):
         self._execute = execute
         self.parameters = list(parameters)
@@ -149,17 +138,11 @@ cdef class Loaded:
         """Return whether it can be launched on a device."""
         return self._devices is None or device in self._devices
 
-    cdef object options(self, const array_place *inputs, uint32_t count, list outputs):
-        """Return the options of a launch. What the runtime does not write in place, it may use again."""
-        cdef bytes is_kept = PyBytes_FromStringAndSize(NULL, count)
-        cdef char *flags = PyBytes_AS_STRING(is_kept)
-        cdef set written = set(outputs)
-        cdef uint32_t n
-        for n in range(count):
-            flags[n] = inputs[n].number not in written
+    cdef object options(self, bytes is_kept):
+        """Return the options of a launch; ``is_kept`` has for each argument whether it is not 0: it is not donated then."""
         options = self._options.get(is_kept)
         if options is None:
-            kept = frozenset([n for n in range(count) if flags[n]])
+            kept = frozenset([n for n, each in enumerate(is_kept) if each])
             options = self._options[is_kept] = ExecuteOptions(non_donatable_input_indices=kept)
         return options
 
@@ -167,7 +150,7 @@ cdef class Loaded:
 cdef class CommandLoop:
     """What a worker is commanded, and its arrays and executables.
 
-    A worker's class has the methods that it calls: ``unload``, ``copy_out``, ``copy``, ``ask``, ``from_heap``, ``given``,
+    A worker's class has the methods that it calls: ``unload``, ``copy_out``, ``copy``, ``from_heap``, ``read_options``,
     ``failed_arguments``, ``with_given``, ``not_launched`` and ``fail``.
 
     Args:
@@ -179,8 +162,6 @@ cdef class CommandLoop:
         executables: those that were loaded, by their numbers.
         devices: those of the client.
         computing: the fence of what the main thread computes in a function of the device; 0 where it does not.
-        helper: the thread that does what is commanded and reads the answers itself; 0 for none.
-        is_over: whether nobody hears answers any more.
     """
 
     cdef shared_memory *_shared
@@ -189,9 +170,7 @@ cdef class CommandLoop:
     cdef readonly dict executables
     cdef public list devices
     cdef readonly uint64_t computing
-    cdef public unsigned long helper
-    cdef public bint is_over
-    cdef unsigned long _only  # the thread of ``do_all``
+    cdef unsigned long _thread  # the one that takes the commands
 
     def __init__(self, shared):
         self.arrays = {}
@@ -209,47 +188,24 @@ cdef class CommandLoop:
         if self._shared != NULL:
             PyBuffer_Release(&self._view)
 
-    @property
-    def address(self) -> int:
-        """The address of the shared memory."""
-        return <uintptr_t>self._shared
-
     # Taking commands.
 
-    def do_all(self) -> None:
-        """Do what is commanded until ``end`` is called, on the only thread that does so."""
-        self._only = PyThread_get_thread_ident()
+    def do_all(self) -> NoReturn:
+        """Do what is commanded, for ever, on the only thread that does so."""
+        self._thread = PyThread_get_thread_ident()
         while True:
-            self._do(INT64_MAX, True)
-            if not self._wait(True):
-                return
-
-    def do_posted(self) -> None:
-        """Do what is commanded already."""
-        self._do(worker_posted(self._shared), False)
-
-    def wait(self) -> bool:
-        """Wait until something is commanded; return whether ``end`` was not called."""
-        return self._wait(False)
-
-    def end(self) -> None:
-        """Let the thread that waits for commands return."""
-        worker_end_commands(self._shared)
+            self._do_posted()
+            with nogil:
+                worker_wait(self._shared)
 
     def is_cancelled(self, uint64_t fence) -> bool:
         """Return whether the runtime wants the work with a fence no more."""
         return worker_is_cancelled(self._shared, fence)
 
-    cdef bint _wait(self, bint is_alone) except -1:
-        cdef bint goes_on
-        with nogil:
-            goes_on = worker_wait(self._shared, is_alone)
-        return goes_on
-
-    cdef int _do(self, uint64_t until, bint is_alone) except -1:
+    cdef int _do_posted(self) except -1:
         cdef command last
         last.size = 0
-        while worker_take(self._shared, &last, until, is_alone):
+        while worker_take(self._shared, &last):
             try:
                 self._do_one(&last)
             except Exception as error:
@@ -273,9 +229,6 @@ cdef class CommandLoop:
         elif last.kind == UNLOAD:
             _check_size(last, 1)
             self.unload(words[0])
-        elif last.kind == ASK:
-            _check_size(last, 3)
-            self.ask(last.fence, words[0], words[1], words[2])
 
     cdef int _check_wanted(self, uint64_t fence) except -1:
         if worker_is_cancelled(self._shared, fence):
@@ -318,14 +271,14 @@ cdef class CommandLoop:
             raise InternalError(f"expected {len(loaded.parameters)} arguments, found {head.num_inputs}")
         message = None
         if head.size_of_options:
-            message, is_plain, launch_id = self.given(given[: head.size_of_options])
+            message, is_plain, launch_id = self.read_options(given[: head.size_of_options])
         if is_plain and loaded._path is not None and self._run(loaded, head, inputs, outputs, fence, launch_id):
             return 0
         if message is not None and message.failed_code:
-            arguments = self.failed_arguments(loaded, head.device, message)
+            arguments = self.failed_arguments(loaded.parameters, head.device, message)
         else:
             arguments = [self._argument(loaded, n, head.device, &inputs[n]).buffer() for n in range(head.num_inputs)]
-        options = loaded.options(inputs, head.num_inputs, outputs)
+        options = loaded.options(_kept(inputs, head.num_inputs, outputs))
         if message is not None:
             options = self.with_given(options, message)
         self._begin(fence)
@@ -445,14 +398,22 @@ cdef class CommandLoop:
         self._say(<const char *>whole, len(whole))
 
     cdef int _say(self, const void *answer, size_t size) except -1:
-        if self.is_over:
-            return 0
         # The thread that takes the commands wakes the host when it takes the next one, or finds none.
-        cdef unsigned long thread = PyThread_get_thread_ident()
-        cdef bint wakes = self.helper != thread and self._only != thread
+        cdef bint wakes = self._thread != PyThread_get_thread_ident()
         if not worker_answer(self._shared, answer, size, wakes):
             with nogil:
                 worker_answer_later(self._shared, answer, size)
+
+
+cdef bytes _kept(const array_place *inputs, uint32_t count, list outputs):
+    """Return which arguments are kept: what the runtime does not write in place, it may use again."""
+    cdef bytes is_kept = PyBytes_FromStringAndSize(NULL, count)
+    cdef char *flags = PyBytes_AS_STRING(is_kept)
+    cdef set written = set(outputs)
+    cdef uint32_t n
+    for n in range(count):
+        flags[n] = inputs[n].number not in written
+    return is_kept
 
 
 cdef Array _array(found):

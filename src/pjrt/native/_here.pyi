@@ -1,23 +1,5 @@
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
-
-from pjrt.api.buffer import Buffer
-from pjrt.api.device import Device
-from pjrt.api.loaded_executable import ValuePath
-from pjrt.api.shape_spec import ShapeSpec
-
-class Loaded:
-    execute: Callable[..., list[Buffer]]
-    devices: Sequence[Device] | None
-    users: int
-    def __init__(
-        self,
-        execute: Callable[..., list[Buffer]],
-        parameters: Sequence[ShapeSpec],
-        devices: Sequence[Device] | None,
-        path: ValuePath | None,
-    ) -> None: ...
-    def runs_on(self, device: Device) -> bool: ...
 
 class Arrays:
     def __init__(self, served: Any, driver: int, runtime: int) -> None: ...

@@ -12,6 +12,8 @@ from libc.stdint cimport int64_t, uint64_t, uintptr_t
 from libc.stdlib cimport malloc
 from libc.string cimport memcpy
 
+from pjrt.native._commands cimport Loaded
+
 import struct
 import threading
 from dataclasses import replace
@@ -21,7 +23,7 @@ import numpy as np
 from pjrt.api.buffer import HostBufferSemantics
 from pjrt.api.element_type import ElementType
 from pjrt.api.errors import InternalError, from_author
-from pjrt.api.loaded_executable import ExecuteOptions, FailedRunError
+from pjrt.api.loaded_executable import FailedRunError
 from pjrt.native.served import EXECUTE_OPTIONS, own_layout
 
 cdef extern from "Python.h":
@@ -85,40 +87,6 @@ cdef extern from *:
         PJRT_BUFFER_WRITE
 
 
-cdef class Loaded:
-    """An executable that can be launched: what a launch needs of it, and how many devices of the runtime have it.
-
-    Args:
-        execute: runs it on a device with buffers.
-        parameters: the specs of its parameters.
-        devices: those that it runs on; ``None`` for a portable one, which any runs.
-        path: its value path, where it has one.
-    """
-
-    cdef readonly object execute
-    cdef readonly object devices
-    cdef public int users
-    cdef tuple _parameters
-    cdef object _path
-    cdef object _run
-    cdef list _makers
-    cdef dict _options
-
-    def __init__(self, execute, parameters, devices, path):
-        self.execute = execute
-        self.devices = devices
-        self.users = 1
-        self._parameters = tuple(parameters)
-        self._path = path
-        self._run = None if path is None else path.run
-        self._makers = [] if path is None else list(path.makers)
-        self._options = {}
-
-    def runs_on(self, device):
-        """Return whether it can be launched on a device."""
-        return self.devices is None or device in self.devices
-
-
 cdef class Arrays:
     """The arrays of one client, and its launches.
 
@@ -169,7 +137,7 @@ cdef class Arrays:
             if block.maker != NULL:
                 values.append(<object>block.array)
                 continue
-            value = loaded._path.value(self._argument(block, loaded._parameters[n], launch.device))
+            value = loaded._path.value(self._argument(block, loaded.parameters[n], launch.device))
             if value is None:
                 return False
             values.append(value)
@@ -196,21 +164,18 @@ cdef class Arrays:
         served = self.served
         options = None if given.options == NULL else EXECUTE_OPTIONS.FromString(given.options[: given.options_size])
         if options is not None and options.failed_code:
-            arguments = served.failed_arguments(loaded._parameters, launch.device, options)
+            arguments = served.failed_arguments(loaded.parameters, launch.device, options)
         else:
             arguments = [
-                self._argument(<here_block *><uintptr_t>launch.inputs[n], loaded._parameters[n], launch.device)
+                self._argument(<here_block *><uintptr_t>launch.inputs[n], loaded.parameters[n], launch.device)
                 for n in range(launch.num_inputs)
             ]
         # What the runtime does not write in place, it may use again.
         written = {launch.outputs[n] for n in range(launch.num_outputs)}
-        kept = frozenset([n for n in range(len(arguments)) if launch.inputs[n] not in written])
-        known = loaded._options.get(kept)
-        if known is None:
-            known = loaded._options.setdefault(kept, ExecuteOptions(non_donatable_input_indices=kept))
+        known = loaded.options(bytes([launch.inputs[n] not in written for n in range(launch.num_inputs)]))
         if options is not None:
             known = replace(known, **served.given(options))
-        return loaded.execute(arguments, served.device(launch.device), known, returned_futures=futures)
+        return loaded._execute(arguments, served.device(launch.device), known, returned_futures=futures)
 
     cdef int _set_results(self, const pjrt_driver_launch *launch, results, list makers) except -1:
         cdef size_t n

@@ -6,22 +6,19 @@ import ctypes
 import itertools
 import socket
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from pjrt import stablehlo
-from pjrt.api.buffer import Buffer
 from pjrt.api.client import Client
-from pjrt.api.device import Attributes, Device
+from pjrt.api.device import Attributes
 from pjrt.api.errors import from_author
-from pjrt.api.loaded_executable import ValuePath
 from pjrt.api.plugin import Profiler
 from pjrt.api.program import from_caller
-from pjrt.api.shape_spec import ShapeSpec
 from pjrt.capi import function_at
 from pjrt.capi.library_files import library_of, with_settings
-from pjrt.native._here import Arrays, Functions, Loaded
+from pjrt.native._here import Arrays, Functions
 from pjrt.native.compiling import ANSWER, answered
 from pjrt.native.facts import plugin_facts
 from pjrt.native.library import MARK, clients_here, heed_interrupts_of
@@ -145,7 +142,7 @@ class _Served(ServedClient):
     """
 
     def __init__(self, factory: Factory, release: Callable[[Client], None], driver: int, runtime: int) -> None:
-        super().__init__(factory)
+        super().__init__(factory, {})
         self._release = release
         self._questions: Questions | None = None
         self.arrays = Arrays(self, driver, runtime)
@@ -162,15 +159,6 @@ class _Served(ServedClient):
 
     def _handler(self, target: str, address: int) -> Callable[..., Any] | int:
         return function_at(address) or address  # a Python function, where this package made the handler of one
-
-    def _loaded(
-        self,
-        execute: Callable[..., list[Buffer]],
-        parameters: Sequence[ShapeSpec],
-        devices: Sequence[Device] | None,
-        path: ValuePath | None,
-    ) -> Loaded:
-        return Loaded(execute, parameters, devices, path)
 
     def answer_bytes(self, message: bytes) -> bytes:
         """Return the answer to a request of the runtime; an error becomes an answer, too."""

@@ -26,11 +26,12 @@ from pjrt.api.element_type import ElementType
 from pjrt.api.errors import AlreadyExistsError, InternalError, PjrtError, UnimplementedError
 from pjrt.api.executable import Executable
 from pjrt.api.key_value_store import KeyValueStore
-from pjrt.api.loaded_executable import LoadedExecutable, ValuePath
+from pjrt.api.loaded_executable import LoadedExecutable
 from pjrt.api.program import Program, ProgramFormat
 from pjrt.api.protobuf import message_classes
 from pjrt.api.shape_spec import Layout, ShapeSpec, TiledLayout
 from pjrt.api.topology import TopologyDescription
+from pjrt.native._commands import Loaded
 from pjrt.native.code import serialize, spec_of
 from pjrt.native.compiling import ANSWER
 from pjrt.native.facts import client_facts, topology_facts
@@ -72,15 +73,16 @@ class ServedClient(ABC):
 
     Args:
         factory: makes it.
+        executables: is given those that are loaded, by their numbers.
     """
 
-    def __init__(self, factory: Factory) -> None:
+    def __init__(self, factory: Factory, executables: dict[int, Loaded]) -> None:
         self._factory = factory
         self._client: Client | None = None
         self._topology: TopologyDescription | None = None  # in the place of a client: one that has a name
         self._has_contexts = False  # whether executions are given addresses of this process
         self._spaces: list[list[MemorySpace]] = []  # of each device, the default one first
-        self._executables: dict[int, Any] = {}
+        self._executables = executables
         self._compiled: dict[bytes, tuple[LoadedExecutable, Sequence[ShapeSpec]]] = {}  # the latest, until loaded
         self._number_of: dict[tuple[bytes, Device | None], int] = {}  # those for one device alone have it in the key
         self._numbers = itertools.count(1)
@@ -99,23 +101,6 @@ class ServedClient(ABC):
     @abstractmethod
     def _handler(self, target: str, address: int) -> LocalHandler | Callable[..., Any] | int:
         """Return the handler of a custom call that the framework registered."""
-
-    @abstractmethod
-    def _loaded(
-        self,
-        execute: Callable[..., list[Buffer]],
-        parameters: Sequence[ShapeSpec],
-        devices: Sequence[Device] | None,
-        path: ValuePath | None,
-    ) -> Any:
-        """Return what a launch needs of an executable.
-
-        Args:
-            execute: runs it on a device with buffers.
-            parameters: the specs of its parameters.
-            devices: those that it runs on; ``None`` for a portable one, which any runs.
-            path: its value path, where it has one.
-        """
 
     @property
     def client(self) -> Client | None:
@@ -221,7 +206,7 @@ class ServedClient(ABC):
             number = self._number_of[key] = next(self._numbers)
             execute = loaded.execute_portable if options.compile_portable_executable else loaded.execute_sharded
             devices = None if options.compile_portable_executable else loaded.addressable_devices
-            self._executables[number] = self._loaded(execute, parameters, devices, loaded.value_path())
+            self._executables[number] = Loaded(execute, parameters, devices, loaded.value_path())
             return number
 
     def _deserialize(

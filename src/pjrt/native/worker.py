@@ -24,7 +24,7 @@ import numpy as np
 
 from pjrt.api.buffer import Buffer, HostBufferSemantics
 from pjrt.api.client import Client, LocalHandler
-from pjrt.api.device import Device, NamedValue
+from pjrt.api.device import NamedValue
 from pjrt.api.element_type import ElementType
 from pjrt.api.errors import (
     CancelledError,
@@ -33,7 +33,7 @@ from pjrt.api.errors import (
 )
 from pjrt.api.future import Future
 from pjrt.api.key_value_store import KeyValueStore
-from pjrt.api.loaded_executable import ExecuteOptions, ValuePath
+from pjrt.api.loaded_executable import ExecuteOptions
 from pjrt.api.plugin import Plugin
 from pjrt.api.shape_spec import ShapeSpec
 from pjrt.api.topology import TopologyDescription
@@ -41,7 +41,7 @@ from pjrt.api.waits import note_interruption
 from pjrt.capi.client_factories import make_client, named_topology
 from pjrt.capi.import_spec import find_attribute
 from pjrt.host_memory.array import HostArray
-from pjrt.native._commands import CommandLoop, Loaded
+from pjrt.native._commands import CommandLoop
 from pjrt.native.compiling import checked_function, serve, take_connection
 from pjrt.native.questions import Questions
 from pjrt.native.served import EXECUTE_OPTIONS, Factory, ServedClient, own_layout
@@ -104,8 +104,8 @@ class Worker(ServedClient, CommandLoop):
     """
 
     def __init__(self, factory: Factory, shared: mmap.mmap, questions: socket.socket) -> None:
-        ServedClient.__init__(self, factory)
         CommandLoop.__init__(self, shared)
+        ServedClient.__init__(self, factory, self.executables)
         self._shared = shared
         self._asked = Questions(questions)
 
@@ -120,15 +120,6 @@ class Worker(ServedClient, CommandLoop):
 
     def _handler(self, target: str, address: int) -> LocalHandler:
         return self._asked.handler(target)
-
-    def _loaded(
-        self,
-        execute: Callable[..., list[Buffer]],
-        parameters: Sequence[ShapeSpec],
-        devices: Sequence[Device] | None,
-        path: ValuePath | None,
-    ) -> Loaded:
-        return Loaded(execute, parameters, devices, path)
 
     # Commands: on the main thread.
 

@@ -111,7 +111,7 @@ static void end_storage(void *arg) {
 void storage_unref(storage *each) {
   if (each == NULL || atomic_fetch_sub(&each->refs, 1) != 1) return;
   PJRT_Client *client = each->space->device->client;
-  if (each->freed && is_python(client)) {
+  if (each->freed && is_python(client) && client->python->give_back) {
     client->python->give_back(client->driver, each->memory, end_storage, each);
     return;
   }
@@ -319,7 +319,7 @@ PJRT_Error *native_Buffer_DecreaseExternalReferenceCount(PJRT_Buffer_DecreaseExt
 
 static bool is_on_host(const memory_space *space) {
   const PJRT_Client *client = space->device->client;
-  if (is_python(client)) return client->python->is_on_host(client->driver, space->device->number, space->kind_number);
+  if (is_python(client)) return python_is_on_host(space);
   return DRIVER_HAS(client->table, host_view);
 }
 

@@ -8,13 +8,11 @@
  * The commands, each behind a `record`:
  *   LAUNCH    device, inputs, outputs, bytes of the options (4 bytes each); executable; run; each input {id, place, size
  *             and kind of memory}; each output {id}; the options (see execute_options.c). The worker knows an input by
- *             its id, or finds its bytes at the place in the heap. The kind of memory is in the highest byte; with the
- *             highest bit the place is an address, which only a thread of this process is given.
+ *             its id, or finds its bytes at the place in the heap. The kind of memory is in the highest byte.
  *   FREE      id
  *   UNLOAD    executable
  *   COPY_OUT  id; place in the heap; first byte; bytes
  *   COPY      id; id of the copy, its device and kind of memory (4 bytes each)
- *   ASK       what; which; place in the heap, for the 8 bytes of the answer
  * The answers:
  *   DONE      code, bytes of the message (4 bytes each); message, filled up to 8 bytes; what belongs to the error, each
  *             {bytes of the name, bytes of the value (4 bytes each); name with a zero and value, filled up to 8 bytes}
@@ -28,9 +26,7 @@
 #include "ring.h"
 #include "runtime.h"
 
-static const uint64_t NOWHERE = UINT64_MAX, IMPORTED = UINT64_C(1) << 63, IN_HEAP = UINT64_C(1) << 63;
-
-typedef enum question { IS_ON_HOST = 1, ADDRESS = 2 } question; /* of a kind of memory (device << 32), of an array */
+static const uint64_t NOWHERE = UINT64_MAX;
 
 typedef struct lent lent;
 typedef struct block {
@@ -40,8 +36,6 @@ typedef struct block {
   lent *lent;      /* the worker looks at them, and says when it no longer does; else null */
   int readers;     /* those who copy them from there */
   bool is_known;   /* the worker has an array of this id */
-  bool is_viewed;  /* others have the address of its bytes in the heap */
-  bool is_elsewhere; /* they are not in the heap, but somewhere in this process, which the worker shares */
 } block;
 
 /* What was asked for and has not ended, or has ended and nobody was told. */
@@ -59,14 +53,11 @@ typedef struct pending {
   size_t size;
 } pending;
 
-/* A place in the heap that the worker looks at, or one elsewhere that was imported. */
+/* A place in the heap that the worker looks at. */
 struct lent {
   uint64_t place, id; /* of the array that was there */
   block *block;       /* which is still there; null where its memory is another, or free */
   size_t size;
-  bool is_imported;
-  void (*returned)(void *arg); /* null until the memory is freed here */
-  void *arg;
   lent *next; /* in its bucket */
 };
 
@@ -76,14 +67,11 @@ static const size_t LARGE = 1 << 20, KEPT = 1 << 28;
 
 struct pjrt_driver {
   process *process;
-  uint32_t number; /* of a client whose worker is a thread of this process; else 0 */
   pid_t owner;
   int file;
   shared_memory *shared;
   size_t mapped;
   facts facts;
-  bool has_contexts;
-  _Atomic char *is_on_host; /* by device and kind of memory: 0 unknown, 1 no, 2 yes */
   pthread_t listener, watcher;
   pthread_mutex_t reading; /* guards what follows, up to the next mutex */
   uint64_t taken;          /* bytes of the answers */
@@ -96,7 +84,6 @@ struct pjrt_driver {
   pthread_mutex_t mutex; /* guards what follows */
   PJRT_Error *loss;      /* why the worker is gone */
   uint64_t posted, last_id, last_fence;
-  uint64_t last_work; /* where the last command ends that somebody may wait for */
   size_t lazy; /* commands that nobody was woken for */
   bytes overflow;  /* what does not fit into the ring */
   size_t moved;    /* the bytes of it that were moved there */
@@ -210,12 +197,6 @@ static char *reserve(pjrt_driver *driver, size_t size, bool *is_overflow) {
 static void post(pjrt_driver *driver, size_t size, bool is_overflow, bool wakes) {
   driver->lazy = wakes ? 0 : driver->lazy + 1;
   if (driver->lazy > LAZY) wakes = true, driver->lazy = 0;
-  /* A second command that nobody waited for is not left to the one who waits. */
-  ring *commands = &driver->shared->commands;
-  bool is_work = wakes;
-  if (wakes && atomic_load(&driver->shared->is_awaited))
-    wakes = (int64_t)(driver->last_work - atomic_load(&commands->taken)) > 0;
-  if (is_work) driver->last_work = driver->posted + size;
   if (is_overflow) flush(driver);
   else ring_post(&driver->shared->commands, &driver->posted, size, wakes);
 }
@@ -262,11 +243,10 @@ static pending **find_pending(pjrt_driver *driver, uint64_t fence) {
 /* ---- answers --------------------------------------------------------------------------------------------------------------*/
 /* The bytes of the block will be others: whoever looks at those that are there keeps them. */
 static void leave_heap(pjrt_driver *driver, block *each) {
-  if (each->heap != NOWHERE && each->lent == NULL && !each->is_elsewhere) heap_free(driver, each->heap, each->size);
+  if (each->heap != NOWHERE && each->lent == NULL) heap_free(driver, each->heap, each->size);
   if (each->lent) each->lent->block = NULL;
   each->heap = NOWHERE;
   each->lent = NULL;
-  each->is_viewed = each->is_elsewhere = false;
 }
 
 /* Unlinks the work that has ended, and returns it where somebody is to be told. */
@@ -323,9 +303,8 @@ static bool read_done(pjrt_driver *driver, const record *head, const char *data,
   return true;
 }
 
-/* The worker has an array of its own now: the bytes in the heap are kept where somebody is looking at them. An imported
- * place that is free here too comes back: somebody waits for that. */
-static bool read_release(pjrt_driver *driver, const char *data, size_t size, lent **returned) {
+/* The worker has an array of its own now: the bytes in the heap are kept where somebody is looking at them. */
+static bool read_release(pjrt_driver *driver, const char *data, size_t size) {
   uint64_t place_and_id[2];
   if (size < sizeof place_and_id) return false;
   memcpy(place_and_id, data, sizeof place_and_id);
@@ -336,11 +315,10 @@ static bool read_release(pjrt_driver *driver, const char *data, size_t size, len
   *at = found->next;
   block *each = found->block;
   if (each) each->lent = NULL;
-  bool is_kept = found->is_imported || (each && (each->is_viewed || each->readers));
+  bool is_kept = each && each->readers;
   if (!is_kept) heap_free(driver, found->place, found->size);
   if (each && !is_kept) each->heap = NOWHERE;
-  if (found->returned) *returned = found;
-  else free(found);
+  free(found);
   return true;
 }
 
@@ -367,13 +345,6 @@ static bool take_answer(pjrt_driver *driver, uint64_t *taken, bytes *copy, bool 
   }
 }
 
-static void give_back(lent *owned) {
-  queue_call(true);
-  owned->returned(owned->arg);
-  queue_call(false);
-  free(owned);
-}
-
 static void fail_all(pjrt_driver *driver) {
   for (size_t i = 0; i < BUCKETS; ++i) {
     for (;;) {
@@ -387,15 +358,6 @@ static void fail_all(pjrt_driver *driver) {
       pthread_mutex_unlock(&driver->mutex);
       if (each == NULL) break;
       if (ended) tell(driver, ended);
-    }
-    for (lent *returned = NULL;; returned = NULL) { /* nobody looks at it any more */
-      pthread_mutex_lock(&driver->mutex);
-      lent **at = &driver->lent[i];
-      while (*at && (*at)->returned == NULL) at = &(*at)->next;
-      if ((returned = *at)) *at = returned->next;
-      pthread_mutex_unlock(&driver->mutex);
-      if (returned == NULL) break;
-      give_back(returned);
     }
   }
 }
@@ -413,14 +375,11 @@ static bool read_answers(pjrt_driver *driver) {
     const char *data = driver->answer.data + sizeof head;
     size_t size = driver->answer.size - sizeof head;
     pending *ended = NULL;
-    lent *returned = NULL;
     pthread_mutex_lock(&driver->mutex);
-    is_broken = head.kind == DONE ? !read_done(driver, &head, data, size, &ended)
-                                  : !read_release(driver, data, size, &returned);
+    is_broken = head.kind == DONE ? !read_done(driver, &head, data, size, &ended) : !read_release(driver, data, size);
     pthread_mutex_unlock(&driver->mutex);
     if (is_broken) break;
     if (ended) tell(driver, ended);
-    if (returned) give_back(returned);
   }
   reads = before;
   return !is_broken && !atomic_load(&driver->is_over);
@@ -464,29 +423,19 @@ static bool take_reading(pjrt_driver *driver) {
   return is_taken;
 }
 
-/* Where the worker is a thread of this process, whoever waits for it does its work: to wake it would take longer. */
-static void work_here(pjrt_driver *driver) {
-  ring *commands = &driver->shared->commands;
-  if (driver->number == 0 || atomic_load(&commands->posted) == atomic_load(&commands->taken)) return;
-  if (!atomic_exchange(&driver->shared->is_awaited, 1)) ring_wake(commands); /* the worker looks from time to time now */
-}
-
-/* Reads answers of the worker on this thread until the completion is set, for as long as it takes to wake a thread; with
- * null, those that are there. */
+/* Reads answers of the worker on this thread until the completion is set, for as long as it takes to wake a thread. */
 static void worker_look(pjrt_driver *driver, completion *until) {
   ring *answers = &driver->shared->answers;
   if (driver->owner != getpid()) return;
-  work_here(driver);
   atomic_fetch_add(&driver->lookers, 1); /* the listener goes to sleep */
   if (!take_reading(driver)) {
     atomic_fetch_sub(&driver->lookers, 1);
-    if (driver->number) ring_wake(answers); /* somebody reads, and may have ended before our answer came */
     return;
   }
   bool is_right = true;
   atomic_store(&answers->sleeps, 0); /* the worker need not wake the listener */
   do is_right = read_answers(driver);
-  while (is_right && until && !completion_is_set(until) && ring_comes_soon(answers, driver->taken, &driver->looks, NULL));
+  while (is_right && !completion_is_set(until) && ring_comes_soon(answers, driver->taken, &driver->looks, NULL));
   if (driver->listener_sleeps) {
     /* From here on it is woken again, also for what came meanwhile. */
     atomic_store(&answers->sleeps, 1);
@@ -538,7 +487,6 @@ static PJRT_Error *meet_devices(pjrt_driver *driver, const pjrt_driver_option *o
   PJRT_Error *error = process_ask(driver->process, &request, &devices);
   free(request.data);
   if (error) return error;
-  driver->has_contexts = devices.number != 0;
   if (!facts_read(&driver->facts, devices.data, devices.data_size))
     error = error_make(PJRT_Error_Code_INTERNAL, "the worker gave devices that cannot be read");
   answer_free(&devices);
@@ -565,7 +513,6 @@ static void close_worker(pjrt_driver *driver) {
       free(each);
     }
   }
-  free((void *)driver->is_on_host);
   free(driver->overflow.data);
   free(driver->answer.data);
   if (driver->shared) munmap(driver->shared, driver->mapped);
@@ -586,7 +533,6 @@ static int open_in_job(const pjrt_driver_option *options, size_t num_options, co
   driver->process = process_make("pjrt.native.worker", "computes", driver->file, store);
   if (!error) error = process_start(driver->process);
   if (!error) {
-    driver->number = process_number_here(driver->process);
     driver->listens = pthread_create(&driver->listener, NULL, listen_to_worker, driver) == 0;
     driver->watches = driver->listens && pthread_create(&driver->watcher, NULL, watch_worker, driver) == 0;
     if (!driver->watches) error = error_make(PJRT_Error_Code_RESOURCE_EXHAUSTED, "the system has no thread left for a worker");
@@ -598,7 +544,6 @@ static int open_in_job(const pjrt_driver_option *options, size_t num_options, co
   }
   *out = driver;
   *num_devices = driver->facts.num_devices;
-  driver->is_on_host = new_zeroed(*num_devices * MAX_KINDS, 1);
   return 0;
 }
 
@@ -619,8 +564,6 @@ static void describe_client(pjrt_driver *driver, pjrt_driver_client *out) {
 static PJRT_Error *ask_process(pjrt_driver *driver, bytes *request, answer *out) {
   return process_ask(driver->process, request, out);
 }
-
-static bool has_contexts(pjrt_driver *driver) { return driver->has_contexts; }
 
 /* ---- memory -----------------------------------------------------------------------------------------------------------------*/
 static int heap_is_full(size_t size, char *message) {
@@ -647,37 +590,6 @@ static void free_worker(pjrt_driver *driver, size_t device, uint64_t memory) {
   leave_heap(driver, each);
   pthread_mutex_unlock(&driver->mutex);
   free(each);
-}
-
-static bool worker_is_on_host(pjrt_driver *driver, size_t device, size_t kind);
-
-/* A thread of this process looks at any memory of it; to another process such memory means nothing. */
-static int import_worker(pjrt_driver *driver, size_t device, size_t kind, void *host, size_t size, uint64_t *memory,
-                         char *message) {
-  if (driver->number == 0 || !worker_is_on_host(driver, device, kind)) {
-    snprintf(message, PJRT_DRIVER_MESSAGE_SIZE, "the device cannot look at memory that it did not allocate");
-    return PJRT_Error_Code_UNIMPLEMENTED;
-  }
-  int code = allocate_worker(driver, device, kind, size, memory, message);
-  block *each = block_of(*memory);
-  each->heap = (uint64_t)(uintptr_t)host - (uint64_t)(uintptr_t)driver->shared;
-  each->is_elsewhere = true;
-  return code;
-}
-
-static void worker_return(pjrt_driver *driver, uint64_t memory, void (*returned)(void *arg), void *arg) {
-  block *each = block_of(memory);
-  pthread_mutex_lock(&driver->mutex);
-  lent *place = driver->loss ? NULL : driver->lent[each->id % BUCKETS];
-  while (place && (place->id != each->id || !place->is_imported)) place = place->next;
-  if (place) {
-    place->returned = returned;
-    place->arg = arg;
-  }
-  pthread_mutex_unlock(&driver->mutex);
-  free_worker(driver, each->device, memory);
-  if (place == NULL) returned(arg);
-  else ring_wake(&driver->shared->commands); /* somebody waits for this end */
 }
 
 /* Asks the worker for bytes of an array of its own. */
@@ -771,19 +683,14 @@ static bool read_until(pjrt_driver *driver, pjrt_fence fence, const wait_for_cop
 
 static int wait_for_fence(pjrt_driver *driver, pjrt_fence fence, char *message) {
   wait_for_copy wait = {PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, false, 0, message};
-  void *thread = interpreter_release(); /* the worker may need it */
   on_done_worker(driver, 0, fence, copy_ended, &wait, message);
-  if (driver->number && reads == driver) work_here(driver);
-  else if (driver->number) worker_look(driver, NULL);
   if (reads == driver && !read_until(driver, fence, &wait)) {
-    interpreter_take(thread);
     snprintf(message, PJRT_DRIVER_MESSAGE_SIZE, "the worker ended, or wrote what cannot be, before it gave an array");
     return PJRT_Error_Code_UNAVAILABLE;
   }
   pthread_mutex_lock(&wait.mutex);
   while (!wait.is_done) pthread_cond_wait(&wait.changed, &wait.mutex);
   pthread_mutex_unlock(&wait.mutex);
-  interpreter_take(thread);
   return wait.code;
 }
 
@@ -795,79 +702,6 @@ static int bring(pjrt_driver *driver, block *each, uint64_t place, char *message
   return code || fence == 0 ? code : wait_for_fence(driver, fence, message);
 }
 
-static int ask_worker(pjrt_driver *driver, question what, uint64_t which, uint64_t *answer, char *message) {
-  pthread_mutex_lock(&driver->mutex);
-  uint64_t place = heap_take(driver, sizeof *answer), fence = 0;
-  int code = place == NOWHERE ? heap_is_full(sizeof *answer, message) : refuse_lost(driver, message);
-  if (!code) {
-    uint64_t command[5];
-    record head = {.size = sizeof command, .kind = ASK, .fence = fence = pending_make(driver)->fence};
-    memcpy(command, &head, sizeof head);
-    command[2] = what;
-    command[3] = which;
-    command[4] = place;
-    bool is_overflow;
-    memcpy(reserve(driver, sizeof command, &is_overflow), command, sizeof command);
-    post(driver, sizeof command, is_overflow, true);
-  }
-  pthread_mutex_unlock(&driver->mutex);
-  if (!code) code = wait_for_fence(driver, fence, message);
-  if (!code) memcpy(answer, bytes_at(driver, place), sizeof *answer);
-  pthread_mutex_lock(&driver->mutex);
-  if (place != NOWHERE) heap_free(driver, place, sizeof *answer);
-  pthread_mutex_unlock(&driver->mutex);
-  return code;
-}
-
-/* Asked once of each kind of memory, where the worker is a thread of this process. Another process may wait for a callback,
- * which waits for the lock of an interpreter that our caller holds: from it nothing is asked in a function that must not
- * wait. */
-static bool worker_is_on_host(pjrt_driver *driver, size_t device, size_t kind) {
-  if (driver->number == 0) return false;
-  size_t number = device * MAX_KINDS + kind;
-  char known = atomic_load(&driver->is_on_host[number]);
-  if (known) return known == 2;
-  uint64_t answer = 0;
-  char message[PJRT_DRIVER_MESSAGE_SIZE];
-  if (ask_worker(driver, IS_ON_HOST, (uint64_t)device << 32 | kind, &answer, message)) return false;
-  atomic_store(&driver->is_on_host[number], answer ? 2 : 1);
-  return answer != 0;
-}
-
-/* A worker in this process has its arrays where everybody can look at them. */
-static int view_here(pjrt_driver *driver, block *each, void **out, char *message) {
-  uint64_t address = 0;
-  int code = ask_worker(driver, ADDRESS, each->id, &address, message);
-  if (code) return code;
-  pthread_mutex_lock(&driver->mutex);
-  if (each->heap == NOWHERE) {
-    /* The worker has mapped the heap at another address: it gives places there, and not as an address. */
-    each->heap = address & IN_HEAP ? address & ~IN_HEAP : address - (uint64_t)(uintptr_t)driver->shared;
-    each->is_elsewhere = each->is_viewed = true;
-  }
-  *out = bytes_at(driver, each->heap);
-  pthread_mutex_unlock(&driver->mutex);
-  return 0;
-}
-
-static int worker_view(pjrt_driver *driver, uint64_t memory, void **out, char *message) {
-  block *each = block_of(memory);
-  pthread_mutex_lock(&driver->mutex);
-  int code = refuse_lost(driver, message);
-  bool is_known = each->is_known && each->heap == NOWHERE;
-  if (!code && !is_known && each->heap == NOWHERE) { /* nobody ever wrote there */
-    uint64_t place = heap_take(driver, each->size);
-    if (place == NOWHERE) code = heap_is_full(each->size, message);
-    else memset(bytes_at(driver, each->heap = place), 0, each->size);
-  }
-  if (!code && !is_known) {
-    each->is_viewed = true;
-    *out = bytes_at(driver, each->heap);
-  }
-  pthread_mutex_unlock(&driver->mutex);
-  return code || !is_known ? code : view_here(driver, each, out, message);
-}
-
 static int copy_in_worker(pjrt_driver *driver, size_t device, uint64_t memory, const pjrt_driver_shape *shape,
                           size_t offset, const void *host, size_t size, pjrt_fence *fence, char *message) {
   (void)device, (void)shape;
@@ -875,7 +709,7 @@ static int copy_in_worker(pjrt_driver *driver, size_t device, uint64_t memory, c
   *fence = 0;
   pthread_mutex_lock(&driver->mutex);
   int code = refuse_lost(driver, message);
-  bool is_new = each->heap == NOWHERE || (each->is_known && !each->is_viewed);
+  bool is_new = each->heap == NOWHERE || each->is_known;
   uint64_t place = is_new ? NOWHERE : each->heap;
   if (!code && is_new && (place = heap_take(driver, each->size)) == NOWHERE) code = heap_is_full(each->size, message);
   pthread_mutex_unlock(&driver->mutex);
@@ -889,9 +723,6 @@ static int copy_in_worker(pjrt_driver *driver, size_t device, uint64_t memory, c
     leave_heap(driver, each);
     each->is_known = false;
     each->heap = place;
-  } else if (each->is_known && !each->is_elsewhere) { /* the bytes change where others look at them: the worker's are old */
-    post_free(driver, each);
-    each->is_known = false;
   }
   pthread_mutex_unlock(&driver->mutex);
   if (!code) memcpy(bytes_at(driver, place) + offset, host, size);
@@ -950,34 +781,24 @@ static void unload_worker(pjrt_driver *driver, size_t device, uint64_t executabl
   pthread_mutex_unlock(&driver->mutex);
 }
 
-/* The worker does not begin it, or ends what it does for it. It uses no memory of this process but what was lent. A thread
- * of this process goes on with what it has begun, and nobody hears of that. */
+/* The worker does not begin it, or ends what it does for it. It uses no memory of this process but what was lent. */
 static int cancel_worker(pjrt_driver *driver, size_t device, pjrt_fence fence, char *message) {
-  static const char text[] = "the execution was cancelled";
   (void)device, (void)message;
   if (driver->owner != getpid()) return 0;
   pthread_mutex_lock(&driver->mutex);
-  pending *ended =
-      driver->number ? end_pending(driver, fence, PJRT_Error_Code_CANCELLED, text, sizeof text - 1) : NULL;
   uint64_t count = atomic_load(&driver->shared->num_cancelled);
   atomic_store(&driver->shared->cancelled[count % CANCELLED_KEPT], fence);
   atomic_store(&driver->shared->num_cancelled, count + 1);
   pthread_mutex_unlock(&driver->mutex);
-  if (ended) tell(driver, ended);
   process_signal(driver->process, CANCEL_SIGNAL);
   return 0;
 }
 
 static void worker_end(pjrt_driver *driver) { process_kill(driver->process); }
 
-/* As the worker knows it: an address where it was imported. */
-static uint64_t place_of(pjrt_driver *driver, const block *each) {
-  return each->is_elsewhere ? (uint64_t)(uintptr_t)bytes_at(driver, each->heap) : each->heap;
-}
-
 static void lend(pjrt_driver *driver, block *each) {
   lent *place = new_zeroed(1, sizeof *place), **bucket = &driver->lent[each->id % BUCKETS];
-  *place = (lent){.place = place_of(driver, each), .id = each->id, .size = each->size, .is_imported = each->is_elsewhere, .block = each, .next = *bucket};
+  *place = (lent){.place = each->heap, .id = each->id, .size = each->size, .block = each, .next = *bucket};
   *bucket = place;
   each->lent = place;
 }
@@ -1000,8 +821,8 @@ static void write_launch(pjrt_driver *driver, const pjrt_driver_launch *launch, 
   place += 48;
   for (size_t i = 0; i < launch->num_inputs; ++i, place += 24) {
     block *each = block_of(launch->inputs[i]);
-    uint64_t input[3] = {each->id, each->is_known ? NOWHERE : place_of(driver, each),
-                         each->size | (uint64_t)each->kind << 56 | (each->is_elsewhere ? IMPORTED : 0)};
+    uint64_t input[3] = {each->id, each->is_known ? NOWHERE : each->heap,
+                         each->size | (uint64_t)each->kind << 56};
     memcpy(place, input, sizeof input);
     if (!each->is_known && each->heap != NOWHERE) lend(driver, each);
     each->is_known = true;
@@ -1065,8 +886,7 @@ static int on_done_worker(pjrt_driver *driver, size_t device, pjrt_fence fence, 
 }
 
 const python_functions worker_functions = {
-    .ask = ask_process, .is_on_host = worker_is_on_host, .view = worker_view, .give_back = worker_return,
-    .has_contexts = has_contexts, .end = worker_end, .look = worker_look,
+    .ask = ask_process, .end = worker_end, .look = worker_look,
 };
 
 const pjrt_driver_table worker_driver = {
@@ -1088,6 +908,5 @@ const pjrt_driver_table worker_driver = {
     .cancel = cancel_worker,
     .on_done = on_done_worker,
     .copy = copy_worker,
-    .import = import_worker,
     .payload = payload_worker,
 };

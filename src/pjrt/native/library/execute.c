@@ -494,7 +494,7 @@ static PJRT_Error *find_place(const PJRT_LoadedExecutable_Execute_Args *args, si
   }
   if (args->options) each->id = args->options->launch_id;
   const PJRT_Client *client = loaded->client;
-  if (is_python(client)) each->options = execute_options_make(args->options, loaded->core, list, client->python->has_contexts(client->driver));
+  if (is_python(client)) each->options = execute_options_make(args->options, loaded->core, list, client->python->has_contexts && client->python->has_contexts(client->driver));
   return loaded_on(loaded, device, &each->executable);
 }
 

@@ -203,7 +203,7 @@ static PJRT_Error *raw_pointer(PJRT_RawBuffer_GetHostPointer_Args *args) {
     return NULL;
   }
   args->host_pointer = NULL;
-  if (!client->python->is_on_host(client->driver, held->space->device->number, held->space->kind_number)) return NULL;
+  if (!python_is_on_host(held->space)) return NULL;
   uint64_t address;
   PJRT_Error *error = storage_address(held, &address);
   args->host_pointer = (void *)(uintptr_t)address;

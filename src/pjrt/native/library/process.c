@@ -32,9 +32,8 @@ struct process {
   pthread_mutex_t mutex;
   const char *module, *does; /* what it runs, and the word for that in errors */
   pid_t owner;               /* 0: none runs; a forked process has none */
-  pid_t pid;                 /* 0 where it is a thread of this process */
+  pid_t pid;
   int end;                   /* a file that can be read when it has ended */
-  uint32_t number;           /* of one that is a thread; 0 of a process */
   int socket, shared;        /* a file that it inherits as its descriptor 3; -1 for none */
   size_t names;              /* the handlers that it knows of */
   questions *questions;      /* where it computes */
@@ -239,11 +238,7 @@ static void stop_answering(process *each) {
 /* Waits until the process has ended. One that does not end by itself, because it computes or was stopped, is killed. */
 static void wait_for_end(process *each, int *status) {
   struct pollfd end = {.fd = each->end, .events = POLLIN};
-  bool is_late = each->end < 0 || poll(&end, 1, interpreter_is_ending() ? 0 : PATIENCE_MS) == 0;
-  if (each->pid == 0) { /* a thread cannot be killed: whoever waits for its end is let go */
-    shutdown(each->end, SHUT_RDWR);
-    return;
-  }
+  bool is_late = each->end < 0 || poll(&end, 1, PATIENCE_MS) == 0;
   if (is_late) kill(each->pid, SIGKILL);
   while (waitpid(each->pid, status, 0) < 0 && errno == EINTR) {
   }
@@ -257,25 +252,21 @@ static void stop(process *each) {
   if (each->owner == getpid()) {
     int status = 0;
     wait_for_end(each, &status);
-    if (each->pid == 0) snprintf(each->ending, sizeof each->ending, "its thread has ended");
-    else if (WIFEXITED(status))
+    if (WIFEXITED(status))
       snprintf(each->ending, sizeof each->ending, "it ended with exit status %d", WEXITSTATUS(status));
     if (WIFSIGNALED(status)) snprintf(each->ending, sizeof each->ending, "signal %d ended it", WTERMSIG(status));
   }
   each->pid = each->owner = 0;
 }
 
-uint32_t process_number_here(const process *each) { return each->number; }
-
 /* Without the mutex: somebody may hold it who waits for an answer. */
 void process_signal(process *each, int signal) {
-  if (each->end >= 0 && each->owner == getpid() && each->pid) syscall(SYS_pidfd_send_signal, each->end, signal, NULL, 0);
+  if (each->end >= 0 && each->owner == getpid()) syscall(SYS_pidfd_send_signal, each->end, signal, NULL, 0);
 }
 
 void process_kill(process *each) {
   if (each->end < 0 || each->owner != getpid()) return;
-  if (each->pid) process_signal(each, SIGKILL);
-  else shutdown(each->socket, SHUT_RDWR); /* the thread ends when it sees this */
+  process_signal(each, SIGKILL);
 }
 
 void process_close(process *each) {
@@ -324,31 +315,6 @@ static PJRT_Error *spawn(process *each, const char *python, int theirs, int asks
                     "PJRT_WORKER_PYTHON", each->does, python, strerror(failed));
 }
 
-/* Gives the other ends to a thread of this process, which waits for them at the socket that the setting names. */
-static PJRT_Error *hand_over(process *each, const char *here, int theirs, int asks) {
-  int socket = -1, life[2] = {-1, -1};
-  struct { int requests, shared, questions, life; uint32_t plugin, number; } given = {theirs, -1, asks, -1, 0, 0};
-  static atomic_uint last_number;
-  given.number = each->number = atomic_fetch_add(&last_number, 1) + 1;
-  if (interpreter_was_forked() || sscanf(here, "%d %u", &socket, &given.plugin) != 2)
-    return error_make(PJRT_Error_Code_FAILED_PRECONDITION, "the device belongs to the process that was forked");
-  given.shared = dup(each->shared);
-  bool is_right = given.shared >= 0 && socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, life) == 0;
-  given.life = life[1];
-  if (is_right) is_right = send(socket, &given, sizeof given, MSG_NOSIGNAL) == sizeof given;
-  if (is_right) {
-    each->owner = getpid();
-    if (each->end >= 0) close(each->end);
-    each->end = life[0];
-    return NULL;
-  }
-  PJRT_Error *error = error_make(PJRT_Error_Code_UNAVAILABLE, "nobody makes clients in this process any more: %s",
-                                 strerror(errno));
-  if (given.shared >= 0) close(given.shared);
-  if (life[0] >= 0) close(life[0]), close(life[1]);
-  return error;
-}
-
 /* With numbers from 5 on, because the process gets other files under the lower ones. */
 static bool make_sockets(int *ends) {
   if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0) return false;
@@ -371,8 +337,7 @@ PJRT_Error *process_start(process *each) {
   if (each->socket >= 0) close(each->socket); /* of the process that was forked */
   each->socket = -1;
   each->pid = 0;
-  const char *here = each->shared >= 0 ? setting("here") : NULL;
-  if (here == NULL && setting("compiler") == NULL)
+  if (setting("compiler") == NULL)
     return error_make(PJRT_Error_Code_UNIMPLEMENTED,
                       "this library has no compiler, nor another process that %s: it only runs executables that were "
                       "serialized, and are code of the driver alone", each->does);
@@ -382,9 +347,9 @@ PJRT_Error *process_start(process *each) {
   int ends[2], asks[2] = {-1, -1};
   if (!make_sockets(ends) || (each->asks && !make_sockets(asks)))
     return error_make(PJRT_Error_Code_UNAVAILABLE, "no socket to the process that %s: %s", each->does, strerror(errno));
-  PJRT_Error *error = here ? hand_over(each, here, ends[1], asks[1]) : spawn(each, python, ends[1], asks[1]);
-  if (here == NULL || error) close(ends[1]);
-  if ((here == NULL || error) && asks[1] >= 0) close(asks[1]);
+  PJRT_Error *error = spawn(each, python, ends[1], asks[1]);
+  close(ends[1]);
+  if (asks[1] >= 0) close(asks[1]);
   if (error) {
     close(ends[0]);
     if (asks[0] >= 0) close(asks[0]);

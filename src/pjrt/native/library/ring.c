@@ -13,7 +13,6 @@
 #include <unistd.h>
 
 enum { LOOK_NS = 100000, ALONE_NS = 8000, SWITCH_NS = 2000, HOLD_NS = 5000, LONGEST_SKIP = 3 };
-enum { AWAITED_LOOK_NS = 1000000, AWAITED_IDLE = 50 };
 
 static void futex(_Atomic uint32_t *word, int operation, uint32_t value) {
   syscall(SYS_futex, word, operation, value, NULL, NULL, 0);
@@ -89,11 +88,6 @@ bool ring_comes_soon(ring *each, uint64_t taken, patience *of, const atomic_int 
   return false;
 }
 
-static void futex_for(_Atomic uint32_t *word, uint32_t value, long nanoseconds) {
-  struct timespec limit = {.tv_nsec = nanoseconds};
-  syscall(SYS_futex, word, FUTEX_WAIT, value, &limit, NULL, 0);
-}
-
 bool ring_say_sleeps(ring *each, uint64_t taken, uint32_t *signal) {
   *signal = atomic_load(&each->signal);
   atomic_store(&each->sleeps, 1);
@@ -108,22 +102,6 @@ void ring_sleep(ring *each, uint32_t signal) {
 }
 
 /* ---- the worker's side ----------------------------------------------------------------------------------------------------*/
-/* A thread that waits for what it asked for does the work itself, where the worker is a thread of the same process: two
- * that change places at each step need several times as long. Once it did so, the next commands wake nobody. The worker
- * looks for those that are left from time to time, and sleeps as ever when there were none for long. */
-static void wait_while_awaited(shared_memory *shared) {
-  ring *commands = &shared->commands;
-  for (int idle = 0; atomic_load(&shared->is_awaited) && !atomic_load(&shared->is_over);) {
-    uint64_t before = atomic_load(&commands->posted);
-    uint32_t signal = atomic_load(&commands->signal);
-    futex_for(&commands->signal, signal, AWAITED_LOOK_NS);
-    bool is_left = atomic_load(&commands->posted) != atomic_load(&commands->taken);
-    if (atomic_load(&commands->signal) != signal || (is_left && atomic_load(&commands->posted) == before) ||
-        (idle = is_left || atomic_load(&commands->posted) != before ? 0 : idle + 1) > AWAITED_IDLE)
-      atomic_store(&shared->is_awaited, 0);
-  }
-}
-
 /* Whether there are answers that nobody reads: the thread that listens sleeps, and wants to be woken. */
 static bool owes_wake(shared_memory *shared) {
   ring *answers = &shared->answers;
@@ -145,24 +123,20 @@ static void wake_host(shared_memory *shared, bool is_patient) {
   }
 }
 
-bool worker_wait(shared_memory *shared, bool is_alone) {
+void worker_wait(shared_memory *shared) {
   static _Thread_local patience patience;
   ring *commands = &shared->commands;
   uint32_t signal;
   for (;;) {
-    if (atomic_load(&shared->is_awaited)) wait_while_awaited(shared);
-    if (atomic_load(&shared->is_over)) return false;
     uint64_t taken = atomic_load(&commands->taken);
-    if (atomic_load(&commands->posted) != taken) return true;
-    if (is_alone) wake_host(shared, patience.skip == 0);
+    if (atomic_load(&commands->posted) != taken) return;
+    wake_host(shared, patience.skip == 0);
     if (!ring_comes_soon(commands, taken, &patience, NULL) && ring_say_sleeps(commands, taken, &signal))
       ring_sleep(commands, signal);
   }
 }
 
-uint64_t worker_posted(shared_memory *shared) { return atomic_load(&shared->commands.posted); }
-
-bool worker_take(shared_memory *shared, command *last, uint64_t until, bool is_alone) {
+bool worker_take(shared_memory *shared, command *last) {
   ring *commands = &shared->commands;
   uint64_t taken = atomic_load(&commands->taken);
   for (uint32_t ended = last->size;; ended = last->size) {
@@ -172,7 +146,7 @@ bool worker_take(shared_memory *shared, command *last, uint64_t until, bool is_a
     }
     last->size = 0;
     uint64_t left = atomic_load(&commands->posted) - taken;
-    if (left == 0 || (int64_t)(until - taken) <= 0) return false;
+    if (left == 0) return false;
     size_t at = taken % RING_SIZE, room = left < RING_SIZE - at ? left : RING_SIZE - at;
     const char *place = commands->data + at;
     uint32_t head[2];
@@ -182,14 +156,9 @@ bool worker_take(shared_memory *shared, command *last, uint64_t until, bool is_a
     *last = (command){.size = head[0], .kind = head[1], .data = place + sizeof(record)};
     if (head[1] == RECORD_SKIP) continue;
     memcpy(&last->fence, place + sizeof head, sizeof last->fence);
-    if (is_alone && head[1] != FREE && owes_wake(shared)) ring_wake(&shared->answers); /* the next one may take long */
+    if (head[1] != FREE && owes_wake(shared)) ring_wake(&shared->answers); /* the next one may take long */
     return true;
   }
-}
-
-void worker_end_commands(shared_memory *shared) {
-  atomic_store(&shared->is_over, 1);
-  ring_wake(&shared->commands);
 }
 
 bool worker_is_cancelled(shared_memory *shared, uint64_t fence) {

@@ -20,7 +20,6 @@ enum {
   COPY_OUT = 3,
   COPY = 4,
   UNLOAD = 5,
-  ASK = 6,
   DONE = 1,     /* answers, from it */
   RELEASE = 2,
   CANCELLED_KEPT = 256,
@@ -43,8 +42,6 @@ typedef struct ring {
 typedef struct shared_memory {
   char mark[16];
   uint64_t heap, size;
-  _Atomic uint32_t is_over; /* the worker's own: it takes no more commands */
-  _Atomic uint32_t is_awaited; /* whoever posts a command is likely to do the work: see worker_wait */
   ring commands, answers;
   _Atomic uint64_t num_cancelled, cancelled[CANCELLED_KEPT]; /* the fences of what is not to be done, round and round */
 } shared_memory;
@@ -79,15 +76,11 @@ typedef struct command {
   const char *data;    /* behind the head, where the other side may still write */
 } command;
 
-/* How far commands have been posted. */
-uint64_t worker_posted(shared_memory *shared);
-/* Ends the command that the last call gave, and takes the next one of those that were posted before `until`. False where
- * none is left, and in `last` is none then. A thread that takes all commands alone answers without waking the host: this
- * function and the next one do so where it is due. */
-bool worker_take(shared_memory *shared, command *last, uint64_t until, bool is_alone);
-/* Waits until there is a command to take; false after `worker_end_commands`. */
-bool worker_wait(shared_memory *shared, bool is_alone);
-void worker_end_commands(shared_memory *shared);
+/* Ends the command that the last call gave, and takes the next one. False where none is left, and in `last` is none then.
+ * One thread takes all commands. It answers without waking the host: this function and the next one do so where it is due. */
+bool worker_take(shared_memory *shared, command *last);
+/* Waits until there is a command to take. */
+void worker_wait(shared_memory *shared);
 /* Whether the work with a fence is not to be done any more. Each time that there is more of it, a signal comes. */
 bool worker_is_cancelled(shared_memory *shared, uint64_t fence);
 /* Posts an answer; false where there is no room. Whoever will read it on this thread need not be woken. */

@@ -481,8 +481,7 @@ process *process_make(const char *module, const char *does, int shared, const pj
 void process_let_ask(process *each); /* it may call handlers, although it shares no file */
 void process_free(process *each);
 PJRT_Error *process_start(process *each);
-uint32_t process_number_here(const process *each); /* of one that is a thread of this process; 0 for a process */
-void process_signal(process *each, int signal); /* where it is no thread of this process */
+void process_signal(process *each, int signal);
 void process_kill(process *each);  /* as it is, because it cannot be trusted */
 void process_close(process *each); /* lets it end, and waits for that */
 PJRT_Error *process_wait(process *each); /* waits until it has ended, and returns the error that says how */
@@ -530,17 +529,23 @@ PJRT_Error *context_add(PJRT_ExecuteContext *context, int64_t type_id, void *dat
 /* What the runtime asks of them beside what it asks of all drivers. */
 typedef struct python_functions {
   PJRT_Error *(*ask)(pjrt_driver *driver, bytes *request, answer *out); /* to compile, for example */
+  /* Null for devices of another process: */
   bool (*is_on_host)(pjrt_driver *driver, size_t device, size_t kind);  /* whether this process can look at arrays there */
   int (*view)(pjrt_driver *driver, uint64_t memory, void **out, char *message);
   /* Frees memory that was imported, and calls the function when nobody looks at it any longer. */
   void (*give_back)(pjrt_driver *driver, uint64_t memory, void (*returned)(void *arg), void *arg);
   bool (*has_contexts)(pjrt_driver *driver); /* whether its client takes addresses of this process */
-  void (*end)(pjrt_driver *driver);          /* with all that it does; null where that cannot be */
-  void (*look)(pjrt_driver *driver, completion *until); /* see worker_look; null where nobody has to */
+  /* Null for devices of this process: */
+  void (*end)(pjrt_driver *driver); /* with all that it does */
+  void (*look)(pjrt_driver *driver, completion *until); /* see worker_look */
 } python_functions;
 extern const pjrt_driver_table worker_driver, here_driver;
 extern const python_functions worker_functions, here_functions;
 static inline bool is_python(const PJRT_Client *client) { return client->python != NULL; }
+static inline bool python_is_on_host(const memory_space *space) {
+  const PJRT_Client *client = space->device->client;
+  return client->python->is_on_host && client->python->is_on_host(client->driver, space->device->number, space->kind_number);
+}
 /* A launch as a worker gets it; drivers of others see the first part. */
 typedef struct worker_launch {
   pjrt_driver_launch launch;

@@ -1,0 +1,11 @@
+cdef class Loaded:
+    cdef object _execute
+    cdef readonly list parameters
+    cdef object _devices
+    cdef object _path
+    cdef object _run
+    cdef list _makers
+    cdef dict _options
+    cdef public Py_ssize_t users
+
+    cdef object options(self, bytes is_kept)
