@@ -172,6 +172,7 @@ def test_every_extension_with_a_public_header_is_stated() -> None:
         "callback",
         "collectives",
         "cross_host_transfers",
+        "custom_partitioner",
         "executable_metadata",
         "ffi",
         "host_allocator",

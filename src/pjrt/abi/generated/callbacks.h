@@ -216,70 +216,80 @@ static void *target_31(void (*callback)(void), void *args) {
   return NULL;
 }
 static void *target_32(void (*callback)(void), void *args) {
+  JAX_CustomCallPartitioner_version_and_error_cleanup_fn_Parameters *parameters = args;
+  ((JAX_CustomCallPartitioner_version_and_error_cleanup_fn)callback)(parameters->data);
+  return NULL;
+}
+static void *target_33(void (*callback)(void), void *args) {
+  JAX_CustomCallPartitioner_Callbacks_dtor_Parameters *parameters = args;
+  ((JAX_CustomCallPartitioner_Callbacks_dtor)callback)(parameters->data);
+  return NULL;
+}
+static void *target_37(void (*callback)(void), void *args) {
   PJRT_FFI_Type_Info_deleter_Parameters *parameters = args;
   ((PJRT_FFI_Type_Info_deleter)callback)(parameters->object);
   return NULL;
 }
-static void *target_35(void (*callback)(void), void *args) {
+static void *target_40(void (*callback)(void), void *args) {
   PJRT_HostMemoryAllocator_Allocate_deleter_Parameters *parameters = args;
   ((PJRT_HostMemoryAllocator_Allocate_deleter)callback)(parameters->ptr, parameters->arg);
   return NULL;
 }
-static void entry_35(void *ptr, void *arg) {
+static void entry_40(void *ptr, void *arg) {
   PJRT_HostMemoryAllocator_Allocate_deleter_Parameters parameters = {ptr, arg};
-  enter_callback(35, &parameters.arg, &parameters);
+  enter_callback(40, &parameters.arg, &parameters);
 }
-static void *target_36(void (*callback)(void), void *args) {
+static void *target_41(void (*callback)(void), void *args) {
   PJRT_Layouts_MemoryLayout_Serialize_serialized_layout_deleter_Parameters *parameters = args;
   ((PJRT_Layouts_MemoryLayout_Serialize_serialized_layout_deleter)callback)(parameters->serialized_layout);
   return NULL;
 }
-static void *target_37(void (*callback)(void), void *args) {
+static void *target_42(void (*callback)(void), void *args) {
   PJRT_Megascale_GetInterfaceAddressesHelper_addresses_deleter_Parameters *parameters = args;
   ((PJRT_Megascale_GetInterfaceAddressesHelper_addresses_deleter)callback)(parameters->addresses);
   return NULL;
 }
-static void *target_38(void (*callback)(void), void *args) {
+static void *target_43(void (*callback)(void), void *args) {
   PJRT_Megascale_GetOrCreateRuntimeError_error_deleter_Parameters *parameters = args;
   ((PJRT_Megascale_GetOrCreateRuntimeError_error_deleter)callback)(parameters->error);
   return NULL;
 }
-static void *target_39(void (*callback)(void), void *args) {
+static void *target_44(void (*callback)(void), void *args) {
   PJRT_MultiSlice_Config_NumDevicesPerSlice_devices_per_slice_map_deleter_Parameters *parameters = args;
   ((PJRT_MultiSlice_Config_NumDevicesPerSlice_devices_per_slice_map_deleter)callback)(parameters->map);
   return NULL;
 }
-static void *target_40(void (*callback)(void), void *args) {
+static void *target_45(void (*callback)(void), void *args) {
   PJRT_MultiSlice_Config_Serialize_serialized_config_deleter_Parameters *parameters = args;
   ((PJRT_MultiSlice_Config_Serialize_serialized_config_deleter)callback)(parameters->config);
   return NULL;
 }
-static void *target_41(void (*callback)(void), void *args) {
+static void *target_46(void (*callback)(void), void *args) {
   PJRT_TpuExecutable_GetTargetArguments_target_arguments_deleter_Parameters *parameters = args;
   ((PJRT_TpuExecutable_GetTargetArguments_target_arguments_deleter)callback)(parameters->args);
   return NULL;
 }
-static void *target_42(void (*callback)(void), void *args) {
+static void *target_47(void (*callback)(void), void *args) {
   PJRT_TpuExecutable_GetHloModuleWithConfig_hlo_module_with_config_deleter_Parameters *parameters = args;
   ((PJRT_TpuExecutable_GetHloModuleWithConfig_hlo_module_with_config_deleter)callback)(parameters->module);
   return NULL;
 }
-static void *target_43(void (*callback)(void), void *args) {
+static void *target_48(void (*callback)(void), void *args) {
   PJRT_TpuExecutable_GetCompiledMemoryStats_compiled_memory_stats_deleter_Parameters *parameters = args;
   ((PJRT_TpuExecutable_GetCompiledMemoryStats_compiled_memory_stats_deleter)callback)(parameters->stats);
   return NULL;
 }
-static void *target_44(void (*callback)(void), void *args) {
+static void *target_49(void (*callback)(void), void *args) {
   PJRT_TpuExecutable_RunHloCostAnalysis_analysis_results_deleter_Parameters *parameters = args;
   ((PJRT_TpuExecutable_RunHloCostAnalysis_analysis_results_deleter)callback)(parameters->results);
   return NULL;
 }
-static void *target_45(void (*callback)(void), void *args) {
+static void *target_50(void (*callback)(void), void *args) {
   PJRT_TpuExecutable_SetTpuCompilationEnv_result_compilation_environments_deleter_Parameters *parameters = args;
   ((PJRT_TpuExecutable_SetTpuCompilationEnv_result_compilation_environments_deleter)callback)(parameters->envs);
   return NULL;
 }
-static void *target_46(void (*callback)(void), void *args) {
+static void *target_51(void (*callback)(void), void *args) {
   PJRT_TpuExecutable_GetTpuCompilationEnvFieldAsString_field_value_deleter_Parameters *parameters = args;
   ((PJRT_TpuExecutable_GetTpuCompilationEnvFieldAsString_field_value_deleter)callback)(parameters->value);
   return NULL;
@@ -320,16 +330,18 @@ static const struct {
   [30] = {NULL, target_30, -1},
   [31] = {NULL, target_31, -1},
   [32] = {NULL, target_32, -1},
-  [35] = {(void (*)(void))entry_35, target_35, offsetof(PJRT_HostMemoryAllocator_Allocate_deleter_Parameters, arg)},
-  [36] = {NULL, target_36, -1},
+  [33] = {NULL, target_33, -1},
   [37] = {NULL, target_37, -1},
-  [38] = {NULL, target_38, -1},
-  [39] = {NULL, target_39, -1},
-  [40] = {NULL, target_40, -1},
+  [40] = {(void (*)(void))entry_40, target_40, offsetof(PJRT_HostMemoryAllocator_Allocate_deleter_Parameters, arg)},
   [41] = {NULL, target_41, -1},
   [42] = {NULL, target_42, -1},
   [43] = {NULL, target_43, -1},
   [44] = {NULL, target_44, -1},
   [45] = {NULL, target_45, -1},
   [46] = {NULL, target_46, -1},
+  [47] = {NULL, target_47, -1},
+  [48] = {NULL, target_48, -1},
+  [49] = {NULL, target_49, -1},
+  [50] = {NULL, target_50, -1},
+  [51] = {NULL, target_51, -1},
 };

@@ -1726,6 +1726,73 @@ cdef extern from "pjrt_abi.h" nogil:
         PJRT_Error *(*PJRT_Transfers_PJRT_Client_CrossHostReceiveBuffers)( PJRT_Transfers_PJRT_Client_CrossHostReceiveBuffers_Args *args) noexcept nogil
         PJRT_Error *(*PJRT_Transfers_PJRT_Client_CrossHostSendBuffers)( PJRT_Transfers_PJRT_Client_CrossHostSendBuffers_Args *args) noexcept nogil
 
+    ctypedef struct JAX_CustomCallPartitioner_string:
+        const char *data
+        size_t size
+
+    ctypedef struct JAX_CustomCallPartitioner_aval:
+        JAX_CustomCallPartitioner_string shape
+        c_bool has_sharding
+        JAX_CustomCallPartitioner_string sharding
+
+    ctypedef struct JAX_CustomCallPartitioner_version_and_error:
+        int64_t api_version
+        void *data
+        void (*cleanup_fn)(void *data) noexcept nogil
+        c_bool has_error
+        PJRT_Error_Code code
+        JAX_CustomCallPartitioner_string error_msg
+
+    ctypedef struct JAX_CustomCallPartitioner_Partition_Args:
+        JAX_CustomCallPartitioner_version_and_error header
+        size_t num_args
+        JAX_CustomCallPartitioner_aval *op_args
+        JAX_CustomCallPartitioner_aval op_result
+        JAX_CustomCallPartitioner_string backend_config
+        JAX_CustomCallPartitioner_string mlir_module
+        JAX_CustomCallPartitioner_string *args_sharding
+        JAX_CustomCallPartitioner_string result_sharding
+
+    ctypedef struct JAX_CustomCallPartitioner_InferShardingFromOperands_Args:
+        JAX_CustomCallPartitioner_version_and_error header
+        size_t num_args
+        JAX_CustomCallPartitioner_aval *op_args
+        JAX_CustomCallPartitioner_string result_shape
+        JAX_CustomCallPartitioner_string backend_config
+        c_bool has_result_sharding
+        JAX_CustomCallPartitioner_string result_sharding
+
+    ctypedef struct JAX_CustomCallPartitioner_PropagateUserSharding_Args:
+        JAX_CustomCallPartitioner_version_and_error header
+        JAX_CustomCallPartitioner_string backend_config
+        JAX_CustomCallPartitioner_string result_shape
+        JAX_CustomCallPartitioner_string result_sharding
+
+    ctypedef struct JAX_CustomCallPartitioner_Callbacks:
+        int64_t version
+        void *private_data
+        void (*dtor)(JAX_CustomCallPartitioner_Callbacks *data) noexcept nogil
+        void (*partition)(JAX_CustomCallPartitioner_Callbacks *data, JAX_CustomCallPartitioner_Partition_Args *args) noexcept nogil
+        void (*infer_sharding)( JAX_CustomCallPartitioner_Callbacks *data, JAX_CustomCallPartitioner_InferShardingFromOperands_Args *args) noexcept nogil
+        void (*propagate_user_sharding)( JAX_CustomCallPartitioner_Callbacks *data, JAX_CustomCallPartitioner_PropagateUserSharding_Args *args) noexcept nogil
+        c_bool can_side_effecting_have_replicated_sharding
+
+    ctypedef struct PJRT_Register_Custom_Partitioner_Args:
+        size_t struct_size
+        const char *name
+        size_t name_size
+        JAX_CustomCallPartitioner_Callbacks *callbacks
+
+    ctypedef struct PJRT_Register_Batch_Partitionable_Args:
+        size_t struct_size
+        const char *name
+        size_t name_size
+
+    ctypedef struct PJRT_Custom_Partitioner_Extension:
+        PJRT_Extension_Base base
+        PJRT_Error *(*register_custom_partitioner)(PJRT_Register_Custom_Partitioner_Args *args) noexcept nogil
+        PJRT_Error *(*register_batch_partitionable)(PJRT_Register_Batch_Partitionable_Args *args) noexcept nogil
+
     ctypedef struct PJRT_ExecutableMetadata:
         const char *serialized_metadata
         size_t serialized_metadata_size
@@ -3030,6 +3097,9 @@ cdef extern from "pjrt_abi.h" nogil:
         PJRT_Transfers_PJRT_Client_MakeCrossHostReceiveBuffers_Args_STRUCT_SIZE
         PJRT_Transfers_PJRT_Buffer_CopyToRemoteDevice_Args_STRUCT_SIZE
         PJRT_CrossHostTransfers_Extension_STRUCT_SIZE
+        PJRT_Register_Custom_Partitioner_Args_STRUCT_SIZE
+        PJRT_Register_Batch_Partitionable_Args_STRUCT_SIZE
+        PJRT_Custom_Partitioner_Extension_STRUCT_SIZE
         PJRT_ExecutableMetadata_Extension_STRUCT_SIZE
         PJRT_FFI_Type_Register_Args_STRUCT_SIZE
         PJRT_FFI_UserData_Add_Args_STRUCT_SIZE
@@ -3344,6 +3414,9 @@ cdef extern from "pjrt_abi.h" nogil:
         PJRT_Transfers_PJRT_Client_MakeCrossHostReceiveBuffers_Args_FIRST_STRUCT_SIZE
         PJRT_Transfers_PJRT_Buffer_CopyToRemoteDevice_Args_FIRST_STRUCT_SIZE
         PJRT_CrossHostTransfers_Extension_FIRST_STRUCT_SIZE
+        PJRT_Register_Custom_Partitioner_Args_FIRST_STRUCT_SIZE
+        PJRT_Register_Batch_Partitionable_Args_FIRST_STRUCT_SIZE
+        PJRT_Custom_Partitioner_Extension_FIRST_STRUCT_SIZE
         PJRT_ExecutableMetadata_Extension_FIRST_STRUCT_SIZE
         PJRT_FFI_Type_Register_Args_FIRST_STRUCT_SIZE
         PJRT_FFI_UserData_Add_Args_FIRST_STRUCT_SIZE
@@ -3641,6 +3714,8 @@ cdef extern from *:
     size_t SLOT_PJRT_Transfers_PJRT_Buffer_CopyToRemoteDevice "PJRT_EXTENSION_SLOT(CrossHostTransfers, PJRT_Transfers_PJRT_Buffer_CopyToRemoteDevice)"
     size_t SLOT_PJRT_Transfers_PJRT_Client_CrossHostReceiveBuffers "PJRT_EXTENSION_SLOT(CrossHostTransfers, PJRT_Transfers_PJRT_Client_CrossHostReceiveBuffers)"
     size_t SLOT_PJRT_Transfers_PJRT_Client_CrossHostSendBuffers "PJRT_EXTENSION_SLOT(CrossHostTransfers, PJRT_Transfers_PJRT_Client_CrossHostSendBuffers)"
+    size_t SLOT_PJRT_Register_Custom_Partitioner "PJRT_EXTENSION_SLOT(Custom_Partitioner, register_custom_partitioner)"
+    size_t SLOT_PJRT_Register_Batch_Partitionable "PJRT_EXTENSION_SLOT(Custom_Partitioner, register_batch_partitionable)"
     size_t SLOT_PJRT_ExecutableMetadata_GetExecutableMetadata "PJRT_EXTENSION_SLOT(ExecutableMetadata, get_executable_metadata)"
     size_t SLOT_PJRT_ExecutableMetadata_DestroySerializedMetadata "PJRT_EXTENSION_SLOT(ExecutableMetadata, destroy_serialized_metadata)"
     size_t SLOT_PJRT_FFI_Type_Register "PJRT_EXTENSION_SLOT(FFI, type_register)"

@@ -1539,6 +1539,68 @@ static const pjrt_field fields_of_PJRT_Transfers_PJRT_Buffer_CopyToRemoteDevice_
   FIELD(PJRT_Transfers_PJRT_Buffer_CopyToRemoteDevice_Args, on_done, STRUCT_VALUE, IN, 0, 0, PJRT_STRUCT_Transfers_CrossHostRemoteSendCallbackInfo, -1, -1, -1, -1, 0),
   FIELD(PJRT_Transfers_PJRT_Buffer_CopyToRemoteDevice_Args, descriptor_destructor, CALLBACK, IN, 0, 0, PJRT_CALLBACK_Transfers_DescriptorDestructor, -1, -1, -1, -1, PJRT_MARK_NULLABLE),
 };
+static const pjrt_field fields_of_JAX_CustomCallPartitioner_string[] = {
+  FIELD(JAX_CustomCallPartitioner_string, data, POINTER, IN, 0, 1, -1, -1, -1, -1, -1, 0),
+  FIELD(JAX_CustomCallPartitioner_string, size, UNSIGNED, IN, 0, 0, -1, -1, -1, -1, -1, 0),
+};
+static const pjrt_field fields_of_JAX_CustomCallPartitioner_aval[] = {
+  FIELD(JAX_CustomCallPartitioner_aval, shape, STRUCT_VALUE, IN, 0, 0, PJRT_STRUCT_JAX_CustomCallPartitioner_string, -1, -1, -1, -1, 0),
+  FIELD(JAX_CustomCallPartitioner_aval, has_sharding, BOOL, IN, 0, 0, -1, -1, -1, -1, -1, 0),
+  FIELD(JAX_CustomCallPartitioner_aval, sharding, STRUCT_VALUE, IN, 0, 0, PJRT_STRUCT_JAX_CustomCallPartitioner_string, -1, -1, -1, -1, 0),
+};
+static const pjrt_field fields_of_JAX_CustomCallPartitioner_version_and_error[] = {
+  FIELD(JAX_CustomCallPartitioner_version_and_error, api_version, SIGNED, IN, 0, 0, -1, -1, -1, -1, -1, 0),
+  FIELD(JAX_CustomCallPartitioner_version_and_error, data, POINTER, OUT, 0, 0, -1, -1, -1, -1, -1, 0),
+  FIELD(JAX_CustomCallPartitioner_version_and_error, cleanup_fn, CALLBACK, OUT, 0, 0, PJRT_CALLBACK_JAX_CustomCallPartitioner_version_and_error_cleanup_fn, -1, -1, -1, -1, 0),
+  FIELD(JAX_CustomCallPartitioner_version_and_error, has_error, BOOL, OUT, 0, 0, -1, -1, -1, -1, -1, 0),
+  FIELD(JAX_CustomCallPartitioner_version_and_error, code, ENUM, OUT, 0, 0, PJRT_ENUM_Error_Code, -1, -1, -1, -1, 0),
+  FIELD(JAX_CustomCallPartitioner_version_and_error, error_msg, STRUCT_VALUE, OUT, 0, 0, PJRT_STRUCT_JAX_CustomCallPartitioner_string, -1, -1, -1, -1, 0),
+};
+static const pjrt_field fields_of_JAX_CustomCallPartitioner_Partition_Args[] = {
+  FIELD(JAX_CustomCallPartitioner_Partition_Args, header, STRUCT_VALUE, IN, 0, 0, PJRT_STRUCT_JAX_CustomCallPartitioner_version_and_error, -1, -1, -1, -1, 0),
+  FIELD(JAX_CustomCallPartitioner_Partition_Args, num_args, COUNT, IN, 0, 0, -1, -1, -1, -1, -1, 0),
+  FIELD(JAX_CustomCallPartitioner_Partition_Args, op_args, ARRAY, IN, PJRT_KIND_STRUCT_VALUE, 40, PJRT_STRUCT_JAX_CustomCallPartitioner_aval, 1, -1, -1, -1, 0),
+  FIELD(JAX_CustomCallPartitioner_Partition_Args, op_result, STRUCT_VALUE, IN, 0, 0, PJRT_STRUCT_JAX_CustomCallPartitioner_aval, -1, -1, -1, -1, 0),
+  FIELD(JAX_CustomCallPartitioner_Partition_Args, backend_config, STRUCT_VALUE, IN, 0, 0, PJRT_STRUCT_JAX_CustomCallPartitioner_string, -1, -1, -1, -1, 0),
+  FIELD(JAX_CustomCallPartitioner_Partition_Args, mlir_module, STRUCT_VALUE, OUT, 0, 0, PJRT_STRUCT_JAX_CustomCallPartitioner_string, -1, -1, -1, -1, 0),
+  FIELD(JAX_CustomCallPartitioner_Partition_Args, args_sharding, ARRAY, OUT, PJRT_KIND_STRUCT_VALUE, 16, PJRT_STRUCT_JAX_CustomCallPartitioner_string, 1, -1, -1, -1, 0),
+  FIELD(JAX_CustomCallPartitioner_Partition_Args, result_sharding, STRUCT_VALUE, OUT, 0, 0, PJRT_STRUCT_JAX_CustomCallPartitioner_string, -1, -1, -1, -1, 0),
+};
+static const pjrt_field fields_of_JAX_CustomCallPartitioner_InferShardingFromOperands_Args[] = {
+  FIELD(JAX_CustomCallPartitioner_InferShardingFromOperands_Args, header, STRUCT_VALUE, IN, 0, 0, PJRT_STRUCT_JAX_CustomCallPartitioner_version_and_error, -1, -1, -1, -1, 0),
+  FIELD(JAX_CustomCallPartitioner_InferShardingFromOperands_Args, num_args, COUNT, IN, 0, 0, -1, -1, -1, -1, -1, 0),
+  FIELD(JAX_CustomCallPartitioner_InferShardingFromOperands_Args, op_args, ARRAY, IN, PJRT_KIND_STRUCT_VALUE, 40, PJRT_STRUCT_JAX_CustomCallPartitioner_aval, 1, -1, -1, -1, 0),
+  FIELD(JAX_CustomCallPartitioner_InferShardingFromOperands_Args, result_shape, STRUCT_VALUE, IN, 0, 0, PJRT_STRUCT_JAX_CustomCallPartitioner_string, -1, -1, -1, -1, 0),
+  FIELD(JAX_CustomCallPartitioner_InferShardingFromOperands_Args, backend_config, STRUCT_VALUE, IN, 0, 0, PJRT_STRUCT_JAX_CustomCallPartitioner_string, -1, -1, -1, -1, 0),
+  FIELD(JAX_CustomCallPartitioner_InferShardingFromOperands_Args, has_result_sharding, BOOL, OUT, 0, 0, -1, -1, -1, -1, -1, 0),
+  FIELD(JAX_CustomCallPartitioner_InferShardingFromOperands_Args, result_sharding, STRUCT_VALUE, OUT, 0, 0, PJRT_STRUCT_JAX_CustomCallPartitioner_string, -1, -1, -1, -1, 0),
+};
+static const pjrt_field fields_of_JAX_CustomCallPartitioner_PropagateUserSharding_Args[] = {
+  FIELD(JAX_CustomCallPartitioner_PropagateUserSharding_Args, header, STRUCT_VALUE, IN, 0, 0, PJRT_STRUCT_JAX_CustomCallPartitioner_version_and_error, -1, -1, -1, -1, 0),
+  FIELD(JAX_CustomCallPartitioner_PropagateUserSharding_Args, backend_config, STRUCT_VALUE, IN, 0, 0, PJRT_STRUCT_JAX_CustomCallPartitioner_string, -1, -1, -1, -1, 0),
+  FIELD(JAX_CustomCallPartitioner_PropagateUserSharding_Args, result_shape, STRUCT_VALUE, IN, 0, 0, PJRT_STRUCT_JAX_CustomCallPartitioner_string, -1, -1, -1, -1, 0),
+  FIELD(JAX_CustomCallPartitioner_PropagateUserSharding_Args, result_sharding, STRUCT_VALUE, IN_OUT, 0, 0, PJRT_STRUCT_JAX_CustomCallPartitioner_string, -1, -1, -1, -1, 0),
+};
+static const pjrt_field fields_of_JAX_CustomCallPartitioner_Callbacks[] = {
+  FIELD(JAX_CustomCallPartitioner_Callbacks, version, SIGNED, IN, 0, 0, -1, -1, -1, -1, -1, 0),
+  FIELD(JAX_CustomCallPartitioner_Callbacks, private_data, POINTER, IN, 0, 0, -1, -1, -1, -1, -1, 0),
+  FIELD(JAX_CustomCallPartitioner_Callbacks, dtor, CALLBACK, IN, 0, 0, PJRT_CALLBACK_JAX_CustomCallPartitioner_Callbacks_dtor, -1, -1, -1, -1, 0),
+  FIELD(JAX_CustomCallPartitioner_Callbacks, partition, CALLBACK, IN, 0, 0, PJRT_CALLBACK_JAX_CustomCallPartitioner_Callbacks_partition, -1, -1, -1, -1, 0),
+  FIELD(JAX_CustomCallPartitioner_Callbacks, infer_sharding, CALLBACK, IN, 0, 0, PJRT_CALLBACK_JAX_CustomCallPartitioner_Callbacks_infer_sharding, -1, -1, -1, -1, 0),
+  FIELD(JAX_CustomCallPartitioner_Callbacks, propagate_user_sharding, CALLBACK, IN, 0, 0, PJRT_CALLBACK_JAX_CustomCallPartitioner_Callbacks_propagate_user_sharding, -1, -1, -1, -1, 0),
+  FIELD(JAX_CustomCallPartitioner_Callbacks, can_side_effecting_have_replicated_sharding, BOOL, IN, 0, 0, -1, -1, -1, -1, -1, 0),
+};
+static const pjrt_field fields_of_PJRT_Register_Custom_Partitioner_Args[] = {
+  FIELD(PJRT_Register_Custom_Partitioner_Args, struct_size, STRUCT_SIZE, IN, 0, 0, -1, -1, -1, -1, -1, 0),
+  FIELD(PJRT_Register_Custom_Partitioner_Args, name, TEXT, IN, 0, 1, -1, 2, -1, -1, -1, 0),
+  FIELD(PJRT_Register_Custom_Partitioner_Args, name_size, COUNT, IN, 0, 0, -1, -1, -1, -1, -1, 0),
+  FIELD(PJRT_Register_Custom_Partitioner_Args, callbacks, POINTER, IN, 0, 0, -1, -1, -1, -1, -1, 0),
+};
+static const pjrt_field fields_of_PJRT_Register_Batch_Partitionable_Args[] = {
+  FIELD(PJRT_Register_Batch_Partitionable_Args, struct_size, STRUCT_SIZE, IN, 0, 0, -1, -1, -1, -1, -1, 0),
+  FIELD(PJRT_Register_Batch_Partitionable_Args, name, TEXT, IN, 0, 1, -1, 2, -1, -1, -1, 0),
+  FIELD(PJRT_Register_Batch_Partitionable_Args, name_size, COUNT, IN, 0, 0, -1, -1, -1, -1, -1, 0),
+};
 static const pjrt_field fields_of_PJRT_ExecutableMetadata[] = {
   FIELD(PJRT_ExecutableMetadata, serialized_metadata, BYTES, IN, 0, 1, -1, 1, -1, -1, -1, 0),
   FIELD(PJRT_ExecutableMetadata, serialized_metadata_size, COUNT, IN, 0, 0, -1, -1, -1, -1, -1, 0),
@@ -2355,6 +2417,24 @@ static const pjrt_field fields_of_PJRT_Collectives_CreateCommunicators_communica
 static const pjrt_field fields_of_PJRT_Collectives_Communicator_ToString_str_holder_deleter_Parameters[] = {
   FIELD(PJRT_Collectives_Communicator_ToString_str_holder_deleter_Parameters, holder, HANDLE, IN, 0, 0, PJRT_HANDLE_Collectives_ToString_Holder, -1, -1, -1, -1, 0),
 };
+static const pjrt_field fields_of_JAX_CustomCallPartitioner_version_and_error_cleanup_fn_Parameters[] = {
+  FIELD(JAX_CustomCallPartitioner_version_and_error_cleanup_fn_Parameters, data, POINTER, IN, 0, 1, -1, -1, -1, -1, -1, 0),
+};
+static const pjrt_field fields_of_JAX_CustomCallPartitioner_Callbacks_dtor_Parameters[] = {
+  FIELD(JAX_CustomCallPartitioner_Callbacks_dtor_Parameters, data, STRUCT, IN, 0, 0, PJRT_STRUCT_JAX_CustomCallPartitioner_Callbacks, -1, -1, -1, -1, 0),
+};
+static const pjrt_field fields_of_JAX_CustomCallPartitioner_Callbacks_partition_Parameters[] = {
+  FIELD(JAX_CustomCallPartitioner_Callbacks_partition_Parameters, data, STRUCT, IN, 0, 0, PJRT_STRUCT_JAX_CustomCallPartitioner_Callbacks, -1, -1, -1, -1, 0),
+  FIELD(JAX_CustomCallPartitioner_Callbacks_partition_Parameters, args, STRUCT, IN, 0, 0, PJRT_STRUCT_JAX_CustomCallPartitioner_Partition_Args, -1, -1, -1, -1, 0),
+};
+static const pjrt_field fields_of_JAX_CustomCallPartitioner_Callbacks_infer_sharding_Parameters[] = {
+  FIELD(JAX_CustomCallPartitioner_Callbacks_infer_sharding_Parameters, data, STRUCT, IN, 0, 0, PJRT_STRUCT_JAX_CustomCallPartitioner_Callbacks, -1, -1, -1, -1, 0),
+  FIELD(JAX_CustomCallPartitioner_Callbacks_infer_sharding_Parameters, args, STRUCT, IN, 0, 0, PJRT_STRUCT_JAX_CustomCallPartitioner_InferShardingFromOperands_Args, -1, -1, -1, -1, 0),
+};
+static const pjrt_field fields_of_JAX_CustomCallPartitioner_Callbacks_propagate_user_sharding_Parameters[] = {
+  FIELD(JAX_CustomCallPartitioner_Callbacks_propagate_user_sharding_Parameters, data, STRUCT, IN, 0, 0, PJRT_STRUCT_JAX_CustomCallPartitioner_Callbacks, -1, -1, -1, -1, 0),
+  FIELD(JAX_CustomCallPartitioner_Callbacks_propagate_user_sharding_Parameters, args, STRUCT, IN, 0, 0, PJRT_STRUCT_JAX_CustomCallPartitioner_PropagateUserSharding_Args, -1, -1, -1, -1, 0),
+};
 static const pjrt_field fields_of_PJRT_FFI_Type_Info_deleter_Parameters[] = {
   FIELD(PJRT_FFI_Type_Info_deleter_Parameters, object, POINTER, IN, 0, 1, -1, -1, -1, -1, -1, 0),
 };
@@ -2600,6 +2680,15 @@ const pjrt_struct pjrt_structs[PJRT_NUM_STRUCTS] = {
   {"PJRT_Transfers_CrossHostRemoteSendCallbackInfo", 16, 2, false, fields_of_PJRT_Transfers_CrossHostRemoteSendCallbackInfo},
   {"PJRT_Transfers_DescriptorDestructor_Parameters", 16, 2, false, fields_of_PJRT_Transfers_DescriptorDestructor_Parameters},
   {"PJRT_Transfers_PJRT_Buffer_CopyToRemoteDevice_Args", 72, 8, true, fields_of_PJRT_Transfers_PJRT_Buffer_CopyToRemoteDevice_Args},
+  {"JAX_CustomCallPartitioner_string", 16, 2, false, fields_of_JAX_CustomCallPartitioner_string},
+  {"JAX_CustomCallPartitioner_aval", 40, 3, false, fields_of_JAX_CustomCallPartitioner_aval},
+  {"JAX_CustomCallPartitioner_version_and_error", 48, 6, false, fields_of_JAX_CustomCallPartitioner_version_and_error},
+  {"JAX_CustomCallPartitioner_Partition_Args", 160, 8, false, fields_of_JAX_CustomCallPartitioner_Partition_Args},
+  {"JAX_CustomCallPartitioner_InferShardingFromOperands_Args", 120, 7, false, fields_of_JAX_CustomCallPartitioner_InferShardingFromOperands_Args},
+  {"JAX_CustomCallPartitioner_PropagateUserSharding_Args", 96, 4, false, fields_of_JAX_CustomCallPartitioner_PropagateUserSharding_Args},
+  {"JAX_CustomCallPartitioner_Callbacks", 49, 7, false, fields_of_JAX_CustomCallPartitioner_Callbacks},
+  {"PJRT_Register_Custom_Partitioner_Args", 32, 4, true, fields_of_PJRT_Register_Custom_Partitioner_Args},
+  {"PJRT_Register_Batch_Partitionable_Args", 24, 3, true, fields_of_PJRT_Register_Batch_Partitionable_Args},
   {"PJRT_ExecutableMetadata", 16, 2, false, fields_of_PJRT_ExecutableMetadata},
   {"PJRT_ExecutableMetadata_GetExecutableMetadata_Args", 16, 2, false, fields_of_PJRT_ExecutableMetadata_GetExecutableMetadata_Args},
   {"PJRT_ExecutableMetadata_DestroySerializedMetadata_Args", 8, 1, false, fields_of_PJRT_ExecutableMetadata_DestroySerializedMetadata_Args},
@@ -2725,6 +2814,11 @@ const pjrt_struct pjrt_structs[PJRT_NUM_STRUCTS] = {
   {"PJRT_ExecutableAbiVersion_ToProto_serialized_proto_deleter_Parameters", 8, 1, false, fields_of_PJRT_ExecutableAbiVersion_ToProto_serialized_proto_deleter_Parameters},
   {"PJRT_Collectives_CreateCommunicators_communicators_holder_deleter_Parameters", 8, 1, false, fields_of_PJRT_Collectives_CreateCommunicators_communicators_holder_deleter_Parameters},
   {"PJRT_Collectives_Communicator_ToString_str_holder_deleter_Parameters", 8, 1, false, fields_of_PJRT_Collectives_Communicator_ToString_str_holder_deleter_Parameters},
+  {"JAX_CustomCallPartitioner_version_and_error_cleanup_fn_Parameters", 8, 1, false, fields_of_JAX_CustomCallPartitioner_version_and_error_cleanup_fn_Parameters},
+  {"JAX_CustomCallPartitioner_Callbacks_dtor_Parameters", 8, 1, false, fields_of_JAX_CustomCallPartitioner_Callbacks_dtor_Parameters},
+  {"JAX_CustomCallPartitioner_Callbacks_partition_Parameters", 16, 2, false, fields_of_JAX_CustomCallPartitioner_Callbacks_partition_Parameters},
+  {"JAX_CustomCallPartitioner_Callbacks_infer_sharding_Parameters", 16, 2, false, fields_of_JAX_CustomCallPartitioner_Callbacks_infer_sharding_Parameters},
+  {"JAX_CustomCallPartitioner_Callbacks_propagate_user_sharding_Parameters", 16, 2, false, fields_of_JAX_CustomCallPartitioner_Callbacks_propagate_user_sharding_Parameters},
   {"PJRT_FFI_Type_Info_deleter_Parameters", 8, 1, false, fields_of_PJRT_FFI_Type_Info_deleter_Parameters},
   {"PJRT_FFI_Type_Info_serialize_Parameters", 0, 0, false, NULL},
   {"PJRT_FFI_Type_Info_deserialize_Parameters", 0, 0, false, NULL},
@@ -2881,107 +2975,109 @@ const pjrt_function pjrt_functions[PJRT_NUM_FUNCTIONS] = {
   {"PJRT_Device_ClearMemoryStats", -1, 106, offsetof(PJRT_Api, PJRT_Device_ClearMemoryStats), PJRT_RESULT_ERROR, 2, &pjrt_structs[33]},
   {"PJRT_TopologyDescription_MakeCanonicalShapeForMemorySpace", -1, 112, offsetof(PJRT_Api, PJRT_TopologyDescription_MakeCanonicalShapeForMemorySpace), PJRT_RESULT_ERROR, 2, &pjrt_structs[162]},
   {"PJRT_TopologyDescription_GetMemorySpaceKindIds", -1, 112, offsetof(PJRT_Api, PJRT_TopologyDescription_GetMemorySpaceKindIds), PJRT_RESULT_ERROR, 2, &pjrt_structs[163]},
-  {"PJRT_Get_Stream_For_External_Ready_Events", PJRT_Extension_Type_Stream, 0, offsetof(PJRT_Stream_Extension, get_stream), PJRT_RESULT_ERROR, 1, &pjrt_structs[274]},
-  {"PJRT_Wait_Until_Buffer_Ready_On_Stream", PJRT_Extension_Type_Stream, 0, offsetof(PJRT_Stream_Extension, wait_stream), PJRT_RESULT_ERROR, 2, &pjrt_structs[275]},
-  {"PJRT_Layouts_MemoryLayout_Destroy", PJRT_Extension_Type_Layouts, 0, offsetof(PJRT_Layouts_Extension, PJRT_Layouts_MemoryLayout_Destroy), PJRT_RESULT_ERROR, 2, &pjrt_structs[215]},
-  {"PJRT_Layouts_MemoryLayout_Serialize", PJRT_Extension_Type_Layouts, 0, offsetof(PJRT_Layouts_Extension, PJRT_Layouts_MemoryLayout_Serialize), PJRT_RESULT_ERROR, 2, &pjrt_structs[216]},
-  {"PJRT_Layouts_PJRT_Client_GetDefaultLayout", PJRT_Extension_Type_Layouts, 0, offsetof(PJRT_Layouts_Extension, PJRT_Layouts_PJRT_Client_GetDefaultLayout), PJRT_RESULT_ERROR, 2, &pjrt_structs[217]},
-  {"PJRT_Layouts_PJRT_Buffer_MemoryLayout", PJRT_Extension_Type_Layouts, 0, offsetof(PJRT_Layouts_Extension, PJRT_Layouts_PJRT_Buffer_MemoryLayout), PJRT_RESULT_ERROR, 2, &pjrt_structs[218]},
-  {"PJRT_Layouts_PJRT_Topology_GetDefaultLayout", PJRT_Extension_Type_Layouts, 0, offsetof(PJRT_Layouts_Extension, PJRT_Layouts_PJRT_Topology_GetDefaultLayout), PJRT_RESULT_ERROR, 2, &pjrt_structs[219]},
-  {"PJRT_Layouts_PJRT_Executable_GetOutputLayouts", PJRT_Extension_Type_Layouts, 0, offsetof(PJRT_Layouts_Extension, PJRT_Layouts_PJRT_Executable_GetOutputLayouts), PJRT_RESULT_ERROR, 2, &pjrt_structs[220]},
-  {"PJRT_Layouts_PJRT_Executable_GetParameterLayouts", PJRT_Extension_Type_Layouts, 0, offsetof(PJRT_Layouts_Extension, PJRT_Layouts_PJRT_Executable_GetParameterLayouts), PJRT_RESULT_ERROR, 2, &pjrt_structs[221]},
-  {"PJRT_FFI_Type_Register", PJRT_Extension_Type_FFI, 0, offsetof(PJRT_FFI_Extension, type_register), PJRT_RESULT_ERROR, -1, &pjrt_structs[207]},
-  {"PJRT_FFI_UserData_Add", PJRT_Extension_Type_FFI, 0, offsetof(PJRT_FFI_Extension, user_data_add), PJRT_RESULT_ERROR, 2, &pjrt_structs[209]},
-  {"PJRT_FFI_Register_Handler", PJRT_Extension_Type_FFI, 0, offsetof(PJRT_FFI_Extension, register_handler), PJRT_RESULT_ERROR, -1, &pjrt_structs[210]},
-  {"PJRT_DeviceDescription_MemoryDescriptions", PJRT_Extension_Type_MemoryDescriptions, 0, offsetof(PJRT_MemoryDescriptions_Extension, PJRT_DeviceDescription_MemoryDescriptions), PJRT_RESULT_ERROR, 2, &pjrt_structs[247]},
-  {"PJRT_MemoryDescription_Kind", PJRT_Extension_Type_MemoryDescriptions, 0, offsetof(PJRT_MemoryDescriptions_Extension, PJRT_MemoryDescription_Kind), PJRT_RESULT_ERROR, 2, &pjrt_structs[248]},
-  {"PJRT_Triton_Compile", PJRT_Extension_Type_Triton, 0, offsetof(PJRT_Triton_Extension, compile), PJRT_RESULT_ERROR, -1, &pjrt_structs[315]},
-  {"PJRT_RawBuffer_CreateRawAliasOfBuffer", PJRT_Extension_Type_RawBuffer, 0, offsetof(PJRT_RawBuffer_Extension, PJRT_RawBuffer_CreateRawAliasOfBuffer), PJRT_RESULT_ERROR, 2, &pjrt_structs[265]},
-  {"PJRT_RawBuffer_Destroy", PJRT_Extension_Type_RawBuffer, 0, offsetof(PJRT_RawBuffer_Extension, PJRT_RawBuffer_Destroy), PJRT_RESULT_ERROR, 2, &pjrt_structs[266]},
-  {"PJRT_RawBuffer_GetOnDeviceSizeInBytes", PJRT_Extension_Type_RawBuffer, 0, offsetof(PJRT_RawBuffer_Extension, PJRT_RawBuffer_GetOnDeviceSizeInBytes), PJRT_RESULT_ERROR, 2, &pjrt_structs[267]},
-  {"PJRT_RawBuffer_GetMemorySpace", PJRT_Extension_Type_RawBuffer, 0, offsetof(PJRT_RawBuffer_Extension, PJRT_RawBuffer_GetMemorySpace), PJRT_RESULT_ERROR, 2, &pjrt_structs[268]},
-  {"PJRT_RawBuffer_CopyRawHostToDevice", PJRT_Extension_Type_RawBuffer, 0, offsetof(PJRT_RawBuffer_Extension, PJRT_RawBuffer_CopyRawHostToDevice), PJRT_RESULT_ERROR, 2, &pjrt_structs[269]},
-  {"PJRT_RawBuffer_CopyRawDeviceToHost", PJRT_Extension_Type_RawBuffer, 0, offsetof(PJRT_RawBuffer_Extension, PJRT_RawBuffer_CopyRawDeviceToHost), PJRT_RESULT_ERROR, 2, &pjrt_structs[270]},
-  {"PJRT_RawBuffer_GetHostPointer", PJRT_Extension_Type_RawBuffer, 0, offsetof(PJRT_RawBuffer_Extension, PJRT_RawBuffer_GetHostPointer), PJRT_RESULT_ERROR, 2, &pjrt_structs[271]},
-  {"PJRT_PhaseCompile_Get_Compiler", PJRT_Extension_Type_PhaseCompile, 0, offsetof(PJRT_PhaseCompile_Extension, phase_compile_get_compiler), PJRT_RESULT_ERROR, -1, &pjrt_structs[254]},
-  {"PJRT_PhaseCompile_Destroy_Compiler", PJRT_Extension_Type_PhaseCompile, 0, offsetof(PJRT_PhaseCompile_Extension, phase_compile_destroy_compiler), PJRT_RESULT_NOTHING, 2, &pjrt_structs[255]},
-  {"PJRT_PhaseCompile_Run_Phase", PJRT_Extension_Type_PhaseCompile, 0, offsetof(PJRT_PhaseCompile_Extension, phase_compile_run_phases), PJRT_RESULT_ERROR, 2, &pjrt_structs[256]},
-  {"PJRT_PhaseCompile_Get_PhaseNames", PJRT_Extension_Type_PhaseCompile, 0, offsetof(PJRT_PhaseCompile_Extension, phase_compile_get_phase_names), PJRT_RESULT_ERROR, 2, &pjrt_structs[257]},
-  {"PJRT_PhaseCompile_C_Buffers_Destroy", PJRT_Extension_Type_PhaseCompile, 0, offsetof(PJRT_PhaseCompile_Extension, phase_compile_c_buffers_destroy), PJRT_RESULT_NOTHING, -1, &pjrt_structs[258]},
+  {"PJRT_Register_Custom_Partitioner", PJRT_Extension_Type_Custom_Partitioner, 0, offsetof(PJRT_Custom_Partitioner_Extension, register_custom_partitioner), PJRT_RESULT_ERROR, -1, &pjrt_structs[210]},
+  {"PJRT_Register_Batch_Partitionable", PJRT_Extension_Type_Custom_Partitioner, 0, offsetof(PJRT_Custom_Partitioner_Extension, register_batch_partitionable), PJRT_RESULT_ERROR, -1, &pjrt_structs[211]},
+  {"PJRT_Get_Stream_For_External_Ready_Events", PJRT_Extension_Type_Stream, 0, offsetof(PJRT_Stream_Extension, get_stream), PJRT_RESULT_ERROR, 1, &pjrt_structs[283]},
+  {"PJRT_Wait_Until_Buffer_Ready_On_Stream", PJRT_Extension_Type_Stream, 0, offsetof(PJRT_Stream_Extension, wait_stream), PJRT_RESULT_ERROR, 2, &pjrt_structs[284]},
+  {"PJRT_Layouts_MemoryLayout_Destroy", PJRT_Extension_Type_Layouts, 0, offsetof(PJRT_Layouts_Extension, PJRT_Layouts_MemoryLayout_Destroy), PJRT_RESULT_ERROR, 2, &pjrt_structs[224]},
+  {"PJRT_Layouts_MemoryLayout_Serialize", PJRT_Extension_Type_Layouts, 0, offsetof(PJRT_Layouts_Extension, PJRT_Layouts_MemoryLayout_Serialize), PJRT_RESULT_ERROR, 2, &pjrt_structs[225]},
+  {"PJRT_Layouts_PJRT_Client_GetDefaultLayout", PJRT_Extension_Type_Layouts, 0, offsetof(PJRT_Layouts_Extension, PJRT_Layouts_PJRT_Client_GetDefaultLayout), PJRT_RESULT_ERROR, 2, &pjrt_structs[226]},
+  {"PJRT_Layouts_PJRT_Buffer_MemoryLayout", PJRT_Extension_Type_Layouts, 0, offsetof(PJRT_Layouts_Extension, PJRT_Layouts_PJRT_Buffer_MemoryLayout), PJRT_RESULT_ERROR, 2, &pjrt_structs[227]},
+  {"PJRT_Layouts_PJRT_Topology_GetDefaultLayout", PJRT_Extension_Type_Layouts, 0, offsetof(PJRT_Layouts_Extension, PJRT_Layouts_PJRT_Topology_GetDefaultLayout), PJRT_RESULT_ERROR, 2, &pjrt_structs[228]},
+  {"PJRT_Layouts_PJRT_Executable_GetOutputLayouts", PJRT_Extension_Type_Layouts, 0, offsetof(PJRT_Layouts_Extension, PJRT_Layouts_PJRT_Executable_GetOutputLayouts), PJRT_RESULT_ERROR, 2, &pjrt_structs[229]},
+  {"PJRT_Layouts_PJRT_Executable_GetParameterLayouts", PJRT_Extension_Type_Layouts, 0, offsetof(PJRT_Layouts_Extension, PJRT_Layouts_PJRT_Executable_GetParameterLayouts), PJRT_RESULT_ERROR, 2, &pjrt_structs[230]},
+  {"PJRT_FFI_Type_Register", PJRT_Extension_Type_FFI, 0, offsetof(PJRT_FFI_Extension, type_register), PJRT_RESULT_ERROR, -1, &pjrt_structs[216]},
+  {"PJRT_FFI_UserData_Add", PJRT_Extension_Type_FFI, 0, offsetof(PJRT_FFI_Extension, user_data_add), PJRT_RESULT_ERROR, 2, &pjrt_structs[218]},
+  {"PJRT_FFI_Register_Handler", PJRT_Extension_Type_FFI, 0, offsetof(PJRT_FFI_Extension, register_handler), PJRT_RESULT_ERROR, -1, &pjrt_structs[219]},
+  {"PJRT_DeviceDescription_MemoryDescriptions", PJRT_Extension_Type_MemoryDescriptions, 0, offsetof(PJRT_MemoryDescriptions_Extension, PJRT_DeviceDescription_MemoryDescriptions), PJRT_RESULT_ERROR, 2, &pjrt_structs[256]},
+  {"PJRT_MemoryDescription_Kind", PJRT_Extension_Type_MemoryDescriptions, 0, offsetof(PJRT_MemoryDescriptions_Extension, PJRT_MemoryDescription_Kind), PJRT_RESULT_ERROR, 2, &pjrt_structs[257]},
+  {"PJRT_Triton_Compile", PJRT_Extension_Type_Triton, 0, offsetof(PJRT_Triton_Extension, compile), PJRT_RESULT_ERROR, -1, &pjrt_structs[324]},
+  {"PJRT_RawBuffer_CreateRawAliasOfBuffer", PJRT_Extension_Type_RawBuffer, 0, offsetof(PJRT_RawBuffer_Extension, PJRT_RawBuffer_CreateRawAliasOfBuffer), PJRT_RESULT_ERROR, 2, &pjrt_structs[274]},
+  {"PJRT_RawBuffer_Destroy", PJRT_Extension_Type_RawBuffer, 0, offsetof(PJRT_RawBuffer_Extension, PJRT_RawBuffer_Destroy), PJRT_RESULT_ERROR, 2, &pjrt_structs[275]},
+  {"PJRT_RawBuffer_GetOnDeviceSizeInBytes", PJRT_Extension_Type_RawBuffer, 0, offsetof(PJRT_RawBuffer_Extension, PJRT_RawBuffer_GetOnDeviceSizeInBytes), PJRT_RESULT_ERROR, 2, &pjrt_structs[276]},
+  {"PJRT_RawBuffer_GetMemorySpace", PJRT_Extension_Type_RawBuffer, 0, offsetof(PJRT_RawBuffer_Extension, PJRT_RawBuffer_GetMemorySpace), PJRT_RESULT_ERROR, 2, &pjrt_structs[277]},
+  {"PJRT_RawBuffer_CopyRawHostToDevice", PJRT_Extension_Type_RawBuffer, 0, offsetof(PJRT_RawBuffer_Extension, PJRT_RawBuffer_CopyRawHostToDevice), PJRT_RESULT_ERROR, 2, &pjrt_structs[278]},
+  {"PJRT_RawBuffer_CopyRawDeviceToHost", PJRT_Extension_Type_RawBuffer, 0, offsetof(PJRT_RawBuffer_Extension, PJRT_RawBuffer_CopyRawDeviceToHost), PJRT_RESULT_ERROR, 2, &pjrt_structs[279]},
+  {"PJRT_RawBuffer_GetHostPointer", PJRT_Extension_Type_RawBuffer, 0, offsetof(PJRT_RawBuffer_Extension, PJRT_RawBuffer_GetHostPointer), PJRT_RESULT_ERROR, 2, &pjrt_structs[280]},
+  {"PJRT_PhaseCompile_Get_Compiler", PJRT_Extension_Type_PhaseCompile, 0, offsetof(PJRT_PhaseCompile_Extension, phase_compile_get_compiler), PJRT_RESULT_ERROR, -1, &pjrt_structs[263]},
+  {"PJRT_PhaseCompile_Destroy_Compiler", PJRT_Extension_Type_PhaseCompile, 0, offsetof(PJRT_PhaseCompile_Extension, phase_compile_destroy_compiler), PJRT_RESULT_NOTHING, 2, &pjrt_structs[264]},
+  {"PJRT_PhaseCompile_Run_Phase", PJRT_Extension_Type_PhaseCompile, 0, offsetof(PJRT_PhaseCompile_Extension, phase_compile_run_phases), PJRT_RESULT_ERROR, 2, &pjrt_structs[265]},
+  {"PJRT_PhaseCompile_Get_PhaseNames", PJRT_Extension_Type_PhaseCompile, 0, offsetof(PJRT_PhaseCompile_Extension, phase_compile_get_phase_names), PJRT_RESULT_ERROR, 2, &pjrt_structs[266]},
+  {"PJRT_PhaseCompile_C_Buffers_Destroy", PJRT_Extension_Type_PhaseCompile, 0, offsetof(PJRT_PhaseCompile_Extension, phase_compile_c_buffers_destroy), PJRT_RESULT_NOTHING, -1, &pjrt_structs[267]},
   {"PJRT_Transfers_PJRT_Client_MakeCrossHostReceiveBuffers", PJRT_Extension_Type_CrossHostTransfers, 0, offsetof(PJRT_CrossHostTransfers_Extension, PJRT_Transfers_PJRT_Client_MakeCrossHostReceiveBuffers), PJRT_RESULT_ERROR, 2, &pjrt_structs[198]},
   {"PJRT_Transfers_PJRT_Buffer_CopyToRemoteDevice", PJRT_Extension_Type_CrossHostTransfers, 0, offsetof(PJRT_CrossHostTransfers_Extension, PJRT_Transfers_PJRT_Buffer_CopyToRemoteDevice), PJRT_RESULT_NOTHING, 2, &pjrt_structs[202]},
   {"PJRT_Transfers_PJRT_Client_CrossHostReceiveBuffers", PJRT_Extension_Type_CrossHostTransfers, 0, offsetof(PJRT_CrossHostTransfers_Extension, PJRT_Transfers_PJRT_Client_CrossHostReceiveBuffers), PJRT_RESULT_ERROR, 2, &pjrt_structs[193]},
   {"PJRT_Transfers_PJRT_Client_CrossHostSendBuffers", PJRT_Extension_Type_CrossHostTransfers, 0, offsetof(PJRT_CrossHostTransfers_Extension, PJRT_Transfers_PJRT_Client_CrossHostSendBuffers), PJRT_RESULT_ERROR, 2, &pjrt_structs[192]},
-  {"PJRT_ExecutableMetadata_GetExecutableMetadata", PJRT_Extension_Type_ExecutableMetadata, 0, offsetof(PJRT_ExecutableMetadata_Extension, get_executable_metadata), PJRT_RESULT_ERROR, 0, &pjrt_structs[204]},
-  {"PJRT_ExecutableMetadata_DestroySerializedMetadata", PJRT_Extension_Type_ExecutableMetadata, 0, offsetof(PJRT_ExecutableMetadata_Extension, destroy_serialized_metadata), PJRT_RESULT_NOTHING, -1, &pjrt_structs[205]},
+  {"PJRT_ExecutableMetadata_GetExecutableMetadata", PJRT_Extension_Type_ExecutableMetadata, 0, offsetof(PJRT_ExecutableMetadata_Extension, get_executable_metadata), PJRT_RESULT_ERROR, 0, &pjrt_structs[213]},
+  {"PJRT_ExecutableMetadata_DestroySerializedMetadata", PJRT_Extension_Type_ExecutableMetadata, 0, offsetof(PJRT_ExecutableMetadata_Extension, destroy_serialized_metadata), PJRT_RESULT_NOTHING, -1, &pjrt_structs[214]},
   {"PJRT_Callback_RegisterCallback", PJRT_Extension_Type_Callback, 0, offsetof(PJRT_Callback_Extension, register_callback), PJRT_RESULT_ERROR, 1, &pjrt_structs[180]},
   {"PJRT_Callback_InvokeCallback", PJRT_Extension_Type_Callback, 0, offsetof(PJRT_Callback_Extension, invoke_callback), PJRT_RESULT_ERROR, 1, &pjrt_structs[181]},
-  {"PJRT_HostAllocator_GetPreferredAlignment", PJRT_Extension_Type_HostAllocator, 0, offsetof(PJRT_HostAllocator_Extension, get_preferred_alignment), PJRT_RESULT_ERROR, 2, &pjrt_structs[211]},
-  {"PJRT_HostAllocator_Allocate", PJRT_Extension_Type_HostAllocator, 0, offsetof(PJRT_HostAllocator_Extension, allocate), PJRT_RESULT_ERROR, 2, &pjrt_structs[212]},
-  {"PJRT_HostAllocator_Free", PJRT_Extension_Type_HostAllocator, 0, offsetof(PJRT_HostAllocator_Extension, free), PJRT_RESULT_ERROR, 2, &pjrt_structs[213]},
-  {"PJRT_TpuTopology_Subslice", PJRT_Extension_Type_TpuTopology, 0, offsetof(PJRT_TpuTopology_Extension, subslice), PJRT_RESULT_ERROR, 1, &pjrt_structs[283]},
-  {"PJRT_TpuTopology_IsSubsliceTopology", PJRT_Extension_Type_TpuTopology, 0, offsetof(PJRT_TpuTopology_Extension, is_subslice_topology), PJRT_RESULT_ERROR, 1, &pjrt_structs[284]},
-  {"PJRT_TpuTopology_SubsliceDeviceIdFromFullDeviceId", PJRT_Extension_Type_TpuTopology, 0, offsetof(PJRT_TpuTopology_Extension, subslice_device_id_from_full_device_id), PJRT_RESULT_ERROR, 1, &pjrt_structs[285]},
-  {"PJRT_TpuTopology_ReplaceHostBounds", PJRT_Extension_Type_TpuTopology, 0, offsetof(PJRT_TpuTopology_Extension, replace_host_bounds), PJRT_RESULT_ERROR, 1, &pjrt_structs[286]},
-  {"PJRT_TpuTopology_IsEnhancedBarrierEnabled", PJRT_Extension_Type_TpuTopology, 0, offsetof(PJRT_TpuTopology_Extension, is_enhanced_barrier_enabled), PJRT_RESULT_ERROR, 1, &pjrt_structs[287]},
-  {"PJRT_TpuTopology_HasLimitedIciConnectivity", PJRT_Extension_Type_TpuTopology, 0, offsetof(PJRT_TpuTopology_Extension, has_limited_ici_connectivity), PJRT_RESULT_ERROR, 1, &pjrt_structs[288]},
-  {"PJRT_TpuTopology_IsReachableOverLimitedIci", PJRT_Extension_Type_TpuTopology, 0, offsetof(PJRT_TpuTopology_Extension, is_reachable_over_limited_ici), PJRT_RESULT_ERROR, 1, &pjrt_structs[289]},
-  {"PJRT_TpuTopology_ProcessCount", PJRT_Extension_Type_TpuTopology, 0, offsetof(PJRT_TpuTopology_Extension, process_count), PJRT_RESULT_ERROR, 1, &pjrt_structs[290]},
-  {"PJRT_TpuTopology_ChipsPerProcess", PJRT_Extension_Type_TpuTopology, 0, offsetof(PJRT_TpuTopology_Extension, chips_per_process), PJRT_RESULT_ERROR, 1, &pjrt_structs[291]},
-  {"PJRT_TpuTopology_CoreCountPerChip", PJRT_Extension_Type_TpuTopology, 0, offsetof(PJRT_TpuTopology_Extension, core_count_per_chip), PJRT_RESULT_ERROR, 1, &pjrt_structs[292]},
-  {"PJRT_TpuTopology_ChipCount", PJRT_Extension_Type_TpuTopology, 0, offsetof(PJRT_TpuTopology_Extension, chip_count), PJRT_RESULT_ERROR, 1, &pjrt_structs[293]},
-  {"PJRT_TpuTopology_CoreCount", PJRT_Extension_Type_TpuTopology, 0, offsetof(PJRT_TpuTopology_Extension, core_count), PJRT_RESULT_ERROR, 1, &pjrt_structs[294]},
-  {"PJRT_TpuTopology_LogiDeviceCountPerProcess", PJRT_Extension_Type_TpuTopology, 0, offsetof(PJRT_TpuTopology_Extension, logical_device_count_per_process), PJRT_RESULT_ERROR, 1, &pjrt_structs[295]},
-  {"PJRT_TpuTopology_LogiDeviceCount", PJRT_Extension_Type_TpuTopology, 0, offsetof(PJRT_TpuTopology_Extension, logical_device_count), PJRT_RESULT_ERROR, 1, &pjrt_structs[296]},
-  {"PJRT_TpuTopology_LogiDeviceCountPerChip", PJRT_Extension_Type_TpuTopology, 0, offsetof(PJRT_TpuTopology_Extension, logical_device_count_per_chip), PJRT_RESULT_ERROR, 1, &pjrt_structs[297]},
-  {"PJRT_TpuTopology_CoreCountPerProcess", PJRT_Extension_Type_TpuTopology, 0, offsetof(PJRT_TpuTopology_Extension, core_count_per_process), PJRT_RESULT_ERROR, 1, &pjrt_structs[298]},
-  {"PJRT_TpuTopology_ProcessIds", PJRT_Extension_Type_TpuTopology, 0, offsetof(PJRT_TpuTopology_Extension, process_ids), PJRT_RESULT_ERROR, 1, &pjrt_structs[299]},
-  {"PJRT_TpuTopology_LogiDeviceIdsOnProcess", PJRT_Extension_Type_TpuTopology, 0, offsetof(PJRT_TpuTopology_Extension, logical_device_ids_on_process), PJRT_RESULT_ERROR, 1, &pjrt_structs[300]},
-  {"PJRT_TpuTopology_ProcIdAndIdxOnProcForChip", PJRT_Extension_Type_TpuTopology, 0, offsetof(PJRT_TpuTopology_Extension, proc_id_and_idx_on_proc_for_chip), PJRT_RESULT_ERROR, 1, &pjrt_structs[301]},
-  {"PJRT_TpuTopology_ProcIdAndIdxOnProcForLogiDevice", PJRT_Extension_Type_TpuTopology, 0, offsetof(PJRT_TpuTopology_Extension, proc_id_and_idx_on_proc_for_logi_device), PJRT_RESULT_ERROR, 1, &pjrt_structs[302]},
-  {"PJRT_TpuTopology_ProcessCoordFromId", PJRT_Extension_Type_TpuTopology, 0, offsetof(PJRT_TpuTopology_Extension, process_coord_from_id), PJRT_RESULT_ERROR, 1, &pjrt_structs[303]},
-  {"PJRT_TpuTopology_ChipIdFromCoord", PJRT_Extension_Type_TpuTopology, 0, offsetof(PJRT_TpuTopology_Extension, chip_id_from_coord), PJRT_RESULT_ERROR, 1, &pjrt_structs[304]},
-  {"PJRT_TpuTopology_LogiDeviceIdFromChipCoordAndIdx", PJRT_Extension_Type_TpuTopology, 0, offsetof(PJRT_TpuTopology_Extension, logical_device_id_from_chip_coord_and_idx), PJRT_RESULT_ERROR, 1, &pjrt_structs[305]},
-  {"PJRT_TpuTopology_ChipCoordAndIdxForLogiDevice", PJRT_Extension_Type_TpuTopology, 0, offsetof(PJRT_TpuTopology_Extension, chip_coord_and_idx_for_logi_device), PJRT_RESULT_ERROR, 1, &pjrt_structs[306]},
-  {"PJRT_TpuTopology_ChipsPerProcessBounds", PJRT_Extension_Type_TpuTopology, 0, offsetof(PJRT_TpuTopology_Extension, chips_per_process_bounds), PJRT_RESULT_ERROR, 1, &pjrt_structs[307]},
-  {"PJRT_TpuTopology_ChipBounds", PJRT_Extension_Type_TpuTopology, 0, offsetof(PJRT_TpuTopology_Extension, chip_bounds), PJRT_RESULT_ERROR, 1, &pjrt_structs[308]},
-  {"PJRT_TpuTopology_ProcessBounds", PJRT_Extension_Type_TpuTopology, 0, offsetof(PJRT_TpuTopology_Extension, process_bounds), PJRT_RESULT_ERROR, 1, &pjrt_structs[309]},
-  {"PJRT_TpuTopology_GetRoutingStrategy", PJRT_Extension_Type_TpuTopology, 0, offsetof(PJRT_TpuTopology_Extension, get_routing_strategy), PJRT_RESULT_ERROR, 1, &pjrt_structs[310]},
-  {"PJRT_TpuTopology_GetSliceConfig", PJRT_Extension_Type_TpuTopology, 0, offsetof(PJRT_TpuTopology_Extension, get_slice_config), PJRT_RESULT_ERROR, -1, &pjrt_structs[312]},
-  {"PJRT_TpuTopology_GetSliceConfigs", PJRT_Extension_Type_TpuTopology, 0, offsetof(PJRT_TpuTopology_Extension, get_slice_configs), PJRT_RESULT_ERROR, -1, &pjrt_structs[313]},
-  {"PJRT_TpuTopology_GetDefaultPlatformConfig", PJRT_Extension_Type_TpuTopology, 0, offsetof(PJRT_TpuTopology_Extension, get_default_platform_config), PJRT_RESULT_ERROR, -1, &pjrt_structs[314]},
-  {"PJRT_TpuExecutable_GetTargetArguments", PJRT_Extension_Type_TpuExecutable, 0, offsetof(PJRT_TpuExecutable_Extension, get_target_arguments), PJRT_RESULT_ERROR, -1, &pjrt_structs[276]},
-  {"PJRT_TpuExecutable_GetHloModuleWithConfig", PJRT_Extension_Type_TpuExecutable, 0, offsetof(PJRT_TpuExecutable_Extension, get_hlo_module_with_config), PJRT_RESULT_ERROR, -1, &pjrt_structs[277]},
-  {"PJRT_TpuExecutable_GetCompiledMemoryStats", PJRT_Extension_Type_TpuExecutable, 0, offsetof(PJRT_TpuExecutable_Extension, get_compiled_memory_stats), PJRT_RESULT_ERROR, -1, &pjrt_structs[278]},
-  {"PJRT_TpuExecutable_RunHloCostAnalysis", PJRT_Extension_Type_TpuExecutable, 0, offsetof(PJRT_TpuExecutable_Extension, run_hlo_cost_analysis), PJRT_RESULT_ERROR, -1, &pjrt_structs[279]},
-  {"PJRT_TpuExecutable_SetTpuCompilationEnv", PJRT_Extension_Type_TpuExecutable, 0, offsetof(PJRT_TpuExecutable_Extension, set_tpu_compilation_env), PJRT_RESULT_ERROR, -1, &pjrt_structs[280]},
-  {"PJRT_TpuExecutable_GetTpuCompilationEnvFieldAsString", PJRT_Extension_Type_TpuExecutable, 0, offsetof(PJRT_TpuExecutable_Extension, get_tpu_compilation_env_field_as_string), PJRT_RESULT_ERROR, -1, &pjrt_structs[281]},
-  {"PJRT_TpuExecutable_IsTpuPredeterminedError", PJRT_Extension_Type_TpuExecutable, 0, offsetof(PJRT_TpuExecutable_Extension, is_tpu_predetermined_error), PJRT_RESULT_ERROR, -1, &pjrt_structs[282]},
-  {"PJRT_Megascale_CreateClientContextFromPjRtClient", PJRT_Extension_Type_Megascale, 0, offsetof(PJRT_Megascale_Extension, create_client_context_from_pjrt_client), PJRT_RESULT_ERROR, 1, &pjrt_structs[222]},
-  {"PJRT_Megascale_CreateDefaultClientContext", PJRT_Extension_Type_Megascale, 0, offsetof(PJRT_Megascale_Extension, create_default_client_context), PJRT_RESULT_ERROR, -1, &pjrt_structs[223]},
-  {"PJRT_Megascale_DeleteClientContext", PJRT_Extension_Type_Megascale, 0, offsetof(PJRT_Megascale_Extension, delete_client_context), PJRT_RESULT_ERROR, 1, &pjrt_structs[224]},
-  {"PJRT_Megascale_CreateAoTConfig", PJRT_Extension_Type_Megascale, 0, offsetof(PJRT_Megascale_Extension, create_aot_config), PJRT_RESULT_ERROR, 1, &pjrt_structs[225]},
-  {"PJRT_Megascale_CreateMultiSliceConfig", PJRT_Extension_Type_Megascale, 0, offsetof(PJRT_Megascale_Extension, create_multi_slice_config), PJRT_RESULT_ERROR, 1, &pjrt_structs[226]},
-  {"PJRT_Megascale_ClientContext_Initialize", PJRT_Extension_Type_Megascale, 0, offsetof(PJRT_Megascale_Extension, client_context_initialize), PJRT_RESULT_ERROR, 1, &pjrt_structs[227]},
-  {"PJRT_Megascale_ClientContext_UnblockPendingWork", PJRT_Extension_Type_Megascale, 0, offsetof(PJRT_Megascale_Extension, client_context_unblock_pending_work), PJRT_RESULT_ERROR, 1, &pjrt_structs[228]},
-  {"PJRT_Megascale_ClientContext_MegascalePort", PJRT_Extension_Type_Megascale, 0, offsetof(PJRT_Megascale_Extension, client_context_megascale_port), PJRT_RESULT_ERROR, 1, &pjrt_structs[229]},
-  {"PJRT_Megascale_CreateMegascaleCollectives", PJRT_Extension_Type_Megascale, 0, offsetof(PJRT_Megascale_Extension, create_megascale_collectives), PJRT_RESULT_ERROR, 1, &pjrt_structs[231]},
-  {"PJRT_Megascale_DeviceId_To_MegascaleId", PJRT_Extension_Type_Megascale, 0, offsetof(PJRT_Megascale_Extension, device_id_to_megascale_id), PJRT_RESULT_ERROR, -1, &pjrt_structs[232]},
-  {"PJRT_Megascale_MegascaleId_To_DeviceId", PJRT_Extension_Type_Megascale, 0, offsetof(PJRT_Megascale_Extension, megascale_id_to_device_id), PJRT_RESULT_ERROR, -1, &pjrt_structs[233]},
-  {"PJRT_Megascale_RegisterErrorHandler", PJRT_Extension_Type_Megascale, 0, offsetof(PJRT_Megascale_Extension, register_megascale_error_handler), PJRT_RESULT_ERROR, -1, &pjrt_structs[235]},
-  {"PJRT_Megascale_UnregisterErrorHandler", PJRT_Extension_Type_Megascale, 0, offsetof(PJRT_Megascale_Extension, unregister_megascale_error_handler), PJRT_RESULT_ERROR, -1, &pjrt_structs[236]},
-  {"PJRT_Megascale_ErrorAggregator_Create", PJRT_Extension_Type_Megascale, 0, offsetof(PJRT_Megascale_Extension, error_aggregator_create), PJRT_RESULT_ERROR, -1, &pjrt_structs[237]},
-  {"PJRT_Megascale_ErrorAggregator_Delete", PJRT_Extension_Type_Megascale, 0, offsetof(PJRT_Megascale_Extension, error_aggregator_delete), PJRT_RESULT_ERROR, 1, &pjrt_structs[238]},
-  {"PJRT_Megascale_ErrorDigest_Delete", PJRT_Extension_Type_Megascale, 0, offsetof(PJRT_Megascale_Extension, error_digest_delete), PJRT_RESULT_ERROR, 1, &pjrt_structs[239]},
-  {"PJRT_Megascale_ErrorAggregator_AddError", PJRT_Extension_Type_Megascale, 0, offsetof(PJRT_Megascale_Extension, error_aggregator_add_error), PJRT_RESULT_ERROR, 1, &pjrt_structs[240]},
-  {"PJRT_Megascale_ErrorAggregator_ProcessAndShutdown", PJRT_Extension_Type_Megascale, 0, offsetof(PJRT_Megascale_Extension, error_aggregator_process_and_shutdown), PJRT_RESULT_ERROR, 1, &pjrt_structs[241]},
-  {"PJRT_Megascale_ErrorAggregator_LogErrorDigest", PJRT_Extension_Type_Megascale, 0, offsetof(PJRT_Megascale_Extension, error_aggregator_log_error_digest), PJRT_RESULT_ERROR, 1, &pjrt_structs[242]},
-  {"PJRT_Megascale_ErrorAggregator_Size", PJRT_Extension_Type_Megascale, 0, offsetof(PJRT_Megascale_Extension, error_aggregator_size), PJRT_RESULT_ERROR, 1, &pjrt_structs[243]},
-  {"PJRT_Megascale_ErrorAggregator_Active", PJRT_Extension_Type_Megascale, 0, offsetof(PJRT_Megascale_Extension, error_aggregator_active), PJRT_RESULT_ERROR, 1, &pjrt_structs[244]},
-  {"PJRT_Megascale_GetInterfaceAddressesHelper", PJRT_Extension_Type_Megascale, 0, offsetof(PJRT_Megascale_Extension, get_interface_addresses_helper), PJRT_RESULT_ERROR, -1, &pjrt_structs[245]},
-  {"PJRT_Megascale_GetOrCreateRuntimeError", PJRT_Extension_Type_Megascale, 0, offsetof(PJRT_Megascale_Extension, get_or_create_runtime_error), PJRT_RESULT_ERROR, -1, &pjrt_structs[246]},
-  {"PJRT_Shardings_PJRT_Executable_ParameterShardings", PJRT_Extension_Type_Shardings, 0, offsetof(PJRT_Shardings_Extension, PJRT_Shardings_PJRT_Executable_ParameterShardings), PJRT_RESULT_ERROR, 2, &pjrt_structs[272]},
-  {"PJRT_Shardings_PJRT_Executable_OutputShardings", PJRT_Extension_Type_Shardings, 0, offsetof(PJRT_Shardings_Extension, PJRT_Shardings_PJRT_Executable_OutputShardings), PJRT_RESULT_ERROR, 2, &pjrt_structs[273]},
+  {"PJRT_HostAllocator_GetPreferredAlignment", PJRT_Extension_Type_HostAllocator, 0, offsetof(PJRT_HostAllocator_Extension, get_preferred_alignment), PJRT_RESULT_ERROR, 2, &pjrt_structs[220]},
+  {"PJRT_HostAllocator_Allocate", PJRT_Extension_Type_HostAllocator, 0, offsetof(PJRT_HostAllocator_Extension, allocate), PJRT_RESULT_ERROR, 2, &pjrt_structs[221]},
+  {"PJRT_HostAllocator_Free", PJRT_Extension_Type_HostAllocator, 0, offsetof(PJRT_HostAllocator_Extension, free), PJRT_RESULT_ERROR, 2, &pjrt_structs[222]},
+  {"PJRT_TpuTopology_Subslice", PJRT_Extension_Type_TpuTopology, 0, offsetof(PJRT_TpuTopology_Extension, subslice), PJRT_RESULT_ERROR, 1, &pjrt_structs[292]},
+  {"PJRT_TpuTopology_IsSubsliceTopology", PJRT_Extension_Type_TpuTopology, 0, offsetof(PJRT_TpuTopology_Extension, is_subslice_topology), PJRT_RESULT_ERROR, 1, &pjrt_structs[293]},
+  {"PJRT_TpuTopology_SubsliceDeviceIdFromFullDeviceId", PJRT_Extension_Type_TpuTopology, 0, offsetof(PJRT_TpuTopology_Extension, subslice_device_id_from_full_device_id), PJRT_RESULT_ERROR, 1, &pjrt_structs[294]},
+  {"PJRT_TpuTopology_ReplaceHostBounds", PJRT_Extension_Type_TpuTopology, 0, offsetof(PJRT_TpuTopology_Extension, replace_host_bounds), PJRT_RESULT_ERROR, 1, &pjrt_structs[295]},
+  {"PJRT_TpuTopology_IsEnhancedBarrierEnabled", PJRT_Extension_Type_TpuTopology, 0, offsetof(PJRT_TpuTopology_Extension, is_enhanced_barrier_enabled), PJRT_RESULT_ERROR, 1, &pjrt_structs[296]},
+  {"PJRT_TpuTopology_HasLimitedIciConnectivity", PJRT_Extension_Type_TpuTopology, 0, offsetof(PJRT_TpuTopology_Extension, has_limited_ici_connectivity), PJRT_RESULT_ERROR, 1, &pjrt_structs[297]},
+  {"PJRT_TpuTopology_IsReachableOverLimitedIci", PJRT_Extension_Type_TpuTopology, 0, offsetof(PJRT_TpuTopology_Extension, is_reachable_over_limited_ici), PJRT_RESULT_ERROR, 1, &pjrt_structs[298]},
+  {"PJRT_TpuTopology_ProcessCount", PJRT_Extension_Type_TpuTopology, 0, offsetof(PJRT_TpuTopology_Extension, process_count), PJRT_RESULT_ERROR, 1, &pjrt_structs[299]},
+  {"PJRT_TpuTopology_ChipsPerProcess", PJRT_Extension_Type_TpuTopology, 0, offsetof(PJRT_TpuTopology_Extension, chips_per_process), PJRT_RESULT_ERROR, 1, &pjrt_structs[300]},
+  {"PJRT_TpuTopology_CoreCountPerChip", PJRT_Extension_Type_TpuTopology, 0, offsetof(PJRT_TpuTopology_Extension, core_count_per_chip), PJRT_RESULT_ERROR, 1, &pjrt_structs[301]},
+  {"PJRT_TpuTopology_ChipCount", PJRT_Extension_Type_TpuTopology, 0, offsetof(PJRT_TpuTopology_Extension, chip_count), PJRT_RESULT_ERROR, 1, &pjrt_structs[302]},
+  {"PJRT_TpuTopology_CoreCount", PJRT_Extension_Type_TpuTopology, 0, offsetof(PJRT_TpuTopology_Extension, core_count), PJRT_RESULT_ERROR, 1, &pjrt_structs[303]},
+  {"PJRT_TpuTopology_LogiDeviceCountPerProcess", PJRT_Extension_Type_TpuTopology, 0, offsetof(PJRT_TpuTopology_Extension, logical_device_count_per_process), PJRT_RESULT_ERROR, 1, &pjrt_structs[304]},
+  {"PJRT_TpuTopology_LogiDeviceCount", PJRT_Extension_Type_TpuTopology, 0, offsetof(PJRT_TpuTopology_Extension, logical_device_count), PJRT_RESULT_ERROR, 1, &pjrt_structs[305]},
+  {"PJRT_TpuTopology_LogiDeviceCountPerChip", PJRT_Extension_Type_TpuTopology, 0, offsetof(PJRT_TpuTopology_Extension, logical_device_count_per_chip), PJRT_RESULT_ERROR, 1, &pjrt_structs[306]},
+  {"PJRT_TpuTopology_CoreCountPerProcess", PJRT_Extension_Type_TpuTopology, 0, offsetof(PJRT_TpuTopology_Extension, core_count_per_process), PJRT_RESULT_ERROR, 1, &pjrt_structs[307]},
+  {"PJRT_TpuTopology_ProcessIds", PJRT_Extension_Type_TpuTopology, 0, offsetof(PJRT_TpuTopology_Extension, process_ids), PJRT_RESULT_ERROR, 1, &pjrt_structs[308]},
+  {"PJRT_TpuTopology_LogiDeviceIdsOnProcess", PJRT_Extension_Type_TpuTopology, 0, offsetof(PJRT_TpuTopology_Extension, logical_device_ids_on_process), PJRT_RESULT_ERROR, 1, &pjrt_structs[309]},
+  {"PJRT_TpuTopology_ProcIdAndIdxOnProcForChip", PJRT_Extension_Type_TpuTopology, 0, offsetof(PJRT_TpuTopology_Extension, proc_id_and_idx_on_proc_for_chip), PJRT_RESULT_ERROR, 1, &pjrt_structs[310]},
+  {"PJRT_TpuTopology_ProcIdAndIdxOnProcForLogiDevice", PJRT_Extension_Type_TpuTopology, 0, offsetof(PJRT_TpuTopology_Extension, proc_id_and_idx_on_proc_for_logi_device), PJRT_RESULT_ERROR, 1, &pjrt_structs[311]},
+  {"PJRT_TpuTopology_ProcessCoordFromId", PJRT_Extension_Type_TpuTopology, 0, offsetof(PJRT_TpuTopology_Extension, process_coord_from_id), PJRT_RESULT_ERROR, 1, &pjrt_structs[312]},
+  {"PJRT_TpuTopology_ChipIdFromCoord", PJRT_Extension_Type_TpuTopology, 0, offsetof(PJRT_TpuTopology_Extension, chip_id_from_coord), PJRT_RESULT_ERROR, 1, &pjrt_structs[313]},
+  {"PJRT_TpuTopology_LogiDeviceIdFromChipCoordAndIdx", PJRT_Extension_Type_TpuTopology, 0, offsetof(PJRT_TpuTopology_Extension, logical_device_id_from_chip_coord_and_idx), PJRT_RESULT_ERROR, 1, &pjrt_structs[314]},
+  {"PJRT_TpuTopology_ChipCoordAndIdxForLogiDevice", PJRT_Extension_Type_TpuTopology, 0, offsetof(PJRT_TpuTopology_Extension, chip_coord_and_idx_for_logi_device), PJRT_RESULT_ERROR, 1, &pjrt_structs[315]},
+  {"PJRT_TpuTopology_ChipsPerProcessBounds", PJRT_Extension_Type_TpuTopology, 0, offsetof(PJRT_TpuTopology_Extension, chips_per_process_bounds), PJRT_RESULT_ERROR, 1, &pjrt_structs[316]},
+  {"PJRT_TpuTopology_ChipBounds", PJRT_Extension_Type_TpuTopology, 0, offsetof(PJRT_TpuTopology_Extension, chip_bounds), PJRT_RESULT_ERROR, 1, &pjrt_structs[317]},
+  {"PJRT_TpuTopology_ProcessBounds", PJRT_Extension_Type_TpuTopology, 0, offsetof(PJRT_TpuTopology_Extension, process_bounds), PJRT_RESULT_ERROR, 1, &pjrt_structs[318]},
+  {"PJRT_TpuTopology_GetRoutingStrategy", PJRT_Extension_Type_TpuTopology, 0, offsetof(PJRT_TpuTopology_Extension, get_routing_strategy), PJRT_RESULT_ERROR, 1, &pjrt_structs[319]},
+  {"PJRT_TpuTopology_GetSliceConfig", PJRT_Extension_Type_TpuTopology, 0, offsetof(PJRT_TpuTopology_Extension, get_slice_config), PJRT_RESULT_ERROR, -1, &pjrt_structs[321]},
+  {"PJRT_TpuTopology_GetSliceConfigs", PJRT_Extension_Type_TpuTopology, 0, offsetof(PJRT_TpuTopology_Extension, get_slice_configs), PJRT_RESULT_ERROR, -1, &pjrt_structs[322]},
+  {"PJRT_TpuTopology_GetDefaultPlatformConfig", PJRT_Extension_Type_TpuTopology, 0, offsetof(PJRT_TpuTopology_Extension, get_default_platform_config), PJRT_RESULT_ERROR, -1, &pjrt_structs[323]},
+  {"PJRT_TpuExecutable_GetTargetArguments", PJRT_Extension_Type_TpuExecutable, 0, offsetof(PJRT_TpuExecutable_Extension, get_target_arguments), PJRT_RESULT_ERROR, -1, &pjrt_structs[285]},
+  {"PJRT_TpuExecutable_GetHloModuleWithConfig", PJRT_Extension_Type_TpuExecutable, 0, offsetof(PJRT_TpuExecutable_Extension, get_hlo_module_with_config), PJRT_RESULT_ERROR, -1, &pjrt_structs[286]},
+  {"PJRT_TpuExecutable_GetCompiledMemoryStats", PJRT_Extension_Type_TpuExecutable, 0, offsetof(PJRT_TpuExecutable_Extension, get_compiled_memory_stats), PJRT_RESULT_ERROR, -1, &pjrt_structs[287]},
+  {"PJRT_TpuExecutable_RunHloCostAnalysis", PJRT_Extension_Type_TpuExecutable, 0, offsetof(PJRT_TpuExecutable_Extension, run_hlo_cost_analysis), PJRT_RESULT_ERROR, -1, &pjrt_structs[288]},
+  {"PJRT_TpuExecutable_SetTpuCompilationEnv", PJRT_Extension_Type_TpuExecutable, 0, offsetof(PJRT_TpuExecutable_Extension, set_tpu_compilation_env), PJRT_RESULT_ERROR, -1, &pjrt_structs[289]},
+  {"PJRT_TpuExecutable_GetTpuCompilationEnvFieldAsString", PJRT_Extension_Type_TpuExecutable, 0, offsetof(PJRT_TpuExecutable_Extension, get_tpu_compilation_env_field_as_string), PJRT_RESULT_ERROR, -1, &pjrt_structs[290]},
+  {"PJRT_TpuExecutable_IsTpuPredeterminedError", PJRT_Extension_Type_TpuExecutable, 0, offsetof(PJRT_TpuExecutable_Extension, is_tpu_predetermined_error), PJRT_RESULT_ERROR, -1, &pjrt_structs[291]},
+  {"PJRT_Megascale_CreateClientContextFromPjRtClient", PJRT_Extension_Type_Megascale, 0, offsetof(PJRT_Megascale_Extension, create_client_context_from_pjrt_client), PJRT_RESULT_ERROR, 1, &pjrt_structs[231]},
+  {"PJRT_Megascale_CreateDefaultClientContext", PJRT_Extension_Type_Megascale, 0, offsetof(PJRT_Megascale_Extension, create_default_client_context), PJRT_RESULT_ERROR, -1, &pjrt_structs[232]},
+  {"PJRT_Megascale_DeleteClientContext", PJRT_Extension_Type_Megascale, 0, offsetof(PJRT_Megascale_Extension, delete_client_context), PJRT_RESULT_ERROR, 1, &pjrt_structs[233]},
+  {"PJRT_Megascale_CreateAoTConfig", PJRT_Extension_Type_Megascale, 0, offsetof(PJRT_Megascale_Extension, create_aot_config), PJRT_RESULT_ERROR, 1, &pjrt_structs[234]},
+  {"PJRT_Megascale_CreateMultiSliceConfig", PJRT_Extension_Type_Megascale, 0, offsetof(PJRT_Megascale_Extension, create_multi_slice_config), PJRT_RESULT_ERROR, 1, &pjrt_structs[235]},
+  {"PJRT_Megascale_ClientContext_Initialize", PJRT_Extension_Type_Megascale, 0, offsetof(PJRT_Megascale_Extension, client_context_initialize), PJRT_RESULT_ERROR, 1, &pjrt_structs[236]},
+  {"PJRT_Megascale_ClientContext_UnblockPendingWork", PJRT_Extension_Type_Megascale, 0, offsetof(PJRT_Megascale_Extension, client_context_unblock_pending_work), PJRT_RESULT_ERROR, 1, &pjrt_structs[237]},
+  {"PJRT_Megascale_ClientContext_MegascalePort", PJRT_Extension_Type_Megascale, 0, offsetof(PJRT_Megascale_Extension, client_context_megascale_port), PJRT_RESULT_ERROR, 1, &pjrt_structs[238]},
+  {"PJRT_Megascale_CreateMegascaleCollectives", PJRT_Extension_Type_Megascale, 0, offsetof(PJRT_Megascale_Extension, create_megascale_collectives), PJRT_RESULT_ERROR, 1, &pjrt_structs[240]},
+  {"PJRT_Megascale_DeviceId_To_MegascaleId", PJRT_Extension_Type_Megascale, 0, offsetof(PJRT_Megascale_Extension, device_id_to_megascale_id), PJRT_RESULT_ERROR, -1, &pjrt_structs[241]},
+  {"PJRT_Megascale_MegascaleId_To_DeviceId", PJRT_Extension_Type_Megascale, 0, offsetof(PJRT_Megascale_Extension, megascale_id_to_device_id), PJRT_RESULT_ERROR, -1, &pjrt_structs[242]},
+  {"PJRT_Megascale_RegisterErrorHandler", PJRT_Extension_Type_Megascale, 0, offsetof(PJRT_Megascale_Extension, register_megascale_error_handler), PJRT_RESULT_ERROR, -1, &pjrt_structs[244]},
+  {"PJRT_Megascale_UnregisterErrorHandler", PJRT_Extension_Type_Megascale, 0, offsetof(PJRT_Megascale_Extension, unregister_megascale_error_handler), PJRT_RESULT_ERROR, -1, &pjrt_structs[245]},
+  {"PJRT_Megascale_ErrorAggregator_Create", PJRT_Extension_Type_Megascale, 0, offsetof(PJRT_Megascale_Extension, error_aggregator_create), PJRT_RESULT_ERROR, -1, &pjrt_structs[246]},
+  {"PJRT_Megascale_ErrorAggregator_Delete", PJRT_Extension_Type_Megascale, 0, offsetof(PJRT_Megascale_Extension, error_aggregator_delete), PJRT_RESULT_ERROR, 1, &pjrt_structs[247]},
+  {"PJRT_Megascale_ErrorDigest_Delete", PJRT_Extension_Type_Megascale, 0, offsetof(PJRT_Megascale_Extension, error_digest_delete), PJRT_RESULT_ERROR, 1, &pjrt_structs[248]},
+  {"PJRT_Megascale_ErrorAggregator_AddError", PJRT_Extension_Type_Megascale, 0, offsetof(PJRT_Megascale_Extension, error_aggregator_add_error), PJRT_RESULT_ERROR, 1, &pjrt_structs[249]},
+  {"PJRT_Megascale_ErrorAggregator_ProcessAndShutdown", PJRT_Extension_Type_Megascale, 0, offsetof(PJRT_Megascale_Extension, error_aggregator_process_and_shutdown), PJRT_RESULT_ERROR, 1, &pjrt_structs[250]},
+  {"PJRT_Megascale_ErrorAggregator_LogErrorDigest", PJRT_Extension_Type_Megascale, 0, offsetof(PJRT_Megascale_Extension, error_aggregator_log_error_digest), PJRT_RESULT_ERROR, 1, &pjrt_structs[251]},
+  {"PJRT_Megascale_ErrorAggregator_Size", PJRT_Extension_Type_Megascale, 0, offsetof(PJRT_Megascale_Extension, error_aggregator_size), PJRT_RESULT_ERROR, 1, &pjrt_structs[252]},
+  {"PJRT_Megascale_ErrorAggregator_Active", PJRT_Extension_Type_Megascale, 0, offsetof(PJRT_Megascale_Extension, error_aggregator_active), PJRT_RESULT_ERROR, 1, &pjrt_structs[253]},
+  {"PJRT_Megascale_GetInterfaceAddressesHelper", PJRT_Extension_Type_Megascale, 0, offsetof(PJRT_Megascale_Extension, get_interface_addresses_helper), PJRT_RESULT_ERROR, -1, &pjrt_structs[254]},
+  {"PJRT_Megascale_GetOrCreateRuntimeError", PJRT_Extension_Type_Megascale, 0, offsetof(PJRT_Megascale_Extension, get_or_create_runtime_error), PJRT_RESULT_ERROR, -1, &pjrt_structs[255]},
+  {"PJRT_Shardings_PJRT_Executable_ParameterShardings", PJRT_Extension_Type_Shardings, 0, offsetof(PJRT_Shardings_Extension, PJRT_Shardings_PJRT_Executable_ParameterShardings), PJRT_RESULT_ERROR, 2, &pjrt_structs[281]},
+  {"PJRT_Shardings_PJRT_Executable_OutputShardings", PJRT_Extension_Type_Shardings, 0, offsetof(PJRT_Shardings_Extension, PJRT_Shardings_PJRT_Executable_OutputShardings), PJRT_RESULT_ERROR, 2, &pjrt_structs[282]},
   {"PJRT_Client_RuntimeAbiVersion", PJRT_Extension_Type_AbiVersion, 0, offsetof(PJRT_AbiVersion_Extension, client_runtime_abi_version), PJRT_RESULT_ERROR, 1, &pjrt_structs[165]},
   {"PJRT_Executable_GetAbiVersion", PJRT_Extension_Type_AbiVersion, 0, offsetof(PJRT_AbiVersion_Extension, executable_get_abi_version), PJRT_RESULT_ERROR, 1, &pjrt_structs[166]},
   {"PJRT_RuntimeAbiVersion_Destroy", PJRT_Extension_Type_AbiVersion, 0, offsetof(PJRT_AbiVersion_Extension, runtime_abi_version_destroy), PJRT_RESULT_ERROR, 1, &pjrt_structs[167]},
@@ -3003,20 +3099,20 @@ const pjrt_function pjrt_functions[PJRT_NUM_FUNCTIONS] = {
   {"PJRT_Collectives_Communicator_CollectivePermute", PJRT_Extension_Type_Collectives, 0, offsetof(PJRT_Collectives_Extension, communicator_collective_permute), PJRT_RESULT_ERROR, 1, &pjrt_structs[189]},
   {"PJRT_Collectives_Communicator_AllToAll", PJRT_Extension_Type_Collectives, 0, offsetof(PJRT_Collectives_Extension, communicator_all_to_all), PJRT_RESULT_ERROR, 1, &pjrt_structs[190]},
   {"PJRT_Collectives_Communicator_ToString", PJRT_Extension_Type_Collectives, 0, offsetof(PJRT_Collectives_Extension, communicator_to_string), PJRT_RESULT_ERROR, 1, &pjrt_structs[191]},
-  {"PJRT_MultiSlice_Config_Destroy", PJRT_Extension_Type_MultiSlice, 0, offsetof(PJRT_MultiSlice_Extension, config_destroy), PJRT_RESULT_ERROR, 1, &pjrt_structs[249]},
-  {"PJRT_MultiSlice_Config_NumSlices", PJRT_Extension_Type_MultiSlice, 0, offsetof(PJRT_MultiSlice_Extension, config_num_slices), PJRT_RESULT_ERROR, 1, &pjrt_structs[250]},
-  {"PJRT_MultiSlice_Config_SliceId", PJRT_Extension_Type_MultiSlice, 0, offsetof(PJRT_MultiSlice_Extension, config_slice_id), PJRT_RESULT_ERROR, 1, &pjrt_structs[251]},
-  {"PJRT_MultiSlice_Config_NumDevicesPerSlice", PJRT_Extension_Type_MultiSlice, 0, offsetof(PJRT_MultiSlice_Extension, config_num_devices_per_slice), PJRT_RESULT_ERROR, 1, &pjrt_structs[252]},
-  {"PJRT_MultiSlice_Config_Serialize", PJRT_Extension_Type_MultiSlice, 0, offsetof(PJRT_MultiSlice_Extension, config_serialize), PJRT_RESULT_ERROR, 1, &pjrt_structs[253]},
-  {"PJRT_HostMemoryAllocator_Allocate", PJRT_Extension_Type_HostMemoryAllocator, 0, offsetof(PJRT_HostMemoryAllocator_Extension, allocate), PJRT_RESULT_ERROR, 2, &pjrt_structs[214]},
-  {"PLUGIN_Profiler_Error_Destroy", PJRT_Extension_Type_Profiler, 0, offsetof(PLUGIN_Profiler_Api, error_destroy), PJRT_RESULT_NOTHING, 2, &pjrt_structs[259]},
-  {"PLUGIN_Profiler_Error_Message", PJRT_Extension_Type_Profiler, 0, offsetof(PLUGIN_Profiler_Api, error_message), PJRT_RESULT_NOTHING, 2, &pjrt_structs[260]},
-  {"PLUGIN_Profiler_Error_GetCode", PJRT_Extension_Type_Profiler, 0, offsetof(PLUGIN_Profiler_Api, error_get_code), PJRT_RESULT_PROFILER_ERROR, 2, &pjrt_structs[261]},
-  {"PLUGIN_Profiler_Create", PJRT_Extension_Type_Profiler, 0, offsetof(PLUGIN_Profiler_Api, create), PJRT_RESULT_PROFILER_ERROR, -1, &pjrt_structs[262]},
-  {"PLUGIN_Profiler_Destroy", PJRT_Extension_Type_Profiler, 0, offsetof(PLUGIN_Profiler_Api, destroy), PJRT_RESULT_PROFILER_ERROR, 1, &pjrt_structs[263]},
-  {"PLUGIN_Profiler_Start", PJRT_Extension_Type_Profiler, 0, offsetof(PLUGIN_Profiler_Api, start), PJRT_RESULT_PROFILER_ERROR, 1, &pjrt_structs[263]},
-  {"PLUGIN_Profiler_Stop", PJRT_Extension_Type_Profiler, 0, offsetof(PLUGIN_Profiler_Api, stop), PJRT_RESULT_PROFILER_ERROR, 1, &pjrt_structs[263]},
-  {"PLUGIN_Profiler_CollectData", PJRT_Extension_Type_Profiler, 0, offsetof(PLUGIN_Profiler_Api, collect_data), PJRT_RESULT_PROFILER_ERROR, 1, &pjrt_structs[264]},
+  {"PJRT_MultiSlice_Config_Destroy", PJRT_Extension_Type_MultiSlice, 0, offsetof(PJRT_MultiSlice_Extension, config_destroy), PJRT_RESULT_ERROR, 1, &pjrt_structs[258]},
+  {"PJRT_MultiSlice_Config_NumSlices", PJRT_Extension_Type_MultiSlice, 0, offsetof(PJRT_MultiSlice_Extension, config_num_slices), PJRT_RESULT_ERROR, 1, &pjrt_structs[259]},
+  {"PJRT_MultiSlice_Config_SliceId", PJRT_Extension_Type_MultiSlice, 0, offsetof(PJRT_MultiSlice_Extension, config_slice_id), PJRT_RESULT_ERROR, 1, &pjrt_structs[260]},
+  {"PJRT_MultiSlice_Config_NumDevicesPerSlice", PJRT_Extension_Type_MultiSlice, 0, offsetof(PJRT_MultiSlice_Extension, config_num_devices_per_slice), PJRT_RESULT_ERROR, 1, &pjrt_structs[261]},
+  {"PJRT_MultiSlice_Config_Serialize", PJRT_Extension_Type_MultiSlice, 0, offsetof(PJRT_MultiSlice_Extension, config_serialize), PJRT_RESULT_ERROR, 1, &pjrt_structs[262]},
+  {"PJRT_HostMemoryAllocator_Allocate", PJRT_Extension_Type_HostMemoryAllocator, 0, offsetof(PJRT_HostMemoryAllocator_Extension, allocate), PJRT_RESULT_ERROR, 2, &pjrt_structs[223]},
+  {"PLUGIN_Profiler_Error_Destroy", PJRT_Extension_Type_Profiler, 0, offsetof(PLUGIN_Profiler_Api, error_destroy), PJRT_RESULT_NOTHING, 2, &pjrt_structs[268]},
+  {"PLUGIN_Profiler_Error_Message", PJRT_Extension_Type_Profiler, 0, offsetof(PLUGIN_Profiler_Api, error_message), PJRT_RESULT_NOTHING, 2, &pjrt_structs[269]},
+  {"PLUGIN_Profiler_Error_GetCode", PJRT_Extension_Type_Profiler, 0, offsetof(PLUGIN_Profiler_Api, error_get_code), PJRT_RESULT_PROFILER_ERROR, 2, &pjrt_structs[270]},
+  {"PLUGIN_Profiler_Create", PJRT_Extension_Type_Profiler, 0, offsetof(PLUGIN_Profiler_Api, create), PJRT_RESULT_PROFILER_ERROR, -1, &pjrt_structs[271]},
+  {"PLUGIN_Profiler_Destroy", PJRT_Extension_Type_Profiler, 0, offsetof(PLUGIN_Profiler_Api, destroy), PJRT_RESULT_PROFILER_ERROR, 1, &pjrt_structs[272]},
+  {"PLUGIN_Profiler_Start", PJRT_Extension_Type_Profiler, 0, offsetof(PLUGIN_Profiler_Api, start), PJRT_RESULT_PROFILER_ERROR, 1, &pjrt_structs[272]},
+  {"PLUGIN_Profiler_Stop", PJRT_Extension_Type_Profiler, 0, offsetof(PLUGIN_Profiler_Api, stop), PJRT_RESULT_PROFILER_ERROR, 1, &pjrt_structs[272]},
+  {"PLUGIN_Profiler_CollectData", PJRT_Extension_Type_Profiler, 0, offsetof(PLUGIN_Profiler_Api, collect_data), PJRT_RESULT_PROFILER_ERROR, 1, &pjrt_structs[273]},
 };
 
 const pjrt_function pjrt_callbacks[PJRT_NUM_CALLBACKS] = {
@@ -3037,36 +3133,41 @@ const pjrt_function pjrt_callbacks[PJRT_NUM_CALLBACKS] = {
   {"PJRT_Transfers_CrossHostRecvNotifier", -1, 0, 0, PJRT_RESULT_NOTHING, 0, &pjrt_structs[196]},
   {"PJRT_Transfers_CrossHostRemoteSendCallback", -1, 0, 0, PJRT_RESULT_NOTHING, 0, &pjrt_structs[199]},
   {"PJRT_Transfers_DescriptorDestructor", -1, 0, 0, PJRT_RESULT_NOTHING, -1, &pjrt_structs[201]},
-  {"PJRT_Megascale_ErrorHandler", -1, 0, 0, PJRT_RESULT_NOTHING, -1, &pjrt_structs[234]},
-  {"PJRT_Device_GetAttributes_attributes_deleter", -1, 0, 0, PJRT_RESULT_NOTHING, 0, &pjrt_structs[316]},
-  {"PJRT_Client_CreateViewOfDeviceBuffer_on_delete_callback", -1, 0, 0, PJRT_RESULT_NOTHING, -1, &pjrt_structs[317]},
+  {"PJRT_Megascale_ErrorHandler", -1, 0, 0, PJRT_RESULT_NOTHING, -1, &pjrt_structs[243]},
+  {"PJRT_Device_GetAttributes_attributes_deleter", -1, 0, 0, PJRT_RESULT_NOTHING, 0, &pjrt_structs[325]},
+  {"PJRT_Client_CreateViewOfDeviceBuffer_on_delete_callback", -1, 0, 0, PJRT_RESULT_NOTHING, -1, &pjrt_structs[326]},
   {"PJRT_Buffer_CopyRawToHostFuture_future_ready_callback", -1, 0, 0, PJRT_RESULT_NOTHING, -1, &pjrt_structs[85]},
   {"PJRT_Buffer_DonateWithControlDependency_dependency_ready_callback", -1, 0, 0, PJRT_RESULT_NOTHING, -1, &pjrt_structs[98]},
-  {"PJRT_Chunk_deleter", -1, 0, 0, PJRT_RESULT_NOTHING, -1, &pjrt_structs[318]},
-  {"PJRT_LoadedExecutable_GetDeviceAssignment_serialized_device_assignment_deleter", -1, 0, 0, PJRT_RESULT_NOTHING, 0, &pjrt_structs[319]},
-  {"PJRT_Executable_Serialize_serialized_executable_deleter", -1, 0, 0, PJRT_RESULT_NOTHING, 0, &pjrt_structs[320]},
-  {"PJRT_Executable_GetCompileOptions_serialized_compile_options_deleter", -1, 0, 0, PJRT_RESULT_NOTHING, 0, &pjrt_structs[321]},
-  {"PJRT_TopologyDescription_Serialize_serialized_topology_deleter", -1, 0, 0, PJRT_RESULT_NOTHING, 0, &pjrt_structs[322]},
-  {"PJRT_TopologyDescription_MakeCanonicalShapeForMemorySpace_serialized_shape_deleter", -1, 0, 0, PJRT_RESULT_NOTHING, -1, &pjrt_structs[323]},
-  {"PJRT_RuntimeAbiVersion_ToProto_serialized_proto_deleter", -1, 0, 0, PJRT_RESULT_NOTHING, 0, &pjrt_structs[324]},
-  {"PJRT_ExecutableAbiVersion_ToProto_serialized_proto_deleter", -1, 0, 0, PJRT_RESULT_NOTHING, 0, &pjrt_structs[325]},
-  {"PJRT_Collectives_CreateCommunicators_communicators_holder_deleter", -1, 0, 0, PJRT_RESULT_NOTHING, 0, &pjrt_structs[326]},
-  {"PJRT_Collectives_Communicator_ToString_str_holder_deleter", -1, 0, 0, PJRT_RESULT_NOTHING, 0, &pjrt_structs[327]},
-  {"PJRT_FFI_Type_Info_deleter", -1, 0, 0, PJRT_RESULT_NOTHING, -1, &pjrt_structs[328]},
-  {"PJRT_FFI_Type_Info_serialize", -1, 0, 0, PJRT_RESULT_NOTHING, -1, &pjrt_structs[329]},
-  {"PJRT_FFI_Type_Info_deserialize", -1, 0, 0, PJRT_RESULT_NOTHING, -1, &pjrt_structs[330]},
-  {"PJRT_HostMemoryAllocator_Allocate_deleter", -1, 0, 0, PJRT_RESULT_NOTHING, -1, &pjrt_structs[331]},
-  {"PJRT_Layouts_MemoryLayout_Serialize_serialized_layout_deleter", -1, 0, 0, PJRT_RESULT_NOTHING, 0, &pjrt_structs[332]},
-  {"PJRT_Megascale_GetInterfaceAddressesHelper_addresses_deleter", -1, 0, 0, PJRT_RESULT_NOTHING, 0, &pjrt_structs[333]},
-  {"PJRT_Megascale_GetOrCreateRuntimeError_error_deleter", -1, 0, 0, PJRT_RESULT_NOTHING, 0, &pjrt_structs[334]},
-  {"PJRT_MultiSlice_Config_NumDevicesPerSlice_devices_per_slice_map_deleter", -1, 0, 0, PJRT_RESULT_NOTHING, 0, &pjrt_structs[335]},
-  {"PJRT_MultiSlice_Config_Serialize_serialized_config_deleter", -1, 0, 0, PJRT_RESULT_NOTHING, 0, &pjrt_structs[336]},
-  {"PJRT_TpuExecutable_GetTargetArguments_target_arguments_deleter", -1, 0, 0, PJRT_RESULT_NOTHING, 0, &pjrt_structs[337]},
-  {"PJRT_TpuExecutable_GetHloModuleWithConfig_hlo_module_with_config_deleter", -1, 0, 0, PJRT_RESULT_NOTHING, 0, &pjrt_structs[338]},
-  {"PJRT_TpuExecutable_GetCompiledMemoryStats_compiled_memory_stats_deleter", -1, 0, 0, PJRT_RESULT_NOTHING, 0, &pjrt_structs[339]},
-  {"PJRT_TpuExecutable_RunHloCostAnalysis_analysis_results_deleter", -1, 0, 0, PJRT_RESULT_NOTHING, 0, &pjrt_structs[340]},
-  {"PJRT_TpuExecutable_SetTpuCompilationEnv_result_compilation_environments_deleter", -1, 0, 0, PJRT_RESULT_NOTHING, 0, &pjrt_structs[341]},
-  {"PJRT_TpuExecutable_GetTpuCompilationEnvFieldAsString_field_value_deleter", -1, 0, 0, PJRT_RESULT_NOTHING, 0, &pjrt_structs[342]},
+  {"PJRT_Chunk_deleter", -1, 0, 0, PJRT_RESULT_NOTHING, -1, &pjrt_structs[327]},
+  {"PJRT_LoadedExecutable_GetDeviceAssignment_serialized_device_assignment_deleter", -1, 0, 0, PJRT_RESULT_NOTHING, 0, &pjrt_structs[328]},
+  {"PJRT_Executable_Serialize_serialized_executable_deleter", -1, 0, 0, PJRT_RESULT_NOTHING, 0, &pjrt_structs[329]},
+  {"PJRT_Executable_GetCompileOptions_serialized_compile_options_deleter", -1, 0, 0, PJRT_RESULT_NOTHING, 0, &pjrt_structs[330]},
+  {"PJRT_TopologyDescription_Serialize_serialized_topology_deleter", -1, 0, 0, PJRT_RESULT_NOTHING, 0, &pjrt_structs[331]},
+  {"PJRT_TopologyDescription_MakeCanonicalShapeForMemorySpace_serialized_shape_deleter", -1, 0, 0, PJRT_RESULT_NOTHING, -1, &pjrt_structs[332]},
+  {"PJRT_RuntimeAbiVersion_ToProto_serialized_proto_deleter", -1, 0, 0, PJRT_RESULT_NOTHING, 0, &pjrt_structs[333]},
+  {"PJRT_ExecutableAbiVersion_ToProto_serialized_proto_deleter", -1, 0, 0, PJRT_RESULT_NOTHING, 0, &pjrt_structs[334]},
+  {"PJRT_Collectives_CreateCommunicators_communicators_holder_deleter", -1, 0, 0, PJRT_RESULT_NOTHING, 0, &pjrt_structs[335]},
+  {"PJRT_Collectives_Communicator_ToString_str_holder_deleter", -1, 0, 0, PJRT_RESULT_NOTHING, 0, &pjrt_structs[336]},
+  {"JAX_CustomCallPartitioner_version_and_error_cleanup_fn", -1, 0, 0, PJRT_RESULT_NOTHING, -1, &pjrt_structs[337]},
+  {"JAX_CustomCallPartitioner_Callbacks_dtor", -1, 0, 0, PJRT_RESULT_NOTHING, -1, &pjrt_structs[338]},
+  {"JAX_CustomCallPartitioner_Callbacks_partition", -1, 0, 0, PJRT_RESULT_NOTHING, -1, &pjrt_structs[339]},
+  {"JAX_CustomCallPartitioner_Callbacks_infer_sharding", -1, 0, 0, PJRT_RESULT_NOTHING, -1, &pjrt_structs[340]},
+  {"JAX_CustomCallPartitioner_Callbacks_propagate_user_sharding", -1, 0, 0, PJRT_RESULT_NOTHING, -1, &pjrt_structs[341]},
+  {"PJRT_FFI_Type_Info_deleter", -1, 0, 0, PJRT_RESULT_NOTHING, -1, &pjrt_structs[342]},
+  {"PJRT_FFI_Type_Info_serialize", -1, 0, 0, PJRT_RESULT_NOTHING, -1, &pjrt_structs[343]},
+  {"PJRT_FFI_Type_Info_deserialize", -1, 0, 0, PJRT_RESULT_NOTHING, -1, &pjrt_structs[344]},
+  {"PJRT_HostMemoryAllocator_Allocate_deleter", -1, 0, 0, PJRT_RESULT_NOTHING, -1, &pjrt_structs[345]},
+  {"PJRT_Layouts_MemoryLayout_Serialize_serialized_layout_deleter", -1, 0, 0, PJRT_RESULT_NOTHING, 0, &pjrt_structs[346]},
+  {"PJRT_Megascale_GetInterfaceAddressesHelper_addresses_deleter", -1, 0, 0, PJRT_RESULT_NOTHING, 0, &pjrt_structs[347]},
+  {"PJRT_Megascale_GetOrCreateRuntimeError_error_deleter", -1, 0, 0, PJRT_RESULT_NOTHING, 0, &pjrt_structs[348]},
+  {"PJRT_MultiSlice_Config_NumDevicesPerSlice_devices_per_slice_map_deleter", -1, 0, 0, PJRT_RESULT_NOTHING, 0, &pjrt_structs[349]},
+  {"PJRT_MultiSlice_Config_Serialize_serialized_config_deleter", -1, 0, 0, PJRT_RESULT_NOTHING, 0, &pjrt_structs[350]},
+  {"PJRT_TpuExecutable_GetTargetArguments_target_arguments_deleter", -1, 0, 0, PJRT_RESULT_NOTHING, 0, &pjrt_structs[351]},
+  {"PJRT_TpuExecutable_GetHloModuleWithConfig_hlo_module_with_config_deleter", -1, 0, 0, PJRT_RESULT_NOTHING, 0, &pjrt_structs[352]},
+  {"PJRT_TpuExecutable_GetCompiledMemoryStats_compiled_memory_stats_deleter", -1, 0, 0, PJRT_RESULT_NOTHING, 0, &pjrt_structs[353]},
+  {"PJRT_TpuExecutable_RunHloCostAnalysis_analysis_results_deleter", -1, 0, 0, PJRT_RESULT_NOTHING, 0, &pjrt_structs[354]},
+  {"PJRT_TpuExecutable_SetTpuCompilationEnv_result_compilation_environments_deleter", -1, 0, 0, PJRT_RESULT_NOTHING, 0, &pjrt_structs[355]},
+  {"PJRT_TpuExecutable_GetTpuCompilationEnvFieldAsString_field_value_deleter", -1, 0, 0, PJRT_RESULT_NOTHING, 0, &pjrt_structs[356]},
 };
 
 static const struct pjrt_enumerator names_of_PJRT_Extension_Type[] = {{"Gpu_Custom_Call", 0}, {"Profiler", 1}, {"Custom_Partitioner", 2}, {"Stream", 3}, {"Layouts", 4}, {"FFI", 5}, {"MemoryDescriptions", 6}, {"Triton", 7}, {"RawBuffer", 8}, {"PhaseCompile", 9}, {"Example", 10}, {"Unknown", 11}, {"CrossHostTransfers", 12}, {"ExecutableMetadata", 13}, {"Callback", 14}, {"HostAllocator", 15}, {"TpuTopology", 16}, {"TpuExecutable", 17}, {"Megascale", 18}, {"Shardings", 19}, {"AbiVersion", 20}, {"Collectives", 21}, {"MultiSlice", 22}, {"HostMemoryAllocator", 23}, {"XlaTransform", 24}};
@@ -3114,32 +3215,32 @@ const pjrt_handle_kind pjrt_handles[PJRT_NUM_HANDLES] = {
   {"PJRT_FulfillAliasBufferCallback", -1},
   {"PJRT_LoadedExecutable", 50},
   {"PJRT_Memory", -1},
-  {"PJRT_MultiSlice_Config", 260},
+  {"PJRT_MultiSlice_Config", 262},
   {"PJRT_SerializedCompileOptions", -1},
   {"PJRT_SerializedExecutable", -1},
   {"PJRT_SerializedTopology", -1},
   {"PJRT_TopologyDescription", 83},
-  {"PJRT_RuntimeAbiVersion", 241},
-  {"PJRT_ExecutableAbiVersion", 246},
+  {"PJRT_RuntimeAbiVersion", 243},
+  {"PJRT_ExecutableAbiVersion", 248},
   {"PJRT_AbiVersion_SerializedProto", -1},
-  {"PJRT_Collectives", 251},
-  {"PJRT_Collectives_Communicator", 253},
+  {"PJRT_Collectives", 253},
+  {"PJRT_Collectives_Communicator", 255},
   {"PJRT_Collectives_Communicators", -1},
   {"PJRT_Collectives_ToString_Holder", -1},
-  {"PJRT_Layouts_MemoryLayout", 140},
+  {"PJRT_Layouts_MemoryLayout", 142},
   {"PJRT_Layouts_SerializedLayout", -1},
-  {"PJRT_Megascale_ClientContext", 216},
-  {"PJRT_Megascale_ErrorAggregator", 228},
-  {"PJRT_Megascale_ErrorDigest", 229},
+  {"PJRT_Megascale_ClientContext", 218},
+  {"PJRT_Megascale_ErrorAggregator", 230},
+  {"PJRT_Megascale_ErrorDigest", 231},
   {"PJRT_Megascale_SerializedAddresses", -1},
   {"PJRT_Megascale_SerializedError", -1},
   {"PJRT_MemoryDescription", -1},
   {"PJRT_MultiSlice_NumDevicesPerSlice", -1},
   {"PJRT_MultiSlice_SerializedConfig", -1},
-  {"PJRT_PhaseCompiler", 161},
-  {"PLUGIN_Profiler", 270},
-  {"PLUGIN_Profiler_Error", 266},
-  {"PJRT_RawBuffer", 154},
+  {"PJRT_PhaseCompiler", 163},
+  {"PLUGIN_Profiler", 272},
+  {"PLUGIN_Profiler_Error", 268},
+  {"PJRT_RawBuffer", 156},
   {"PJRT_TpuExecutable_TargetArguments", -1},
   {"PJRT_TpuExecutable_HloModuleWithConfig", -1},
   {"PJRT_TpuExecutable_CompiledMemoryStats", -1},
@@ -4276,6 +4377,50 @@ _Static_assert(offsetof(PJRT_Transfers_PJRT_Buffer_CopyToRemoteDevice_Args, seri
 _Static_assert(offsetof(PJRT_Transfers_PJRT_Buffer_CopyToRemoteDevice_Args, serialized_descriptor_size) == 40, "PJRT_Transfers_PJRT_Buffer_CopyToRemoteDevice_Args.serialized_descriptor_size");
 _Static_assert(offsetof(PJRT_Transfers_PJRT_Buffer_CopyToRemoteDevice_Args, on_done) == 48, "PJRT_Transfers_PJRT_Buffer_CopyToRemoteDevice_Args.on_done");
 _Static_assert(offsetof(PJRT_Transfers_PJRT_Buffer_CopyToRemoteDevice_Args, descriptor_destructor) == 64, "PJRT_Transfers_PJRT_Buffer_CopyToRemoteDevice_Args.descriptor_destructor");
+_Static_assert(offsetof(JAX_CustomCallPartitioner_string, data) == 0, "JAX_CustomCallPartitioner_string.data");
+_Static_assert(offsetof(JAX_CustomCallPartitioner_string, size) == 8, "JAX_CustomCallPartitioner_string.size");
+_Static_assert(offsetof(JAX_CustomCallPartitioner_aval, shape) == 0, "JAX_CustomCallPartitioner_aval.shape");
+_Static_assert(offsetof(JAX_CustomCallPartitioner_aval, has_sharding) == 16, "JAX_CustomCallPartitioner_aval.has_sharding");
+_Static_assert(offsetof(JAX_CustomCallPartitioner_aval, sharding) == 24, "JAX_CustomCallPartitioner_aval.sharding");
+_Static_assert(offsetof(JAX_CustomCallPartitioner_version_and_error, api_version) == 0, "JAX_CustomCallPartitioner_version_and_error.api_version");
+_Static_assert(offsetof(JAX_CustomCallPartitioner_version_and_error, data) == 8, "JAX_CustomCallPartitioner_version_and_error.data");
+_Static_assert(offsetof(JAX_CustomCallPartitioner_version_and_error, cleanup_fn) == 16, "JAX_CustomCallPartitioner_version_and_error.cleanup_fn");
+_Static_assert(offsetof(JAX_CustomCallPartitioner_version_and_error, has_error) == 24, "JAX_CustomCallPartitioner_version_and_error.has_error");
+_Static_assert(offsetof(JAX_CustomCallPartitioner_version_and_error, code) == 28, "JAX_CustomCallPartitioner_version_and_error.code");
+_Static_assert(offsetof(JAX_CustomCallPartitioner_version_and_error, error_msg) == 32, "JAX_CustomCallPartitioner_version_and_error.error_msg");
+_Static_assert(offsetof(JAX_CustomCallPartitioner_Partition_Args, header) == 0, "JAX_CustomCallPartitioner_Partition_Args.header");
+_Static_assert(offsetof(JAX_CustomCallPartitioner_Partition_Args, num_args) == 48, "JAX_CustomCallPartitioner_Partition_Args.num_args");
+_Static_assert(offsetof(JAX_CustomCallPartitioner_Partition_Args, op_args) == 56, "JAX_CustomCallPartitioner_Partition_Args.op_args");
+_Static_assert(offsetof(JAX_CustomCallPartitioner_Partition_Args, op_result) == 64, "JAX_CustomCallPartitioner_Partition_Args.op_result");
+_Static_assert(offsetof(JAX_CustomCallPartitioner_Partition_Args, backend_config) == 104, "JAX_CustomCallPartitioner_Partition_Args.backend_config");
+_Static_assert(offsetof(JAX_CustomCallPartitioner_Partition_Args, mlir_module) == 120, "JAX_CustomCallPartitioner_Partition_Args.mlir_module");
+_Static_assert(offsetof(JAX_CustomCallPartitioner_Partition_Args, args_sharding) == 136, "JAX_CustomCallPartitioner_Partition_Args.args_sharding");
+_Static_assert(offsetof(JAX_CustomCallPartitioner_Partition_Args, result_sharding) == 144, "JAX_CustomCallPartitioner_Partition_Args.result_sharding");
+_Static_assert(offsetof(JAX_CustomCallPartitioner_InferShardingFromOperands_Args, header) == 0, "JAX_CustomCallPartitioner_InferShardingFromOperands_Args.header");
+_Static_assert(offsetof(JAX_CustomCallPartitioner_InferShardingFromOperands_Args, num_args) == 48, "JAX_CustomCallPartitioner_InferShardingFromOperands_Args.num_args");
+_Static_assert(offsetof(JAX_CustomCallPartitioner_InferShardingFromOperands_Args, op_args) == 56, "JAX_CustomCallPartitioner_InferShardingFromOperands_Args.op_args");
+_Static_assert(offsetof(JAX_CustomCallPartitioner_InferShardingFromOperands_Args, result_shape) == 64, "JAX_CustomCallPartitioner_InferShardingFromOperands_Args.result_shape");
+_Static_assert(offsetof(JAX_CustomCallPartitioner_InferShardingFromOperands_Args, backend_config) == 80, "JAX_CustomCallPartitioner_InferShardingFromOperands_Args.backend_config");
+_Static_assert(offsetof(JAX_CustomCallPartitioner_InferShardingFromOperands_Args, has_result_sharding) == 96, "JAX_CustomCallPartitioner_InferShardingFromOperands_Args.has_result_sharding");
+_Static_assert(offsetof(JAX_CustomCallPartitioner_InferShardingFromOperands_Args, result_sharding) == 104, "JAX_CustomCallPartitioner_InferShardingFromOperands_Args.result_sharding");
+_Static_assert(offsetof(JAX_CustomCallPartitioner_PropagateUserSharding_Args, header) == 0, "JAX_CustomCallPartitioner_PropagateUserSharding_Args.header");
+_Static_assert(offsetof(JAX_CustomCallPartitioner_PropagateUserSharding_Args, backend_config) == 48, "JAX_CustomCallPartitioner_PropagateUserSharding_Args.backend_config");
+_Static_assert(offsetof(JAX_CustomCallPartitioner_PropagateUserSharding_Args, result_shape) == 64, "JAX_CustomCallPartitioner_PropagateUserSharding_Args.result_shape");
+_Static_assert(offsetof(JAX_CustomCallPartitioner_PropagateUserSharding_Args, result_sharding) == 80, "JAX_CustomCallPartitioner_PropagateUserSharding_Args.result_sharding");
+_Static_assert(offsetof(JAX_CustomCallPartitioner_Callbacks, version) == 0, "JAX_CustomCallPartitioner_Callbacks.version");
+_Static_assert(offsetof(JAX_CustomCallPartitioner_Callbacks, private_data) == 8, "JAX_CustomCallPartitioner_Callbacks.private_data");
+_Static_assert(offsetof(JAX_CustomCallPartitioner_Callbacks, dtor) == 16, "JAX_CustomCallPartitioner_Callbacks.dtor");
+_Static_assert(offsetof(JAX_CustomCallPartitioner_Callbacks, partition) == 24, "JAX_CustomCallPartitioner_Callbacks.partition");
+_Static_assert(offsetof(JAX_CustomCallPartitioner_Callbacks, infer_sharding) == 32, "JAX_CustomCallPartitioner_Callbacks.infer_sharding");
+_Static_assert(offsetof(JAX_CustomCallPartitioner_Callbacks, propagate_user_sharding) == 40, "JAX_CustomCallPartitioner_Callbacks.propagate_user_sharding");
+_Static_assert(offsetof(JAX_CustomCallPartitioner_Callbacks, can_side_effecting_have_replicated_sharding) == 48, "JAX_CustomCallPartitioner_Callbacks.can_side_effecting_have_replicated_sharding");
+_Static_assert(offsetof(PJRT_Register_Custom_Partitioner_Args, struct_size) == 0, "PJRT_Register_Custom_Partitioner_Args.struct_size");
+_Static_assert(offsetof(PJRT_Register_Custom_Partitioner_Args, name) == 8, "PJRT_Register_Custom_Partitioner_Args.name");
+_Static_assert(offsetof(PJRT_Register_Custom_Partitioner_Args, name_size) == 16, "PJRT_Register_Custom_Partitioner_Args.name_size");
+_Static_assert(offsetof(PJRT_Register_Custom_Partitioner_Args, callbacks) == 24, "PJRT_Register_Custom_Partitioner_Args.callbacks");
+_Static_assert(offsetof(PJRT_Register_Batch_Partitionable_Args, struct_size) == 0, "PJRT_Register_Batch_Partitionable_Args.struct_size");
+_Static_assert(offsetof(PJRT_Register_Batch_Partitionable_Args, name) == 8, "PJRT_Register_Batch_Partitionable_Args.name");
+_Static_assert(offsetof(PJRT_Register_Batch_Partitionable_Args, name_size) == 16, "PJRT_Register_Batch_Partitionable_Args.name_size");
 _Static_assert(offsetof(PJRT_ExecutableMetadata, serialized_metadata) == 0, "PJRT_ExecutableMetadata.serialized_metadata");
 _Static_assert(offsetof(PJRT_ExecutableMetadata, serialized_metadata_size) == 8, "PJRT_ExecutableMetadata.serialized_metadata_size");
 _Static_assert(offsetof(PJRT_ExecutableMetadata_GetExecutableMetadata_Args, executable) == 0, "PJRT_ExecutableMetadata_GetExecutableMetadata_Args.executable");
@@ -4842,6 +4987,14 @@ _Static_assert(offsetof(PJRT_RuntimeAbiVersion_ToProto_serialized_proto_deleter_
 _Static_assert(offsetof(PJRT_ExecutableAbiVersion_ToProto_serialized_proto_deleter_Parameters, holder) == 0, "PJRT_ExecutableAbiVersion_ToProto_serialized_proto_deleter_Parameters.holder");
 _Static_assert(offsetof(PJRT_Collectives_CreateCommunicators_communicators_holder_deleter_Parameters, holder) == 0, "PJRT_Collectives_CreateCommunicators_communicators_holder_deleter_Parameters.holder");
 _Static_assert(offsetof(PJRT_Collectives_Communicator_ToString_str_holder_deleter_Parameters, holder) == 0, "PJRT_Collectives_Communicator_ToString_str_holder_deleter_Parameters.holder");
+_Static_assert(offsetof(JAX_CustomCallPartitioner_version_and_error_cleanup_fn_Parameters, data) == 0, "JAX_CustomCallPartitioner_version_and_error_cleanup_fn_Parameters.data");
+_Static_assert(offsetof(JAX_CustomCallPartitioner_Callbacks_dtor_Parameters, data) == 0, "JAX_CustomCallPartitioner_Callbacks_dtor_Parameters.data");
+_Static_assert(offsetof(JAX_CustomCallPartitioner_Callbacks_partition_Parameters, data) == 0, "JAX_CustomCallPartitioner_Callbacks_partition_Parameters.data");
+_Static_assert(offsetof(JAX_CustomCallPartitioner_Callbacks_partition_Parameters, args) == 8, "JAX_CustomCallPartitioner_Callbacks_partition_Parameters.args");
+_Static_assert(offsetof(JAX_CustomCallPartitioner_Callbacks_infer_sharding_Parameters, data) == 0, "JAX_CustomCallPartitioner_Callbacks_infer_sharding_Parameters.data");
+_Static_assert(offsetof(JAX_CustomCallPartitioner_Callbacks_infer_sharding_Parameters, args) == 8, "JAX_CustomCallPartitioner_Callbacks_infer_sharding_Parameters.args");
+_Static_assert(offsetof(JAX_CustomCallPartitioner_Callbacks_propagate_user_sharding_Parameters, data) == 0, "JAX_CustomCallPartitioner_Callbacks_propagate_user_sharding_Parameters.data");
+_Static_assert(offsetof(JAX_CustomCallPartitioner_Callbacks_propagate_user_sharding_Parameters, args) == 8, "JAX_CustomCallPartitioner_Callbacks_propagate_user_sharding_Parameters.args");
 _Static_assert(offsetof(PJRT_FFI_Type_Info_deleter_Parameters, object) == 0, "PJRT_FFI_Type_Info_deleter_Parameters.object");
 _Static_assert(offsetof(PJRT_HostMemoryAllocator_Allocate_deleter_Parameters, ptr) == 0, "PJRT_HostMemoryAllocator_Allocate_deleter_Parameters.ptr");
 _Static_assert(offsetof(PJRT_HostMemoryAllocator_Allocate_deleter_Parameters, arg) == 8, "PJRT_HostMemoryAllocator_Allocate_deleter_Parameters.arg");

@@ -202,6 +202,9 @@ PJRT_ABI_SIZE(PJRT_Transfers_PJRT_Client_CrossHostReceiveBuffers_Args, buffers, 
 PJRT_ABI_SIZE(PJRT_Transfers_PJRT_Client_MakeCrossHostReceiveBuffers_Args, num_buffers, num_buffers);
 PJRT_ABI_SIZE(PJRT_Transfers_PJRT_Buffer_CopyToRemoteDevice_Args, descriptor_destructor, descriptor_destructor);
 PJRT_ABI_SIZE(PJRT_CrossHostTransfers_Extension, PJRT_Transfers_PJRT_Client_CrossHostSendBuffers, PJRT_Transfers_PJRT_Client_CrossHostSendBuffers);
+PJRT_ABI_SIZE(PJRT_Register_Custom_Partitioner_Args, callbacks, callbacks);
+PJRT_ABI_SIZE(PJRT_Register_Batch_Partitionable_Args, name_size, name_size);
+PJRT_ABI_SIZE(PJRT_Custom_Partitioner_Extension, register_batch_partitionable, register_batch_partitionable);
 PJRT_ABI_SIZE(PJRT_ExecutableMetadata_Extension, destroy_serialized_metadata, destroy_serialized_metadata);
 PJRT_ABI_SIZE(PJRT_FFI_Type_Register_Args, type_info, type_info);
 PJRT_ABI_SIZE(PJRT_FFI_UserData_Add_Args, user_data, user_data);

@@ -6,6 +6,7 @@
 #include "extensions/callback.h"
 #include "extensions/collectives.h"
 #include "extensions/cross_host_transfers.h"
+#include "extensions/custom_partitioner.h"
 #include "extensions/executable_metadata.h"
 #include "extensions/ffi.h"
 #include "extensions/host_allocator.h"

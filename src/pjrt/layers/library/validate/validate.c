@@ -62,7 +62,7 @@ static bool read_options(pjrt_validate *validate, const char *options, char *pro
 /* Extensions whose functions register code and give out no handles. */
 static bool gives_no_handles(const PJRT_Extension_Base *link) {
   return link->struct_size <= PJRT_Extension_Base_STRUCT_SIZE || link->type == PJRT_Extension_Type_Gpu_Custom_Call ||
-         link->type == PJRT_Extension_Type_Custom_Partitioner || link->type == PJRT_Extension_Type_XlaTransform;
+         link->type == PJRT_Extension_Type_XlaTransform;
 }
 
 /* Whether the schema describes every extension that may give out handles. */
