@@ -5,6 +5,7 @@ Names without a package are those of modules in ``jax._src``.
 - Callbacks into Python (``add_platform``): ``callback.emit_python_callback``, also as a name of
   ``jax.interpreters.mlir``; the rule of ``buffer_callback_p``; ``interpreters.mlir._uncacheable_primitives``. At exit
   ``dispatch.runtime_tokens`` is emptied.
+- Inspected shardings: the rule of ``debugging.inspect_sharding_p``.
 - Jobs of several processes: ``distributed.State.initialize``, whose waiting ``pjrt launch`` sees, and
   ``distributed.State.shutdown``, after which XLA's log has no warnings.
 - DLPack: ``dlpack._jax``, ``dlpack._check_device``, ``array.ArrayImpl.__dlpack_device__`` and
@@ -34,6 +35,7 @@ import itertools
 import os
 import re
 import threading
+import weakref
 from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any, Protocol
@@ -46,7 +48,8 @@ from pjrt.api.errors import InternalError, InvalidArgumentError, UnimplementedEr
 from pjrt.host_memory import external
 from pjrt.host_memory.array import HostArray
 from pjrt.native.library import wait_for_work
-from pjrt.stablehlo.hlo_parameters import DIVIDED_TARGET
+from pjrt.stablehlo.hlo_parameters import DIVIDED_TARGET, INSPECTED_TARGET
+from pjrt.stablehlo.shardings.custom_calls import CallPartitioner, let_ask, part_types
 
 # A device in the place of JAX's CPU, for libraries that know no names but ``cpu``, ``gpu`` and ``tpu``.
 
@@ -150,6 +153,7 @@ def add_platform(platform: str) -> None:
             callback.emit_python_callback = emitter
             public_mlir.emit_python_callback = emitter  # for lowering rules outside of JAX's core
             _lower_buffer_callbacks()
+            _lower_inspections()
             _use_compilation_cache()
             _share_memory()
             _check_result_shardings()
@@ -499,6 +503,64 @@ def _extend_exported_calls() -> None:
         return original(ctx, *arguments, exported=exported)
 
     mlir.register_lowering(_export.call_exported_p, lower)
+
+
+# ``jax.debug.inspect_array_sharding``. JAX's rule writes the address of a function into the program. Ours writes a
+# number. XLA asks this process about it, from a device's process through the extension Custom_Partitioner.
+
+_inspections: weakref.WeakValueDictionary[bytes, Callable[[Any], object]] = weakref.WeakValueDictionary()
+"""The functions that want to know shardings, as long as JAX keeps them: by what their calls are configured with."""
+
+
+def _lower_inspections() -> None:
+    """Have JAX lower inspections of shardings for our platforms with our rule, and for all others with its own."""
+    from jax._src import debugging
+    from jax._src.interpreters import mlir
+    from jax._src.lib.mlir import ir
+
+    original = debugging._inspect_sharding_lowering_rule
+
+    def lower(ctx: Any, *operands: Any, **options: Any) -> Any:
+        kept = len(ctx.module_context.keepalives)
+        results = original(ctx, *operands, **options)
+        functions = ctx.module_context.keepalives[kept:]
+        if functions and is_ours(ctx.module_context):  # on one device JAX has called the function already
+            key = str(id(functions[0]))
+            _inspections[key.encode()] = functions[0]
+            call = ir.InsertionPoint.current.block.operations[-1]
+            call.attributes["call_target_name"] = ir.StringAttr.get(INSPECTED_TARGET)
+            call.attributes["backend_config"] = ir.StringAttr.get(key)
+        return results
+
+    mlir.register_lowering(debugging.inspect_sharding_p, lower)
+    let_ask(INSPECTED_TARGET, _INSPECTION)
+
+
+def give_inspections(capsule: object) -> None:
+    """Have a plugin ask this process where its compiler meets a sharding to inspect."""
+    from jax._src.lib import xla_client
+
+    xla_client.register_custom_call_partitioner(
+        INSPECTED_TARGET, _INSPECTION.propagate, _INSPECTION.divide, _INSPECTION.infer, True, c_api=capsule
+    )
+
+
+def _tell(shapes: Any, shardings: Any, _result_shape: Any, _result_sharding: Any, config: bytes) -> Any:
+    """Tell a function the sharding of a call's operand, which is the call's result, too."""
+    (sharding,) = shardings
+    if sharding is None:
+        raise InvalidArgumentError("there is no sharding to inspect")
+    _inspections[config](sharding)
+    (part,) = part_types(shapes, shardings)
+    return f"func.func @main(%0: {part}) -> {part} {{ return %0 : {part} }}".encode(), shardings, sharding
+
+
+_INSPECTION = CallPartitioner(
+    _tell,
+    infer=lambda _shapes, shardings, _result_shape, _config: shardings[0],
+    propagate=lambda sharding, _shape, _config: sharding,
+    may_be_replicated=True,
+)
 
 
 # Buffer callbacks: functions that work in the memory of a program's buffers.

@@ -277,6 +277,7 @@ def _prepare(bridge: Any, exported: ExportedPlugin | _Library, platform: str) ->
     _jax_changes.add_platform(platform)
     _jax_changes.add_cpu_rules(platform)
     _jax_changes.give_ffi_handlers(exported, platform)
+    _jax_changes.give_inspections(exported.capsule)
 
     def check() -> None:
         if exported.client is not None and exported.client.is_closed:

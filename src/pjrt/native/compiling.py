@@ -3,6 +3,7 @@
 The messages are those of the worker, too.
 
 The runtime starts it as ``python -m pjrt.native.compiling SPEC FOLDER``; its standard input is a socket to the runtime.
+Descriptor 4 is a socket for questions to the framework's process (see ``questions``).
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ from pjrt.api.program import Program
 from pjrt.api.protobuf import message_classes
 from pjrt.capi.import_spec import find_attribute
 from pjrt.native.code import Code
+from pjrt.native.partitioners import Partitioners
+from pjrt.native.questions import Questions, receive, send
 
 # The messages are written and read in C: see native/library/process.c.
 _CLASSES = message_classes(
@@ -37,6 +40,8 @@ _CLASSES = message_classes(
             "handlers": (8, "[string]"),
             "handler_addresses": (9, "[uint64]"),
             "handler_traits": (10, "[int64]"),
+            "partitioned": (11, "[string]"),
+            "partitioned_traits": (12, "[int64]"),
         },
         "Option": {
             "name": (1, "string"),
@@ -67,14 +72,17 @@ def main(spec: str, folder: str = "") -> None:
         spec: ``package.module:attribute`` or ``/path/of/file.py:attribute`` of the function that compiles.
         folder: a folder to import the module from; empty where it is installed.
     """
+    connection = take_connection(folder)
+    partitioners = Partitioners(Questions(socket.socket(fileno=4)))
     compile_function: CompileFunction | None = None
 
     def answer(request: Any) -> Any:
         nonlocal compile_function
-        compile_function = compile_function or checked_function(find_attribute(spec), spec, "compiles")
-        return ANSWER(data=_compiled(compile_function, request))
+        with partitioners.asking(request):
+            compile_function = compile_function or checked_function(find_attribute(spec), spec, "compiles")
+            return ANSWER(data=_compiled(compile_function, request))
 
-    serve(take_connection(folder), answer)
+    serve(connection, answer)
 
 
 def take_connection(folder: str) -> socket.socket:
@@ -148,27 +156,6 @@ def _compiled(compile_function: CompileFunction, request: Any) -> bytes:
 
 def _walk(function: Any) -> Any:
     return () if function.body is None else function.body.walk()
-
-
-def receive(connection: socket.socket) -> bytes | None:
-    """Return the next message; ``None`` where the other side has closed its end."""
-    head = _read(connection, 8)
-    return None if head is None else _read(connection, int.from_bytes(head, "little"))
-
-
-def _read(connection: socket.socket, size: int) -> bytes | None:
-    parts = bytearray()
-    while len(parts) < size:
-        part = connection.recv(min(size - len(parts), 1 << 20))
-        if not part:
-            return None
-        parts += part
-    return bytes(parts)
-
-
-def send(connection: socket.socket, message: bytes) -> None:
-    """Send a message."""
-    connection.sendall(len(message).to_bytes(8, "little") + message)
 
 
 if __name__ == "__main__":

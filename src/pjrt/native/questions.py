@@ -1,8 +1,8 @@
 """Ask the framework's process, from a worker: for calls of handlers that were registered there, for the functions that
-an execution was given, and for its store.
+an execution was given, how custom calls are divided, and for its store.
 
-A question is a message on a socket of its own, and so is what comes back; native/library/ffi.c and process.c have their
-form. Several questions may be open at a time, for example one of each device.
+A question is a message on a socket of its own, and so is what comes back; native/library/ffi.c, partitioner.c and
+process.c have their form. Several questions may be open at a time, for example one of each device.
 """
 
 from __future__ import annotations
@@ -27,7 +27,6 @@ from pjrt.api.loaded_executable import HloOutputCallback, RecvCallback, SendCall
 from pjrt.api.protobuf import message_classes
 from pjrt.api.shape_spec import ShapeSpec
 from pjrt.host_memory.array import HostArray, packed, packed_size, unpacked
-from pjrt.native.compiling import receive, send
 from pjrt.stablehlo.hlo_parameters import ELEMENT_TYPES
 
 _CLASSES = message_classes(
@@ -41,7 +40,17 @@ _CLASSES = message_classes(
             "number": (5, "uint64"),
             "store": (6, "Store"),
             "transfer": (7, "Transfer"),
+            "partitioner": (8, "Partitioner"),
         },
+        "Partitioner": {
+            "name": (1, "string"),
+            "function": (2, "uint64"),
+            "operands": (3, "[Value]"),
+            "result": (4, "Value"),
+            "config": (5, "bytes"),
+        },
+        "Value": {"shape": (1, "bytes"), "sharding": (2, "optional bytes")},
+        "Divided": {"module": (1, "bytes"), "operands": (2, "[bytes]"), "result": (3, "optional bytes")},
         "Transfer": {
             "token": (1, "uint64"),
             "kind": (2, "int64"),
@@ -72,6 +81,7 @@ _CLASSES = message_classes(
 _Call, _Transfer, _Store, _Array, _Attribute, _Returned = (
     _CLASSES[name] for name in ("Call", "Transfer", "Store", "Array", "Attribute", "Returned")
 )
+_Partitioner, _Value, _Divided = (_CLASSES[name] for name in ("Partitioner", "Value", "Divided"))
 
 _TOKEN = 17
 _ARRAY, _DICTIONARY, _SCALAR, _STRING = 1, 2, 3, 4
@@ -161,6 +171,33 @@ class Questions:
         question = _Call(number=number, transfer=_Transfer(**what)).SerializeToString()
         self._ask(number, question, "a callback of the execution")
 
+    def ask_partitioner(
+        self,
+        name: str,
+        function: int,
+        operands: Sequence[tuple[bytes, bytes | None]],
+        result: tuple[bytes, bytes | None],
+        config: bytes,
+    ) -> Any:
+        """Return what a function says about a custom call that is divided: ``module``, ``operands`` and ``result``.
+
+        Args:
+            name: the target of the call.
+            function: the number of the function.
+            operands: the shape and the sharding of each operand, serialized.
+            result: those of the result.
+            config: the configuration of the call.
+
+        Raises:
+            PjrtError: as the function does.
+            UnavailableError: the framework's process is gone.
+        """
+        (*values, of_result) = (_Value(shape=shape, sharding=sharding) for shape, sharding in (*operands, result))
+        asked = _Partitioner(name=name, function=function, operands=values, result=of_result, config=config)
+        number = next(self._numbers)
+        question = bytes(_Call(number=number, partitioner=asked).SerializeToString())
+        return _Divided.FromString(self._ask(number, question, f"the functions that divide {name!r}"))
+
     def key_value_store(self) -> KeyValueStore:
         """Return the key-value store of the framework's job."""
         return _FrameworkStore(self)
@@ -231,6 +268,27 @@ class _FrameworkStore(KeyValueStore):
 
     def put(self, key: str, value: bytes) -> None:
         self._questions.ask_store(key, value=bytes(value))
+
+
+def receive(connection: socket.socket) -> bytes | None:
+    """Return the next message; ``None`` where the other side has closed its end."""
+    head = _read(connection, 8)
+    return None if head is None else _read(connection, int.from_bytes(head, "little"))
+
+
+def _read(connection: socket.socket, size: int) -> bytes | None:
+    parts = bytearray()
+    while len(parts) < size:
+        part = connection.recv(min(size - len(parts), 1 << 20))
+        if not part:
+            return None
+        parts += part
+    return bytes(parts)
+
+
+def send(connection: socket.socket, message: bytes) -> None:
+    """Send a message."""
+    connection.sendall(len(message).to_bytes(8, "little") + message)
 
 
 def array_of(spec: ShapeSpec | None) -> bytes:

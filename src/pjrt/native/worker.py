@@ -43,6 +43,7 @@ from pjrt.capi.import_spec import find_attribute
 from pjrt.host_memory.array import HostArray
 from pjrt.native._commands import CommandLoop
 from pjrt.native.compiling import checked_function, serve, take_connection
+from pjrt.native.partitioners import Partitioners
 from pjrt.native.questions import Questions
 from pjrt.native.served import EXECUTE_OPTIONS, Factory, ServedClient, own_layout
 
@@ -108,10 +109,15 @@ class Worker(ServedClient, CommandLoop):
         ServedClient.__init__(self, factory, self.executables)
         self._shared = shared
         self._asked = Questions(questions)
+        self._partitioners = Partitioners(self._asked)
 
     @property
     def questions(self) -> Questions:
         return self._asked
+
+    def answer(self, request: Any) -> Any:
+        with self._partitioners.asking(request):
+            return super().answer(request)
 
     def _prepare(self, client: Client) -> bool:
         client.use_from_one_thread()

@@ -141,8 +141,11 @@ _TAG = b"\xe2\x01"
 DIVIDED_TARGET = "pjrt_divided_python_callback"
 """The target of callbacks without results that XLA divides as their operands are divided, into one for each part.
 
-XLA knows no such target of its own; see ``prepare_calls`` of the partitioner.
+XLA knows no such target of its own; see ``prepare_calls`` in ``shardings.custom_calls``.
 """
+
+INSPECTED_TARGET = "pjrt_inspected_sharding"
+"""The target of calls that tell a function of JAX's process how XLA divides a value."""
 
 
 class HloArray(NamedTuple):

@@ -228,7 +228,7 @@ def test_other_encodings_are_partitioned_alike() -> None:
 
 
 @pytest.mark.parametrize("through", ["the device API", "a server", "a library"])
-@pytest.mark.parametrize("target", ["CustomSPMDPartitioning", "InspectSharding"])
+@pytest.mark.parametrize("target", ["CustomSPMDPartitioning", "InspectSharding", "pjrt_inspected_sharding"])
 @pytest.mark.parametrize("device", ["cpu", "reference"])
 def test_functions_of_another_process(device: str, target: str, through: str) -> None:
     """XLA would follow an address of the process that wrote the program, also where JAX is loaded in this one."""

@@ -73,9 +73,14 @@ def compile_safely(runtime: Runtime, program: Program, options: CompileOptions |
         outline = Outline.of(module)
         outline.check()
         if outline.custom_calls:
-            from pjrt.stablehlo.shardings.partitioner import prepare_calls  # here: it imports much
+            from pjrt.stablehlo.shardings.custom_calls import (
+                prepare_calls,
+                rename_calls,
+            )  # here: few programs need them
 
-            prepare_calls({target for target, _ in outline.custom_calls})
+            if names := prepare_calls({target for target, _ in outline.custom_calls}):
+                with module as mlir:
+                    rename_calls(mlir, names)
         num_devices = len(runtime.all_devices)
         if not _FED.isdisjoint(outline.operations):
             _check_feeds(program, options, num_devices)

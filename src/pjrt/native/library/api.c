@@ -188,4 +188,13 @@ void plugin_extend(PJRT_Extension_Base *extension) {
   table.extension_start = extension;
 }
 
-__attribute__((visibility("default"))) const PJRT_Api *GetPjrtApi(void) { return &table; }
+/* Nobody else compiles programs that ask functions of this process. */
+static void offer_partitioners(void) {
+  if (setting("compiler")) plugin_extend(&partitioner_extension.base);
+}
+
+__attribute__((visibility("default"))) const PJRT_Api *GetPjrtApi(void) {
+  static pthread_once_t once = PTHREAD_ONCE_INIT;
+  pthread_once(&once, offer_partitioners);
+  return &table;
+}

@@ -315,7 +315,7 @@ PJRT_Error *native_Client_Create(PJRT_Client_Create_Args *args) {
     client_unref(client);
     return error;
   }
-  if (!is_python(client)) client->compiler = process_make("pjrt.native.compiling", "compiles", -1, NULL);
+  if (!is_python(client)) process_let_ask(client->compiler = process_make("pjrt.native.compiling", "compiles", -1, NULL));
   begin_life(client);
   args->client = client;
   return NULL;

@@ -10,21 +10,24 @@
  * at which a thread waits for clients to make, and the number of the plugin; `attributes` of the plugin; `platform`, the name of a host or worker. */
 static volatile char settings[SETTINGS_SIZE] = "PJRT-NATIVE-SETTINGS\n";
 
+static char text[SETTINGS_SIZE];
+
 static struct {
   pthread_once_t once;
-  char text[SETTINGS_SIZE];
   const pjrt_driver_table *table;
   char reason[PJRT_DRIVER_MESSAGE_SIZE];
 } found = {.once = PTHREAD_ONCE_INIT};
 
 /* Reads the settings into words that end with zero: key, "=", value. */
 static void read_settings(void) {
-  for (size_t i = 0; i < SETTINGS_SIZE - 1; ++i) found.text[i] = settings[i] == '\n' ? 0 : settings[i];
+  for (size_t i = 0; i < SETTINGS_SIZE - 1; ++i) text[i] = settings[i] == '\n' ? 0 : settings[i];
 }
 
-static const char *find_setting(const char *key) {
+const char *setting(const char *key) {
+  static pthread_once_t once = PTHREAD_ONCE_INIT;
+  pthread_once(&once, read_settings);
   size_t size = strlen(key);
-  for (const char *line = found.text; *line; line += strlen(line) + 1) {
+  for (const char *line = text; *line; line += strlen(line) + 1) {
     if (strncmp(line, key, size) == 0 && line[size] == '=' && line[size + 1]) return line + size + 1;
   }
   return NULL;
@@ -68,7 +71,7 @@ static const pjrt_driver_table *load_driver(const char *path) {
 /* A driver of ours, under the name that the settings give to the platform. */
 static const pjrt_driver_table *named(const pjrt_driver_table *ours) {
   static pjrt_driver_table table;
-  const char *name = find_setting("platform");
+  const char *name = setting("platform");
   table = *ours;
   if (name) table.platform_name = name;
   return &table;
@@ -81,8 +84,7 @@ static const pjrt_driver_table *choose(const char *driver) {
 }
 
 static void find(void) {
-  read_settings();
-  const char *path = find_setting("driver");
+  const char *path = setting("driver");
   const pjrt_driver_table *table = choose(path);
   const char *missing = table ? missing_function(table) : NULL;
   if (missing)
@@ -90,11 +92,6 @@ static void find(void) {
              path ? path : "host", missing);
   else
     found.table = table;
-}
-
-const char *setting(const char *key) {
-  pthread_once(&found.once, find);
-  return find_setting(key);
 }
 
 PJRT_Error *driver_find(const pjrt_driver_table **out) {

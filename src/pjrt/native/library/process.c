@@ -3,10 +3,12 @@
  * It runs `python -m MODULE SPEC FOLDER`, and ends when its end of the socket, its standard input, is closed: with the
  * client or with this process, however that ends. A message is its length in eight bytes, least significant first, and
  * fields of protocol buffers. A request is {1 method, 2 format, 3 program, 4 compile options, 5 a number, 6 bytes,
- * 7 an option of the client, 8 the name of a handler}; an answer {1 status code, 2 message, 3 bytes, 4 a number}.
+ * 7 an option of the client, 8 the name of a handler, 11 a custom call that is divided by functions of this process, 12
+ * its traits}; an answer {1 status code, 2 message, 3 bytes, 4 a number}.
  *
- * A process that computes asks this one, too: for calls of handlers (see ffi.c), and for the key-value store of a job. It
- * does so on a second socket, its descriptor 4. The answer has the number of the question: several may be open at a time. */
+ * A process asks this one, too: for calls of handlers (see ffi.c), how custom calls are divided (partitioner.c), and for
+ * the key-value store of a job. It does so on a second socket, its descriptor 4. The answer has the number of the
+ * question: several may be open at a time. */
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -24,6 +26,7 @@ extern char **environ;
 struct questions {
   atomic_int refs, idle; /* threads that answer, and one; those that have nothing to do */
   int socket;
+  const process *of;              /* only to compare with: it may be gone; null for this one */
   const pjrt_driver_store *store; /* null where there is none */
   pthread_mutex_t reads, writes;
 };
@@ -36,12 +39,16 @@ struct process {
   int end;                   /* a file that can be read when it has ended */
   int socket, shared;        /* a file that it inherits as its descriptor 3; -1 for none */
   size_t names;              /* the handlers that it knows of */
-  questions *questions;      /* where it computes */
+  uint64_t partitioners;     /* the latest one that it knows of */
+  questions *questions;      /* where it may ask */
   const pjrt_driver_store *store;
   bool asks, starts_again;
   printout *printout; /* of the latest; null for none */
   char ending[64];
 };
+
+/* The process that waits for what this thread answers; null for none. */
+static _Thread_local const process *answering;
 
 /* An answer may be an executable: more than this is a mistake. */
 static const uint64_t LARGEST_ANSWER = UINT64_C(1) << 36;
@@ -161,7 +168,7 @@ void reply_send(reply *owned, PJRT_Error *error, const bytes *data) {
 
 static void answer_question(questions *each, const char *question, size_t size) {
   const char *cursor = question;
-  proto_field field, of_store = {0}, transfer = {0};
+  proto_field field, of_store = {0}, transfer = {0}, partitioned = {0};
   reply *answer = new_zeroed(1, sizeof *answer);
   atomic_fetch_add(&each->refs, 1);
   answer->to = each;
@@ -169,14 +176,21 @@ static void answer_question(questions *each, const char *question, size_t size) 
     if (field.number == 5 && field.wire == 0) answer->number = field.value;
     if (field.number == 6 && field.wire == 2) of_store = field;
     if (field.number == 7 && field.wire == 2) transfer = field;
+    if (field.number == 8 && field.wire == 2) partitioned = field;
   }
   if (transfer.data) {
     execute_options_call(&transfer, answer);
     return;
   }
   bytes results = {0};
-  PJRT_Error *error =
-      of_store.data ? ask_store(each->store, &of_store, &results) : ffi_call(question, size, &results);
+  PJRT_Error *error;
+  if (partitioned.data) {
+    answering = each->of;
+    error = partitioner_call(partitioned.data, partitioned.size, &results);
+    answering = NULL;
+  } else {
+    error = of_store.data ? ask_store(each->store, &of_store, &results) : ffi_call(question, size, &results);
+  }
   reply_send(answer, error, &results);
   free(results.data);
 }
@@ -212,9 +226,10 @@ static void *serve_questions(void *arg) {
 }
 
 /* Where no thread can be made, the process waits for its answers until it ends. */
-static questions *answer_questions(int socket, const pjrt_driver_store *store) {
+static questions *answer_questions(int socket, const process *of, const pjrt_driver_store *store) {
   questions *each = new_zeroed(1, sizeof *each);
   each->socket = socket;
+  each->of = of;
   each->store = store;
   atomic_init(&each->refs, 1);
   pthread_mutex_init(&each->reads, NULL);
@@ -329,7 +344,7 @@ questions *questions_begin(const pjrt_driver_store *store, int *theirs) {
   int ends[2];
   if (!make_sockets(ends)) return NULL;
   *theirs = ends[1];
-  return answer_questions(ends[0], store);
+  return answer_questions(ends[0], NULL, store);
 }
 
 PJRT_Error *process_start(process *each) {
@@ -357,8 +372,8 @@ PJRT_Error *process_start(process *each) {
   }
   each->socket = ends[0];
   stop_answering(each); /* of the process before */
-  each->names = 0;
-  if (each->asks) each->questions = answer_questions(asks[0], each->store);
+  each->names = each->partitioners = 0;
+  if (each->asks) each->questions = answer_questions(asks[0], each, each->store);
   return NULL;
 }
 
@@ -417,9 +432,16 @@ void request_open(bytes *request, const pjrt_driver_option *options, size_t num_
 PJRT_Error *process_ask(process *each, bytes *request, answer *out) {
   PJRT_Error *error = NULL;
   *out = (answer){0};
+  if (answering == each) /* it compiles, and would take this up behind that */
+    return error_make(PJRT_Error_Code_FAILED_PRECONDITION,
+                      "expected a function that says how a custom call is divided to compile nothing for the device that "
+                      "compiles the call, found a program; compute with numpy, or on another device");
   pthread_mutex_lock(&each->mutex);
   if (each->owner != getpid()) error = each->starts_again ? process_start(each) : ended(each);
-  if (!error && each->questions) each->names = ffi_add_names(request, 8, each->names);
+  if (!error && each->questions) {
+    each->names = ffi_add_names(request, 8, each->names);
+    each->partitioners = partitioner_add_names(request, 11, each->partitioners);
+  }
   if (!error && !(send_message(each->socket, request) && receive_message(each->socket, &out->text, &out->size))) {
     stop(each);
     error = ended(each);

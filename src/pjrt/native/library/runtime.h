@@ -478,7 +478,7 @@ typedef struct answer {
 } answer;
 /* Of the module; errors say that it is the process that does this. With a file to share it is not started again. */
 process *process_make(const char *module, const char *does, int shared, const pjrt_driver_store *store);
-void process_let_ask(process *each); /* it may call handlers, although it shares no file */
+void process_let_ask(process *each); /* it may ask this one, although it shares no file */
 void process_free(process *each);
 PJRT_Error *process_start(process *each);
 void process_signal(process *each, int signal);
@@ -512,6 +512,13 @@ void reply_send(reply *owned, PJRT_Error *owned_error, const bytes *data);
 size_t ffi_add_names(bytes *request, int number, size_t known);
 /* Calls a handler as a message says; adds the bytes of its results. */
 PJRT_Error *ffi_call(const char *message, size_t size, bytes *results);
+
+/* ---- partitioner.c: functions of this process that say how custom calls are divided ------------------------------------------*/
+/* Adds the names that were registered after the one of this number, with their traits, in two fields from this number on;
+ * returns the number of the latest. */
+uint64_t partitioner_add_names(bytes *request, int number, uint64_t known);
+/* Calls a function as a message says; adds the message of what it returns. */
+PJRT_Error *partitioner_call(const char *message, size_t size, bytes *results);
 
 /* ---- execute_options.c: what a framework gives to one execution beside its arguments ---------------------------------------*/
 typedef struct execute_options execute_options;
@@ -566,6 +573,7 @@ extern PJRT_Layouts_Extension layouts_extension;
 extern PJRT_Shardings_Extension shardings_extension;
 extern PJRT_RawBuffer_Extension raw_buffer_extension;
 extern PJRT_FFI_Extension ffi_extension;
+extern PJRT_Custom_Partitioner_Extension partitioner_extension; /* before all others, where programs are compiled */
 
 #include "functions.h"
 #define DECLARE(name) HIDDEN PJRT_Error *native_##name(PJRT_##name##_Args *args);

@@ -11,25 +11,22 @@ XLA notes the shardings in a module which it has partitioned; they are read here
 
 from __future__ import annotations
 
-import functools
-import re
-import sys
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from pjrt.api.compile_options import CompileOptions, DeviceAssignment, OptionValue
-from pjrt.api.errors import InvalidArgumentError, UnimplementedError
-from pjrt.api.program import AnyProgram, Program, ProgramFormat, is_from_framework
+from pjrt.api.errors import InternalError, InvalidArgumentError, UnimplementedError
+from pjrt.api.program import AnyProgram, Program, ProgramFormat
 from pjrt.stablehlo import hlo_proto, jaxlib, mlir_module
 from pjrt.stablehlo.analysis.compatibility import with_advice
 from pjrt.stablehlo.conversion import to_hlo, to_module, with_fitting_partitioner, with_partitioning
-from pjrt.stablehlo.hlo_parameters import DIVIDED_TARGET, ELEMENT_TYPES, TUPLE
+from pjrt.stablehlo.hlo_parameters import TUPLE
 from pjrt.stablehlo.hlo_proto import fields, with_debug_options
 from pjrt.stablehlo.mlir_module import MlirModule, walk
 from pjrt.stablehlo.reader import read
+from pjrt.stablehlo.shardings.custom_calls import prepare_calls, register_batches, rename_calls
 from pjrt.stablehlo.shardings.sharding import Sharding
-from pjrt.stablehlo.types import TensorType
 from pjrt.system import TemporaryFolder
 
 # HloModuleProto; OpSharding.Type
@@ -125,6 +122,8 @@ def _of_tuple(shardings: Sequence[bytes]) -> bytes:
 
 _PURPOSE = "partition a program"
 _STOP = "pjrt_no_code_after_partitioning"
+_FUNCTION_FAILED = "INTERNAL: custom_partitioner: "
+"""How XLA's message begins where a function that divides a custom call raised an exception."""
 _DUMP = "*after_spmd-partitioning*.pb"
 
 
@@ -170,6 +169,7 @@ def partition(program: AnyProgram, options: CompileOptions | None = None) -> Par
         UnimplementedError: XLA does not partition such programs; the message is XLA's.
         InvalidArgumentError: the program does not parse, its shardings are for another number of devices, or it needs
             a Python function of another process; see ``prepare_calls``.
+        InternalError: a function of this process that divides a custom call raised an exception.
         FailedPreconditionError: jaxlib is missing.
     """
     program = Program.of(program)
@@ -181,7 +181,7 @@ def partition(program: AnyProgram, options: CompileOptions | None = None) -> Par
         main = _main(mlir)
         num_results = len(_type(main).results)
         stated = {name: _stated(main, name) for name in ("arg_attrs", "res_attrs")}
-        _check_calls(mlir, main)
+        _prepare_calls(mlir, main)
         _append_stop(main, as_result=shardy)
     try:
         dumped = _compile_and_dump(mlir_module.write_bytecode(module), _options(options))
@@ -198,68 +198,6 @@ def partition(program: AnyProgram, options: CompileOptions | None = None) -> Par
     return Partitioned(
         partitioned, tuple(map(as_tiles, parameters)), tuple(map(as_tiles, results)), (parameters, results)
     )
-
-
-def prepare_calls(targets: Collection[str]) -> None:
-    """Prepare for the custom calls that XLA asks this process about while it divides a program.
-
-    Those of ``DIVIDED_TARGET`` are answered here. For some, JAX writes the address of a Python function into the
-    program, and XLA follows it: another process has something else there.
-
-    Args:
-        targets: the targets of the program's custom calls.
-
-    Raises:
-        InvalidArgumentError: the program does not come from JAX in this process, through the C API: a file or a client
-            of a server may state any address.
-    """
-    for target, wrapper in _FUNCTIONS.items():
-        if target in targets and not ("jax" in sys.modules and is_from_framework()):
-            raise InvalidArgumentError(
-                f"expected a program that needs no Python of another process, found a call of {target!r}: it asks a "
-                f"function that was given to {wrapper}; run it with JAX in the process of that function, or write it "
-                "without: jax.shard_map states how work is divided"
-            )
-    if DIVIDED_TARGET in targets:
-        _divide_callbacks()
-
-
-_FUNCTIONS = {
-    "CustomSPMDPartitioning": "JAX's custom_partitioning",
-    "InspectSharding": "jax.debug.inspect_array_sharding",
-}
-"""The custom calls that ask Python functions while XLA divides a program, and what of JAX makes them."""
-
-
-@functools.cache
-def _divide_callbacks() -> None:
-    """Tell XLA, once a process, how calls of ``DIVIDED_TARGET`` are divided: each part of the operands has a call."""
-
-    def divide(shapes: Any, shardings: Any, _result_shape: Any, result_sharding: Any, config: bytes) -> Any:
-        if not _CALLBACK.fullmatch(config):
-            raise InvalidArgumentError(f"expected {DIVIDED_TARGET} to have a number alone, found {config!r}")
-        parts = [sharding.tile(shape) for shape, sharding in zip(shapes, shardings, strict=True)]
-        elements = [ELEMENT_TYPES[part.xla_element_type().value] for part in parts]
-        types = [str(TensorType(tuple(p.dimensions()), e)) for p, e in zip(parts, elements, strict=True)]
-        arguments = ", ".join(f"%{i}: {type_}" for i, type_ in enumerate(types))
-        call = (
-            f"stablehlo.custom_call @{DIVIDED_TARGET}({', '.join(f'%{i}' for i in range(len(types)))}) "
-            f"{{api_version = 4 : i32, backend_config = {config.decode()}, has_side_effect = true}} : "
-            f"({', '.join(types)}) -> ()"
-        )
-        return f"func.func @main({arguments}) {{ {call} return }}".encode(), shardings, result_sharding
-
-    def keep(sharding: Any, _shape: Any, _config: bytes) -> Any:
-        return sharding
-
-    def infer(_shapes: Any, _shardings: Any, _result_shape: Any, _config: bytes) -> None:
-        """Infer nothing: there are no results."""
-
-    client = jaxlib.load("xla_client", _PURPOSE)
-    client.register_custom_call_partitioner(DIVIDED_TARGET, keep, divide, infer, True)
-
-
-_CALLBACK = re.compile(rb"\{callback = \d+ : i64\}")
 
 
 def _options(options: CompileOptions) -> CompileOptions:
@@ -285,7 +223,7 @@ def _options(options: CompileOptions) -> CompileOptions:
 def _compile_and_dump(code: bytes, options: CompileOptions) -> bytes:
     """Compile a program that stops after the partitioner, and return the ``HloProto`` that the partitioner left."""
     jax = jaxlib.load("_jax", _PURPOSE)
-    _register_batch_partitionable()
+    register_batches()
     count = options.partitioning.num_devices
     client = jax.get_tfrt_cpu_client(asynchronous=False, num_devices=count)
     devices = jax.DeviceList(tuple(client.local_devices()))
@@ -303,6 +241,8 @@ def _compile_and_dump(code: bytes, options: CompileOptions) -> bytes:
             return dumped[-1].read_bytes()
     if _STOP in message:
         message = "the compiler of this jaxlib has no pass 'spmd-partitioning'"
+    if message.startswith(_FUNCTION_FAILED):
+        raise InternalError(message.removeprefix("INTERNAL: "))
     if message.startswith("INVALID_ARGUMENT"):
         raise InvalidArgumentError(f"XLA cannot partition this program: {message}")
     raise UnimplementedError(f"XLA does not partition this program: {message}")
@@ -314,14 +254,6 @@ _OVERRIDES: dict[str, OptionValue] = {
     "xla_dump_hlo_as_text": False,
     "xla_backend_optimization_level": 0,
 }
-
-
-@functools.cache
-def _register_batch_partitionable() -> None:
-    """Let XLA partition LAPACK's operations along their batches, as it does for JAX."""
-    jax = jaxlib.load("_jax", _PURPOSE)
-    for name in jaxlib.load("lapack", _PURPOSE).batch_partitionable_targets():
-        jax.register_custom_call_as_batch_partitionable(name)
 
 
 def _shardings(hlo: Program) -> tuple[tuple[bytes, ...], tuple[bytes, ...]]:
@@ -350,18 +282,19 @@ def _type(main: Any) -> Any:
     return ir.FunctionType(main.attributes["function_type"].value)
 
 
-def _check_calls(mlir: Any, main: Any) -> None:
-    """Refuse custom calls over which XLA ends the process.
+def _prepare_calls(mlir: Any, main: Any) -> None:
+    """Prepare custom calls, and refuse those over which XLA ends the process.
 
     They ask functions of other processes, or are borders of GSPMD's into a part for one device that make no sense: XLA
     before 0.10 of jaxlib ends the process over those, and later ones refuse them.
     """
     arguments = list(main.regions[0].blocks[0].arguments)
     shardings = main.attributes["arg_attrs"] if "arg_attrs" in main.attributes else [{}] * len(arguments)
+    targets = set()
     for operation in walk(mlir.operation):
         attributes = operation.attributes
         target = attributes["call_target_name"].value if "call_target_name" in attributes else ""
-        prepare_calls((target,))
+        targets.add(target)
         if target not in ("SPMDFullToShardShape", "SPMDShardToFullShape"):
             continue
         value = operation.operands[0]
@@ -374,6 +307,7 @@ def _check_calls(mlir: Any, main: Any) -> None:
                 f"XLA does not partition this program: expected {target} of a value with a sharding, and a result of "
                 f"the same rank, found {value.type} and {operation.results[0].type}"
             )
+    rename_calls(mlir, prepare_calls(targets))
 
 
 def _append_stop(main: Any, *, as_result: bool) -> None:
