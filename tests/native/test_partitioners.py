@@ -539,7 +539,7 @@ def test_a_library_without_a_compiler_has_no_extension(tmp_path: Path) -> None:
     """Nobody would ask the functions. In the framework's process XLA asks those that the framework gave it."""
     alone = native.write_library(tmp_path / "alone.so", "", name="alone")
     assert extension_of(alone) is None
-    here = pjrt.export(lambda: pjrt.client("reference"), name="here", runtime="c")
+    here = pjrt.export(lambda: pjrt.client("reference"), name="here")
     assert "Custom_Partitioner" not in load_capsule(here.capsule, "here").extensions
 
 

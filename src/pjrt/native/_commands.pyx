@@ -194,7 +194,7 @@ cdef class CommandLoop:
         """Do what is commanded, for ever, on the only thread that does so."""
         self._thread = PyThread_get_thread_ident()
         while True:
-            self._do_posted()
+            self.do_posted()
             with nogil:
                 worker_wait(self._shared)
 
@@ -202,7 +202,8 @@ cdef class CommandLoop:
         """Return whether the runtime wants the work with a fence no more."""
         return worker_is_cancelled(self._shared, fence)
 
-    cdef int _do_posted(self) except -1:
+    def do_posted(self) -> None:
+        """Do what is commanded already."""
         cdef command last
         last.size = 0
         while worker_take(self._shared, &last):

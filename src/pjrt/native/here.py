@@ -10,6 +10,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from pjrt import stablehlo
 from pjrt.api.client import Client
 from pjrt.api.device import Attributes
@@ -164,6 +166,12 @@ class _Served(ServedClient):
         """Return the answer to a request of the runtime; an error becomes an answer, too."""
         with from_caller(framework=True):
             return answered(self.answer, message)
+
+    def is_on_host(self, device: int, kind: int) -> bool:
+        """Return whether this process can look at arrays in a memory."""
+        assert self._client is not None
+        empty = self._client.buffer_from_host(np.zeros(0, np.float32), memory_space=self._spaces[device][kind])
+        return empty.is_on_cpu
 
     def close(self) -> None:
         """Let go of the client."""

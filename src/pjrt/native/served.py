@@ -15,8 +15,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
-
 from pjrt import stablehlo
 from pjrt.api.buffer import Buffer
 from pjrt.api.client import Client, LocalHandler
@@ -278,12 +276,6 @@ class ServedClient(ABC):
     def space(self, device: int, kind: int) -> MemorySpace:
         """Return a memory of a device by the runtime's numbers."""
         return self._spaces[device][kind]
-
-    def is_on_host(self, device: int, kind: int) -> bool:
-        """Return whether this process can look at arrays in a memory."""
-        assert self._client is not None
-        empty = self._client.buffer_from_host(np.zeros(0, np.float32), memory_space=self._spaces[device][kind])
-        return empty.is_on_cpu
 
 
 def _called(function: Callable[[], Any], default: Any) -> Any:
