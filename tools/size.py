@@ -16,7 +16,7 @@ from pathlib import Path
 HERE = Path(__file__).parents[1]
 SUFFIXES = (".py", ".pyi", ".pyx", ".pxd", ".pxi", ".c", ".h")
 
-BUDGET = {"files": 717, "lines": 165_100}
+BUDGET = {"files": 680, "lines": 163_000}
 """The most files and lines by hand."""
 
 
