@@ -20,8 +20,8 @@ from pjrt import native
 
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
 OURS, JAX = "emitted C code under the runtime", "JAX's own CPU"
-WORKER, PYTHON = "the reference interpreter in a worker", "the reference interpreter in JAX's process"
-HERE = "the same, behind the runtime"
+WORKER, HERE = "the reference interpreter in a worker", "the reference interpreter in JAX's process"
+CPU = "`cpu` of this package in JAX's process"
 X = np.arange(8, dtype=np.float32)
 PLUS_ONE = """func.func @main(%x: tensor<8xf32>) -> tensor<8xf32> {
   %c = stablehlo.constant dense<1.0> : tensor<8xf32>
@@ -197,11 +197,8 @@ def measure(quick: bool) -> Report:
             OURS: pjrt.frameworks.jax.register(emitted, platform="emitted"),
             JAX: "cpu",
             WORKER: pjrt.frameworks.jax.register(worker, platform="worker"),
-            PYTHON: pjrt.frameworks.jax.register("reference"),
-            HERE: pjrt.frameworks.jax.register(
-                pjrt.export(lambda **options: pjrt.client("reference", **options), name="here"),
-                platform="here",
-            ),
+            HERE: pjrt.frameworks.jax.register("reference", worker=False),
+            CPU: pjrt.frameworks.jax.register("cpu"),
         }
         chip_platform = pjrt.frameworks.jax.register(chip, platform="chip")
         devices = {who: jax.devices(name)[0] for who, name in names.items()}
@@ -222,7 +219,7 @@ def measure(quick: bool) -> Report:
         creation = take_turns({"a client": lambda: create_and_close(emitted)}, rounds=5 if quick else 15)["a client"]
         one, two = executions_per_second(emitted, 0.1 if quick else 1.0)
     ratios = {how: timings[OURS].ratio_to(timings[JAX]) for how, timings in turns.items()}
-    here = {how: timings[HERE].ratio_to(timings[PYTHON]) for how, timings in turns.items()}
+    of_cpu = {how: timings[CPU].ratio_to(timings[JAX]) for how, timings in turns.items()}
     of_worker = {how: timings[WORKER].ratio_to(timings[JAX]) for how, timings in turns.items()}
     report = Report("Devices that run in C", __doc__ or "")
     for how, timings in turns.items():
@@ -247,8 +244,8 @@ def measure(quick: bool) -> Report:
         Aim("the slowest in a hundred, beside JAX's own CPU", tails[OURS] / tails[JAX], 3),
         Aim("the interpreter in a worker, waited for, beside JAX's own CPU", of_worker["waited for"], 2.5),
         Aim("the interpreter in a worker, not waited for", of_worker["returned"], 1),
-        Aim("the interpreter in JAX's process behind the runtime, waited for, beside without", here["waited for"], 1),
-        Aim("the interpreter in JAX's process behind the runtime, not waited for, beside without", here["returned"], 1),
+        Aim("`cpu` of this package in JAX's process, waited for, beside JAX's own CPU", of_cpu["waited for"], 2),
+        Aim("`cpu` of this package in JAX's process, not waited for", of_cpu["returned"], 2),
         Aim("milliseconds to enqueue 100 chained products on the chip", chained * 1e3, 1),
         Aim("how often the chip had no work during them", times_empty, 2),
         Aim("a step with Adam, beside the chip's work and its launches", step / (busy + launches * launch), 2),
