@@ -4,6 +4,7 @@ native/library/here.h has what both sides ask of each other. The functions below
 runtime has none; what they call of the runtime is called without it, since that may wait for other threads.
 """
 
+cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from cpython.memoryview cimport PyMemoryView_FromMemory
 from cpython.object cimport PyObject
@@ -134,10 +135,10 @@ cdef class Arrays:
         cdef list values = [], futures = []
         for n in range(launch.num_inputs):
             block = <here_block *><uintptr_t>launch.inputs[n]
-            if block.maker != NULL:
-                values.append(<object>block.array)
-                continue
-            value = loaded._path.value(self._argument(block, loaded.parameters[n], launch.device))
+            with cython.critical_section(self):
+                value = None if block.maker == NULL else <object>block.array
+            if value is None:
+                value = loaded._path.value(self._argument(block, loaded.parameters[n], launch.device))
             if value is None:
                 return False
             values.append(value)
@@ -222,13 +223,20 @@ cdef class Arrays:
 
     cdef object _argument(self, here_block *block, spec, size_t device):
         """Return an array as a buffer of the client."""
-        if block.array == NULL:
-            if block.size != <size_t>spec.size_in_bytes:
-                raise InternalError(
-                    f"expected {spec.size_in_bytes} bytes for an argument, found memory of {block.size} bytes"
-                )
-            _set(block, self._from_bytes(block, spec, self.served.space(device, block.kind)), None)
-        return _buffer(block)
+        # Two programs may get the array at the same moment.
+        with cython.critical_section(self):
+            if block.array == NULL:
+                if block.size != <size_t>spec.size_in_bytes:
+                    raise InternalError(
+                        f"expected {spec.size_in_bytes} bytes for an argument, found memory of {block.size} bytes"
+                    )
+                _set(block, self._from_bytes(block, spec, self.served.space(device, block.kind)), None)
+            return _buffer(block)
+
+    cdef object buffer(self, here_block *block):
+        """Return an array that the client has as a buffer."""
+        with cython.critical_section(self):
+            return _buffer(block)
 
     cdef object _from_bytes(self, here_block *block, spec, space):
         """Return a buffer of what the host wrote, which the client may use in place."""
@@ -266,7 +274,7 @@ cdef class Arrays:
         copy._offset = offset
         copy._size = size
         copy._host = host
-        future = _buffer(block).to_host()
+        future = self.buffer(block).to_host()
         with nogil:
             fence[0] = self._runtime.begin(self._driver, True)
         copy._fence = fence[0]
@@ -274,7 +282,7 @@ cdef class Arrays:
         return 0
 
     cdef int copy(self, here_block *block, here_block *to, pjrt_fence *fence) except -1:
-        copied = _buffer(block).copy_to(self.served.space(to.device, to.kind))
+        copied = self.buffer(block).copy_to(self.served.space(to.device, to.kind))
         _set(to, copied, None)
         self._follow(copied.ready(), fence)
         return 0
@@ -432,7 +440,7 @@ cdef int _copy(void *client, here_block *block, here_block *copy, pjrt_fence *fe
 
 cdef int _address(void *client, here_block *block, uint64_t *address, char *message) noexcept with gil:
     try:
-        address[0] = _buffer(block).unsafe_pointer()
+        address[0] = (<Arrays>client).buffer(block).unsafe_pointer()
         return 0
     except BaseException as error:
         return _say(error, message)

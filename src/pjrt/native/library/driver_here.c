@@ -352,20 +352,30 @@ static void give_back(pjrt_driver *driver, uint64_t memory, void (*returned)(voi
   if (place == NULL) returned(arg);
 }
 
+/* The bytes, which stay until `end_reading`; null where there are none. */
+static const char *begin_reading(pjrt_driver *driver, here_block *each) {
+  pthread_mutex_lock(&driver->mutex);
+  const char *bytes = each->bytes;
+  each->readers += bytes != NULL;
+  pthread_mutex_unlock(&driver->mutex);
+  return bytes;
+}
+
+static void end_reading(pjrt_driver *driver, here_block *each) {
+  pthread_mutex_lock(&driver->mutex);
+  --each->readers;
+  pthread_mutex_unlock(&driver->mutex);
+}
+
 static int copy_out_here(pjrt_driver *driver, size_t device, uint64_t memory, const pjrt_driver_shape *shape, size_t offset,
                          void *host, size_t size, pjrt_fence *fence, char *message) {
   (void)device, (void)shape;
   here_block *each = block_of(memory);
   *fence = 0;
-  pthread_mutex_lock(&driver->mutex);
-  const char *bytes = each->bytes;
-  each->readers += bytes != NULL;
-  pthread_mutex_unlock(&driver->mutex);
+  const char *bytes = begin_reading(driver, each);
   if (bytes) {
     memcpy(host, bytes + offset, size);
-    pthread_mutex_lock(&driver->mutex);
-    --each->readers;
-    pthread_mutex_unlock(&driver->mutex);
+    end_reading(driver, each);
     return 0;
   }
   if (each->array == NULL) { /* nobody ever wrote there */
@@ -415,29 +425,45 @@ static int copy_here(pjrt_driver *driver, size_t device, uint64_t memory, size_t
   (void)device;
   here_block *from = block_of(memory), *to = block_of(to_memory);
   *fence = 0;
-  if (from->bytes) return copy_in_here(driver, to_device, to_memory, NULL, 0, from->bytes, size, fence, message);
+  const char *bytes = begin_reading(driver, from);
+  if (bytes) {
+    int code = copy_in_here(driver, to_device, to_memory, NULL, 0, bytes, size, fence, message);
+    end_reading(driver, from);
+    return code;
+  }
   if (from->array == NULL) return 0;
   int code = refuse_call(driver, message);
   return code ? code : python.copy(driver->client, from, to, fence, message);
 }
 
+/* The bytes that are there, or else the given ones: others see them from now on. */
+static char *show(pjrt_driver *driver, here_block *each, char *bytes, bool is_elsewhere) {
+  pthread_mutex_lock(&driver->mutex);
+  if (each->bytes == NULL && bytes) {
+    each->bytes = bytes;
+    each->is_elsewhere = is_elsewhere;
+  }
+  if (each->bytes) each->is_viewed = true;
+  char *shown = each->bytes;
+  pthread_mutex_unlock(&driver->mutex);
+  return shown;
+}
+
 static int view(pjrt_driver *driver, uint64_t memory, void **out, char *message) {
   here_block *each = block_of(memory);
-  uint64_t address = 0;
-  int code = 0;
-  if (each->bytes == NULL && each->array) code = refuse_call(driver, message);
-  if (!code && each->bytes == NULL && each->array) code = python.address(driver->client, each, &address, message);
-  char *zeros = !code && each->bytes == NULL && each->array == NULL ? take_bytes(each->size, message) : NULL;
-  if (zeros) memset(zeros, 0, each->size);
-  else if (!code && each->bytes == NULL && each->array == NULL) code = PJRT_Error_Code_RESOURCE_EXHAUSTED;
-  pthread_mutex_lock(&driver->mutex);
-  if (!code && each->bytes == NULL) {
-    each->is_elsewhere = zeros == NULL;
-    each->bytes = zeros ? zeros : (char *)(uintptr_t)address;
+  *out = show(driver, each, NULL, false);
+  if (*out) return 0;
+  if (each->array == NULL) { /* nobody ever wrote there */
+    char *zeros = take_bytes(each->size, message);
+    if (zeros == NULL) return PJRT_Error_Code_RESOURCE_EXHAUSTED;
+    memset(zeros, 0, each->size);
+    *out = show(driver, each, zeros, false);
+    return 0;
   }
-  if (!code) each->is_viewed = true;
-  *out = each->bytes;
-  pthread_mutex_unlock(&driver->mutex);
+  uint64_t address = 0;
+  int code = refuse_call(driver, message);
+  if (!code) code = python.address(driver->client, each, &address, message);
+  if (!code) *out = show(driver, each, (char *)(uintptr_t)address, true);
   return code;
 }
 
