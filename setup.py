@@ -23,8 +23,7 @@ DEPENDS = [str(header) for header in sorted(HEADERS.rglob("*.h"))]
 FLAGS = (
     ["/O2", "/std:c11", "/experimental:c11atomics", "/utf-8"]
     if sys.platform == "win32"
-    # With exceptions, so that a thread that is ended runs its cleanup functions (native/library/api.c).
-    else ["-O2", "-g0", "-fvisibility=hidden", "-fexceptions"]
+    else ["-O2", "-g0", "-fvisibility=hidden"]
 )
 
 COLD = {
@@ -81,7 +80,7 @@ native = Extension(
     depends=[*DEPENDS, *(str(header) for header in sorted(NATIVE.rglob("*.h")))],
     define_macros=[("_GNU_SOURCE", None)],
     extra_compile_args=[*FLAGS, "-std=c11"],
-    extra_link_args=["-ldl", "-lpthread", "-static-libgcc"],
+    extra_link_args=["-ldl", "-lpthread"],
 )
 
 setup(

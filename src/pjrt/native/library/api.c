@@ -35,10 +35,10 @@ void interpreter_take(void *released) {
 /* Once the interpreter is finalized, Python (before 3.14) ends a thread that asks for its lock on the spot, and unwinds the
  * thread's stack, which would reach the framework's C++ code and end the process. Such a thread is held here, for the short
  * time until the process ends. */
-static inline void hold(bool *is_inside) {
-  while (*is_inside) sleep(3600);
+static void hold(void *ignored) {
+  (void)ignored;
+  for (;;) sleep(3600);
 }
-#define HELD_IF_ENDED __attribute__((cleanup(hold)))
 
 /* A handle is what follows the size and the list of extensions. */
 #define REFUSE_NULL(name)                                                                                           \
@@ -51,11 +51,12 @@ static inline void hold(bool *is_inside) {
     PJRT_Error *too_short = pjrt_check_size(args, PJRT_##name##_Args_FIRST_STRUCT_SIZE, "PJRT_" #name "_Args");     \
     if (too_short) return too_short;                                                                                \
     CHECK(name)                                                                                                     \
-    HELD_IF_ENDED bool is_inside = true;                                                                            \
+    PJRT_Error *error;                                                                                              \
+    pthread_cleanup_push(hold, NULL);                                                                               \
     void *thread = interpreter_release();                                                                           \
-    PJRT_Error *error = native_##name(args);                                                                        \
+    error = native_##name(args);                                                                                    \
     interpreter_take(thread);                                                                                       \
-    is_inside = false;                                                                                              \
+    pthread_cleanup_pop(0);                                                                                         \
     return error;                                                                                                   \
   }
 #define GUARD_HANDLE(name) GUARD(name, REFUSE_NULL)
