@@ -255,7 +255,28 @@ static char *topology_option(const PJRT_NamedValue *options, size_t num_options)
 static pthread_mutex_t living_mutex = PTHREAD_MUTEX_INITIALIZER;
 static PJRT_Client *living;
 
+/* No other thread has these locks while the process is forked: the new one has no thread that would let them go. */
+static void before_fork(void) {
+  pthread_mutex_lock(&living_mutex);
+  for (PJRT_Client *client = living; client; client = client->next_living) {
+    for (size_t i = 0; i < client->num_devices; ++i) pthread_mutex_lock(&client->devices[i].mutex);
+    if (is_python(client)) client->python->hold(client->driver, true);
+  }
+}
+
+static void after_fork(void) {
+  for (PJRT_Client *client = living; client; client = client->next_living) {
+    if (is_python(client)) client->python->hold(client->driver, false);
+    for (size_t i = 0; i < client->num_devices; ++i) pthread_mutex_unlock(&client->devices[i].mutex);
+  }
+  pthread_mutex_unlock(&living_mutex);
+}
+
+static void watch_forks(void) { pthread_atfork(before_fork, after_fork, after_fork); }
+
 static void begin_life(PJRT_Client *client) {
+  static pthread_once_t once = PTHREAD_ONCE_INIT;
+  pthread_once(&once, watch_forks);
   client->owner = getpid();
   pthread_mutex_lock(&living_mutex);
   client->next_living = living;

@@ -513,8 +513,13 @@ static int open_questions(pjrt_driver *driver) {
 
 static const here_runtime runtime = {.questions = open_questions, .begin = begin, .end = end, .lend = lend, .released = released};
 
+static void hold(pjrt_driver *driver, bool holds) {
+  if (holds) pthread_mutex_lock(&driver->mutex);
+  else pthread_mutex_unlock(&driver->mutex);
+}
+
 const python_functions here_functions = {
-    .ask = ask_here, .is_on_host = is_on_host, .view = view, .give_back = give_back, .has_contexts = has_contexts,
+    .ask = ask_here, .hold = hold, .is_on_host = is_on_host, .view = view, .give_back = give_back, .has_contexts = has_contexts,
 };
 
 const pjrt_driver_table here_driver = {

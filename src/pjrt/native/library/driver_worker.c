@@ -885,8 +885,13 @@ static int on_done_worker(pjrt_driver *driver, size_t device, pjrt_fence fence, 
   return code;
 }
 
+static void hold(pjrt_driver *driver, bool holds) {
+  if (holds) pthread_mutex_lock(&driver->mutex);
+  else pthread_mutex_unlock(&driver->mutex);
+}
+
 const python_functions worker_functions = {
-    .ask = ask_process, .end = worker_end, .look = worker_look,
+    .ask = ask_process, .hold = hold, .end = worker_end, .look = worker_look,
 };
 
 const pjrt_driver_table worker_driver = {

@@ -536,6 +536,7 @@ PJRT_Error *context_add(PJRT_ExecuteContext *context, int64_t type_id, void *dat
 /* What the runtime asks of them beside what it asks of all drivers. */
 typedef struct python_functions {
   PJRT_Error *(*ask)(pjrt_driver *driver, bytes *request, answer *out); /* to compile, for example */
+  void (*hold)(pjrt_driver *driver, bool holds); /* its lock, for a fork */
   /* Null for devices of another process: */
   bool (*is_on_host)(pjrt_driver *driver, size_t device, size_t kind);  /* whether this process can look at arrays there */
   int (*view)(pjrt_driver *driver, uint64_t memory, void **out, char *message);
