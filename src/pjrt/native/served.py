@@ -15,13 +15,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from google.protobuf.message import DecodeError
+
 from pjrt import stablehlo
 from pjrt.api.buffer import Buffer
 from pjrt.api.client import Client, LocalHandler
 from pjrt.api.compile_options import CompileOptions, DeviceAssignment
 from pjrt.api.device import Device, MemorySpace, NamedValue
 from pjrt.api.element_type import ElementType
-from pjrt.api.errors import AlreadyExistsError, InternalError, PjrtError, UnimplementedError
+from pjrt.api.errors import AlreadyExistsError, InternalError, InvalidArgumentError, PjrtError, UnimplementedError
 from pjrt.api.executable import Executable
 from pjrt.api.key_value_store import KeyValueStore
 from pjrt.api.loaded_executable import LoadedExecutable
@@ -61,6 +63,7 @@ EXECUTE_OPTIONS = _CLASSES["ExecuteOptions"]
 """What the runtime says of one execution; native/library/execute_options.c writes it."""
 
 _COMPILED_KEPT = 16
+_XLA_FORMATS = frozenset({"mlir", "hlo", "hlo_with_config"})
 
 Factory = Callable[[Mapping[str, NamedValue], KeyValueStore | None], Client | TopologyDescription]
 """Makes a client of a framework's options and its key-value store, or the topology that they name."""
@@ -142,8 +145,12 @@ class ServedClient(ABC):
                 self._client.register_ffi_handler(target, self._handler(target, address), traits=traits)
 
     def _compile(self, request: Any) -> bytes:
-        program = Program(request.program, format=request.format)
-        options = CompileOptions.from_proto(request.options)
+        compiler = self._topology if self._topology is not None else self._client
+        assert compiler is not None
+        formats = compiler.capabilities.program_formats
+        if request.format not in _XLA_FORMATS and formats is not None and request.format not in formats:
+            raise InvalidArgumentError(f"Unknown program format '{request.format}'.")  # XLA's words
+        program, options = Program(request.program, format=request.format), _options(request.options)
         if self._topology is not None:
             return self._code(self._topology.compile(program, options), None, program, options)
         assert self._client is not None
@@ -276,6 +283,17 @@ class ServedClient(ABC):
     def space(self, device: int, kind: int) -> MemorySpace:
         """Return a memory of a device by the runtime's numbers."""
         return self._spaces[device][kind]
+
+
+def _options(serialized: bytes) -> CompileOptions:
+    try:
+        return CompileOptions.from_proto(serialized)
+    except InvalidArgumentError as error:
+        if not isinstance(error.__cause__, DecodeError):
+            raise
+        raise InvalidArgumentError(
+            "PJRT_Client_Compile: failed to deserialize CompileOptionsProto"  # XLA's words, also for topologies
+        ) from error
 
 
 def _called(function: Callable[[], Any], default: Any) -> Any:

@@ -308,7 +308,7 @@ PJRT_Error *native_Buffer_DecreaseExternalReferenceCount(PJRT_Buffer_DecreaseExt
   storage *last = NULL;
   pthread_mutex_lock(&buffer->mutex);
   if (buffer->external_references == 0) {
-    error = error_make(INVALID, "the buffer has no external reference to give back");
+    error = error_make(INVALID, "Attempting to decrease reference on a buffer with zero reference count.");
   } else if (--buffer->external_references == 0 && buffer->gone) {
     last = give_storage(buffer);
   }
@@ -478,6 +478,10 @@ PJRT_Error *native_Client_CreateViewOfDeviceBuffer(PJRT_Client_CreateViewOfDevic
     error = error_make(INVALID, "expected the address of %zu bytes, found null", shape_size(&of));
   if (error) return error;
   PJRT_Client *client = space->device->client;
+  const int alignment = 64; /* what frameworks and XLA's code expect of an address */
+  if (is_python(client) && (uintptr_t)args->device_buffer_ptr % alignment)
+    return error_make(INVALID, "the memory at %p is not aligned to %d bytes, so the device cannot use it in place; copy it",
+                      args->device_buffer_ptr, alignment);
   if (!DRIVER_HAS(client->table, import))
     return error_make(PJRT_Error_Code_UNIMPLEMENTED, "%s cannot use memory that it did not allocate: its driver has no "
                       "function import", client->table->platform_name);
