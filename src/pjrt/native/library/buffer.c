@@ -479,7 +479,7 @@ PJRT_Error *native_Client_CreateViewOfDeviceBuffer(PJRT_Client_CreateViewOfDevic
   if (error) return error;
   PJRT_Client *client = space->device->client;
   const int alignment = 64; /* what frameworks and XLA's code expect of an address */
-  if (is_python(client) && (uintptr_t)args->device_buffer_ptr % alignment)
+  if (is_python(client) && python_is_on_host(space) && (uintptr_t)args->device_buffer_ptr % alignment)
     return error_make(INVALID, "the memory at %p is not aligned to %d bytes, so the device cannot use it in place; copy it",
                       args->device_buffer_ptr, alignment);
   if (!DRIVER_HAS(client->table, import))
