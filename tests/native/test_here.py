@@ -264,6 +264,43 @@ with plugin.client() as client:
     assert (done.returncode, done.stdout.split(), done.stderr) == (0, ["7", "reference"], "")
 
 
+def test_what_was_given_up_may_end_when_the_client_is_closed() -> None:
+    """Freed memory is overwritten in this process: who uses it is found."""
+    source = """
+import threading, numpy as np, pjrt
+from pjrt.capi import load_capsule
+begun, proceed = threading.Event(), threading.Event()
+
+def run(x):
+    begun.set()
+    proceed.wait()
+    return x
+
+def compile(program, options):
+    spec = pjrt.ShapeSpec((4,), pjrt.ElementType.F32)
+    return pjrt.host.Compiled(run=run, parameters=[spec], outputs=[spec])
+
+own = pjrt.host.HostClient("toy", compile=compile)
+client = load_capsule(pjrt.export(own, name="toy").capsule).client()
+options = pjrt.ExecuteOptions(launch_id=3)
+(y,) = client.compile("func.func @main(%x: tensor<4xf32>) -> tensor<4xf32> { return %x : tensor<4xf32> }").execute_sharded(
+    [client.buffer_from_host(np.zeros(4, np.float32))], client.devices[0], options)
+begun.wait()
+print(client.devices[0].poison_execution(3, pjrt.AbortedError("enough")))
+print(type(y.ready().exception(60)).__name__)
+del y
+client.close()
+proceed.set()
+own.close()  # waits for the kernel
+print("ends")
+"""
+    done = subprocess.run(
+        [sys.executable, "-X", "faulthandler", "-c", source],
+        capture_output=True, text=True, timeout=120, env={**os.environ, "MALLOC_PERTURB_": "165"},
+    )  # fmt: skip
+    assert (done.returncode, done.stdout.split()) == (0, ["True", "AbortedError", "ends"]), done.stderr
+
+
 def test_the_process_ends_with_clients_open_and_work_under_way() -> None:
     done = run("""
 import numpy as np, pjrt

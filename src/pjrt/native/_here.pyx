@@ -78,6 +78,8 @@ cdef extern from "here.h" nogil:
         void (*end)(pjrt_driver *, pjrt_fence, int, const char *, size_t, const char *, size_t) noexcept nogil
         here_bytes (*lend)(pjrt_driver *, here_block *) noexcept nogil
         void (*released)(pjrt_driver *, here_lent *) noexcept nogil
+        void (*ref)(pjrt_driver *) noexcept nogil
+        void (*unref)(pjrt_driver *) noexcept nogil
         int (*questions)(pjrt_driver *) noexcept nogil
 
 cdef extern from *:
@@ -104,7 +106,12 @@ cdef class Arrays:
         self.served = served
         self._driver = <pjrt_driver *>driver
         self._runtime = <const here_runtime *>runtime
+        self._runtime.ref(self._driver)
         self._executables = served._executables
+
+    def __dealloc__(self):
+        if self._driver != NULL:
+            self._runtime.unref(self._driver)
 
     def questions(self):
         """Return the descriptor of a socket to ask for functions and the store of the framework."""

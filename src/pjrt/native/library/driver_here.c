@@ -31,6 +31,7 @@ typedef struct pending {
 enum { BUCKETS = 256, ALIGNMENT = 64 };
 
 struct pjrt_driver {
+  atomic_int refs; /* until it is closed, and Python's */
   void *client;
   facts facts;
   bool has_contexts;
@@ -167,11 +168,21 @@ static int wait_for(pjrt_driver *driver, pjrt_fence fence, char *message) {
 }
 
 /* ---- life -----------------------------------------------------------------------------------------------------------------*/
+static void ref(pjrt_driver *driver) { atomic_fetch_add(&driver->refs, 1); }
+
+static void unref(pjrt_driver *driver) {
+  if (atomic_fetch_sub(&driver->refs, 1) != 1) return;
+  facts_free(&driver->facts);
+  free((void *)driver->is_on_host);
+  pthread_mutex_destroy(&driver->mutex);
+  free(driver);
+}
+
 static void close_here(pjrt_driver *driver) {
   char message[PJRT_DRIVER_MESSAGE_SIZE];
   if (driver->client && !refuse_call(driver, message)) python.close(driver->client);
   questions_end(driver->questions);
-  facts_free(&driver->facts);
+  pthread_mutex_lock(&driver->mutex); /* what was given up may end at this moment */
   for (size_t i = 0; i < BUCKETS; ++i) {
     for (pending *each; (each = driver->buckets[i]);) {
       driver->buckets[i] = each->next;
@@ -180,9 +191,8 @@ static void close_here(pjrt_driver *driver) {
       free(each);
     }
   }
-  free((void *)driver->is_on_host);
-  pthread_mutex_destroy(&driver->mutex);
-  free(driver);
+  pthread_mutex_unlock(&driver->mutex);
+  unref(driver);
 }
 
 static PJRT_Error *meet_devices(pjrt_driver *driver, const pjrt_driver_option *options, size_t num_options) {
@@ -206,6 +216,7 @@ static int open_in_job(const pjrt_driver_option *options, size_t num_options, co
                        pjrt_driver **out, size_t *num_devices, char *message) {
   pjrt_driver *driver = new_zeroed(1, sizeof *driver);
   driver->owner = getpid();
+  atomic_init(&driver->refs, 1);
   driver->store = store;
   pthread_mutex_init(&driver->mutex, NULL);
   PJRT_Error *error = meet_devices(driver, options, num_options);
@@ -511,7 +522,7 @@ static int open_questions(pjrt_driver *driver) {
   return socket;
 }
 
-static const here_runtime runtime = {.questions = open_questions, .begin = begin, .end = end, .lend = lend, .released = released};
+static const here_runtime runtime = {.questions = open_questions, .ref = ref, .unref = unref, .begin = begin, .end = end, .lend = lend, .released = released};
 
 static void hold(pjrt_driver *driver, bool holds) {
   if (holds) pthread_mutex_lock(&driver->mutex);

@@ -97,16 +97,6 @@ struct pjrt_driver {
 static block *block_of(uint64_t memory) { return (block *)(uintptr_t)memory; }
 static char *bytes_at(pjrt_driver *driver, uint64_t place) { return (char *)driver->shared + place; }
 
-static int say(PJRT_Error *error, char *message) {
-  const char *text;
-  size_t size;
-  pjrt_error_read(error, &text, &size);
-  if (size >= PJRT_DRIVER_MESSAGE_SIZE) size = PJRT_DRIVER_MESSAGE_SIZE - 1;
-  memcpy(message, text, size);
-  message[size] = 0;
-  return (int)pjrt_error_code(error);
-}
-
 /* ---- the heap: places in classes of sizes, four for each power of two -------------------------------------------------*/
 static size_t class_of(size_t size, size_t *rounded) {
   size_t number = 0, power = 64;
@@ -221,7 +211,7 @@ static int refuse_lost(pjrt_driver *driver, char *message) {
     snprintf(message, PJRT_DRIVER_MESSAGE_SIZE, "the devices belong to the process that was forked; make a new client");
     return PJRT_Error_Code_FAILED_PRECONDITION;
   }
-  return driver->loss ? say(driver->loss, message) : 0;
+  return driver->loss ? error_say(driver->loss, message) : 0;
 }
 
 static pending *pending_make(pjrt_driver *driver) {
@@ -350,7 +340,7 @@ static void fail_all(pjrt_driver *driver) {
     for (;;) {
       char message[PJRT_DRIVER_MESSAGE_SIZE];
       pthread_mutex_lock(&driver->mutex);
-      int code = say(driver->loss, message);
+      int code = error_say(driver->loss, message);
       pending *each = driver->buckets[i];
       while (each && each->is_ended) each = each->next;
       uint64_t fence = each ? each->fence : 0;
@@ -873,7 +863,7 @@ static int on_done_worker(pjrt_driver *driver, size_t device, pjrt_fence fence, 
     each->arg = arg;
     if (!each->is_ended && driver->loss) { /* nobody is left who would end it */
       char text[PJRT_DRIVER_MESSAGE_SIZE];
-      each->code = say(driver->loss, text);
+      each->code = error_say(driver->loss, text);
       each->message = copy_of(text, strlen(text));
       each->is_ended = true;
     }

@@ -63,6 +63,8 @@ typedef struct here_runtime {
               size_t payloads_size);
   here_bytes (*lend)(pjrt_driver *driver, here_block *block);
   void (*released)(pjrt_driver *driver, here_lent *owned);
+  void (*ref)(pjrt_driver *driver); /* it stays, also when it was closed: what was given up may end later */
+  void (*unref)(pjrt_driver *driver);
   int (*questions)(pjrt_driver *driver); /* a socket to ask for functions and the store of the framework; -1 for none */
 } here_runtime;
 

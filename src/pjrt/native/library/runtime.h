@@ -60,7 +60,8 @@ PJRT_Error *error_from_parts(PJRT_Error_Code code, const char *message, size_t s
 void error_add_payloads(PJRT_Error *error, const PJRT_NamedValue *values, size_t count); /* of one that is not shared */
 /* The error of a driver's function, which gave the code and perhaps a text; null where the code is 0. */
 PJRT_Error *error_of_driver(const char *function, int code, const char *message);
-int error_give(PJRT_Error *owned, char *message); /* as a driver gives it; 0 for null */
+int error_say(PJRT_Error *borrowed, char *message); /* as a driver gives it: writes the text, and returns the code */
+int error_give(PJRT_Error *owned, char *message);   /* the same; 0 for null */
 /* What belongs to an error, as Python writes it: returns whether there is one of this number. */
 int payload_at(const bytes *from, size_t index, const char **name, const char **value, size_t *size);
 

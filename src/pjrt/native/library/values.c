@@ -68,15 +68,19 @@ void error_add_payloads(PJRT_Error *error, const PJRT_NamedValue *values, size_t
   }
 }
 
-int error_give(PJRT_Error *owned, char *message) {
-  if (owned == NULL) return 0;
+int error_say(PJRT_Error *borrowed, char *message) {
   const char *text;
   size_t size;
-  pjrt_error_read(owned, &text, &size);
+  pjrt_error_read(borrowed, &text, &size);
   if (size >= PJRT_DRIVER_MESSAGE_SIZE) size = PJRT_DRIVER_MESSAGE_SIZE - 1;
   memcpy(message, text, size);
   message[size] = 0;
-  int code = (int)pjrt_error_code(owned);
+  return (int)pjrt_error_code(borrowed);
+}
+
+int error_give(PJRT_Error *owned, char *message) {
+  if (owned == NULL) return 0;
+  int code = error_say(owned, message);
   pjrt_error_release(owned);
   return code;
 }
