@@ -148,7 +148,7 @@ cdef class Loaded:
 
 
 cdef class CommandLoop:
-    """What a worker is commanded, and its arrays and executables.
+    """Take a worker's commands, and keep its arrays and executables.
 
     A worker's class has the methods that it calls: ``unload``, ``copy_out``, ``copy``, ``from_heap``, ``read_options``,
     ``failed_arguments``, ``with_given``, ``not_launched`` and ``fail``.

@@ -151,7 +151,7 @@ _ENDING, _NONE = 3, 4  # stages of pjrt_native_interrupt; Ctrl-C has others
 
 _END = "the Python interpreter that this device runs in is ending"
 _MOMENT_SECONDS = 0.2
-"""How long unfinished work may go on when the interpreter ends, before functions that ask learn that it ends."""
+"""The seconds that unfinished work may go on when the interpreter ends, before functions that ask learn of the end."""
 
 
 def _has_ended(interrupt: Callable[[int], int]) -> bool:

@@ -60,7 +60,7 @@ _CLASSES = message_classes(
     },
 )
 EXECUTE_OPTIONS = _CLASSES["ExecuteOptions"]
-"""What the runtime says of one execution; native/library/execute_options.c writes it."""
+"""The message about one execution, beside its arguments; native/library/execute_options.c writes it."""
 
 _COMPILED_KEPT = 16
 _XLA_FORMATS = frozenset({"mlir", "hlo", "hlo_with_config"})
@@ -93,7 +93,7 @@ class ServedClient(ABC):
     @property
     @abstractmethod
     def questions(self) -> Questions:
-        """What the framework's process is asked by."""
+        """Return what asks the framework's process."""
 
     @abstractmethod
     def _prepare(self, client: Client) -> bool:
