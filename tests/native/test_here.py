@@ -283,7 +283,8 @@ def compile(program, options):
 own = pjrt.host.HostClient("toy", compile=compile)
 client = load_capsule(pjrt.export(own, name="toy").capsule).client()
 options = pjrt.ExecuteOptions(launch_id=3)
-(y,) = client.compile("func.func @main(%x: tensor<4xf32>) -> tensor<4xf32> { return %x : tensor<4xf32> }").execute_sharded(
+program = "func.func @main(%x: tensor<4xf32>) -> tensor<4xf32> { return %x : tensor<4xf32> }"
+(y,) = client.compile(program).execute_sharded(
     [client.buffer_from_host(np.zeros(4, np.float32))], client.devices[0], options)
 begun.wait()
 print(client.devices[0].poison_execution(3, pjrt.AbortedError("enough")))
