@@ -212,6 +212,61 @@ def test_memory_of_the_host_that_was_lent_comes_back_when_nobody_looks_at_it(cli
     assert came_back.wait(60)
 
 
+class _Meddling(pjrt.host.HostClient):
+    """A client during whose copies of arrays other things happen."""
+
+    meddle: Any = None
+
+    def buffer_from_host(self, *args: Any, **options: Any) -> pjrt.Buffer:
+        buffer = super().buffer_from_host(*args, **options)
+        meddle, self.meddle = self.meddle, None
+        if meddle is not None:
+            meddle()
+        return buffer
+
+
+def _add(program: Any, options: Any) -> Any:
+    spec = pjrt.ShapeSpec((4,), pjrt.ElementType.F32)
+    return pjrt.host.Compiled(run=lambda x: x + x, parameters=[spec], outputs=[spec])
+
+
+@pytest.mark.parametrize("what", ["read", "execute"])
+@pytest.mark.parametrize("can_alias", [True, False])
+def test_an_array_is_used_while_the_device_copies_it(what: str, can_alias: bool) -> None:
+    seen: list[Any] = []
+
+    class _Client(_Meddling):
+        def buffer_from_host(self, array: Any, **options: Any) -> pjrt.Buffer:
+            if not can_alias:
+                options.pop("on_done_with_host_buffer")()
+                options["semantics"] = pjrt.HostBufferSemantics.IMMUTABLE_ONLY_DURING_CALL
+            return super().buffer_from_host(array, **options)
+
+    with _Client("toy", compile=_add) as own, loaded(own) as client:
+        executable, x = client.compile(ADD), client.buffer_from_host(X)
+
+        def meddle() -> None:
+            seen.append(np.asarray(x if what == "read" else executable(x)[0]))
+
+        def in_thread() -> None:
+            thread = threading.Thread(target=meddle)
+            thread.start()
+            thread.join()
+
+        own.meddle = in_thread
+        (y,) = executable(x)
+        np.testing.assert_array_equal(np.asarray(y), 2 * X)
+        np.testing.assert_array_equal(seen[0], X if what == "read" else 2 * X)
+        np.testing.assert_array_equal(np.asarray(x), X)
+        np.testing.assert_array_equal(np.asarray(executable(x)[0]), 2 * X)
+
+
+def test_memory_that_nobody_can_give_is_refused(client: pjrt.Client) -> None:
+    for size in (1 << 54, 1 << 44):
+        with pytest.raises(pjrt.ResourceExhaustedError):
+            client.create_uninitialized_buffer(pjrt.ShapeSpec((size,), pjrt.ElementType.F32))
+
+
 def test_a_device_computes_on_the_thread_that_calls() -> None:
     threads: list[int] = []
 

@@ -78,6 +78,7 @@ cdef extern from "here.h" nogil:
         void (*end)(pjrt_driver *, pjrt_fence, int, const char *, size_t, const char *, size_t) noexcept nogil
         here_bytes (*lend)(pjrt_driver *, here_block *) noexcept nogil
         void (*released)(pjrt_driver *, here_lent *) noexcept nogil
+        void (*has_array)(pjrt_driver *, here_block *) noexcept nogil
         void (*ref)(pjrt_driver *) noexcept nogil
         void (*unref)(pjrt_driver *) noexcept nogil
         int (*questions)(pjrt_driver *) noexcept nogil
@@ -230,15 +231,18 @@ cdef class Arrays:
 
     cdef object _argument(self, here_block *block, spec, size_t device):
         """Return an array as a buffer of the client."""
-        # Two programs may get the array at the same moment.
-        with cython.critical_section(self):
-            if block.array == NULL:
-                if block.size != <size_t>spec.size_in_bytes:
-                    raise InternalError(
-                        f"expected {spec.size_in_bytes} bytes for an argument, found memory of {block.size} bytes"
-                    )
-                _set(block, self._from_bytes(block, spec, self.served.space(device, block.kind)), None)
-            return _buffer(block)
+        if block.array == NULL:
+            if block.size != <size_t>spec.size_in_bytes:
+                raise InternalError(
+                    f"expected {spec.size_in_bytes} bytes for an argument, found memory of {block.size} bytes"
+                )
+            made = self._from_bytes(block, spec, self.served.space(device, block.kind))
+            with cython.critical_section(self):
+                if block.array == NULL:  # no other thread was faster
+                    _set(block, made, None)
+            with nogil:
+                self._runtime.has_array(self._driver, block)
+        return self.buffer(block)
 
     cdef object buffer(self, here_block *block):
         """Return an array that the client has as a buffer."""
@@ -361,7 +365,9 @@ cdef void _set(here_block *block, array, maker):
 cdef object _buffer(here_block *block):
     """Return an array as a buffer."""
     if block.maker != NULL:
-        _set(block, (<object>block.maker)(<object>block.array), None)
+        made = (<object>block.maker)(<object>block.array)
+        if block.maker != NULL:  # no other thread was faster
+            _set(block, made, None)
     return <object>block.array
 
 

@@ -9,6 +9,7 @@
 #include "runtime.h"
 
 struct here_lent {
+  int refs; /* arrays that are made of the bytes */
   char *bytes;
   here_block *block; /* which is still there; null where its memory is another, or free */
   bool is_elsewhere;
@@ -265,13 +266,41 @@ static char *take_bytes(size_t size, char *message) {
   return bytes;
 }
 
-static int allocate_here(pjrt_driver *driver, size_t device, size_t kind, size_t size, uint64_t *memory, char *message) {
-  (void)driver, (void)message;
+static here_block *block_make(size_t device, size_t kind, size_t size) {
   here_block *each = new_zeroed(1, sizeof *each);
   each->device = device;
   each->kind = kind;
   each->size = size;
-  *memory = (uintptr_t)each;
+  return each;
+}
+
+static bool is_on_host(pjrt_driver *driver, size_t device, size_t kind) {
+  char message[PJRT_DRIVER_MESSAGE_SIZE];
+  size_t number = device * MAX_KINDS + kind;
+  char known = atomic_load(&driver->is_on_host[number]);
+  if (known == 0 && !refuse_call(driver, message)) {
+    known = python.is_on_host(driver->client, device, kind) ? 2 : 1;
+    atomic_store(&driver->is_on_host[number], known);
+  }
+  return known == 2;
+}
+
+/* Bytes are taken when somebody writes them. What nobody could give is refused at once. */
+static bool is_possible(pjrt_driver *driver, size_t device, size_t kind, size_t size, char *message) {
+  static const size_t large = (size_t)1 << 30, largest = (size_t)1 << 47;
+  if (size >= largest) {
+    snprintf(message, PJRT_DRIVER_MESSAGE_SIZE, "no process has room for %zu bytes", size);
+    return false;
+  }
+  if (size < large || !is_on_host(driver, device, kind)) return true;
+  char *tried = take_bytes(size, message);
+  free(tried);
+  return tried != NULL;
+}
+
+static int allocate_here(pjrt_driver *driver, size_t device, size_t kind, size_t size, uint64_t *memory, char *message) {
+  if (!is_possible(driver, device, kind, size, message)) return PJRT_Error_Code_RESOURCE_EXHAUSTED;
+  *memory = (uintptr_t)block_make(device, kind, size);
   return 0;
 }
 
@@ -300,56 +329,63 @@ static void free_here(pjrt_driver *driver, size_t device, uint64_t memory) {
   free(each);
 }
 
-static bool is_on_host(pjrt_driver *driver, size_t device, size_t kind) {
-  char message[PJRT_DRIVER_MESSAGE_SIZE];
-  size_t number = device * MAX_KINDS + kind;
-  char known = atomic_load(&driver->is_on_host[number]);
-  if (known == 0 && !refuse_call(driver, message)) {
-    known = python.is_on_host(driver->client, device, kind) ? 2 : 1;
-    atomic_store(&driver->is_on_host[number], known);
-  }
-  return known == 2;
-}
-
 static int import_here(pjrt_driver *driver, size_t device, size_t kind, void *host, size_t size, uint64_t *memory,
                        char *message) {
   if (!is_on_host(driver, device, kind)) {
     snprintf(message, PJRT_DRIVER_MESSAGE_SIZE, "the device cannot look at memory that it did not allocate");
     return PJRT_Error_Code_UNIMPLEMENTED;
   }
-  int code = allocate_here(driver, device, kind, size, memory, message);
-  here_block *each = block_of(*memory);
+  here_block *each = block_make(device, kind, size);
   each->bytes = host;
   each->is_elsewhere = true;
-  return code;
+  *memory = (uintptr_t)each;
+  return 0;
 }
 
+/* Two programs may want the array at the same moment: both look at the same bytes. */
 static here_bytes lend(pjrt_driver *driver, here_block *each) {
   pthread_mutex_lock(&driver->mutex);
-  here_bytes given = {.data = each->bytes};
-  if (each->bytes) {
-    given.lent = each->lent = new_zeroed(1, sizeof *each->lent);
+  if (each->bytes && each->lent == NULL) {
+    each->lent = new_zeroed(1, sizeof *each->lent);
     *each->lent = (here_lent){.bytes = each->bytes, .block = each, .is_elsewhere = each->is_elsewhere};
   }
+  if (each->lent) ++each->lent->refs;
+  here_bytes given = {.data = each->bytes, .lent = each->lent};
   pthread_mutex_unlock(&driver->mutex);
   return given;
 }
 
-/* The client has an array of its own now: the bytes are kept where somebody is looking at them. */
-static void released(pjrt_driver *driver, here_lent *owned) {
+/* The client has an array of its own: the bytes go, unless somebody looks at them. With the mutex. */
+static void drop_bytes(here_block *each) {
+  if (each->array == NULL || each->lent || each->is_elsewhere || each->is_viewed || each->readers) return;
+  free(each->bytes);
+  each->bytes = NULL;
+}
+
+static void has_array(pjrt_driver *driver, here_block *each) {
   pthread_mutex_lock(&driver->mutex);
-  here_block *each = owned->block;
-  bool is_kept = owned->is_elsewhere || (each && (each->is_viewed || each->readers));
-  if (each) each->lent = NULL;
-  if (!is_kept) free(owned->bytes);
-  if (each && !is_kept) each->bytes = NULL;
+  drop_bytes(each);
   pthread_mutex_unlock(&driver->mutex);
-  if (owned->returned) {
+}
+
+static void released(pjrt_driver *driver, here_lent *lent) {
+  pthread_mutex_lock(&driver->mutex);
+  bool is_last = --lent->refs == 0;
+  here_block *each = lent->block;
+  if (is_last && each) {
+    each->lent = NULL;
+    drop_bytes(each);
+  } else if (is_last && !lent->is_elsewhere) {
+    free(lent->bytes);
+  }
+  pthread_mutex_unlock(&driver->mutex);
+  if (!is_last) return;
+  if (lent->returned) {
     queue_call(true);
-    owned->returned(owned->arg);
+    lent->returned(lent->arg);
     queue_call(false);
   }
-  free(owned);
+  free(lent);
 }
 
 /* Frees memory that was imported, and calls the function when the client looks at it no longer. */
@@ -522,7 +558,10 @@ static int open_questions(pjrt_driver *driver) {
   return socket;
 }
 
-static const here_runtime runtime = {.questions = open_questions, .ref = ref, .unref = unref, .begin = begin, .end = end, .lend = lend, .released = released};
+static const here_runtime runtime = {
+    .begin = begin, .end = end, .lend = lend, .released = released, .has_array = has_array, .ref = ref, .unref = unref,
+    .questions = open_questions,
+};
 
 static void hold(pjrt_driver *driver, bool holds) {
   if (holds) pthread_mutex_lock(&driver->mutex);

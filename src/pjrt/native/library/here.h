@@ -61,8 +61,9 @@ typedef struct here_runtime {
    * filled up to 8 bytes}. */
   void (*end)(pjrt_driver *driver, pjrt_fence fence, int code, const char *message, size_t size, const char *payloads,
               size_t payloads_size);
-  here_bytes (*lend)(pjrt_driver *driver, here_block *block);
-  void (*released)(pjrt_driver *driver, here_lent *owned);
+  here_bytes (*lend)(pjrt_driver *driver, here_block *block); /* `released` ends each loan */
+  void (*released)(pjrt_driver *driver, here_lent *lent);
+  void (*has_array)(pjrt_driver *driver, here_block *block); /* one was made of the bytes */
   void (*ref)(pjrt_driver *driver); /* it stays, also when it was closed: what was given up may end later */
   void (*unref)(pjrt_driver *driver);
   int (*questions)(pjrt_driver *driver); /* a socket to ask for functions and the store of the framework; -1 for none */
