@@ -11,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import pjrt
-from pjrt.api.shape_spec import row_major_strides
 
 tiles = st.lists(st.lists(st.integers(1, 200) | st.just(-1), min_size=1, max_size=3).map(tuple), max_size=3).map(tuple)
 
@@ -35,11 +34,6 @@ def test_xlas_spellings_of_layouts() -> None:
 def test_texts_that_are_no_layout_are_refused(text: str) -> None:
     with pytest.raises(pjrt.InvalidArgumentError):
         pjrt.TiledLayout.parse(text)
-
-
-@given(st.lists(st.integers(1, 5), max_size=4))
-def test_row_major_strides_are_numpys(shape: list[int]) -> None:
-    assert row_major_strides(shape, 4) == np.zeros(shape, np.float32).strides
 
 
 def test_shape_specs() -> None:

@@ -119,16 +119,6 @@ def _numbers(values: Sequence[int], what: str) -> tuple[int, ...]:
     return tuple([expect_int(n, f"{what} as whole numbers") for n in expect_sequence(values, f"{what} as a sequence")])
 
 
-def row_major_strides(shape: Sequence[int], itemsize: int) -> tuple[int, ...]:
-    """Return the byte strides of an array of this shape in C order."""
-    strides = []
-    step = itemsize
-    for size in reversed(shape):
-        strides.append(step)
-        step *= max(size, 1)
-    return tuple(reversed(strides))
-
-
 Shapes = (
     Sequence[Sequence[int] | None]
     | Mapping[str, Sequence[int] | int]

@@ -17,19 +17,13 @@ struct here_lent {
   void *arg;
 };
 
-/* What was begun and has not ended, or has ended and nobody was told. */
-typedef struct pending {
-  pjrt_fence fence;
-  struct pending *next;
-  bool is_ended, is_copy; /* a copy writes to memory of the host until it ends by itself */
-  int code;
-  char *message;
-  bytes payloads;
-  pjrt_driver_done function;
-  void *arg;
-} pending;
+/* What was begun. A copy writes to memory of the host until it ends by itself. */
+typedef struct begun {
+  pending pending;
+  bool is_copy;
+} begun;
 
-enum { BUCKETS = 256, ALIGNMENT = 64 };
+enum { ALIGNMENT = 64 };
 
 struct pjrt_driver {
   atomic_int refs; /* until it is closed, and Python's */
@@ -41,8 +35,7 @@ struct pjrt_driver {
   questions *questions;           /* null until Python asks for it */
   _Atomic char *is_on_host; /* by device and kind of memory: 0 unknown, 1 no, 2 yes */
   pthread_mutex_t mutex;    /* guards what follows, and the bytes of blocks */
-  pjrt_fence last;
-  pending *buckets[BUCKETS];
+  fences fences;
 };
 
 static here_client python;
@@ -60,72 +53,32 @@ static int refuse_call(const pjrt_driver *driver, char *message) {
 
 /* ---- fences ---------------------------------------------------------------------------------------------------------------*/
 static pjrt_fence begin(pjrt_driver *driver, bool is_copy) {
-  pending *each = new_zeroed(1, sizeof *each);
   pthread_mutex_lock(&driver->mutex);
-  each->fence = ++driver->last;
+  begun *each = (begun *)fences_begin(&driver->fences, sizeof *each);
   each->is_copy = is_copy;
-  pending **bucket = &driver->buckets[each->fence % BUCKETS];
-  each->next = *bucket;
-  *bucket = each;
+  pjrt_fence fence = each->pending.fence;
   pthread_mutex_unlock(&driver->mutex);
-  return each->fence;
-}
-
-static pending **find_pending(pjrt_driver *driver, pjrt_fence fence) {
-  pending **place = &driver->buckets[fence % BUCKETS];
-  while (*place && (*place)->fence != fence) place = &(*place)->next;
-  return place;
-}
-
-static _Thread_local const pending *is_told; /* whose end this thread tells */
-
-static void tell(pending *owned) {
-  const pending *before = is_told;
-  is_told = owned;
-  owned->function(owned->arg, owned->code, owned->message);
-  is_told = before;
-  free(owned->message);
-  free(owned->payloads.data);
-  free(owned);
+  return fence;
 }
 
 /* What was cancelled may end once more. */
 static void end(pjrt_driver *driver, pjrt_fence fence, int code, const char *message, size_t size, const char *payloads,
                 size_t payloads_size) {
   pthread_mutex_lock(&driver->mutex);
-  pending **place = find_pending(driver, fence), *each = *place;
-  if (each && each->is_ended) each = NULL;
-  if (each) {
-    each->is_ended = true;
-    each->code = code;
-    each->message = copy_of(message, size < PJRT_DRIVER_MESSAGE_SIZE ? size : PJRT_DRIVER_MESSAGE_SIZE - 1);
-    if (payloads_size) bytes_add(&each->payloads, payloads, payloads_size);
-    if (each->function) *place = each->next;
-    else each = NULL;
-  }
+  pending *ended = fences_end(&driver->fences, fence, code, message, size, payloads, payloads_size);
   pthread_mutex_unlock(&driver->mutex);
-  if (each) tell(each);
+  if (ended) pending_tell(ended);
 }
 
 static int on_done(pjrt_driver *driver, size_t device, pjrt_fence fence, pjrt_driver_done function, void *arg,
                    char *message) {
   (void)device;
+  pending *ended;
   pthread_mutex_lock(&driver->mutex);
-  pending **place = find_pending(driver, fence), *each = *place;
-  bool is_ended = each && each->is_ended;
-  if (each) each->function = function, each->arg = arg;
-  if (is_ended) *place = each->next;
+  int code = fences_follow(&driver->fences, fence, function, arg, &ended, message);
   pthread_mutex_unlock(&driver->mutex);
-  if (is_ended) tell(each);
-  if (each) return 0;
-  snprintf(message, PJRT_DRIVER_MESSAGE_SIZE, "the fence %llu is unknown", (unsigned long long)fence);
-  return PJRT_Error_Code_INTERNAL;
-}
-
-static int payload(pjrt_driver *driver, size_t device, pjrt_fence fence, size_t index, const char **name,
-                   const char **value, size_t *size) {
-  (void)driver, (void)device;
-  return is_told->fence == fence ? payload_at(&is_told->payloads, index, name, value, size) : 0;
+  if (ended) pending_tell(ended);
+  return code;
 }
 
 /* What a device has begun goes on, and nobody hears of that. */
@@ -133,7 +86,7 @@ static int cancel(pjrt_driver *driver, size_t device, pjrt_fence fence, char *me
   static const char text[] = "the execution was cancelled";
   (void)device, (void)message;
   pthread_mutex_lock(&driver->mutex);
-  const pending *each = *find_pending(driver, fence);
+  const begun *each = (const begun *)fences_find(&driver->fences, fence);
   bool is_copy = each && each->is_copy;
   pthread_mutex_unlock(&driver->mutex);
   if (is_copy) return 0;
@@ -141,31 +94,10 @@ static int cancel(pjrt_driver *driver, size_t device, pjrt_fence fence, char *me
   return 0;
 }
 
-typedef struct wait {
-  pthread_mutex_t mutex;
-  pthread_cond_t changed;
-  bool is_done;
-  int code;
-  char *message;
-} wait;
-
-static void wake(void *arg, int code, const char *message) {
-  wait *each = arg;
-  pthread_mutex_lock(&each->mutex);
-  each->is_done = true;
-  each->code = code;
-  snprintf(each->message, PJRT_DRIVER_MESSAGE_SIZE, "%s", message);
-  pthread_cond_signal(&each->changed);
-  pthread_mutex_unlock(&each->mutex);
-}
-
 static int wait_for(pjrt_driver *driver, pjrt_fence fence, char *message) {
-  wait each = {PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, false, 0, message};
-  int code = on_done(driver, 0, fence, wake, &each, message);
-  pthread_mutex_lock(&each.mutex);
-  while (!code && !each.is_done) pthread_cond_wait(&each.changed, &each.mutex);
-  pthread_mutex_unlock(&each.mutex);
-  return code ? code : each.code;
+  waiting each = WAITING(message);
+  int code = on_done(driver, 0, fence, waiting_wake, &each, message);
+  return code ? code : waiting_sleep(&each);
 }
 
 /* ---- life -----------------------------------------------------------------------------------------------------------------*/
@@ -184,14 +116,7 @@ static void close_here(pjrt_driver *driver) {
   if (driver->client && !refuse_call(driver, message)) python.close(driver->client);
   questions_end(driver->questions);
   pthread_mutex_lock(&driver->mutex); /* what was given up may end at this moment */
-  for (size_t i = 0; i < BUCKETS; ++i) {
-    for (pending *each; (each = driver->buckets[i]);) {
-      driver->buckets[i] = each->next;
-      free(each->message);
-      free(each->payloads.data);
-      free(each);
-    }
-  }
+  fences_free(&driver->fences);
   pthread_mutex_unlock(&driver->mutex);
   unref(driver);
 }
@@ -578,7 +503,7 @@ const pjrt_driver_table here_driver = {
     .open = open_here, .open_in_job = open_in_job, .describe_client = describe_client, .close = close_here,
     .describe = describe_here, .allocate = allocate_here, .free = free_here, .copy_in = copy_in_here,
     .copy_out = copy_out_here, .load = load_here, .unload = unload_here, .launch = launch_here, .cancel = cancel,
-    .on_done = on_done, .copy = copy_here, .import = import_here, .payload = payload,
+    .on_done = on_done, .copy = copy_here, .import = import_here, .payload = pending_payload,
 };
 
 /* Called by Python, once, before anybody has the table. */

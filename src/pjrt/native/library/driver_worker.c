@@ -38,20 +38,13 @@ typedef struct block {
   bool is_known;   /* the worker has an array of this id */
 } block;
 
-/* What was asked for and has not ended, or has ended and nobody was told. */
-typedef struct pending {
-  uint64_t fence;
-  struct pending *next; /* in its bucket */
-  bool is_ended;
-  int code;
-  char *message;
-  bytes payloads;
-  pjrt_driver_done function;
-  void *arg;
+/* What was asked for. */
+typedef struct asked {
+  pending pending;
   void *to; /* of a copy to the host, from its place in the heap */
-  uint64_t heap, offset;
+  uint64_t heap;
   size_t size;
-} pending;
+} asked;
 
 /* A place in the heap that the worker looks at. */
 struct lent {
@@ -83,11 +76,11 @@ struct pjrt_driver {
   atomic_bool is_closed, is_over;
   pthread_mutex_t mutex; /* guards what follows */
   PJRT_Error *loss;      /* why the worker is gone */
-  uint64_t posted, last_id, last_fence;
+  uint64_t posted, last_id;
   size_t lazy; /* commands that nobody was woken for */
   bytes overflow;  /* what does not fit into the ring */
   size_t moved;    /* the bytes of it that were moved there */
-  pending *buckets[BUCKETS];
+  fences fences;
   lent *lent[BUCKETS];
   uint64_t heap_end;
   struct { uint64_t *places; size_t count, capacity; } free_places[CLASSES];
@@ -214,20 +207,10 @@ static int refuse_lost(pjrt_driver *driver, char *message) {
   return driver->loss ? error_say(driver->loss, message) : 0;
 }
 
-static pending *pending_make(pjrt_driver *driver) {
-  pending *each = new_zeroed(1, sizeof *each);
-  each->fence = ++driver->last_fence;
+static asked *asked_make(pjrt_driver *driver) {
+  asked *each = (asked *)fences_begin(&driver->fences, sizeof *each);
   each->heap = NOWHERE;
-  pending **bucket = &driver->buckets[each->fence % BUCKETS];
-  each->next = *bucket;
-  *bucket = each;
   return each;
-}
-
-static pending **find_pending(pjrt_driver *driver, uint64_t fence) {
-  pending **place = &driver->buckets[fence % BUCKETS];
-  while (*place && (*place)->fence != fence) place = &(*place)->next;
-  return place;
 }
 
 /* ---- answers --------------------------------------------------------------------------------------------------------------*/
@@ -239,44 +222,15 @@ static void leave_heap(pjrt_driver *driver, block *each) {
   each->lent = NULL;
 }
 
-/* Unlinks the work that has ended, and returns it where somebody is to be told. */
-static pending *end_pending(pjrt_driver *driver, uint64_t fence, int code, const char *message, size_t size) {
-  pending **place = find_pending(driver, fence), *each = *place;
-  if (each == NULL || each->is_ended) return NULL;
-  each->is_ended = true;
-  each->code = code;
-  each->message = copy_of(message, size < PJRT_DRIVER_MESSAGE_SIZE ? size : PJRT_DRIVER_MESSAGE_SIZE - 1);
-  if (each->function == NULL) return NULL;
-  *place = each->next;
-  return each;
-}
-
-static void free_pending(pending *each) {
-  free(each->message);
-  free(each->payloads.data);
-  free(each);
-}
-
-static _Thread_local const pending *is_told; /* whose end this thread tells */
-
-static int payload_worker(pjrt_driver *driver, size_t device, pjrt_fence fence, size_t index, const char **name,
-                          const char **value, size_t *size) {
-  (void)driver, (void)device;
-  return is_told->fence == fence ? payload_at(&is_told->payloads, index, name, value, size) : 0;
-}
-
 static void tell(pjrt_driver *driver, pending *owned) {
-  if (owned->to && owned->code == 0) memcpy(owned->to, bytes_at(driver, owned->heap) + owned->offset, owned->size);
-  if (owned->heap != NOWHERE) {
+  const asked *each = (const asked *)owned;
+  if (each->to && owned->code == 0) memcpy(each->to, bytes_at(driver, each->heap), each->size);
+  if (each->heap != NOWHERE) {
     pthread_mutex_lock(&driver->mutex);
-    heap_free(driver, owned->heap, owned->size);
+    heap_free(driver, each->heap, each->size);
     pthread_mutex_unlock(&driver->mutex);
   }
-  const pending *before = is_told;
-  is_told = owned;
-  owned->function(owned->arg, owned->code, owned->message);
-  is_told = before;
-  free_pending(owned);
+  pending_tell(owned);
 }
 
 static bool read_done(pjrt_driver *driver, const record *head, const char *data, size_t size, pending **ended) {
@@ -286,10 +240,10 @@ static bool read_done(pjrt_driver *driver, const record *head, const char *data,
   data += sizeof code_and_size;
   size -= sizeof code_and_size;
   if (code_and_size[1] > size) return false;
-  pending *each = *find_pending(driver, head->fence);
   size_t message_end = ((size_t)code_and_size[1] + 7) / 8 * 8;
-  if (each && !each->is_ended && message_end < size) bytes_add(&each->payloads, data + message_end, size - message_end);
-  *ended = end_pending(driver, head->fence, (int)code_and_size[0], data, code_and_size[1]);
+  bool has_payloads = message_end < size;
+  *ended = fences_end(&driver->fences, head->fence, (int)code_and_size[0], data, code_and_size[1],
+                      has_payloads ? data + message_end : NULL, has_payloads ? size - message_end : 0);
   return true;
 }
 
@@ -336,17 +290,17 @@ static bool take_answer(pjrt_driver *driver, uint64_t *taken, bytes *copy, bool 
 }
 
 static void fail_all(pjrt_driver *driver) {
-  for (size_t i = 0; i < BUCKETS; ++i) {
+  char message[PJRT_DRIVER_MESSAGE_SIZE];
+  int code = error_say(driver->loss, message);
+  for (size_t i = 0; i < FENCE_BUCKETS; ++i) {
     for (;;) {
-      char message[PJRT_DRIVER_MESSAGE_SIZE];
       pthread_mutex_lock(&driver->mutex);
-      int code = error_say(driver->loss, message);
-      pending *each = driver->buckets[i];
+      const pending *each = driver->fences.buckets[i];
       while (each && each->is_ended) each = each->next;
-      uint64_t fence = each ? each->fence : 0;
-      pending *ended = each ? end_pending(driver, fence, code, message, strlen(message)) : NULL;
+      bool is_left = each != NULL;
+      pending *ended = is_left ? fences_end(&driver->fences, each->fence, code, message, strlen(message), NULL, 0) : NULL;
       pthread_mutex_unlock(&driver->mutex);
-      if (each == NULL) break;
+      if (!is_left) break;
       if (ended) tell(driver, ended);
     }
   }
@@ -491,12 +445,8 @@ static void close_worker(pjrt_driver *driver) {
   process_free(driver->process);
   facts_free(&driver->facts);
   for (size_t i = 0; i < CLASSES; ++i) free(driver->free_places[i].places);
+  fences_free(&driver->fences);
   for (size_t i = 0; i < BUCKETS; ++i) {
-    while (driver->buckets[i]) {
-      pending *each = driver->buckets[i];
-      driver->buckets[i] = each->next;
-      free_pending(each);
-    }
     while (driver->lent[i]) {
       lent *each = driver->lent[i];
       driver->lent[i] = each->next;
@@ -587,12 +537,12 @@ static int post_copy_out(pjrt_driver *driver, const block *each, size_t offset, 
                          char *message) {
   uint64_t place = heap_take(driver, size);
   if (place == NOWHERE) return heap_is_full(size, message);
-  pending *copied = pending_make(driver);
+  asked *copied = asked_make(driver);
   copied->to = to;
   copied->heap = place;
   copied->size = size;
   uint64_t command[6];
-  record head = {.size = sizeof command, .kind = COPY_OUT, .fence = copied->fence};
+  record head = {.size = sizeof command, .kind = COPY_OUT, .fence = copied->pending.fence};
   memcpy(command, &head, sizeof head);
   command[2] = each->id;
   command[3] = place;
@@ -601,7 +551,7 @@ static int post_copy_out(pjrt_driver *driver, const block *each, size_t offset, 
   bool is_overflow;
   memcpy(reserve(driver, sizeof command, &is_overflow), command, sizeof command);
   post(driver, sizeof command, is_overflow, true);
-  *fence = copied->fence;
+  *fence = copied->pending.fence;
   return 0;
 }
 
@@ -632,56 +582,34 @@ static int copy_out_worker(pjrt_driver *driver, size_t device, uint64_t memory, 
   return code;
 }
 
-typedef struct wait_for_copy {
-  pthread_mutex_t mutex;
-  pthread_cond_t changed;
-  atomic_bool is_done;
-  int code;
-  char *message;
-} wait_for_copy;
-
-static void copy_ended(void *arg, int code, const char *message) {
-  wait_for_copy *each = arg;
-  pthread_mutex_lock(&each->mutex);
-  each->is_done = true;
-  each->code = code;
-  snprintf(each->message, PJRT_DRIVER_MESSAGE_SIZE, "%s", message);
-  pthread_cond_signal(&each->changed);
-  pthread_mutex_unlock(&each->mutex);
-}
-
 static int on_done_worker(pjrt_driver *driver, size_t device, pjrt_fence fence, pjrt_driver_done function, void *arg,
                           char *message);
 
 /* The thread that reads the answers cannot wait for another one to do so. Returns false where the worker has ended. */
-static bool read_until(pjrt_driver *driver, pjrt_fence fence, const wait_for_copy *wait) {
+static bool read_until(pjrt_driver *driver, pjrt_fence fence, const waiting *wait) {
   while (!wait->is_done) {
     bool goes_on = read_answers(driver);
     ring_relax();
     if (goes_on || wait->is_done) continue;
     /* Its end is told by another thread, which waits for this one: nobody may hear of it here later. */
     pthread_mutex_lock(&driver->mutex);
-    pending **place = find_pending(driver, fence), *left = *place;
-    if (left) *place = left->next;
+    pending *left = fences_take(&driver->fences, fence);
     pthread_mutex_unlock(&driver->mutex);
     if (left == NULL) return true; /* it is being told now */
-    free_pending(left);
+    pending_free(left);
     return false;
   }
   return true;
 }
 
 static int wait_for_fence(pjrt_driver *driver, pjrt_fence fence, char *message) {
-  wait_for_copy wait = {PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, false, 0, message};
-  on_done_worker(driver, 0, fence, copy_ended, &wait, message);
+  waiting wait = WAITING(message);
+  on_done_worker(driver, 0, fence, waiting_wake, &wait, message);
   if (reads == driver && !read_until(driver, fence, &wait)) {
     snprintf(message, PJRT_DRIVER_MESSAGE_SIZE, "the worker ended, or wrote what cannot be, before it gave an array");
     return PJRT_Error_Code_UNAVAILABLE;
   }
-  pthread_mutex_lock(&wait.mutex);
-  while (!wait.is_done) pthread_cond_wait(&wait.changed, &wait.mutex);
-  pthread_mutex_unlock(&wait.mutex);
-  return wait.code;
+  return waiting_sleep(&wait);
 }
 
 /* All bytes of a worker's array come to the heap: before some of them are written, or are looked at there. */
@@ -731,7 +659,7 @@ static int copy_worker(pjrt_driver *driver, size_t device, uint64_t memory, size
     leave_heap(driver, to);
     to->is_known = true;
     uint64_t command[5];
-    record head = {.size = sizeof command, .kind = COPY, .fence = *fence = pending_make(driver)->fence};
+    record head = {.size = sizeof command, .kind = COPY, .fence = *fence = asked_make(driver)->pending.fence};
     memcpy(command, &head, sizeof head);
     command[2] = from->id;
     command[3] = to->id;
@@ -837,7 +765,7 @@ static int launch_worker(pjrt_driver *driver, const pjrt_driver_launch *launch, 
   pthread_mutex_lock(&driver->mutex);
   int code = refuse_lost(driver, message);
   if (!code) {
-    pending *started = pending_make(driver);
+    const pending *started = &asked_make(driver)->pending;
     bool is_overflow;
     write_launch(driver, launch, started->fence, reserve(driver, size, &is_overflow), size);
     post(driver, size, is_overflow, true);
@@ -851,27 +779,16 @@ static int launch_worker(pjrt_driver *driver, const pjrt_driver_launch *launch, 
 static int on_done_worker(pjrt_driver *driver, size_t device, pjrt_fence fence, pjrt_driver_done function, void *arg,
                           char *message) {
   (void)device;
+  pending *ended;
   pthread_mutex_lock(&driver->mutex);
-  pending **place = find_pending(driver, fence), *each = *place;
-  bool is_ended = false;
-  int code = 0;
-  if (each == NULL) {
-    snprintf(message, PJRT_DRIVER_MESSAGE_SIZE, "the fence %llu is unknown", (unsigned long long)fence);
-    code = PJRT_Error_Code_INTERNAL;
-  } else {
-    each->function = function;
-    each->arg = arg;
-    if (!each->is_ended && driver->loss) { /* nobody is left who would end it */
-      char text[PJRT_DRIVER_MESSAGE_SIZE];
-      each->code = error_say(driver->loss, text);
-      each->message = copy_of(text, strlen(text));
-      each->is_ended = true;
-    }
-    is_ended = each->is_ended;
-    if (is_ended) *place = each->next;
+  if (driver->loss) { /* nobody else is left who would end it */
+    char text[PJRT_DRIVER_MESSAGE_SIZE];
+    int lost = error_say(driver->loss, text);
+    fences_end(&driver->fences, fence, lost, text, strlen(text), NULL, 0);
   }
+  int code = fences_follow(&driver->fences, fence, function, arg, &ended, message);
   pthread_mutex_unlock(&driver->mutex);
-  if (is_ended) tell(driver, each);
+  if (ended) tell(driver, ended);
   return code;
 }
 
@@ -903,5 +820,5 @@ const pjrt_driver_table worker_driver = {
     .cancel = cancel_worker,
     .on_done = on_done_worker,
     .copy = copy_worker,
-    .payload = payload_worker,
+    .payload = pending_payload,
 };

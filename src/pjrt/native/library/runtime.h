@@ -533,6 +533,46 @@ void execute_options_end(execute_options *owned);
 void execute_options_call(const proto_field *question, reply *owned); /* calls a function of the framework */
 PJRT_Error *context_add(PJRT_ExecuteContext *context, int64_t type_id, void *data);
 
+/* ---- fences.c: what such a driver has begun; its mutex guards all, and is not held where somebody is told ------------------*/
+typedef struct pending {
+  pjrt_fence fence;
+  struct pending *next; /* in its bucket */
+  bool is_ended;
+  int code;
+  char *message;
+  bytes payloads;
+  pjrt_driver_done function; /* null as long as nobody is to be told */
+  void *arg;
+} pending;
+enum { FENCE_BUCKETS = 1024 };
+typedef struct fences {
+  pjrt_fence last;
+  pending *buckets[FENCE_BUCKETS];
+} fences;
+pending *fences_begin(fences *all, size_t size); /* of the structure, which begins with a `pending` */
+pending *fences_find(fences *all, pjrt_fence fence);
+pending *fences_take(fences *all, pjrt_fence fence); /* nobody is told any more */
+/* Returns what somebody is to be told; null for nobody yet, and where it has ended before. */
+pending *fences_end(fences *all, pjrt_fence fence, int code, const char *message, size_t size, const char *payloads,
+                    size_t payloads_size);
+int fences_follow(fences *all, pjrt_fence fence, pjrt_driver_done function, void *arg, pending **ended, char *message);
+void fences_free(fences *all);
+void pending_free(pending *each);
+void pending_tell(pending *owned);
+int pending_payload(pjrt_driver *driver, size_t device, pjrt_fence fence, size_t index, const char **name,
+                    const char **value, size_t *size); /* of what this thread tells */
+/* A thread that waits for an end. */
+typedef struct waiting {
+  pthread_mutex_t mutex;
+  pthread_cond_t changed;
+  atomic_bool is_done;
+  int code;
+  char *message;
+} waiting;
+#define WAITING(message) {PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, false, 0, message}
+void waiting_wake(void *arg, int code, const char *message); /* a pjrt_driver_done */
+int waiting_sleep(waiting *each); /* returns the code */
+
 /* ---- driver_worker.c, driver_here.c: devices in Python, of another process and of this one --------------------------------*/
 /* What the runtime asks of them beside what it asks of all drivers. */
 typedef struct python_functions {

@@ -481,19 +481,6 @@ def remap_plan_of(client: Client, proto: Any) -> RemapPlan:
     return RemapPlan(inputs, outputs, mappings)
 
 
-def remap_plan_proto(plan: RemapPlan) -> Any:
-    """Return a plan as a ``RemapPlanProto``."""
-    proto = wire.RemapPlanProto(
-        input_specs=map(array_spec_proto, plan.input_specs), output_specs=map(array_spec_proto, plan.output_specs)
-    )
-    for mapping in plan.mappings:
-        message = proto.mappings.add(in_array=mapping.in_array, out_array=mapping.out_array)
-        for side, intervals in (("from", mapping.from_), ("to", mapping.to)):
-            for part in ("start", "end", "step"):
-                getattr(message, f"{side}_{part}").extend(getattr(interval, part) for interval in intervals)
-    return proto
-
-
 def _intervals(starts: Iterable[int], ends: Iterable[int], steps: Iterable[int]) -> tuple[Interval, ...]:
     try:
         return tuple(Interval(*row) for row in zip(starts, ends, steps, strict=True))
