@@ -9,19 +9,22 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 import pjrt
-from benchmarks.side_by_side import Aim, Call, Report, duration, main, table, take_turns, timing_table
+from benchmarks.models import resnet50
+from benchmarks.side_by_side import Aim, Call, Report, Timing, duration, main, table, take_turns, timing_table
 from pjrt import native
 
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
 OURS, JAX = "emitted C code under the runtime", "JAX's own CPU"
 WORKER, HERE = "the reference interpreter in a worker", "the reference interpreter in JAX's process"
 CPU = "`cpu` of this package in JAX's process"
+IN_WORKER = "`cpu` of this package in a worker"
 X = np.arange(8, dtype=np.float32)
 PLUS_ONE = """func.func @main(%x: tensor<8xf32>) -> tensor<8xf32> {
   %c = stablehlo.constant dense<1.0> : tensor<8xf32>
@@ -182,6 +185,42 @@ def executions_per_second(library: Path, seconds: float) -> tuple[float, float]:
     return float(one), float(two)
 
 
+def in_a_worker(device: Any, here: Any, rounds: int) -> dict[str, dict[str, Timing]]:
+    """Return the times of larger programs on `cpu` in a worker and in JAX's process."""
+    import jax
+
+    def calls(make: Callable[[Any], Call]) -> dict[str, Timing]:
+        return take_turns({IN_WORKER: make(device), CPU: make(here)}, rounds=rounds, round_seconds=0.5)
+
+    def plus_one(where: Any) -> Call:
+        function, x = jax.jit(lambda x: x + 1), jax.device_put(LARGE, where)
+        return lambda: function(x).block_until_ready()
+
+    def resnet(where: Any) -> Call:
+        function = jax.jit(resnet50.inference)
+        arguments = [jax.device_put(each, where) for each in (resnet50.weights(), resnet50.images(1))]
+        return lambda: jax.block_until_ready(function(*arguments))
+
+    return {"ResNet-50 inference, batch 1": calls(resnet), "`x + 1` on 64 MiB": calls(plus_one)}
+
+
+FIRST = """
+import jax, pjrt
+device = jax.devices(pjrt.frameworks.jax.register("reference", worker={}))[0]
+print(jax.jit(lambda x: x + 1)(jax.device_put(1.0, device)))
+"""
+
+
+def starts(rounds: int) -> dict[str, Timing]:
+    """Return how long new processes take from their first line to the first result of JAX on the interpreter."""
+
+    def start(is_worker: bool) -> Call:
+        command = [sys.executable, "-c", FIRST.format(is_worker)]
+        return lambda: subprocess.run(command, check=True, capture_output=True)
+
+    return take_turns({WORKER: start(True), HERE: start(False)}, rounds=rounds)
+
+
 def create_and_close(library: Path) -> None:
     """Make a client, and close it."""
     pjrt.load_plugin(library).client().close()
@@ -199,6 +238,7 @@ def measure(quick: bool) -> Report:
             WORKER: pjrt.frameworks.jax.register(worker, platform="worker"),
             HERE: pjrt.frameworks.jax.register("reference", worker=False),
             CPU: pjrt.frameworks.jax.register("cpu"),
+            IN_WORKER: pjrt.frameworks.jax.register("cpu", platform="cpu_worker", worker=True),
         }
         chip_platform = pjrt.frameworks.jax.register(chip, platform="chip")
         devices = {who: jax.devices(name)[0] for who, name in names.items()}
@@ -218,6 +258,8 @@ def measure(quick: bool) -> Report:
         copies = take_turns(transfers(emitted), rounds=5 if quick else 15)
         creation = take_turns({"a client": lambda: create_and_close(emitted)}, rounds=5 if quick else 15)["a client"]
         one, two = executions_per_second(emitted, 0.1 if quick else 1.0)
+        larger = in_a_worker(devices[IN_WORKER], devices[CPU], 3 if quick else 15)
+        larger["the first result of JAX in a new process"] = starts(3 if quick else 11)
     ratios = {how: timings[OURS].ratio_to(timings[JAX]) for how, timings in turns.items()}
     of_cpu = {how: timings[CPU].ratio_to(timings[JAX]) for how, timings in turns.items()}
     of_worker = {how: timings[WORKER].ratio_to(timings[JAX]) for how, timings in turns.items()}
@@ -238,6 +280,12 @@ def measure(quick: bool) -> Report:
     report.tables.append(
         f"In C, one thread executes `x + 1` {one:,.0f} times in a second, two with a device each {two:,.0f}."
     )
+    report.tables += [
+        f"{what}:\n\n{timing_table(timings, ours=next(iter(timings)))}" for what, timings in larger.items()
+    ]
+    for (what, timings), limit in zip(larger.items(), (1.01, 1.1, 1.3), strict=True):
+        in_worker, in_process = timings.values()
+        report.aims.append(Aim(f"{what}: in a worker, beside this process", in_worker.ratio_to(in_process), limit))
     report.aims += [
         Aim("a tiny `jax.jit` that is waited for, beside JAX's own CPU", ratios["waited for"], 1.2),
         Aim("one that is not waited for", ratios["returned"], 0.8),

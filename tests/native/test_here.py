@@ -8,13 +8,17 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 import pjrt
-from pjrt.capi import load_capsule
+from pjrt import native
+from pjrt.capi import load_capsule, load_plugin
+from pjrt.capi.import_spec import find_attribute
+from pjrt.native.exported import write_exported
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the runtime in C is for Linux")
 
@@ -109,47 +113,35 @@ def test_an_exception_of_the_function_that_makes_clients_has_its_message() -> No
         loaded(make)
 
 
-class Recording(pjrt.api.plugin.Profiler):
-    """A session of a profiler that notes what it was asked."""
-
-    def __init__(self, options: bytes) -> None:
-        self.said = [options]
-
-    def start(self) -> None:
-        self.said.append(b"start")
-
-    def stop(self) -> None:
-        self.said.append(b"stop")
-
-    def collect(self) -> bytes:
-        if len(self.said) < 3:
-            raise pjrt.FailedPreconditionError("the session was not stopped")
-        return b" ".join(self.said)
-
-
-def test_a_profiler_records_sessions() -> None:
-    plugin = load_capsule(exported(lambda **options: pjrt.client("reference", **options), profiler=Recording).capsule)
-    first, second = plugin.profiler(b"one"), plugin.profiler(b"two")
-    first.start()
-    with pytest.raises(pjrt.PjrtError, match="the session was not stopped"):
-        first.collect()
-    second.start()
-    first.stop()
-    second.stop()
-    assert (first.collect(), second.collect(), first.collect()) == (
-        b"one start stop",
-        b"two start stop",
-        b"one start stop",
-    )
-
-
-def test_a_profiler_that_cannot_be_made_says_why() -> None:
-    def refuse(options: bytes) -> Any:
-        raise ValueError("no counters on this chip")
-
-    plugin = load_capsule(exported(lambda **options: pjrt.client("reference", **options), profiler=refuse).capsule)
-    with pytest.raises(pjrt.PjrtError, match="no counters on this chip"):
-        plugin.profiler()
+@pytest.mark.parametrize("where", ["here", "worker", "worker of functions"])
+def test_a_profiler_records_sessions(where: str, tmp_path: Path) -> None:
+    place = f"{Path(__file__).parent / 'recorded_device.py'}:recorded"
+    recorded = find_attribute(place)
+    if where == "here":
+        plugin, count = load_capsule(recorded.capsule), 1
+    else:
+        path = tmp_path / "librecorded.so"
+        if where == "worker":
+            write_exported(path, place)
+        else:
+            maker = place.replace(":recorded", ":make")
+            native.write_library(path, maker, driver="worker", profiler=place.replace(":recorded", ":Recording"))
+        plugin, count = load_plugin(path), 2
+    with plugin.client(), plugin.client() as second_client:  # each of a worker has a recording of its own
+        first, second = plugin.profiler(b"one"), plugin.profiler(b"two")
+        first.start()
+        with pytest.raises(pjrt.FailedPreconditionError, match="the session was not stopped"):
+            first.collect()
+        second.start()
+        first.stop()
+        second.stop()
+        assert first.collect() == first.collect() == b"one start stop." * count
+        second_client.close()
+        assert second.collect() == b"two start stop." * count
+        with pytest.raises(pjrt.PjrtError, match="no counters on this chip"):
+            plugin.profiler(b"deep")
+        del first, second
+        gc.collect()
 
 
 def test_a_kernel_waits_for_another_program_of_its_own_device() -> None:

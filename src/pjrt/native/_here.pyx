@@ -66,6 +66,7 @@ cdef extern from "here.h" nogil:
         void (*open)(void *, pjrt_driver *, void **, const char *, size_t, char **, size_t *) noexcept
         void (*close)(void *) noexcept
         void (*ask)(void *, const char *, size_t, char **, size_t *) noexcept
+        void (*profile)(void *, const char *, size_t, char **, size_t *) noexcept
         void (*unload)(void *, uint64_t) noexcept
         int (*launch)(void *, const here_launch *, pjrt_fence *, char *) noexcept
         int (*copy_out)(void *, here_block *, size_t, void *, size_t, pjrt_fence *, char *) noexcept
@@ -407,7 +408,7 @@ cdef void _give(bytes given, char **out, size_t *size) noexcept:
 cdef void _open(
     void *plugin, pjrt_driver *driver, void **client, const char *request, size_t size, char **answer, size_t *answer_size
 ) noexcept with gil:
-    arrays, opened = (<object>plugin)(<uintptr_t>driver, request[:size])
+    arrays, opened = (<Functions>plugin)._opens(<uintptr_t>driver, request[:size])
     _give(opened, answer, answer_size)
     if arrays is not None:
         Py_INCREF(arrays)
@@ -422,6 +423,10 @@ cdef void _close(void *client) noexcept with gil:
 
 cdef void _ask(void *client, const char *request, size_t size, char **answer, size_t *answer_size) noexcept with gil:
     _give((<Arrays>client).served.answer_bytes(request[:size]), answer, answer_size)
+
+
+cdef void _profile(void *plugin, const char *request, size_t size, char **answer, size_t *answer_size) noexcept with gil:
+    _give((<Functions>plugin)._profiles(request[:size]), answer, answer_size)
 
 
 cdef void _unload(void *client, uint64_t executable) noexcept with gil:
@@ -473,20 +478,24 @@ cdef class Functions:
 
     Args:
         open: opens a client: it gets the driver's address and a request, and returns ``Arrays`` and the answer.
+        profile: answers the requests of profiling sessions; ``None`` for no profiler.
 
     Attributes:
         address: their address.
     """
 
     cdef here_client _functions
-    cdef object _plugin
+    cdef object _opens
+    cdef object _profiles
 
-    def __init__(self, open):
-        self._plugin = open
+    def __init__(self, open, profile):
+        self._opens, self._profiles = open, profile
         self._functions = here_client(
-            plugin=<void *>open, open=_open, close=_close, ask=_ask, unload=_unload, launch=_launch, copy_out=_copy_out,
-            copy=_copy, address=_address, is_on_host=_is_on_host, drop=_drop,
+            plugin=<void *>self, open=_open, close=_close, ask=_ask, profile=_profile, unload=_unload,
+            launch=_launch, copy_out=_copy_out, copy=_copy, address=_address, is_on_host=_is_on_host, drop=_drop,
         )
+        if profile is None:
+            self._functions.profile = NULL
 
     @property
     def address(self):

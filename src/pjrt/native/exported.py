@@ -107,40 +107,31 @@ class ExportedPlugin:
         the factory must be a function (or class) at the top of a module or script, not a lambda or a local function.
 
         Raises:
-            InvalidArgumentError: the factory cannot be found by name, or the file cannot be written.
+            InvalidArgumentError: the factory or the profiler cannot be found by name, or the file cannot be written.
             NotFoundError: the folder does not exist.
-            UnimplementedError: the system is not Linux, or the plugin has a profiler.
+            UnimplementedError: the system is not Linux.
         """
-        return self._write(path, self._spec())
-
-    def _write(
-        self, path: str | os.PathLike[str], spec: str, name: str = "", python: str | os.PathLike[str] = ""
-    ) -> Path:
-        if self.has_profiler:
-            raise UnimplementedError(
-                "a written library has no profiler; leave profiler out, or give the framework the plugin itself"
-            )
-        name = name or self._platform_name or ""
-        return write_library(path, spec, driver="worker", name=name, python=python, attributes=self._attributes)
-
-    def _spec(self) -> str:
         if self._shared_client is not None:
             raise InvalidArgumentError(
                 f"a library makes its clients in the process that loads it, and {self._shared_client!r} belongs to "
                 "this one; export a function that makes such a client"
             )
-        module, name = getattr(self._factory, "__module__", ""), getattr(self._factory, "__qualname__", "")
-        if not module or not name or "<" in name:
-            raise InvalidArgumentError(
-                f"to write a library, the factory must be a function at the top of a module, found {self._factory!r}; "
-                "give it a name with def, outside of any function"
-            )
-        if module != "__main__":
-            return f"{module}:{name}"
-        script = getattr(sys.modules["__main__"], "__file__", None)
-        if script is None:
-            raise InvalidArgumentError(f"to write a library, {name} must be in a file, found one defined at a prompt")
-        return f"{Path(script).resolve()}:{name}"
+        return self._write(
+            path, _place(self._factory, "factory"), _place(self._profiler, "profiler") if self._profiler else ""
+        )
+
+    def _write(
+        self,
+        path: str | os.PathLike[str],
+        spec: str,
+        profiler: str,
+        name: str = "",
+        python: str | os.PathLike[str] = "",
+    ) -> Path:
+        name = name or self._platform_name or ""
+        return write_library(
+            path, spec, driver="worker", name=name, python=python, attributes=self._attributes, profiler=profiler
+        )
 
     def topology(self, name: str, **options: Any) -> TopologyDescription:
         """Return the topology of a client of the factory, or the topology of a name.
@@ -293,6 +284,22 @@ def export(
     return ExportedPlugin(factory, name, attributes or {}, profiler, platform_name)
 
 
+def _place(function: Any, what: str) -> str:
+    """Return the place of a function: a worker finds it there."""
+    module, name = getattr(function, "__module__", ""), getattr(function, "__qualname__", "")
+    if not module or not name or "<" in name:
+        raise InvalidArgumentError(
+            f"to write a library, the {what} must be a function at the top of a module, found {function!r}; give it a "
+            "name with def, outside of any function"
+        )
+    if module != "__main__":
+        return f"{module}:{name}"
+    script = getattr(sys.modules["__main__"], "__file__", None)
+    if script is None:
+        raise InvalidArgumentError(f"to write a library, {name} must be in a file, found one defined at a prompt")
+    return f"{Path(script).resolve()}:{name}"
+
+
 def check_no_options(client: Client, options: Mapping[str, Any]) -> None:
     """Raise ``InvalidArgumentError`` if a client that exists already is given options."""
     if options:
@@ -329,11 +336,11 @@ def write_exported(
         NotFoundError: there is no such module, file or attribute, or no folder for the library.
         FailedPreconditionError: the module raised an exception during its import, which is the error's cause.
         InvalidArgumentError: the spec is of neither form, or names something else; or the file cannot be written.
-        UnimplementedError: the system is not Linux, or the plugin has what a library does not have.
+        UnimplementedError: the system is not Linux.
     """
     value = find_attribute(spec)
     if isinstance(value, ExportedPlugin):
-        return value._write(path, spec, name, python)
+        return value._write(path, spec, spec if value.has_profiler else "", name, python)
     if not callable(value):
         raise InvalidArgumentError(
             f"{spec!r}: expected a function that makes clients, or what pjrt.export returns, "

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import itertools
 import socket
 import sys
 from collections.abc import Callable
@@ -15,7 +14,6 @@ import numpy as np
 from pjrt import stablehlo
 from pjrt.api.client import Client
 from pjrt.api.device import Attributes
-from pjrt.api.errors import from_author
 from pjrt.api.plugin import Profiler
 from pjrt.api.program import from_caller
 from pjrt.capi import function_at
@@ -25,22 +23,8 @@ from pjrt.native.compiling import ANSWER, answered
 from pjrt.native.facts import plugin_facts
 from pjrt.native.library import MARK, clients_here, heed_interrupts_of
 from pjrt.native.questions import Questions
-from pjrt.native.served import Factory, ServedClient
+from pjrt.native.served import Factory, ProfilerSessions, ServedClient
 from pjrt.system import open_library_content
-
-_CREATE, _START, _STOP, _COLLECT = 1, 2, 3, 4
-_MESSAGE_SIZE = 1024  # PJRT_DRIVER_MESSAGE_SIZE
-_PROFILE = ctypes.CFUNCTYPE(
-    ctypes.c_int,
-    ctypes.c_int,
-    ctypes.c_uint64,
-    ctypes.c_void_p,
-    ctypes.c_size_t,
-    ctypes.POINTER(ctypes.c_uint64),
-    ctypes.POINTER(ctypes.c_size_t),
-    ctypes.c_void_p,
-)
-
 
 _plugins: list[Here] = []
 
@@ -79,13 +63,11 @@ class Here:
         is_ending = python.Py_IsFinalizing if sys.version_info >= (3, 13) else python._Py_IsFinalizing
         functions = python.PyGILState_Check, is_ending, python.PyEval_SaveThread, python.PyEval_RestoreThread
         library.pjrt_native_interpreter(*(ctypes.cast(each, ctypes.c_void_p) for each in functions))
-        self._functions = Functions(self._open)
+        self._sessions = ProfilerSessions(lambda place: profiler) if profiler else None
+        self._functions = Functions(self._open, self._profile if profiler else None)
         library.pjrt_native_here.argtypes, library.pjrt_native_here.restype = [ctypes.c_void_p], ctypes.c_void_p
         self._runtime = library.pjrt_native_here(self._functions.address)
         self._library = library
-        self._profile = _PROFILE(_Sessions(profiler)) if profiler else None
-        if self._profile:
-            library.pjrt_native_profiler(self._profile)
         library.GetPjrtApi.restype = ctypes.c_void_p
         self.address: int = library.GetPjrtApi()
         _plugins.append(self)
@@ -96,41 +78,8 @@ class Here:
         heed_interrupts_of(self._library)
         return (None if ANSWER.FromString(answer).code else served.arrays), answer
 
-
-class _Sessions:
-    """The sessions of a profiler, by their numbers: native/library/profiler.c asks for them."""
-
-    def __init__(self, make: Callable[[bytes], Profiler]) -> None:
-        self._make = make
-        self._numbers = itertools.count(1)
-        self._open: dict[int, Profiler] = {}
-        self._recordings: dict[int, Any] = {}  # where the runtime reads them
-
-    def __call__(
-        self, verb: int, session: int, options: int | None, size: int, out: Any, out_size: Any, message: int
-    ) -> int:
-        try:
-            if verb == _CREATE:
-                made = self._make(ctypes.string_at(options, size) if options else b"")
-                session = out[0] = next(self._numbers)
-                self._open[session] = made
-            elif verb == _START:
-                self._open[session].start()
-            elif verb == _STOP:
-                self._open[session].stop()
-            elif verb == _COLLECT:
-                recording = self._open[session].collect()
-                kept = self._recordings[session] = ctypes.create_string_buffer(recording, max(len(recording), 1))
-                out[0], out_size[0] = ctypes.addressof(kept), len(recording)
-            else:
-                self._recordings.pop(session, None)
-                del self._open[session]
-        except Exception as error:
-            known = from_author(error)
-            text = known.message.encode()[: _MESSAGE_SIZE - 1].decode(errors="ignore").encode() + b"\0"
-            ctypes.memmove(message, text, len(text))
-            return int(known.code)
-        return 0
+    def _profile(self, message: bytes) -> bytes:
+        return answered(self._sessions.answer, message)
 
 
 class _Served(ServedClient):

@@ -39,6 +39,7 @@ def write_library(
     name: str = "",
     python: str | os.PathLike[str] = "",
     attributes: Mapping[str, NamedValue] | None = None,
+    profiler: str = "",
 ) -> Path:
     """Write the shared library of a device: a PJRT plugin in C, for programs that load a plugin by its path.
 
@@ -54,6 +55,7 @@ def write_library(
         python: the Python of the process that compiles or computes, by default this one. ``PJRT_WORKER_PYTHON`` names
             another later.
         attributes: the plugin's attributes, for ``worker``; others are those of its clients.
+        profiler: the place of what makes profiling sessions, for ``worker``; empty for no profiler.
 
     Raises:
         UnimplementedError: the system is not Linux.
@@ -88,6 +90,7 @@ def write_library(
         "label": name or (attribute if place == "pjrt.plugins.factories" else Path(place).stem),
         "stablehlo": _versions() if compiler else "",
         "attributes": plugin_facts(attributes).hex() if attributes else "",
+        "profiler": profiler,
     }
     return write_with_settings(path, library_of(Path(__file__).parent), MARK, settings)
 

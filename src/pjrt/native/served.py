@@ -27,6 +27,7 @@ from pjrt.api.errors import AlreadyExistsError, InternalError, InvalidArgumentEr
 from pjrt.api.executable import Executable
 from pjrt.api.key_value_store import KeyValueStore
 from pjrt.api.loaded_executable import LoadedExecutable
+from pjrt.api.plugin import Profiler
 from pjrt.api.program import Program, ProgramFormat
 from pjrt.api.protobuf import message_classes
 from pjrt.api.shape_spec import Layout, ShapeSpec, TiledLayout
@@ -67,6 +68,36 @@ _XLA_FORMATS = frozenset({"mlir", "hlo", "hlo_with_config"})
 
 Factory = Callable[[Mapping[str, NamedValue], KeyValueStore | None], Client | TopologyDescription]
 """Makes a client of a framework's options and its key-value store, or the topology that they name."""
+
+
+class ProfilerSessions:
+    """The sessions of a profiler that the runtime asks for (``PLUGIN_Profiler_Api``), by their numbers.
+
+    Args:
+        find: returns the function of a place that makes a session of serialized options.
+    """
+
+    def __init__(self, find: Callable[[str], Callable[[bytes], Profiler]]) -> None:
+        self._find = find
+        self._numbers = itertools.count(1)
+        self._open: dict[int, Profiler] = {}
+
+    def answer(self, request: Any) -> Any:
+        """Return the answer to a request: its format says what to do with the session of its number."""
+        verb, number = request.format, request.number
+        if verb == "create":
+            made = self._find(request.data.decode())(request.options)
+            number = next(self._numbers)
+            self._open[number] = made
+        elif verb == "start":
+            self._open[number].start()
+        elif verb == "stop":
+            self._open[number].stop()
+        elif verb == "collect":
+            return ANSWER(data=self._open[number].collect())
+        else:
+            del self._open[number]
+        return ANSWER(number=number)
 
 
 class ServedClient(ABC):

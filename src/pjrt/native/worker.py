@@ -34,7 +34,7 @@ from pjrt.api.errors import (
 from pjrt.api.future import Future
 from pjrt.api.key_value_store import KeyValueStore
 from pjrt.api.loaded_executable import ExecuteOptions
-from pjrt.api.plugin import Plugin
+from pjrt.api.plugin import Plugin, Profiler
 from pjrt.api.shape_spec import ShapeSpec
 from pjrt.api.topology import TopologyDescription
 from pjrt.api.waits import note_interruption
@@ -45,7 +45,7 @@ from pjrt.native._commands import CommandLoop
 from pjrt.native.compiling import checked_function, serve, take_connection
 from pjrt.native.partitioners import Partitioners
 from pjrt.native.questions import Questions
-from pjrt.native.served import EXECUTE_OPTIONS, Factory, ServedClient, own_layout
+from pjrt.native.served import EXECUTE_OPTIONS, Factory, ProfilerSessions, ServedClient, own_layout
 
 _NOWHERE = 2**64 - 1
 _SIZE_MASK = 2**56 - 1
@@ -95,6 +95,12 @@ def _made(
     return make_client(plugin.client if plugin else factory, options, store, whose)
 
 
+def _profiler(place: str) -> Callable[[bytes], Profiler]:
+    """Return what makes profiling sessions: a function, or that of an exported plugin."""
+    found = find_attribute(place)
+    return getattr(found, "profiler", found)  # type: ignore[no-any-return]
+
+
 class Worker(ServedClient, CommandLoop):
     """The worker's client, and what it is asked or commanded.
 
@@ -110,12 +116,15 @@ class Worker(ServedClient, CommandLoop):
         self._shared = shared
         self._asked = Questions(questions)
         self._partitioners = Partitioners(self._asked)
+        self._sessions = ProfilerSessions(_profiler)
 
     @property
     def questions(self) -> Questions:
         return self._asked
 
     def answer(self, request: Any) -> Any:
+        if request.method == "profile":
+            return self._sessions.answer(request)
         with self._partitioners.asking(request):
             return super().answer(request)
 

@@ -184,18 +184,19 @@ static PJRT_Api table = {
     FUNCTIONS(ENTRY)
 };
 
-void plugin_extend(PJRT_Extension_Base *extension) {
+static void extend(PJRT_Extension_Base *extension) {
   extension->next = table.extension_start;
   table.extension_start = extension;
 }
 
-/* Nobody else compiles programs that ask functions of this process. */
-static void offer_partitioners(void) {
-  if (setting("compiler")) plugin_extend(&partitioner_extension.base);
+/* Nobody else compiles programs that ask functions of this process, or has a profiler. */
+static void offer_more(void) {
+  if (setting("compiler")) extend(&partitioner_extension.base);
+  if (setting("profiler") || here_has_profiler()) extend(&profiler_extension.base);
 }
 
 __attribute__((visibility("default"))) const PJRT_Api *GetPjrtApi(void) {
   static pthread_once_t once = PTHREAD_ONCE_INIT;
-  pthread_once(&once, offer_partitioners);
+  pthread_once(&once, offer_more);
   return &table;
 }

@@ -293,6 +293,25 @@ static void end_life(PJRT_Client *client) {
   pthread_mutex_unlock(&living_mutex);
 }
 
+static bool is_referred(PJRT_Client *client) {
+  int refs = atomic_load(&client->refs);
+  while (refs && !atomic_compare_exchange_weak(&client->refs, &refs, refs + 1)) continue;
+  return refs != 0;
+}
+
+PJRT_Client **clients_of_process(size_t *count) {
+  size_t most = 0;
+  *count = 0;
+  pthread_mutex_lock(&living_mutex);
+  for (const PJRT_Client *client = living; client; client = client->next_living) ++most;
+  PJRT_Client **clients = new_zeroed(most, sizeof(PJRT_Client *));
+  for (PJRT_Client *client = living; client; client = client->next_living) {
+    if (client->owner == getpid() && is_referred(client)) clients[(*count)++] = client;
+  }
+  pthread_mutex_unlock(&living_mutex);
+  return clients;
+}
+
 /* PRESSED notes what is in flight. Of that, UNHELD gives up the executions whose results nobody has any more; it may be
  * called again and again. AWAITED gives up all, because a wait for one of them must end. What was noted before and is in
  * flight is given up at PRESSED; a worker in which it was given up before is ended then. ENDING does all this to whatever is

@@ -184,6 +184,16 @@ static PJRT_Error *ask_here(pjrt_driver *driver, bytes *request, answer *out) {
   return error;
 }
 
+bool here_has_profiler(void) { return python.profile != NULL; }
+
+PJRT_Error *here_profile(bytes *request, answer *out) {
+  *out = (answer){0};
+  python.profile(python.plugin, request->data, request->size, &out->text, &out->size);
+  PJRT_Error *error = answer_read(out);
+  if (error) answer_free(out);
+  return error;
+}
+
 /* ---- memory ---------------------------------------------------------------------------------------------------------------*/
 static char *take_bytes(size_t size, char *message) {
   char *bytes = aligned_alloc(ALIGNMENT, (size + ALIGNMENT) / ALIGNMENT * ALIGNMENT);

@@ -39,12 +39,13 @@ typedef struct here_launch {
 /* Python's. A function that returns an int returns a status code, and writes a message where it is not 0. `client` is what
  * `open` gave, which is null where that failed. */
 typedef struct here_client {
-  void *plugin; /* what `open` gets */
+  void *plugin; /* what `open` and `profile` get */
   void (*open)(void *plugin, pjrt_driver *driver, void **client, const char *request, size_t size, char **answer,
                size_t *answer_size);
   void (*close)(void *client);
   /* A request and its answer, as those of a worker's process; the answer is given back with free. */
   void (*ask)(void *client, const char *request, size_t size, char **answer, size_t *answer_size);
+  void (*profile)(void *plugin, const char *request, size_t size, char **answer, size_t *answer_size); /* null: no profiler */
   void (*unload)(void *client, uint64_t executable);
   int (*launch)(void *client, const here_launch *launch, pjrt_fence *fence, char *message);
   int (*copy_out)(void *client, here_block *block, size_t offset, void *host, size_t size, pjrt_fence *fence, char *message);

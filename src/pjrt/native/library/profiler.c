@@ -1,27 +1,61 @@
-/* The extension Profiler: sessions that Python records in this process. Its errors are PJRT_Errors under another name. */
+/* The extension Profiler: sessions that the Python of devices records, in this process or in those of workers. Its errors are
+ * PJRT_Errors under another name. */
 #include "pjrt_support/struct_size.h"
 #include "runtime.h"
 
-/* Does one thing for a session. Returns a status code, and writes a message where it is not 0. What it gives is the
- * number of a new session, or the address and the size of the recording, which stay until the session ends. */
-typedef enum verb { CREATE = 1, START, STOP, COLLECT, DESTROY } verb;
-typedef int (*profile_function)(int verb, uint64_t session, const char *options, size_t size, uint64_t *out, size_t *out_size,
-                                char *message);
-static profile_function function;
+/* A session of one process. */
+typedef struct part {
+  PJRT_Client *client; /* a reference: its worker records; null for this process */
+  uint64_t number;
+} part;
 
 struct PLUGIN_Profiler {
-  uint64_t session;
-  const char *recording; /* Python's, the latest; null before */
-  size_t size;
+  part *parts;
+  size_t num_parts;
+  bool is_recorded;
+  bytes recording; /* the latest: all fields of an XSpace are lists, and those of several processes follow one another */
 };
 
-static PLUGIN_Profiler_Error *do_verb(verb what, uint64_t session, const char *options, size_t size, uint64_t *out,
-                                      size_t *out_size) {
-  char message[PJRT_DRIVER_MESSAGE_SIZE] = "";
-  void *thread = interpreter_release(); /* the function takes the lock itself */
-  int code = function(what, session, options, size, out, out_size, message);
+static PJRT_Error *ask(const part *of, const char *verb, const PLUGIN_Profiler_Create_Args *given, answer *out) {
+  const char *place = setting("profiler");
+  bytes request = {0};
+  proto_bytes(&request, 1, "profile", strlen("profile"));
+  proto_bytes(&request, 2, verb, strlen(verb));
+  if (given) proto_bytes(&request, 4, given->options, given->options_size);
+  proto_varint(&request, 5, of->number);
+  if (place) proto_bytes(&request, 6, place, strlen(place));
+  void *thread = interpreter_release(); /* Python takes the lock itself */
+  PJRT_Error *error = of->client ? of->client->python->ask(of->client->driver, &request, out) : here_profile(&request, out);
   interpreter_take(thread);
-  return (PLUGIN_Profiler_Error *)error_from_parts((PJRT_Error_Code)code, message, strlen(message));
+  free(request.data);
+  return error;
+}
+
+/* Does it in all processes, and returns the first error. */
+static PLUGIN_Profiler_Error *do_all(PLUGIN_Profiler *profiler, const char *verb) {
+  PJRT_Error *first = NULL;
+  for (size_t i = 0; i < profiler->num_parts; ++i) {
+    answer given;
+    PJRT_Error *error = ask(&profiler->parts[i], verb, NULL, &given);
+    if (!error) {
+      bytes_add(&profiler->recording, given.data, given.data_size);
+      answer_free(&given);
+    } else if (first) {
+      pjrt_error_release(error);
+    } else {
+      first = error;
+    }
+  }
+  return (PLUGIN_Profiler_Error *)first;
+}
+
+static void free_profiler(PLUGIN_Profiler *profiler) {
+  for (size_t i = 0; i < profiler->num_parts; ++i) {
+    if (profiler->parts[i].client) client_unref(profiler->parts[i].client);
+  }
+  free(profiler->parts);
+  free(profiler->recording.data);
+  free(profiler);
 }
 
 #define SIZED_HERE(type, args)                                                                    \
@@ -47,58 +81,72 @@ static PLUGIN_Profiler_Error *code_of_error(PLUGIN_Profiler_Error_GetCode_Args *
   return NULL;
 }
 
+/* A session of all clients that there are. */
 static PLUGIN_Profiler_Error *create(PLUGIN_Profiler_Create_Args *args) {
   SIZED_HERE(PLUGIN_Profiler_Create_Args, args);
-  uint64_t session = 0;
-  size_t ignored;
-  PLUGIN_Profiler_Error *error = do_verb(CREATE, 0, args->options, args->options_size, &session, &ignored);
-  if (error) return error;
-  args->profiler = new_zeroed(1, sizeof *args->profiler);
-  args->profiler->session = session;
-  return NULL;
-}
-
-static PLUGIN_Profiler_Error *do_simple(verb what, PLUGIN_Profiler *profiler) {
-  uint64_t ignored;
-  size_t ignored_size;
-  return do_verb(what, profiler->session, NULL, 0, &ignored, &ignored_size);
+  PLUGIN_Profiler *profiler = new_zeroed(1, sizeof *profiler);
+  size_t count = 1;
+  PJRT_Client **clients = here_has_profiler() ? NULL : clients_of_process(&count);
+  profiler->parts = new_zeroed(count, sizeof *profiler->parts);
+  PJRT_Error *error = NULL;
+  for (size_t i = 0; i < count; ++i) {
+    part each = {.client = clients ? clients[i] : NULL};
+    answer given;
+    if (!error) error = ask(&each, "create", args, &given);
+    if (!error) {
+      each.number = given.number;
+      profiler->parts[profiler->num_parts++] = each;
+      answer_free(&given);
+    } else if (each.client) {
+      client_unref(each.client);
+    }
+  }
+  free(clients);
+  if (!error) {
+    args->profiler = profiler;
+    return NULL;
+  }
+  pjrt_error_release((PJRT_Error *)do_all(profiler, "destroy"));
+  free_profiler(profiler);
+  return (PLUGIN_Profiler_Error *)error;
 }
 
 static PLUGIN_Profiler_Error *destroy(PLUGIN_Profiler_Destroy_Args *args) {
   SIZED_HERE(PLUGIN_Profiler_Destroy_Args, args);
   if (args->profiler == NULL) return NULL;
-  PLUGIN_Profiler_Error *error = do_simple(DESTROY, args->profiler);
-  free(args->profiler);
+  PLUGIN_Profiler_Error *error = do_all(args->profiler, "destroy");
+  free_profiler(args->profiler);
   return error;
 }
 
 static PLUGIN_Profiler_Error *start(PLUGIN_Profiler_Start_Args *args) {
   SIZED_HERE(PLUGIN_Profiler_Destroy_Args, args);
-  return do_simple(START, args->profiler);
+  return do_all(args->profiler, "start");
 }
 
 static PLUGIN_Profiler_Error *stop(PLUGIN_Profiler_Stop_Args *args) {
   SIZED_HERE(PLUGIN_Profiler_Destroy_Args, args);
-  return do_simple(STOP, args->profiler);
+  return do_all(args->profiler, "stop");
 }
 
 /* Called twice: for the size without memory, which collects anew, then with memory of that size. */
 static PLUGIN_Profiler_Error *collect(PLUGIN_Profiler_CollectData_Args *args) {
   SIZED_HERE(PLUGIN_Profiler_CollectData_Args, args);
   PLUGIN_Profiler *profiler = args->profiler;
-  if (args->buffer == NULL || profiler->recording == NULL) {
-    uint64_t address = 0;
-    PLUGIN_Profiler_Error *error = do_verb(COLLECT, profiler->session, NULL, 0, &address, &profiler->size);
+  if (args->buffer == NULL || !profiler->is_recorded) {
+    profiler->recording.size = 0;
+    PLUGIN_Profiler_Error *error = do_all(profiler, "collect");
     if (error) return error;
-    profiler->recording = (const char *)(uintptr_t)address;
+    profiler->is_recorded = true;
   }
+  size_t size = profiler->recording.size;
   if (args->buffer != NULL) {
-    if (args->buffer_size_in_bytes < profiler->size)
-      return (PLUGIN_Profiler_Error *)error_make(INVALID, "the profile needs %zu bytes, found %zu", profiler->size,
+    if (args->buffer_size_in_bytes < size)
+      return (PLUGIN_Profiler_Error *)error_make(INVALID, "the profile needs %zu bytes, found %zu", size,
                                                  args->buffer_size_in_bytes);
-    memcpy(args->buffer, profiler->recording, profiler->size);
+    if (size) memcpy(args->buffer, profiler->recording.data, size);
   }
-  args->buffer_size_in_bytes = profiler->size;
+  args->buffer_size_in_bytes = size;
   return NULL;
 }
 
@@ -108,13 +156,7 @@ static PLUGIN_Profiler_Api api = {
     .create = create, .destroy = destroy, .start = start, .stop = stop, .collect_data = collect,
 };
 
-static PJRT_Profiler_Extension extension = {
+PJRT_Profiler_Extension profiler_extension = {
     .base = {.struct_size = PJRT_Profiler_Extension_STRUCT_SIZE, .type = PJRT_Extension_Type_Profiler},
     .profiler_api = &api, .traceme_context_id = -1,
 };
-
-/* Called by Python, once, before anybody has the table. */
-__attribute__((visibility("default"))) void pjrt_native_profiler(profile_function profile) {
-  function = profile;
-  plugin_extend(&extension.base);
-}

@@ -261,6 +261,7 @@ PJRT_Client *client_ref(PJRT_Client *client);
 typedef enum interrupt { PRESSED = 0, UNHELD = 1, AWAITED = 2, ENDING = 3, NONE = 4 } interrupt; /* see pjrt_native_interrupt */
 size_t launches_interrupt(PJRT_Device *device, interrupt stage); /* how many are in flight */
 void client_unref(PJRT_Client *client);
+PJRT_Client **clients_of_process(size_t *count); /* a reference to each that is not closed */
 PJRT_Device *client_device(PJRT_Client *client, int64_t id); /* null where it has none of this id */
 /* A reference to the client, counted by its device: two devices do not write to one number when they execute. */
 void device_ref(PJRT_Device *device);
@@ -588,6 +589,8 @@ typedef struct python_functions {
   void (*end)(pjrt_driver *driver); /* with all that it does */
   void (*look)(pjrt_driver *driver, completion *until); /* see worker_look */
 } python_functions;
+bool here_has_profiler(void); /* of the plugin in this process, which no client needs */
+PJRT_Error *here_profile(bytes *request, answer *out); /* what a client of another process is asked by `ask` */
 extern const pjrt_driver_table worker_driver, here_driver;
 extern const python_functions worker_functions, here_functions;
 static inline bool is_python(const PJRT_Client *client) { return client->python != NULL; }
@@ -602,7 +605,6 @@ typedef struct worker_launch {
 } worker_launch;
 
 /* ---- api.c: the interpreter of the devices that are objects of this process ------------------------------------------------*/
-void plugin_extend(PJRT_Extension_Base *extension); /* with one that not every plugin has */
 void plugin_learn(const pjrt_driver_attribute *of_client, size_t count); /* attributes that a client adds to the plugin's */
 void *interpreter_release(void); /* its lock, where this thread has it; null where it does not */
 void interpreter_take(void *released);
@@ -615,7 +617,8 @@ extern PJRT_Layouts_Extension layouts_extension;
 extern PJRT_Shardings_Extension shardings_extension;
 extern PJRT_RawBuffer_Extension raw_buffer_extension;
 extern PJRT_FFI_Extension ffi_extension;
-extern PJRT_Custom_Partitioner_Extension partitioner_extension; /* before all others, where programs are compiled */
+extern PJRT_Profiler_Extension profiler_extension; /* before them, where Python has a profiler */
+extern PJRT_Custom_Partitioner_Extension partitioner_extension; /* where programs are compiled */
 
 #include "functions.h"
 #define DECLARE(name) HIDDEN PJRT_Error *native_##name(PJRT_##name##_Args *args);
