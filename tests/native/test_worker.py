@@ -553,6 +553,46 @@ def test_what_a_worker_prints_has_its_name_and_the_last_lines_are_in_the_error(
     ]  # fmt: skip
 
 
+STOPS = """
+import pjrt
+
+def compile(program, options):
+    spec = pjrt.ShapeSpec((2,), pjrt.ElementType.F32)
+
+    def run(x):
+        breakpoint()
+        return x + 1
+
+    return pjrt.host.Compiled(run=run, parameters=[spec], outputs=[spec])
+
+def make(**options):
+    return pjrt.host.HostClient("stops", compile=compile, **options)
+"""
+DEBUGGED = """
+import fcntl, sys, termios, numpy, pjrt
+
+fcntl.ioctl(0, termios.TIOCSCTTY, 0)  # the terminal of this process, and of its children
+program = "func.func @main(%x: tensor<2xf32>) -> tensor<2xf32> { return %x : tensor<2xf32> }"
+with pjrt.client("worker:" + sys.argv[1] + ":make") as client:
+    print(numpy.asarray(client.compile(program)(numpy.ones(2, numpy.float32))[0]).tolist())
+"""
+
+
+def test_a_breakpoint_in_a_worker_stops_at_the_terminal(tmp_path: Path) -> None:
+    (tmp_path / "stops.py").write_text(STOPS)
+    terminal, theirs = os.openpty()
+    os.write(terminal, b"p float(x.sum()) * 21\nc\n")
+    done = subprocess.run(
+        [sys.executable, "-c", DEBUGGED, tmp_path / "stops.py"],
+        stdin=theirs, stdout=subprocess.PIPE, start_new_session=True, text=True, timeout=120,
+    )  # fmt: skip
+    shown = os.read(terminal, 1 << 16).decode()
+    os.close(terminal)
+    os.close(theirs)
+    assert done.stdout == "[2.0, 2.0]\n"
+    assert "(Pdb) 42.0" in shown
+
+
 RECEIVES = """func.func @main() -> tensor<4xf32> {
   %t = stablehlo.create_token : !stablehlo.token
   %0:2 = "stablehlo.recv"(%t) {

@@ -99,7 +99,17 @@ def take_connection(folder: str) -> socket.socket:
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # the framework's process shows each line
     if folder:
         sys.path.append(folder)  # the last: what is installed is never imported from it
+    if "PYTHONBREAKPOINT" not in os.environ:
+        sys.breakpointhook = _debug
     return connection
+
+
+def _debug() -> None:
+    """Stop the caller of ``breakpoint()`` in a debugger on the terminal, where this process has no input and output."""
+    from pdb import Pdb  # few workers need it
+
+    typed, shown = open("/dev/tty"), open("/dev/tty", "w")  # noqa: SIM115  # open after this function: the caller stops
+    Pdb(stdin=typed, stdout=shown, nosigint=True).set_trace(sys._getframe(1))
 
 
 def serve(connection: socket.socket, answer: Callable[[Any], Any]) -> None:
