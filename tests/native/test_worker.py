@@ -593,6 +593,27 @@ def test_a_breakpoint_in_a_worker_stops_at_the_terminal(tmp_path: Path) -> None:
     assert "(Pdb) 42.0" in shown
 
 
+FRAMES = """
+import os
+
+def make():
+    print("F1129 shape.cc:3] Check failed: a == b")
+    for frame in range(40):
+        print(f"    @     0x7f5c2b0a1{frame:03}  (unknown) in the library of a vendor")
+    os.abort()
+"""
+
+
+def test_frames_of_a_stack_leave_room_for_the_reason_and_nothing_is_shown_without_a_label(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "mychip.py").write_text(FRAMES)
+    library = native.write_library(tmp_path / "lib.so", f"{tmp_path / 'mychip.py'}:make", driver="worker", label="")
+    with pytest.raises(pjrt.UnavailableError, match=r"signal 6 .*; it wrote last:\nF1129 .* Check failed: a == b;"):
+        pjrt.load_plugin(library).client()
+    assert capfd.readouterr() == ("", "")
+
+
 RECEIVES = """func.func @main() -> tensor<4xf32> {
   %t = stablehlo.create_token : !stablehlo.token
   %0:2 = "stablehlo.recv"(%t) {

@@ -66,7 +66,7 @@ def compare(
     """Run PROGRAM on all devices with the same inputs, and compare the results.
 
     The exit code is 0 if they agree, 1 if they differ. The device reference is the judge where it takes part. Each
-    device runs in a subprocess, so that a crash is a finding, too.
+    device runs in a worker, a process of its own, so that a crash is a finding, too.
     """
     with progress("comparing"):
         comparison = compare_devices(

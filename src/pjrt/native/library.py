@@ -40,6 +40,7 @@ def write_library(
     python: str | os.PathLike[str] = "",
     attributes: Mapping[str, NamedValue] | None = None,
     profiler: str = "",
+    label: str | None = None,
 ) -> Path:
     """Write the shared library of a device: a PJRT plugin in C, for programs that load a plugin by its path.
 
@@ -56,6 +57,8 @@ def write_library(
             another later.
         attributes: the plugin's attributes, for ``worker``; others are those of its clients.
         profiler: the place of what makes profiling sessions, for ``worker``; empty for no profiler.
+        label: what stands before the lines that its process prints, by default the name of the platform or the device;
+            where it is empty, they are not shown.
 
     Raises:
         UnimplementedError: the system is not Linux.
@@ -81,13 +84,15 @@ def write_library(
         driver = Path(driver).resolve()
     if not name and driver != "worker":
         name = Path(place).stem if place.endswith(".py") else place.rpartition(".")[2]
+    if label is None:
+        label = name or (attribute if place == "pjrt.plugins.factories" else Path(place).stem)
     settings = {
         "driver": str(driver),
         "compiler": compiler,
         "python": os.fspath(python) or sys.executable,
         "path": _search_path(place),
         "platform": name,
-        "label": name or (attribute if place == "pjrt.plugins.factories" else Path(place).stem),
+        "label": label,
         "stablehlo": _versions() if compiler else "",
         "attributes": plugin_facts(attributes).hex() if attributes else "",
         "profiler": profiler,

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ import pytest
 import pjrt
 from pjrt.devices.reference.client import ReferenceClient
 from pjrt.models import Comparison, ModelFile, Tolerance
+from pjrt.models.comparison import compared_device
 from pjrt.models.comparison.comparison import differences_from_file, read_expected
 
 PROGRAM = """
@@ -180,18 +183,24 @@ def test_one_run_and_a_file(tmp_path: Path) -> None:
 
 
 CRASHING = """
+import ctypes
 import os
+import threading
 import pjrt
 
-def make_client(**options):
+def make_client(missing="", **options):
+    if missing:
+        raise pjrt.UnavailableError(f"there is no {missing}")
+
     def compile(program, options):
         names = {operation.name for operation in program.walk()}
         if "stablehlo.cosine" in names:
             print("the compiler meets a cosine", flush=True)
             os.abort()
         if "stablehlo.sine" in names:
-            import threading
-            threading.Event().wait()
+            ctypes.PyDLL(None).pause()  # in native code that keeps the interpreter's lock
+        if "stablehlo.tanh" in names:
+            return lambda *arrays: threading.Event().wait()
         return lambda *arrays: arrays[0]
     return pjrt.StableHloClient("crashing", compile=compile, **options)
 """
@@ -208,8 +217,9 @@ def isolated(tmp_path: Path, operation: str, **options: Any) -> Comparison:
         return pjrt.compare(program, [name, reference], [X], isolated=True, **options)
 
 
-def test_a_crash_is_a_finding(tmp_path: Path) -> None:
+def test_a_crash_is_a_finding(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     comparison = isolated(tmp_path, "cosine")
+    assert capfd.readouterr() == ("", "")
     (error,) = comparison.errors.values()
     assert isinstance(error, pjrt.InternalError)
     assert "crashed: SIGABRT; it printed 'the compiler meets a cosine'" in error.message
@@ -219,10 +229,35 @@ def test_a_crash_is_a_finding(tmp_path: Path) -> None:
 
 
 @pytest.mark.full
-def test_a_device_that_hangs_is_ended(tmp_path: Path) -> None:
-    comparison = isolated(tmp_path, "sine", time_limit=2.0, find_first=False)
+@pytest.mark.parametrize("operation", ["sine", "tanh"])
+def test_a_device_that_hangs_is_ended(tmp_path: Path, operation: str) -> None:
+    comparison = isolated(tmp_path, operation, time_limit=2.0)
     (error,) = comparison.errors.values()
     assert isinstance(error, pjrt.DeadlineExceededError)
+    assert error.message.endswith("make_client was not done within 2 seconds")
+    first = comparison.first_difference
+    assert first is not None
+    assert (str(first.cause), first.name) == ("failure", f"stablehlo.{operation}")
+
+
+@pytest.mark.full
+def test_a_device_whose_client_is_never_made_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compared_device, "_OPENING_SECONDS", 5.0)
+    (tmp_path / "hanging.py").write_text("import time\ndef make_client():\n  time.sleep(1e6)")
+    with pytest.raises(pjrt.DeadlineExceededError, match="was not done within 5 seconds"):
+        pjrt.compare(PROGRAM, [f"{tmp_path / 'hanging.py'}:make_client", "reference"], isolated=True, time_limit=2.0)
+
+
+@pytest.mark.full
+def test_an_interrupt_ends_a_device_that_hangs(tmp_path: Path) -> None:
+    (tmp_path / "hanging.py").write_text(
+        "import ctypes, os, signal\ndef make_client():\n"
+        "  os.kill(os.getppid(), signal.SIGINT)\n  ctypes.PyDLL(None).pause()"
+    )
+    (tmp_path / "program.mlir").write_text(PROGRAM)
+    command = [sys.executable, "-m", "pjrt", "compare", "program.mlir", "-i", "ones", "-d", "hanging.py:make_client"]
+    done = subprocess.run([*command, "-d", "reference"], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr.strip()) == (1, "Aborted!")
 
 
 def test_a_device_in_a_subprocess_gives_the_same_results(tmp_path: Path) -> None:
@@ -232,9 +267,12 @@ def test_a_device_in_a_subprocess_gives_the_same_results(tmp_path: Path) -> None
     assert comparison.first_difference.name == "stablehlo.negate"
 
 
-def test_a_device_that_cannot_be_made_in_a_subprocess() -> None:
+def test_a_device_that_cannot_be_made_in_a_subprocess(tmp_path: Path) -> None:
     with pytest.raises(pjrt.NotFoundError, match="nonesuch"):
         pjrt.compare(PROGRAM, ["nonesuch", "reference"], isolated=True)
+    with pytest.raises(pjrt.UnavailableError) as caught:
+        isolated(tmp_path, "negate", client_options={"missing": "chip"})
+    assert caught.value.message == "there is no chip"
 
 
 @pytest.mark.full

@@ -1,30 +1,45 @@
-"""Devices that are compared: programs in, whole arrays out, in this process or in a subprocess."""
+"""Devices that are compared: programs in, whole arrays out, in this process or in a worker."""
 
 from __future__ import annotations
 
 import abc
+import atexit
+import contextlib
+import functools
 import hashlib
-import json
 import os
 import pickle
-import struct
+import re
+import signal
+import sys
+import tempfile
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from typing import IO, Any
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from pathlib import Path
+from typing import Any, TypeVar
 
 import numpy as np
 
 import pjrt.ifrt
 from pjrt.api.client import Client
 from pjrt.api.compile_options import CompileOptions
-from pjrt.api.element_type import ElementType
-from pjrt.api.errors import DeadlineExceededError, InternalError, InvalidArgumentError, PjrtError
+from pjrt.api.errors import (
+    DeadlineExceededError,
+    InternalError,
+    InvalidArgumentError,
+    PjrtError,
+)
 from pjrt.api.program import Program
+from pjrt.capi import load_plugin
 from pjrt.models.model import put_on_each_replica as put_each
 from pjrt.models.model import values_of_replicas
+from pjrt.native.library import write_library
 from pjrt.plugins.registry import client_with_devices
-from pjrt.system.python_process import PythonChild
+from pjrt.system import TemporaryFolder
+from pjrt.system.python_process import Ended
 
+T = TypeVar("T")
 Array = np.ndarray[Any, Any]
 Row = Sequence[Array]
 """The arguments or results of one replica: whole arrays."""
@@ -48,7 +63,11 @@ class ComparedDevice(abc.ABC):
     @property
     @abc.abstractmethod
     def platform_name(self) -> str:
-        """The platform's name."""
+        """The platform's name.
+
+        Raises:
+            PjrtError: the device's client cannot be made.
+        """
 
     @abc.abstractmethod
     def run(self, program: Program, arguments: Sequence[Row]) -> list[list[Array]]:
@@ -75,6 +94,7 @@ class DeviceInProcess(ComparedDevice):
         client: the client, or the name of a device, of which a client is made.
         compile_options: the compile options, which state the number of devices; they win over the programs.
         client_options: the options of a client that is made.
+        owns_client: whether a client that is given is closed with the device, as one that is made here is.
 
     Raises:
         PjrtError: the client cannot be made, or has too few devices.
@@ -86,13 +106,15 @@ class DeviceInProcess(ComparedDevice):
         client: Client | pjrt.ifrt.Client | str,
         compile_options: CompileOptions,
         client_options: Mapping[str, Any],
+        *,
+        owns_client: bool = False,
     ) -> None:
         super().__init__(name)
         self._options = compile_options
         count = compile_options.partitioning.num_devices
-        self._own: Client | None = None
         if isinstance(client, str):
-            client = self._own = client_with_devices(client, count, client_options)
+            client, owns_client = client_with_devices(client, count, client_options), True
+        self._own = client if owns_client and isinstance(client, Client) else None
         self._client = client if isinstance(client, pjrt.ifrt.Client) else pjrt.ifrt.Client(client)
         if len(self._client.devices) < count:
             available = len(self._client.devices)
@@ -136,18 +158,24 @@ class DeviceInProcess(ComparedDevice):
             self._own.close()
 
 
-# A device in a subprocess: if it crashes or hangs, that is an error of its runs, not the end of this process.
-
-_LENGTH = struct.Struct("<Q")
+# A device in a worker: if it crashes or hangs, that is an error of its runs, not the end of this process.
 
 _OPENING_SECONDS = 60.0
-"""The least time limit for the start of a subprocess: it imports libraries, which takes long on a busy machine."""
+"""The least time limit for the start of a worker: it imports libraries, which takes long on a busy machine."""
+
+_LOST = re.compile(
+    r"the process that computes gave no answer, (?:signal (\d+) ended it|it ended with exit status (\d+)).*?"
+    r"it wrote (?:nothing|last:\n(.*))",
+    re.DOTALL,
+)
+"""What the runtime says of a worker that has ended."""
 
 
-class DeviceInSubprocess(ComparedDevice):
-    """A device whose client lives in a subprocess.
+class DeviceInWorker(ComparedDevice):
+    """A device whose client lives in a process of its own, a worker.
 
-    After a crash, or a run that takes too long, the next run begins with a new subprocess.
+    The worker starts at once, and others may start meanwhile: whatever needs it first raises the error of a client that
+    cannot be made. After a crash, or a run that takes too long, the next run begins with a new worker.
 
     Args:
         name: its name in reports.
@@ -155,9 +183,6 @@ class DeviceInSubprocess(ComparedDevice):
         compile_options: the compile options, which state the number of devices; they win over the programs.
         client_options: the options of the client.
         time_limit: the seconds that a run may take, its compilation included.
-
-    Raises:
-        PjrtError: the client cannot be made.
     """
 
     def __init__(
@@ -169,156 +194,103 @@ class DeviceInSubprocess(ComparedDevice):
         time_limit: float,
     ) -> None:
         super().__init__(name)
-        self._start = (name, device, compile_options, dict(client_options))
-        self._time_limit = time_limit
-        self._process: _Process | None = None
-        self._platform = ""
-        try:
-            self._open()
-        except _LostError as lost:
-            self.close()
-            raise lost.error from None
+        self._options, self._time_limit, self._platform = compile_options, time_limit, ""
+        count = compile_options.partitioning.num_devices
+        self._task = pickle.dumps(([*filter(None, sys.path)], device, count, dict(client_options))).hex()
+        self._number = tempfile.NamedTemporaryFile()  # noqa: SIM115  # the worker's; closed by `close`
+        self._pool = ThreadPoolExecutor(1, "pjrt compare")
+        self._opening: Future[DeviceInProcess] | None = self._pool.submit(self._open)
 
     @property
     def platform_name(self) -> str:
-        """The platform's name."""
+        """The platform's name; the worker is waited for."""
+        if not self._platform:
+            self._platform = self._opened().platform_name
         return self._platform
 
     def run(self, program: Program, arguments: Sequence[Row]) -> list[list[Array]]:
         """Run a program, and return the results of each replica."""
+        device = self._opened()
+        before = device.compilations
         try:
-            process = self._process or self._open()
-            answer = process.ask(("run", (program, arguments)), self._time_limit)
-        except _LostError as lost:
-            self.close()
-            self.compilations += 1
-            raise lost.error from None
-        self.compilations += int(answer["compilations"])
-        if "error" in answer:
-            raise PjrtError.of(answer["error"], answer["message"])
-        rows: list[list[Array]] = answer["rows"]
-        return rows
-
-    def _open(self) -> _Process:
-        process = self._process = _Process(self.name)
-        answer = process.ask(("open", self._start), max(self._time_limit, _OPENING_SECONDS))
-        if "error" in answer:
-            self.close()
-            raise PjrtError.of(answer["error"], answer["message"])
-        self._platform = str(answer["platform"])
-        return process
+            return self._done(self._pool.submit(device.run, program, arguments), self._time_limit)
+        finally:
+            self.compilations += device.compilations - before
 
     def close(self) -> None:
-        """End the subprocess."""
-        if self._process is not None:
-            self._process.end()
-            self._process = None
+        """End the worker."""
+        self._end()
+        self._pool.shutdown()
+        self._number.close()
 
-
-class _LostError(PjrtError):
-    """The subprocess crashed or took too long; ``error`` is the error of the device."""
-
-    def __init__(self, error: PjrtError) -> None:
-        super().__init__(error.message)
-        self.error = error
-
-
-class _Process:
-    """The subprocess, and the two pipes to it."""
-
-    def __init__(self, name: str) -> None:
-        self._name = name
-        self._child = PythonChild(__name__, _read_answer)
-
-    def ask(self, question: Any, time_limit: float) -> dict[str, Any]:
-        self._child.send(question)
+    def _open(self) -> DeviceInProcess:
+        plugin = load_plugin(_library())
         try:
-            answer = self._child.next(time_limit)
-        except TimeoutError:
-            self.end()
-            raise _LostError(
-                DeadlineExceededError(f"the device {self._name} was not done within {time_limit:g} seconds")
-            ) from None
-        if answer is None:
-            ended = self._child.ended()
-            self.end()
-            raise _LostError(InternalError(f"the device {self._name} crashed: {ended}"))
-        return answer
+            client = plugin.client(task=self._task, number=self._number.name)
+        except PjrtError as error:
+            # The error as the device gave it: the plugin's names a file that the user does not know.
+            raise error.__context__ if isinstance(error.__context__, PjrtError) else error from None
+        return DeviceInProcess(self.name, client, self._options, {}, owns_client=True)
 
-    def end(self) -> None:
-        self._child.close()
+    def _opened(self) -> DeviceInProcess:
+        if self._opening is None:
+            self._opening = self._pool.submit(self._open)
+        return self._done(self._opening, max(self._time_limit, _OPENING_SECONDS))
 
-
-# Answers are no pickles: the subprocess may run code of others, whose objects this process should not make.
-
-
-def _write_answer(file: IO[bytes], answer: Mapping[str, Any], rows: Sequence[Row] = ()) -> None:
-    shapes = [[[ElementType.of(array.dtype).name, list(array.shape)] for array in row] for row in rows]
-    header = json.dumps({**answer, "shapes": shapes}).encode()
-    file.write(_LENGTH.pack(len(header)) + header)
-    for row in rows:
-        for array in row:
-            content = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
-            file.write(_LENGTH.pack(content.nbytes))
-            file.write(content.data)
-    file.flush()
-
-
-def _read_answer(file: IO[bytes]) -> dict[str, Any]:
-    answer: dict[str, Any] = json.loads(_read_exactly(file))
-    answer["rows"] = [
-        [
-            np.frombuffer(_read_exactly(file), np.uint8).view(ElementType[name].dtype).reshape(shape)
-            for name, shape in row
-        ]
-        for row in answer.pop("shapes")
-    ]
-    return answer
-
-
-def _read_exactly(file: IO[bytes]) -> bytes:
-    (count,) = _LENGTH.unpack(_some(file, _LENGTH.size))
-    return _some(file, count)
-
-
-def _some(file: IO[bytes], count: int) -> bytes:
-    content = file.read(count)
-    if len(content) != count:
-        raise EOFError
-    return content
-
-
-# In the subprocess.
-
-
-def main() -> None:
-    """Answer questions until there are none."""
-    questions = os.fdopen(os.dup(0), "rb")
-    answers = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # what a plugin prints must not come between the answers
-    device: DeviceInProcess | None = None
-    while True:
+    def _done(self, work: Future[T], seconds: float) -> T:
+        """Return the result of work on the other thread; end the worker if it is not done in time, or at Ctrl-C."""
         try:
-            kind, content = pickle.load(questions)
-        except EOFError:
-            break
-        before = 0 if device is None else device.compilations
-        rows: Sequence[Row] = ()
-        facts: dict[str, Any] = {}
+            in_time = bool(wait([work], seconds).done)
+        finally:
+            self._stop(work)
+        if not in_time:
+            self._end()
+            raise DeadlineExceededError(f"the device {self.name} was not done within {seconds:g} seconds")
         try:
-            if kind == "open":
-                device = DeviceInProcess(*content)
-                facts["platform"] = device.platform_name
-            elif device is not None:
-                rows = device.run(*content)
-        except Exception as error:
-            wrapped = PjrtError.wrap(error)
-            facts |= {"error": int(wrapped.code), "message": wrapped.message}
-        count = 0 if device is None else device.compilations
-        _write_answer(answers, {**facts, "compilations": count - before}, rows)
-    if device is not None:
-        device.close()
+            return work.result()
+        except PjrtError as error:
+            found = _LOST.search(error.message)
+            if found is None:
+                raise
+            self._end()
+            status = int(found[2]) if found[1] is None else -int(found[1])
+            ended = Ended(status, b"", found[3] or "")
+            raise InternalError(f"the device {self.name} crashed: {ended}") from None
+
+    def _stop(self, work: Future[Any]) -> None:
+        """Kill the worker until work with it is done, which may be to start it."""
+        while not work.done():
+            with contextlib.suppress(ProcessLookupError, ValueError):  # it has ended, or has not begun
+                os.kill(int(Path(self._number.name).read_text()), signal.SIGKILL)
+            wait([work], 0.05)
+
+    def _end(self) -> None:
+        if self._opening is not None:
+            self._stop(self._opening)
+            if self._opening.exception() is None:
+                self._opening.result().close()
+            self._opening = None
+            Path(self._number.name).write_text("")
 
 
-if __name__ == "__main__":
-    main()
+@functools.cache
+def _library() -> Path:
+    """Return the library of the workers; what they print is shown where one crashes."""
+    folder = TemporaryFolder("compare")
+    atexit.register(folder.close)
+    place = f"{__name__}:{client_in_worker.__name__}"
+    return write_library(folder.path / "device.so", place, driver="worker", label="")
+
+
+def client_in_worker(task: str, number: str) -> Client:
+    """Return the client of a device that is compared, in its worker.
+
+    Args:
+        task: where the other process finds modules, the name of the device, the least number of devices, and the
+            options of the client, as a pickle.
+        number: the file to write the number of this process to.
+    """
+    Path(number).write_text(str(os.getpid()))
+    path, *device = pickle.loads(bytes.fromhex(task))
+    sys.path += [each for each in path if each not in sys.path]
+    return client_with_devices(*device)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import concurrent.futures
 import contextlib
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import sys
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,7 +17,7 @@ from pjrt.api.program import Program
 from pjrt.host_memory.difference import Difference
 from pjrt.host_memory.tolerance import Tolerance
 from pjrt.models.binding import fitted_on_host
-from pjrt.models.comparison.compared_device import Array, ComparedDevice, DeviceInProcess, DeviceInSubprocess
+from pjrt.models.comparison.compared_device import Array, ComparedDevice, DeviceInProcess, DeviceInWorker
 from pjrt.models.comparison.difference_search import Cause, FirstDifference, Search, SearchLimits
 from pjrt.models.inputs import arrays_in, values_of, with_type
 from pjrt.models.model import Device, named_by_replica, named_devices
@@ -147,14 +147,14 @@ def compare(
         atol: the absolute tolerance; likewise.
         find_first: whether to search for the first operation that differs, if the results do.
         limits: the limits of that search.
-        isolated: whether each device that is given by name runs in a subprocess; a crash is then an error of the
-            device.
-        time_limit: the seconds that one run may take in a subprocess.
+        isolated: whether each device that is given by name runs in a worker, a process of its own, on Linux; a crash is
+            then an error of the device.
+        time_limit: the seconds that one run may take in a worker.
         compile_options: the compile options; they win over the program.
         client_options: options of the clients that are made.
 
     Returns:
-        The comparison. A device that cannot run the model, or crashes in its subprocess, differs.
+        The comparison. A device that cannot run the model, or crashes in its worker, differs.
 
     Raises:
         NotFoundError: there is no such file or device.
@@ -173,39 +173,13 @@ def compare(
     options = CompileOptions.of(compile_options).completed(file.partitioning)
 
     def open_(name: str, device: str | Client | pjrt.ifrt.Client) -> ComparedDevice:
-        if isolated and isinstance(device, str):
-            return DeviceInSubprocess(name, device, options, client_options or {}, time_limit)
+        if isolated and isinstance(device, str) and sys.platform == "linux":
+            return DeviceInWorker(name, device, options, client_options or {}, time_limit)
         return DeviceInProcess(name, device, options, client_options or {})
 
-    with _opened(open_, named, together=isolated) as participants:
-        return _Comparing(file, arrays, participants, tolerance).run(expected, find_first, limits or SearchLimits())
-
-
-@contextlib.contextmanager
-def _opened(
-    open_: Callable[[str, Any], ComparedDevice], devices: Sequence[tuple[str, Any]], *, together: bool
-) -> Iterator[list[ComparedDevice]]:
-    """Open devices for a block, at the same time if they are in subprocesses: each of these takes about a second."""
-
-    def attempt(pair: tuple[str, Any]) -> ComparedDevice | PjrtError:
-        try:
-            return open_(*pair)
-        except PjrtError as error:
-            return error
-
     with contextlib.ExitStack() as stack:
-        if together:
-            pool = stack.enter_context(concurrent.futures.ThreadPoolExecutor(len(devices)))
-            attempts = list(pool.map(attempt, devices))
-        else:
-            attempts = list(map(attempt, devices))
-        participants = [each for each in attempts if isinstance(each, ComparedDevice)]
-        for device in participants:
-            stack.callback(device.close)
-        for each in attempts:
-            if isinstance(each, PjrtError):
-                raise each
-        yield participants
+        participants = [stack.enter_context(contextlib.closing(open_(*each))) for each in named]
+        return _Comparing(file, arrays, participants, tolerance).run(expected, find_first, limits or SearchLimits())
 
 
 def _arrays(
@@ -238,8 +212,9 @@ class _Comparing:
         self._errors: dict[str, PjrtError] = {}
 
     def run(self, expected: Mapping[str, Array] | None, find_first: bool, limits: SearchLimits) -> Comparison:
+        platforms = {name: device.platform_name for name, device in self._devices.items()}
         for name, device in self._devices.items():
-            program, arguments = _program(self._file, device.platform_name, self._arrays)
+            program, arguments = _program(self._file, platforms[name], self._arrays)
             try:
                 rows = device.run(program, [arguments])
             except PjrtError as error:

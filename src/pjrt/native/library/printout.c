@@ -1,5 +1,6 @@
-/* What a process of ours prints: each line goes to the standard error of this one, behind the name of the device. The last
- * lines are kept for the error that says how the process ended. */
+/* What a process of ours prints: each line goes to the standard error of this one, behind the name of the device; nothing
+ * goes there where that is empty. The last lines are kept for the error that says how the process ended, but for the frames
+ * of a stack, which would leave no room for what is said before them. */
 #include <errno.h>
 #include <fcntl.h>
 #include <time.h>
@@ -29,8 +30,15 @@ void printout_unref(printout *each) {
   free(each);
 }
 
+/* Whether a line is a frame of a stack as native code prints it, such as "    @     0x7f5c  run()". */
+static bool is_frame(const char *line) {
+  line += strspn(line, " ");
+  return *line == '@' && strncmp(line + 1 + strspn(line + 1, " "), "0x", 2) == 0;
+}
+
 /* Whole lines, as many as fit, but for the last one, of which the end is kept. */
 static void keep(printout *each, const char *line, size_t size) {
+  if (is_frame(line)) return;
   if (size > KEPT) line += size - KEPT, size = KEPT;
   pthread_mutex_lock(&each->mutex);
   size_t drop = 0;
@@ -46,6 +54,8 @@ static void keep(printout *each, const char *line, size_t size) {
 
 /* A line with its end, by one call: lines of several processes do not mix. */
 static void show(printout *each, const char *line, size_t size) {
+  keep(each, line, size);
+  if (*each->name == 0) return;
   char *text = printed("[%s] %.*s", each->name, (int)size, line);
   for (size_t left = strlen(text), at = 0; left;) {
     ssize_t written = write(STDERR_FILENO, text + at, left);
@@ -53,7 +63,6 @@ static void show(printout *each, const char *line, size_t size) {
     if (written > 0) at += (size_t)written, left -= (size_t)written;
   }
   free(text);
-  keep(each, line, size);
 }
 
 static void *read_printout(void *arg) {

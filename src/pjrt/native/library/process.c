@@ -312,7 +312,7 @@ static PJRT_Error *spawn(process *each, const char *python, int theirs, int asks
   printout_unref(each->printout);
   int prints = -1;
   const char *label = setting("label");
-  each->printout = printout_make(label ? label : each->module, &prints);
+  each->printout = printout_make(label ? label : "", &prints);
   if (each->printout) posix_spawn_file_actions_adddup2(&actions, prints, 2);
   posix_spawn_file_actions_adddup2(&actions, 2, 1);
   int failed = posix_spawnp(&each->pid, python, &actions, NULL, arguments, environ);
