@@ -68,11 +68,11 @@ class LoadedExecutable(Executable):
         """
 
     @property
-    @abc.abstractmethod
     def addressable_device_logical_ids(self) -> Sequence[tuple[int, int]]:
         """The replica and partition of each addressable device
         (``PJRT_LoadedExecutable_AddressableDeviceLogicalIds``).
         """
+        return [self.device_assignment.logical_ids(device.id) for device in self.addressable_devices]
 
     @property
     @abc.abstractmethod

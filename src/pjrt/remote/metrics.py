@@ -234,14 +234,7 @@ class MetricsServer:
     def of_server(
         self, device: str, client: Client | None, sessions: Callable[[], Iterable[OpenSession]]
     ) -> ServerMetrics:
-        """Return the metrics of one server, which then are among those of this address.
-
-        Args:
-            device: the name of the device.
-            client: the client whose devices are served; the memory in use is read from its devices. ``None`` where
-                each client of the server has its own devices.
-            sessions: returns the open sessions; called whenever the metrics are read.
-        """
+        """Return the metrics of one server, which then are among those of this address: see ``Metrics.of_server``."""
         return self._metrics.of_server(device, client, sessions)
 
     @property

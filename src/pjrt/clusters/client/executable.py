@@ -266,10 +266,6 @@ class ClusterLoadedExecutable(ClusterExecutable, LoadedExecutable):
     def platform_name(self) -> str:
         return self.client.platform_name
 
-    @property
-    def addressable_device_logical_ids(self) -> Sequence[tuple[int, int]]:
-        return [self.device_assignment.logical_ids(device.id) for device in self.addressable_devices]
-
     # Running it.
 
     def execute(
@@ -502,10 +498,6 @@ class ClusterPortableExecutable(ClusterExecutable, LoadedExecutable):
 
     @property
     def addressable_devices(self) -> Sequence[Device]:
-        return ()
-
-    @property
-    def addressable_device_logical_ids(self) -> Sequence[tuple[int, int]]:
         return ()
 
     @property

@@ -103,24 +103,19 @@ class XlaDeviceDescription(DeviceDescription):
         return f"CpuDevice(id={self._id})"  # as XLA's own client has it: JAX shows it as the device's repr
 
 
-class XlaDevice(Device):
-    """One virtual CPU device.
+class _CpuDevice(Device):
+    """A virtual CPU device, of this process or of another one of the job.
 
     Attributes:
         jaxlib_device: jaxlib's device.
-        runtime: the runtime that the device belongs to.
     """
 
-    __slots__ = ("_client", "_description", "_spaces", "jaxlib_device", "runtime")
+    __slots__ = ("_client", "_description", "jaxlib_device")
 
-    def __init__(self, client: Client, runtime: Runtime, jaxlib_device: Any) -> None:
+    def __init__(self, client: Client, jaxlib_device: Any) -> None:
         self._client = client
-        self.runtime = runtime
         self.jaxlib_device = jaxlib_device
         self._description = XlaDeviceDescription(jaxlib_device.id, jaxlib_device.process_index)
-        memories = {memory.kind: memory for memory in jaxlib_device.addressable_memories()}
-        first = jaxlib_device.id * len(KINDS)
-        self._spaces = tuple(XlaMemorySpace(self, memories[kind], first + number) for number, kind in enumerate(KINDS))
 
     @property
     def client(self) -> Client:
@@ -132,6 +127,23 @@ class XlaDevice(Device):
 
     def __str__(self) -> str:
         return self._description.debug_string
+
+
+class XlaDevice(_CpuDevice):
+    """One virtual CPU device.
+
+    Attributes:
+        runtime: the runtime that the device belongs to.
+    """
+
+    __slots__ = ("_spaces", "runtime")
+
+    def __init__(self, client: Client, runtime: Runtime, jaxlib_device: Any) -> None:
+        super().__init__(client, jaxlib_device)
+        self.runtime = runtime
+        memories = {memory.kind: memory for memory in jaxlib_device.addressable_memories()}
+        first = jaxlib_device.id * len(KINDS)
+        self._spaces = tuple(XlaMemorySpace(self, memories[kind], first + number) for number, kind in enumerate(KINDS))
 
     @property
     def is_addressable(self) -> bool:
@@ -193,30 +205,10 @@ def memory_space_of(place: Device | MemorySpace, runtime: Runtime) -> XlaMemoryS
     )
 
 
-class XlaPeerDevice(Device):
-    """A virtual CPU device of another process of the job: it can be named, and not used.
+class XlaPeerDevice(_CpuDevice):
+    """A virtual CPU device of another process of the job: it can be named, and not used."""
 
-    Attributes:
-        jaxlib_device: jaxlib's device, which is not addressable, too.
-    """
-
-    __slots__ = ("_client", "_description", "jaxlib_device")
-
-    def __init__(self, client: Client, jaxlib_device: Any) -> None:
-        self._client = client
-        self.jaxlib_device = jaxlib_device
-        self._description = XlaDeviceDescription(jaxlib_device.id, jaxlib_device.process_index)
-
-    @property
-    def client(self) -> Client:
-        return self._client
-
-    @property
-    def description(self) -> XlaDeviceDescription:
-        return self._description
-
-    def __str__(self) -> str:
-        return self._description.debug_string
+    __slots__ = ()
 
     @property
     def is_addressable(self) -> bool:

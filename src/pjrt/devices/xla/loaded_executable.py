@@ -667,10 +667,6 @@ class XlaLoadedExecutable(ShortCall, XlaLoaded):
     def addressable_devices(self) -> Sequence[XlaDevice]:
         return self._devices
 
-    @property
-    def addressable_device_logical_ids(self) -> Sequence[tuple[int, int]]:
-        return [self.assignment.logical_ids(device.id) for device in self._devices]
-
     # Running it.
 
     def call_long(self, arguments: tuple[Argument, ...], keywords: dict[str, Argument]) -> tuple[Buffer, ...]:
@@ -875,10 +871,6 @@ class XlaPortableExecutable(XlaLoaded):
 
     @property
     def addressable_devices(self) -> Sequence[XlaDevice]:
-        return ()
-
-    @property
-    def addressable_device_logical_ids(self) -> Sequence[tuple[int, int]]:
         return ()
 
     def execute(

@@ -451,17 +451,7 @@ static int view(pjrt_driver *driver, uint64_t memory, void **out, char *message)
 
 /* ---- programs ---------------------------------------------------------------------------------------------------------------*/
 static int load_here(pjrt_driver *driver, size_t device, const void *code, size_t size, uint64_t *executable, char *message) {
-  bytes request = {0};
-  proto_bytes(&request, 1, "load", 4);
-  proto_varint(&request, 5, device);
-  proto_bytes(&request, 6, code, size);
-  answer given;
-  PJRT_Error *error = ask_here(driver, &request, &given);
-  free(request.data);
-  if (error) return error_give(error, message);
-  *executable = given.number;
-  answer_free(&given);
-  return 0;
+  return ask_to_load(ask_here, driver, device, code, size, executable, message);
 }
 
 static void unload_here(pjrt_driver *driver, size_t device, uint64_t executable) {

@@ -679,17 +679,7 @@ static int copy_worker(pjrt_driver *driver, size_t device, uint64_t memory, size
 /* ---- programs ---------------------------------------------------------------------------------------------------------------*/
 static int load_worker(pjrt_driver *driver, size_t device, const void *code, size_t size, uint64_t *executable,
                        char *message) {
-  bytes request = {0};
-  proto_bytes(&request, 1, "load", 4);
-  proto_varint(&request, 5, device);
-  proto_bytes(&request, 6, code, size);
-  answer given;
-  PJRT_Error *error = process_ask(driver->process, &request, &given);
-  free(request.data);
-  if (error) return error_give(error, message);
-  *executable = given.number;
-  answer_free(&given);
-  return 0;
+  return ask_to_load(ask_process, driver, device, code, size, executable, message);
 }
 
 static void unload_worker(pjrt_driver *driver, size_t device, uint64_t executable) {
@@ -803,22 +793,9 @@ const python_functions worker_functions = {
 
 const pjrt_driver_table worker_driver = {
     .struct_size = sizeof(pjrt_driver_table),
-    .platform_name = "worker",
-    .platform_version = "pjrt worker 1",
-    .open = open_worker,
-    .open_in_job = open_in_job,
-    .describe_client = describe_client,
-    .close = close_worker,
-    .describe = describe_worker,
-    .allocate = allocate_worker,
-    .free = free_worker,
-    .copy_in = copy_in_worker,
-    .copy_out = copy_out_worker,
-    .load = load_worker,
-    .unload = unload_worker,
-    .launch = launch_worker,
-    .cancel = cancel_worker,
-    .on_done = on_done_worker,
-    .copy = copy_worker,
-    .payload = pending_payload,
+    .platform_name = "worker", .platform_version = "pjrt worker 1",
+    .open = open_worker, .open_in_job = open_in_job, .describe_client = describe_client, .close = close_worker,
+    .describe = describe_worker, .allocate = allocate_worker, .free = free_worker, .copy_in = copy_in_worker,
+    .copy_out = copy_out_worker, .load = load_worker, .unload = unload_worker, .launch = launch_worker,
+    .cancel = cancel_worker, .on_done = on_done_worker, .copy = copy_worker, .payload = pending_payload,
 };

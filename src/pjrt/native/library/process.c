@@ -429,6 +429,21 @@ void request_open(bytes *request, const pjrt_driver_option *options, size_t num_
   for (size_t i = 0; i < num_options; ++i) add_option(request, &options[i]);
 }
 
+int ask_to_load(ask_function ask, pjrt_driver *driver, size_t device, const void *code, size_t size, uint64_t *executable,
+                char *message) {
+  bytes request = {0};
+  proto_bytes(&request, 1, "load", 4);
+  proto_varint(&request, 5, device);
+  proto_bytes(&request, 6, code, size);
+  answer given;
+  PJRT_Error *error = ask(driver, &request, &given);
+  free(request.data);
+  if (error) return error_give(error, message);
+  *executable = given.number;
+  answer_free(&given);
+  return 0;
+}
+
 PJRT_Error *process_ask(process *each, bytes *request, answer *out) {
   PJRT_Error *error = NULL;
   *out = (answer){0};

@@ -490,6 +490,10 @@ PJRT_Error *process_wait(process *each); /* waits until it has ended, and return
 PJRT_Error *process_ask(process *each, bytes *request, answer *out); /* one at a time */
 /* Writes the request to open a client with options. */
 void request_open(bytes *request, const pjrt_driver_option *options, size_t num_options, bool has_store);
+/* Asks to load code on a device, as a driver's function does. */
+typedef PJRT_Error *(*ask_function)(pjrt_driver *driver, bytes *request, answer *out);
+int ask_to_load(ask_function ask, pjrt_driver *driver, size_t device, const void *code, size_t size, uint64_t *executable,
+                char *message);
 /* Answers questions of devices of this process, at the other end of a socket that they get. */
 typedef struct questions questions;
 questions *questions_begin(const pjrt_driver_store *store, int *theirs); /* null where there is no socket */
@@ -577,7 +581,7 @@ int waiting_sleep(waiting *each); /* returns the code */
 /* ---- driver_worker.c, driver_here.c: devices in Python, of another process and of this one --------------------------------*/
 /* What the runtime asks of them beside what it asks of all drivers. */
 typedef struct python_functions {
-  PJRT_Error *(*ask)(pjrt_driver *driver, bytes *request, answer *out); /* to compile, for example */
+  ask_function ask; /* to compile, for example */
   void (*hold)(pjrt_driver *driver, bool holds); /* its lock, for a fork */
   /* Null for devices of another process: */
   bool (*is_on_host)(pjrt_driver *driver, size_t device, size_t kind);  /* whether this process can look at arrays there */

@@ -512,10 +512,6 @@ class RemoteLoadedExecutable(RemoteExecutable, LoadedExecutable):
     def platform_name(self) -> str:
         return self.compiled.platform_name
 
-    @property
-    def addressable_device_logical_ids(self) -> Sequence[tuple[int, int]]:
-        return [self.device_assignment.logical_ids(device.id) for device in self.addressable_devices]
-
     # Running it.
 
     def execute(
