@@ -6,6 +6,7 @@ import ctypes
 import socket
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -63,8 +64,8 @@ class Here:
         is_ending = python.Py_IsFinalizing if sys.version_info >= (3, 13) else python._Py_IsFinalizing
         functions = python.PyGILState_Check, is_ending, python.PyEval_SaveThread, python.PyEval_RestoreThread
         library.pjrt_native_interpreter(*(ctypes.cast(each, ctypes.c_void_p) for each in functions))
-        self._sessions = ProfilerSessions(lambda place: profiler) if profiler else None
-        self._functions = Functions(self._open, self._profile if profiler else None)
+        profile = partial(answered, ProfilerSessions(lambda _: profiler).answer) if profiler else None
+        self._functions = Functions(self._open, profile)
         library.pjrt_native_here.argtypes, library.pjrt_native_here.restype = [ctypes.c_void_p], ctypes.c_void_p
         self._runtime = library.pjrt_native_here(self._functions.address)
         self._library = library
@@ -77,9 +78,6 @@ class Here:
         answer = served.answer_bytes(message)
         heed_interrupts_of(self._library)
         return (None if ANSWER.FromString(answer).code else served.arrays), answer
-
-    def _profile(self, message: bytes) -> bytes:
-        return answered(self._sessions.answer, message)
 
 
 class _Served(ServedClient):
