@@ -240,8 +240,10 @@ if sys.argv[3] == "fork":
         os._exit(2)
     assert os.waitpid(child, 0)[1] == 0
     np.testing.assert_array_equal(add(results[-1], x)[0], 3 * x)
-print(open("/proc/self/task/%d/children" % os.getpid()).read().split()[0], flush=True)
-if sys.argv[3] == "kill":
+worker = open("/proc/self/task/%d/children" % os.getpid()).read().split()[0]
+if sys.argv[3] != "outlived" or os.fork() > 0:
+    print(worker, flush=True)
+if sys.argv[3] in ("kill", "outlived"):
     sys.stdin.read()
 if sys.argv[3] == "exit":
     os._exit(0)
@@ -249,18 +251,83 @@ if sys.argv[3] == "exit":
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("end", ["return", "exit", "fork", "kill"])
+@pytest.mark.parametrize("end", ["return", "exit", "fork", "kill", "outlived"])
 def test_the_end_of_the_host(library: Path, end: str) -> None:
-    """The worker ends, too."""
+    """The worker ends, too, also where a fork of the host lives on."""
     command = [sys.executable, "-c", HOST, str(library), ADD, end]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as host:
         assert host.stdout
         worker = os.pidfd_open(int(host.stdout.readline()))
-        if end == "kill":
+        is_killed = end in ("kill", "outlived")
+        if is_killed:
             host.kill()
-    assert host.returncode == (-9 if end == "kill" else 0)
-    assert select.select([worker], [], [], 60)[0]  # readable when the process has ended
+        assert select.select([worker], [], [], 60)[0]  # readable when the process has ended
+    assert host.returncode == (-9 if is_killed else 0)
     os.close(worker)
+
+
+BLOCKS = """
+import pjrt
+
+
+def make(folder):
+    programs = []
+
+    def compile(program, options):
+        programs.append(program)
+        if len(programs) == 2:
+            open(f"{folder}/begun", "w").close()
+            open(f"{folder}/compile").read()
+
+        def run(x):
+            open(f"{folder}/run").read()
+            return x + 1
+
+        return run
+
+    return pjrt.host.HostClient("mychip", compile=compile)
+"""
+FORKED = """
+import os, signal, sys, threading, numpy as np, pjrt
+library, folder, program, end = sys.argv[1:]
+client = pjrt.load_plugin(library).client(folder=folder)
+plus_one = client.compile(program)
+(late,) = plus_one(np.zeros(2, np.float32))
+compiling = threading.Thread(target=client.compile, args=(program,))
+compiling.start()
+open(folder + "/begun").read()
+child = os.fork()
+if child == 0:
+    signal.alarm(60)
+    for call in (lambda: client.compile(program), lambda: np.asarray(plus_one(np.ones(2, np.float32))[0])):
+        try:
+            call()
+        except pjrt.FailedPreconditionError as error:
+            assert "process that was forked" in str(error)
+        else:
+            os._exit(1)
+    if end == "close":
+        client.close()
+    sys.exit(0)
+status = os.waitpid(child, 0)[1]
+for each in ("compile", "run"):
+    open(f"{folder}/{each}", "w").close()
+compiling.join()
+assert status == 0, status
+assert np.asarray(late).tolist() == [1, 1]
+"""
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("end", ["exit", "close"])
+def test_a_fork_while_the_worker_has_work(tmp_path: Path, end: str) -> None:
+    """What threads of the parent wait for keeps the fork from nothing: neither from an error, nor from its end."""
+    for name in ("begun", "compile", "run"):
+        os.mkfifo(tmp_path / name)
+    (tmp_path / "mychip.py").write_text(BLOCKS)
+    library = native.write_library(tmp_path / "mychip.so", f"{tmp_path / 'mychip.py'}:make", driver="worker")
+    command = [sys.executable, "-W", "ignore", "-c", FORKED, str(library), str(tmp_path), PLUS_ONE, end]
+    subprocess.run(command, check=True, timeout=120)
 
 
 LEAKS = """

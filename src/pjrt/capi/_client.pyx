@@ -1,5 +1,6 @@
 """Clients: the devices of a plugin, programs, buffers and the host's memory; their topologies and key-value stores."""
 
+import os
 import weakref
 
 cimport cython
@@ -51,6 +52,10 @@ cdef class ClientCore(ClientScope):
     cdef object _store
     cdef object _topology
     cdef dict _mapped
+    cdef long _process
+
+    def __cinit__(self):
+        self._process = os.getpid()
 
     @property
     def library(self):
@@ -339,6 +344,8 @@ cdef class ClientCore(ClientScope):
     def close(self):
         if not pjrt_lanes_close(&self.lanes):
             return
+        if self._process != os.getpid() and pjrt_lanes_busy(&self.lanes):
+            return  # the threads that are in these calls are not in a fork: the system frees all with it
         try:
             self.close_handles()
         finally:

@@ -472,7 +472,7 @@ static void end_open_ends(PJRT_Client *client) {
 
 PJRT_Error *native_Client_Destroy(PJRT_Client_Destroy_Args *args) {
   PJRT_Client *client = args->client;
-  if (client == NULL) return NULL;
+  if (client == NULL || client->owner != getpid()) return NULL; /* what is in flight never ends in a fork */
   end_open_ends(client);
   client_wait_for_all(client);
   client_unref(client);

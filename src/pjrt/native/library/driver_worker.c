@@ -502,7 +502,10 @@ static void describe_client(pjrt_driver *driver, pjrt_driver_client *out) {
 }
 
 static PJRT_Error *ask_process(pjrt_driver *driver, bytes *request, answer *out) {
-  return process_ask(driver->process, request, out);
+  if (driver->owner == getpid()) return process_ask(driver->process, request, out);
+  char message[PJRT_DRIVER_MESSAGE_SIZE];
+  int code = refuse_lost(driver, message);
+  return error_from_parts((PJRT_Error_Code)code, message, strlen(message));
 }
 
 /* ---- memory -----------------------------------------------------------------------------------------------------------------*/

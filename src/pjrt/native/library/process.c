@@ -32,6 +32,7 @@ struct questions {
 };
 
 struct process {
+  process *next; /* of all */
   pthread_mutex_t mutex;
   const char *module, *does; /* what it runs, and the word for that in errors */
   pid_t owner;               /* 0: none runs; a forked process has none */
@@ -54,12 +55,44 @@ static _Thread_local const process *answering;
 static const uint64_t LARGEST_ANSWER = UINT64_C(1) << 36;
 enum { PATIENCE_MS = 2000 };
 
+/* ---- forks of this process -----------------------------------------------------------------------------------------------*/
+static pthread_mutex_t all_mutex = PTHREAD_MUTEX_INITIALIZER; /* guards what follows; none is started meanwhile */
+static process *all;
+
+static void before_fork(void) { pthread_mutex_lock(&all_mutex); }
+
+static void after_fork(void) { pthread_mutex_unlock(&all_mutex); }
+
+/* A process of ours ends when its socket is closed everywhere: a fork keeps none. It has no thread that would let go of a
+ * mutex, either, or that reads. */
+static void in_fork(void) {
+  for (process *each = all; each; each = each->next) {
+    pthread_mutex_init(&each->mutex, NULL);
+    if (each->socket >= 0) close(each->socket);
+    if (each->end >= 0) close(each->end);
+    if (each->questions) close(each->questions->socket);
+    each->socket = each->end = -1;
+    each->owner = each->pid = 0;
+    each->questions = NULL;
+    each->printout = NULL;
+  }
+  pthread_mutex_unlock(&all_mutex);
+}
+
+static void watch_forks(void) { pthread_atfork(before_fork, after_fork, in_fork); }
+
 process *process_make(const char *module, const char *does, int shared, const pjrt_driver_store *store) {
+  static pthread_once_t once = PTHREAD_ONCE_INIT;
+  pthread_once(&once, watch_forks);
   process *each = new_zeroed(1, sizeof *each);
   *each = (process){.module = module, .does = does, .end = -1, .socket = -1, .shared = shared, .store = store,
                     .asks = shared >= 0, .starts_again = shared < 0};
   snprintf(each->ending, sizeof each->ending, "it was not started in this process");
   pthread_mutex_init(&each->mutex, NULL);
+  pthread_mutex_lock(&all_mutex);
+  each->next = all;
+  all = each;
+  pthread_mutex_unlock(&all_mutex);
   return each;
 }
 
@@ -261,8 +294,12 @@ static void wait_for_end(process *each, int *status) {
 
 /* Closes the socket, which ends the process; writes how it ended. */
 static void stop(process *each) {
-  if (each->socket >= 0) close(each->socket);
+  int socket = each->socket;
   each->socket = -1;
+  if (socket >= 0) {
+    shutdown(socket, SHUT_RDWR); /* a process that was forked just now has it, too */
+    close(socket);
+  }
   snprintf(each->ending, sizeof each->ending, "no reason is known");
   if (each->owner == getpid()) {
     int status = 0;
@@ -292,6 +329,11 @@ void process_close(process *each) {
 
 void process_free(process *each) {
   if (each == NULL) return;
+  pthread_mutex_lock(&all_mutex);
+  process **place = &all;
+  while (*place != each) place = &(*place)->next;
+  *place = each->next;
+  pthread_mutex_unlock(&all_mutex);
   stop(each);
   if (each->end >= 0) close(each->end);
   stop_answering(each);
@@ -347,11 +389,7 @@ questions *questions_begin(const pjrt_driver_store *store, int *theirs) {
   return answer_questions(ends[0], NULL, store);
 }
 
-PJRT_Error *process_start(process *each) {
-  if (each->owner == getpid()) return NULL;
-  if (each->socket >= 0) close(each->socket); /* of the process that was forked */
-  each->socket = -1;
-  each->pid = 0;
+static PJRT_Error *start(process *each) {
   if (setting("compiler") == NULL)
     return error_make(PJRT_Error_Code_UNIMPLEMENTED,
                       "this library has no compiler, nor another process that %s: it only runs executables that were "
@@ -375,6 +413,13 @@ PJRT_Error *process_start(process *each) {
   each->names = each->partitioners = 0;
   if (each->asks) each->questions = answer_questions(asks[0], each, each->store);
   return NULL;
+}
+
+PJRT_Error *process_start(process *each) {
+  pthread_mutex_lock(&all_mutex);
+  PJRT_Error *error = each->owner == getpid() ? NULL : start(each);
+  pthread_mutex_unlock(&all_mutex);
+  return error;
 }
 
 static PJRT_Error *ended(const process *each) {
