@@ -30,6 +30,12 @@ def random_calls(session: nox.Session) -> None:
 
 
 @nox.session
+def random_kills(session: nox.Session) -> None:
+    """Kill, stop and fork workers and hosts at random moments: --kills N --stops N --forks N --hosts N --clients N."""
+    _run(session, "test", "python", "tests/native/random_kills.py")
+
+
+@nox.session
 def wrong_answers(session: nox.Session) -> None:
     """Run the conformance programs of all operations: --device iree|cpu --state FILE."""
     _run(session, "test,iree", "python", "-m", "benchmarks.wrong_answers")

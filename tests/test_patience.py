@@ -15,6 +15,7 @@ SLEEPERS = {
     "device_api/anydevice/tiny_host.py": "is the operation of a program",
     "distributed/test_heartbeats.py": "sleeps on a clock that does not wait",
     "distributed/test_job.py": "looks again and again, with a limit",
+    "native/random_kills.py": "kills at random moments",
     "plugins/tiny/control.py": "looks again and again, with a limit",
     "plugins/waiting.py": "looks again and again, with a limit",
     "remote/client/test_connection.py": "keeps Python's lock",

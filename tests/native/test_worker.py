@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import random_kills
 from waiting import wait_until
 
 import pjrt
@@ -328,6 +329,13 @@ def test_a_fork_while_the_worker_has_work(tmp_path: Path, end: str) -> None:
     library = native.write_library(tmp_path / "mychip.so", f"{tmp_path / 'mychip.py'}:make", driver="worker")
     command = [sys.executable, "-W", "ignore", "-c", FORKED, str(library), str(tmp_path), PLUS_ONE, end]
     subprocess.run(command, check=True, timeout=120)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("part", random_kills.PARTS)
+def test_random_kills(part: str) -> None:
+    """A short run of the job, which prints what goes wrong."""
+    assert random_kills.run(part, {"kills": 5, "hosts": 4, "clients": 9}.get(part, 1), 1)
 
 
 LEAKS = """
