@@ -25,6 +25,19 @@ ALWAYS_COPY, REUSE_INPUT, DONATE_INPUT = 1, 2, 3
 ADDRESSABLE_SHARDS, ALL_SHARDS = 1, 2
 
 
+def remap_plan_proto(plan: ifrt.RemapPlan) -> Any:
+    """Return a plan as a ``RemapPlanProto``."""
+    proto = wire.RemapPlanProto(
+        input_specs=map(array_spec_proto, plan.input_specs), output_specs=map(array_spec_proto, plan.output_specs)
+    )
+    for mapping in plan.mappings:
+        message = proto.mappings.add(in_array=mapping.in_array, out_array=mapping.out_array)
+        for side, intervals in (("from", mapping.from_), ("to", mapping.to)):
+            for part in ("start", "end", "step"):
+                getattr(message, f"{side}_{part}").extend(getattr(interval, part) for interval in intervals)
+    return proto
+
+
 class ProtocolClient:
     """Speaks to a session of a client of this process.
 

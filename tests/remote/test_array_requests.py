@@ -18,6 +18,7 @@ from protocol_client import (
     REUSE_INPUT,
     ProtocolClient,
     connected,
+    remap_plan_proto,
 )
 
 import pjrt
@@ -28,7 +29,6 @@ from pjrt.remote.protocol.messages import wire
 from pjrt.remote.protocol.values import (
     device_list_proto,
     element_type_proto,
-    remap_plan_proto,
     shape_proto,
     sharding_proto,
     status_proto,

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from protocol_client import remap_plan_proto
 
 import pjrt
 from pjrt import ifrt
@@ -72,7 +73,7 @@ def test_remap_plans_go_round(client: ifrt.Client) -> None:
         ifrt.Mapping(1, 0, (ifrt.Interval(0, 1), ifrt.Interval(1, 2, 3)), (ifrt.Interval(0, 2),)),
     )
     plan = ifrt.RemapPlan((one, two), (one, two), mappings)
-    assert values.remap_plan_of(client, values.remap_plan_proto(plan)) == plan
+    assert values.remap_plan_of(client, remap_plan_proto(plan)) == plan
 
 
 @given(st.permutations(range(3)), st.lists(st.lists(st.integers(1, 128), min_size=1, max_size=2), max_size=2))
