@@ -238,9 +238,9 @@ def measure(quick: bool) -> Report:
             WORKER: pjrt.frameworks.jax.register(worker, platform="worker"),
             HERE: pjrt.frameworks.jax.register("reference", worker=False),
             CPU: pjrt.frameworks.jax.register("cpu"),
-            IN_WORKER: pjrt.frameworks.jax.register("cpu", platform="cpu_worker", worker=True),
         }
         chip_platform = pjrt.frameworks.jax.register(chip, platform="chip")
+        larger_platform = pjrt.frameworks.jax.register("cpu", platform="cpu_worker", worker=True)
         devices = {who: jax.devices(name)[0] for who, name in names.items()}
         returning, waiting = tiny_calls(devices)
         turns = {"waited for": take_turns(waiting, rounds=rounds), "returned": take_turns(returning, rounds=rounds)}
@@ -258,7 +258,7 @@ def measure(quick: bool) -> Report:
         copies = take_turns(transfers(emitted), rounds=5 if quick else 15)
         creation = take_turns({"a client": lambda: create_and_close(emitted)}, rounds=5 if quick else 15)["a client"]
         one, two = executions_per_second(emitted, 0.1 if quick else 1.0)
-        larger = in_a_worker(devices[IN_WORKER], devices[CPU], 3 if quick else 15)
+        larger = in_a_worker(jax.devices(larger_platform)[0], devices[CPU], 3 if quick else 15)
         larger["the first result of JAX in a new process"] = starts(3 if quick else 11)
     ratios = {how: timings[OURS].ratio_to(timings[JAX]) for how, timings in turns.items()}
     of_cpu = {how: timings[CPU].ratio_to(timings[JAX]) for how, timings in turns.items()}
