@@ -96,7 +96,7 @@ def test_a_launch_that_was_cancelled_does_not_begin() -> None:
 
 
 def test_answers() -> None:
-    """Those of work that is done, of a place in the heap, and of an error."""
+    """Post the answers for work that is done, for a place in the heap, and for an error, and read each."""
     loop = Loop()
     loop.done(5)
     loop.release(4096, 6)

@@ -324,7 +324,7 @@ assert np.asarray(late).tolist() == [1, 1]
 @pytest.mark.full
 @pytest.mark.parametrize("end", ["exit", "close", "exit without calls"])
 def test_a_fork_while_the_worker_has_work(tmp_path: Path, end: str) -> None:
-    """What threads of the parent wait for keeps the fork from nothing: neither from an error, nor from its end."""
+    """A fork gets its errors, and ends, while threads of its parent wait for the worker."""
     for name in ("begun", "compile", "run"):
         os.mkfifo(tmp_path / name)
     (tmp_path / "mychip.py").write_text(BLOCKS)

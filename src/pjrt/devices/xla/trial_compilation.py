@@ -73,10 +73,8 @@ def compile_safely(runtime: Runtime, program: Program, options: CompileOptions |
         outline = Outline.of(module)
         outline.check()
         if outline.custom_calls:
-            from pjrt.stablehlo.shardings.custom_calls import (
-                prepare_calls,
-                rename_calls,
-            )  # here: few programs need them
+            # Here, because few programs need them.
+            from pjrt.stablehlo.shardings.custom_calls import prepare_calls, rename_calls
 
             if names := prepare_calls({target for target, _ in outline.custom_calls}):
                 with module as mlir:

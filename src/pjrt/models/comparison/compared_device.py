@@ -168,7 +168,7 @@ _LOST = re.compile(
     r"it wrote (?:nothing|last:\n(.*))",
     re.DOTALL,
 )
-"""What the runtime says of a worker that has ended."""
+"""Matches the runtime's message about a worker that has ended."""
 
 
 class DeviceInWorker(ComparedDevice):

@@ -478,10 +478,9 @@ PJRT_Error *native_Client_CreateViewOfDeviceBuffer(PJRT_Client_CreateViewOfDevic
     error = error_make(INVALID, "expected the address of %zu bytes, found null", shape_size(&of));
   if (error) return error;
   PJRT_Client *client = space->device->client;
-  const int alignment = 64; /* what frameworks and XLA's code expect of an address */
-  if (is_python(client) && python_is_on_host(space) && (uintptr_t)args->device_buffer_ptr % alignment)
+  if (is_python(client) && python_is_on_host(space) && (uintptr_t)args->device_buffer_ptr % ALIGNMENT)
     return error_make(INVALID, "the memory at %p is not aligned to %d bytes, so the device cannot use it in place; copy it",
-                      args->device_buffer_ptr, alignment);
+                      args->device_buffer_ptr, ALIGNMENT);
   if (!DRIVER_HAS(client->table, import))
     return error_make(PJRT_Error_Code_UNIMPLEMENTED, "%s cannot use memory that it did not allocate: its driver has no "
                       "function import", client->table->platform_name);

@@ -6,8 +6,9 @@
 #define SETTINGS_SIZE 16384
 
 /* "key=value" lines behind the mark, by which the copy of this library is made in Python: `driver`, the path of a shared
- * library, "host" or "worker"; `compiler`, `python` and `path` of the process in Python, or `here`, a socket of this process
- * at which a thread waits for clients to make, and the number of the plugin; `attributes` of the plugin; `platform`, the name of a host or worker. */
+ * library, "host", "worker" or "here"; `compiler`, `python` and `path` of the process in Python, the `label` of the lines
+ * that it prints, and its `profiler`; `attributes` of the plugin, and the versions of `stablehlo` that it reads; `platform`,
+ * the name that frameworks see. */
 static volatile char settings[SETTINGS_SIZE] = "PJRT-NATIVE-SETTINGS\n";
 
 static char text[SETTINGS_SIZE];

@@ -18,7 +18,6 @@ typedef int (*program_function)(void *const *inputs, void *const *outputs, void 
 
 /* Operations that take about as long as to wake a thread. */
 static const int64_t SMALL_WORK = 50000;
-enum { ALIGNMENT = 64 };
 
 typedef struct program {
   void *library;

@@ -159,7 +159,6 @@ typedef struct scratch {
   size_t count, capacity;
 } scratch;
 
-enum { ALIGNMENT = 64 }; /* as XLA aligns arrays */
 
 static void *take(scratch *from, size_t size) {
   void *memory = NULL;

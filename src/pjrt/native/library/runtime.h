@@ -299,6 +299,7 @@ PJRT_Error *watchdog_start(PJRT_Client *client); /* where the client has patienc
 void watchdog_stop(PJRT_Client *client);
 
 /* ---- buffer.c -------------------------------------------------------------------------------------------------------*/
+enum { ALIGNMENT = 64 }; /* of arrays in the host's memory: what XLA's code and frameworks expect */
 typedef struct storage {
   atomic_int refs;
   memory_space *space; /* holds a reference to its client */

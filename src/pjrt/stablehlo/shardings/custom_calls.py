@@ -77,7 +77,7 @@ _FUNCTIONS = {
 
 @dataclass(frozen=True)
 class CallPartitioner:
-    """What XLA asks about the calls of a target while it divides a program: functions of jaxlib's own objects.
+    """The functions that XLA asks about the calls of a target while it divides a program, of jaxlib's own objects.
 
     A function that infers or propagates must not raise an exception: XLA ends the process over it.
 

@@ -123,7 +123,7 @@ def _of_tuple(shardings: Sequence[bytes]) -> bytes:
 _PURPOSE = "partition a program"
 _STOP = "pjrt_no_code_after_partitioning"
 _FUNCTION_FAILED = "INTERNAL: custom_partitioner: "
-"""How XLA's message begins where a function that divides a custom call raised an exception."""
+"""The beginning of XLA's message where a function that divides a custom call raised an exception."""
 _DUMP = "*after_spmd-partitioning*.pb"
 
 
