@@ -408,10 +408,13 @@ def test_a_program_receives_from_the_host(backend: Backend, client: Client, devi
         for start in (0, 8):
             stream.add_chunk(X.tobytes()[start : start + 8]).result(60)
             sizes.append((stream.current_bytes, stream.total_bytes))
+        given.set()
 
+    given = threading.Event()  # the result may be there before it
     options = ExecuteOptions(recv_callbacks=[[RecvCallback(3, give)]])
     (z,) = executable.execute_sharded([], device, options)
     np.testing.assert_array_equal(z.to_host().result(60), X)
+    assert given.wait(60)
     assert sizes == [(8, 16), (16, 16)]
 
 
