@@ -367,7 +367,12 @@ def hosts(count: int) -> str:
         for pid in processes(folder, "--host"):
             os.kill(pid, signal.SIGKILL)
         wait_until(lambda: not processes(folder, "--host"), "a fork's end")
-    new_client().close()  # removes the folders of those that were killed
+
+    def is_swept() -> bool:
+        new_client().close()  # removes the folders of those that were killed, and have ended by now
+        return all(f"-{os.getpid()}-" in each for each in os.listdir(folder))
+
+    wait_until(is_swept, "the end of temporary folders")
     return f"their workers ended within {longest:.2f} s"
 
 

@@ -220,7 +220,7 @@ def test_what_the_worker_writes_is_not_trusted(tmp_path: Path, how: str) -> None
     client, worker = new_client(library, how=how)
     with client:
         add = client.compile("func.func @main(%x: tensor<4xf32>) -> tensor<4xf32> { return %x : tensor<4xf32> }")
-        with pytest.raises(pjrt.UnavailableError, match=r"signal [69] ended it"):
+        with pytest.raises(pjrt.UnavailableError, match=r"signal 9 ended it|somebody has written into"):
             compute(client, add, "run", np.zeros(4, np.float32))
     assert worker not in workers()
 

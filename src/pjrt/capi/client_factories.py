@@ -24,7 +24,7 @@ The function may have the attribute ``named_topology``, a function of a topology
 returns the topology. Then no client is made for a topology with a name.
 """
 
-_PLACE_OPTIONS = frozenset({"node_id", "num_nodes", "partition_index"})
+PLACE_OPTIONS = frozenset({"node_id", "num_nodes", "partition_index"})
 """The options that place a process in a job. JAX gives them to every plugin, also to plugins that do not know them."""
 
 
@@ -50,7 +50,7 @@ def make_client(
     """
     parameters = inspect.signature(factory).parameters
     arguments: dict[str, Any] = {
-        name: value for name, value in options.items() if name not in _PLACE_OPTIONS or name in parameters
+        name: value for name, value in options.items() if name not in PLACE_OPTIONS or name in parameters
     }
     if "key_value_store" in parameters:
         arguments["key_value_store"] = store

@@ -17,7 +17,7 @@ _EXAMPLES = """
 Examples:
   pjrt export reference -o libreference.so
   pjrt export mydevice:make_client -o libmydevice.so
-  pjrt export ./mydevice.py:make_client -o libmydevice.so --name mydevice
+  pjrt export ./mydevice.py:make_client -o libmydevice.so --name mydevice --shared
   pjrt export ./compiler.py:compile --driver libmychip.so -o mychip.so
 """
 
@@ -37,12 +37,13 @@ Examples:
     shell_complete=complete_file,
     help="A driver in C, or 'host' for code that runs in the memory of the host; SPEC is the function that compiles.",
 )
-def export(spec: str, output: str, name: str | None, python: str | None, driver: str | None) -> None:
+@click.option("--shared", is_flag=True, help="One process runs the device for all processes of a user.")
+def export(spec: str, output: str, name: str | None, python: str | None, driver: str | None, shared: bool) -> None:
     """Write a device as a PJRT plugin library; needs no compiler.
 
     SPEC is the name of a plugin ('pjrt plugins' lists them), or MODULE:ATTRIBUTE or FILE.py:ATTRIBUTE of a function
     that makes clients, or of the result of pjrt.export. A module may be in the current folder. The library starts a
-    Python process for each client, in which the device runs.
+    Python process for each client, in which the device runs; with --shared, one for all clients of a user.
 
     With --driver the device runs in C: SPEC is a function compile(program, options) that returns pjrt.native.Code, and
     only compiling runs in a Python process.
@@ -50,7 +51,7 @@ def export(spec: str, output: str, name: str | None, python: str | None, driver:
     if driver is not None:
         from pjrt import native
 
-        written = native.write_library(output, spec, driver=driver, name=name or "", python=python or "")
+        written = native.write_library(output, spec, driver=driver, name=name or "", python=python or "", shared=shared)
         print_facts([("written", written), ("driver", driver), ("compiler", spec)])
         return
     from pjrt.native.exported import write_exported
@@ -60,5 +61,5 @@ def export(spec: str, output: str, name: str | None, python: str | None, driver:
         # The last folder: what is installed is never imported from it, unlike under 'python -m'.
         sys.path.append(os.getcwd())
     place = registry.factory_place(spec) if is_name else spec
-    written = write_exported(output, place, name=name or "", python=python or "")
+    written = write_exported(output, place, name=name or "", python=python or "", shared=shared)
     print_facts([("written", written), ("device", spec)])

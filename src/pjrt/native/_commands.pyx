@@ -16,12 +16,17 @@ from libc.stdint cimport int64_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 
 from functools import partial
-from typing import NoReturn
 
 from pjrt.api.errors import CancelledError, InternalError
 from pjrt.api.loaded_executable import ExecuteOptions, FailedRunError
 
+cdef extern from "Python.h":
+    int PyThreadState_SetAsyncExc(unsigned long thread, PyObject *exception)
+
 cdef extern from "ring.h" nogil:
+    ctypedef struct atomic_bool:
+        pass
+    bint atomic_load(const atomic_bool *value)
     cdef enum:
         LAUNCH
         FREE
@@ -41,11 +46,12 @@ cdef extern from "ring.h" nogil:
         uint32_t kind
         uint64_t fence
         const char *data
-    bint worker_take(shared_memory *shared, command *last)
-    void worker_wait(shared_memory *shared)
+    int worker_take(shared_memory *shared, command *last)
+    void worker_wait(shared_memory *shared, const atomic_bool *is_over)
+    void worker_stop(shared_memory *shared, atomic_bool *is_over)
     bint worker_is_cancelled(shared_memory *shared, uint64_t fence)
-    bint worker_answer(shared_memory *shared, const void *data, size_t size, bint wakes)
-    void worker_answer_later(shared_memory *shared, const void *data, size_t size)
+    int worker_answer(shared_memory *shared, const void *data, size_t size, bint wakes)
+    int worker_answer_later(shared_memory *shared, const void *data, size_t size, const atomic_bool *is_over)
 
 cdef struct launch:
     uint32_t device
@@ -134,6 +140,11 @@ cdef class Loaded:
         self._options = {}
         self.users = 1
 
+    @property
+    def num_devices(self) -> int:
+        """How many devices run it together."""
+        return 1 if self._devices is None else len(self._devices)
+
     def runs_on(self, device) -> bool:
         """Return whether it can be launched on a device."""
         return self._devices is None or device in self._devices
@@ -151,7 +162,8 @@ cdef class CommandLoop:
     """Take a worker's commands, and keep its arrays and executables.
 
     A worker's class has the methods that it calls: ``unload``, ``copy_out``, ``copy``, ``from_heap``, ``read_options``,
-    ``failed_arguments``, ``with_given``, ``not_launched`` and ``fail``.
+    ``failed_arguments``, ``with_given``, ``not_launched`` and ``fail``; with ``takes_turns``, ``before_launch`` and
+    ``after_launch``.
 
     Args:
         shared: the shared memory.
@@ -161,7 +173,8 @@ cdef class CommandLoop:
             that did not begin.
         executables: those that were loaded, by their numbers.
         devices: those of the client.
-        computing: the fence of what the main thread computes in a function of the device; 0 where it does not.
+        computing: the fence of what the thread computes in a function of the device; 0 where it does not.
+        takes_turns: whether other loops launch programs on the same devices.
     """
 
     cdef shared_memory *_shared
@@ -169,8 +182,12 @@ cdef class CommandLoop:
     cdef readonly dict arrays
     cdef readonly dict executables
     cdef public list devices
+    cdef public bint takes_turns
     cdef readonly uint64_t computing
     cdef unsigned long _thread  # the one that takes the commands
+    cdef atomic_bool _is_over
+    cdef bint _is_broken
+    cdef bint _is_interrupted
 
     def __init__(self, shared):
         self.arrays = {}
@@ -190,13 +207,29 @@ cdef class CommandLoop:
 
     # Taking commands.
 
-    def do_all(self) -> NoReturn:
-        """Do what is commanded, for ever, on the only thread that does so."""
+    def do_all(self) -> None:
+        """Do what is commanded until ``end`` is called, on the only thread that does so.
+
+        Raises:
+            InternalError: the runtime, or somebody else, has written into the memory what cannot be.
+        """
         self._thread = PyThread_get_thread_ident()
-        while True:
+        while not atomic_load(&self._is_over):
             self.do_posted()
             with nogil:
-                worker_wait(self._shared)
+                worker_wait(self._shared, &self._is_over)
+        if self._is_broken:
+            raise InternalError("somebody has written into the memory of commands and answers what cannot be")
+
+    def end(self) -> None:
+        """Have ``do_all`` return after the command that it does."""
+        worker_stop(self._shared, &self._is_over)
+
+    def interrupt(self) -> None:
+        """End what is computed, from another thread; with nothing computed, do nothing."""
+        if self.computing:
+            self._is_interrupted = True
+            PyThreadState_SetAsyncExc(self._thread, <PyObject *>KeyboardInterrupt)
 
     def is_cancelled(self, uint64_t fence) -> bool:
         """Return whether the runtime wants the work with a fence no more."""
@@ -205,8 +238,13 @@ cdef class CommandLoop:
     def do_posted(self) -> None:
         """Do what is commanded already."""
         cdef command last
+        cdef int count
         last.size = 0
-        while worker_take(self._shared, &last):
+        while not atomic_load(&self._is_over):
+            count = worker_take(self._shared, &last)
+            if count <= 0:
+                self._check(count)
+                return
             try:
                 self._do_one(&last)
             except Exception as error:
@@ -253,12 +291,16 @@ cdef class CommandLoop:
         cdef const char *given = <const char *>(words + head.num_outputs)
         cdef uint32_t n
         cdef list outputs = [words[n] for n in range(head.num_outputs)]
+        if self.takes_turns:
+            self.before_launch(head.executable, head.run)
         try:
             self._check_wanted(fence)
             self._start(&head, inputs, outputs, fence, given)
         except (Exception, KeyboardInterrupt) as error:
-            self.computing = 0
+            self._end_computing()
             self.not_launched(fence, outputs, error)
+        if self.takes_turns:
+            self.after_launch(head.executable, head.run)
 
     cdef int _start(
         self, const launch *head, const array_place *inputs, list outputs, uint64_t fence, const char *given
@@ -284,13 +326,19 @@ cdef class CommandLoop:
             options = self.with_given(options, message)
         self._begin(fence)
         results = loaded._execute(arguments, self.devices[head.device], options, returned_futures=futures)
-        self.computing = 0
+        self._end_computing()
         self.finish(outputs, results, fence, futures[0])
 
     cdef int _begin(self, uint64_t fence) except -1:
         # What is cancelled from here on, ``cancel`` ends: the signal comes behind the fence.
         self.computing = fence
         self._check_wanted(fence)
+
+    cdef int _end_computing(self) except -1:
+        self.computing = 0
+        if self._is_interrupted:  # perhaps too late
+            self._is_interrupted = False
+            PyThreadState_SetAsyncExc(self._thread, NULL)
 
     cdef bint _run(
         self, Loaded loaded, const launch *head, const array_place *inputs, list outputs, uint64_t fence, int64_t launch_id
@@ -306,9 +354,9 @@ cdef class CommandLoop:
         try:
             self._begin(fence)
             results = loaded._run(values, launch_id, futures)
-            self.computing = 0
+            self._end_computing()
         except FailedRunError as error:
-            self.computing = 0
+            self._end_computing()
             self._check_wanted(fence)
             self.finish(outputs, error.buffers, fence, error.buffers[0].ready())
             return True
@@ -401,9 +449,16 @@ cdef class CommandLoop:
     cdef int _say(self, const void *answer, size_t size) except -1:
         # The thread that takes the commands wakes the host when it takes the next one, or finds none.
         cdef bint wakes = self._thread != PyThread_get_thread_ident()
-        if not worker_answer(self._shared, answer, size, wakes):
+        cdef int posted = worker_answer(self._shared, answer, size, wakes)
+        if posted == 0:
             with nogil:
-                worker_answer_later(self._shared, answer, size)
+                posted = worker_answer_later(self._shared, answer, size, &self._is_over)
+        self._check(posted)
+
+    cdef int _check(self, int count) except -1:
+        if count < 0:
+            self._is_broken = True
+            self.end()
 
 
 cdef bytes _kept(const array_place *inputs, uint32_t count, list outputs):

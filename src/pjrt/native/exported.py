@@ -100,11 +100,16 @@ class ExportedPlugin:
         """The address of the ``PJRT_Api``, with the layers of ``PJRT_LAYERS``."""
         return with_layers(self._made.address, self._name)
 
-    def write_library(self, path: str | os.PathLike[str]) -> Path:
+    def write_library(self, path: str | os.PathLike[str], *, shared: bool = False) -> Path:
         """Write a shared library with ``GetPjrtApi``, for programs that load a plugin by its path; needs no compiler.
 
         Each client of the library has a Python process of its own, which imports the factory by its module and name. So
         the factory must be a function (or class) at the top of a module or script, not a lambda or a local function.
+
+        Args:
+            path: the file to write.
+            shared: whether all processes of a user have one client and one Python process instead, for a device that
+                only one process can open.
 
         Raises:
             InvalidArgumentError: the factory or the profiler cannot be found by name, or the file cannot be written.
@@ -117,7 +122,10 @@ class ExportedPlugin:
                 "this one; export a function that makes such a client"
             )
         return self._write(
-            path, _place(self._factory, "factory"), _place(self._profiler, "profiler") if self._profiler else ""
+            path,
+            _place(self._factory, "factory"),
+            _place(self._profiler, "profiler") if self._profiler else "",
+            shared=shared,
         )
 
     def _write(
@@ -127,10 +135,17 @@ class ExportedPlugin:
         profiler: str,
         name: str = "",
         python: str | os.PathLike[str] = "",
+        shared: bool = False,
     ) -> Path:
-        name = name or self._platform_name or ""
         return write_library(
-            path, spec, driver="worker", name=name, python=python, attributes=self._attributes, profiler=profiler
+            path,
+            spec,
+            driver="worker",
+            name=name or self._platform_name or "",
+            python=python,
+            attributes=self._attributes,
+            profiler=profiler,
+            shared=shared,
         )
 
     def topology(self, name: str, **options: Any) -> TopologyDescription:
@@ -321,7 +336,12 @@ def _default_attributes() -> dict[str, NamedValue]:
 
 
 def write_exported(
-    path: str | os.PathLike[str], spec: str, *, name: str = "", python: str | os.PathLike[str] = ""
+    path: str | os.PathLike[str],
+    spec: str,
+    *,
+    name: str = "",
+    python: str | os.PathLike[str] = "",
+    shared: bool = False,
 ) -> Path:
     """Write the shared library of a device that a spec names, as ``ExportedPlugin.write_library`` does.
 
@@ -331,6 +351,7 @@ def write_exported(
             a function or class that makes clients.
         name: the platform's name that frameworks see; by default the device's own.
         python: the Python that runs the device, by default this one.
+        shared: as ``ExportedPlugin.write_library`` takes it.
 
     Raises:
         NotFoundError: there is no such module, file or attribute, or no folder for the library.
@@ -340,10 +361,10 @@ def write_exported(
     """
     value = find_attribute(spec)
     if isinstance(value, ExportedPlugin):
-        return value._write(path, spec, spec if value.has_profiler else "", name, python)
+        return value._write(path, spec, spec if value.has_profiler else "", name, python, shared)
     if not callable(value):
         raise InvalidArgumentError(
             f"{spec!r}: expected a function that makes clients, or what pjrt.export returns, "
             f"found {type(value).__name__}"
         )
-    return write_library(path, spec, driver="worker", name=name, python=python)
+    return write_library(path, spec, driver="worker", name=name, python=python, shared=shared)

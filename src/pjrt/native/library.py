@@ -41,6 +41,7 @@ def write_library(
     attributes: Mapping[str, NamedValue] | None = None,
     profiler: str = "",
     label: str | None = None,
+    shared: bool = False,
 ) -> Path:
     """Write the shared library of a device: a PJRT plugin in C, for programs that load a plugin by its path.
 
@@ -59,6 +60,7 @@ def write_library(
         profiler: the place of what makes profiling sessions, for ``worker``; empty for no profiler.
         label: what stands before the lines that its process prints, by default the name of the platform or the device;
             where it is empty, they are not shown.
+        shared: whether all processes of a user have one ``worker`` for the device, instead of one each.
 
     Raises:
         UnimplementedError: the system is not Linux.
@@ -67,6 +69,8 @@ def write_library(
     """
     if sys.platform != "linux":
         raise UnimplementedError(f"libraries of devices need Linux, and this system is {sys.platform}")
+    if shared and driver != "worker":
+        raise InvalidArgumentError(f"expected a device in Python to be shared, found the driver {os.fspath(driver)!r}")
     place, colon, attribute = compiler.rpartition(":")
     if (compiler or driver == "worker") and not (colon and place and attribute):
         raise InvalidArgumentError(
@@ -96,6 +100,7 @@ def write_library(
         "stablehlo": _versions() if compiler else "",
         "attributes": plugin_facts(attributes).hex() if attributes else "",
         "profiler": profiler,
+        "shared": "1" if shared else "",
     }
     return write_with_settings(path, library_of(Path(__file__).parent), MARK, settings)
 

@@ -31,6 +31,11 @@ class Partitioners:
     def __init__(self, questions: Questions) -> None:
         self._questions = questions
         self._error: PjrtError | None = None
+        self._asked: dict[str, CallPartitioner] = {}
+
+    def answers(self, code: bytes) -> bool:
+        """Return whether the framework's functions may be asked about custom calls of a program."""
+        return any(name.encode() in code for name in self._asked)
 
     @contextlib.contextmanager
     def asking(self, request: Any) -> Iterator[None]:
@@ -40,7 +45,10 @@ class Partitioners:
             PjrtError: as a function did that was asked, whatever XLA made of that.
         """
         self._error = None
-        self._learn(request)
+        self.learn(request)
+        if self.answers(request.program):
+            for name, asked in self._asked.items():
+                let_ask(name, asked)
         try:
             yield
         except Exception:
@@ -49,18 +57,18 @@ class Partitioners:
         if self._error is not None:
             raise self._error
 
-    def _learn(self, request: Any) -> None:
+    def learn(self, request: Any) -> None:
+        """Note the names that a request of the runtime brings."""
         for name, traits in zip(request.partitioned, request.partitioned_traits, strict=True):
             if traits & _IN_BATCHES:
                 divide_in_batches(name)
             else:
-                asked = CallPartitioner(
+                self._asked[name] = CallPartitioner(
                     partial(self._divide, name),
                     partial(self._infer, name),
                     partial(self._propagate, name),
                     may_be_replicated=bool(traits & _MAY_BE_REPLICATED),
                 )
-                let_ask(name, asked)
 
     def _divide(
         self, name: str, shapes: Sequence[Any], shardings: Sequence[Any], result_shape: Any, result: Any, config: bytes

@@ -114,9 +114,10 @@ class Questions:
 
     def handler(self, target: str) -> LocalHandler:
         """Return the function that a client of the worker registers as the handler of a custom call."""
-        return LocalHandler(partial(self._call, target))
+        return LocalHandler(partial(self.call, target))
 
-    def _call(self, target: str, *buffers: HostArray, **attributes: Any) -> None:
+    def call(self, target: str, *buffers: HostArray, **attributes: Any) -> None:
+        """Call a handler of the framework's process, as a client does that runs a custom call."""
         # Results are writable, and so are tokens, empty arrays that may stand before the first argument.
         first = 1 + max((n for n, each in enumerate(buffers) if not each.flags.writeable), default=-1)
         number = next(self._numbers)

@@ -175,6 +175,10 @@ class ServedClient(ABC):
             with contextlib.suppress(UnimplementedError, AlreadyExistsError):
                 self._client.register_ffi_handler(target, self._handler(target, address), traits=traits)
 
+    def _with_own_calls(self, program: Program) -> Program:
+        """Return a program whose custom calls find the handlers of this framework."""
+        return program
+
     def _compile(self, request: Any) -> bytes:
         compiler = self._topology if self._topology is not None else self._client
         assert compiler is not None
@@ -185,7 +189,7 @@ class ServedClient(ABC):
         if self._topology is not None:
             return self._code(self._topology.compile(program, options), None, program, options)
         assert self._client is not None
-        loaded = self._client.compile(program, options)
+        loaded = self._client.compile(self._with_own_calls(program), options)
         return self._code(loaded.executable, loaded, program, options)
 
     def _code(

@@ -60,17 +60,7 @@ def main(spec: str, folder: str = "") -> None:
         folder: a folder to import the module from; empty where it is installed.
     """
     connection = take_connection(folder)
-
-    def factory(options: Mapping[str, NamedValue], store: KeyValueStore | None) -> Client | TopologyDescription:
-        found = find_attribute(spec)
-        make: Callable[..., Client | TopologyDescription] | None = getattr(found, "make_for_framework", None)
-        return (
-            make(options, store)
-            if make
-            else _made(checked_function(found, spec, "makes clients"), options, store, repr(spec))
-        )
-
-    worker = Worker(factory, mmap.mmap(3, os.fstat(3).st_size), socket.socket(fileno=4))
+    worker = Worker(factory_of(spec), mmap.mmap(3, os.fstat(3).st_size), socket.socket(fileno=4))
 
     def answer_requests() -> None:
         serve(connection, worker.answer)
@@ -79,6 +69,19 @@ def main(spec: str, folder: str = "") -> None:
     signal.signal(signal.SIGURG, worker.cancel)
     threading.Thread(target=answer_requests, daemon=True).start()
     worker.do_all()
+
+
+def factory_of(spec: str) -> Factory:
+    """Return the function that a spec names as one that makes clients or topologies; it is found when it is called."""
+
+    def factory(options: Mapping[str, NamedValue], store: KeyValueStore | None) -> Client | TopologyDescription:
+        found = find_attribute(spec)
+        make: Factory | None = getattr(found, "make_for_framework", None)
+        if make is not None:
+            return make(options, store)
+        return _made(checked_function(found, spec, "makes clients"), options, store, repr(spec))
+
+    return factory
 
 
 def _made(

@@ -406,7 +406,7 @@ static void *watch_worker(void *arg) {
 
 /* ---- life -----------------------------------------------------------------------------------------------------------------*/
 static PJRT_Error *share_memory(pjrt_driver *driver) {
-  int file = memfd_create("pjrt-worker", MFD_CLOEXEC);
+  int file = memfd_create("pjrt-worker", MFD_CLOEXEC | MFD_ALLOW_SEALING);
   driver->file = file < 0 ? -1 : fcntl(file, F_DUPFD_CLOEXEC, 4); /* it becomes the worker's descriptor 3 */
   if (file >= 0) close(file);
   driver->mapped = 8 * (size_t)sysconf(_SC_PHYS_PAGES) * (size_t)sysconf(_SC_PAGESIZE); /* pages come when they are used */
@@ -418,6 +418,7 @@ static PJRT_Error *share_memory(pjrt_driver *driver) {
     memcpy(driver->shared->mark, SHARED_MARK, sizeof SHARED_MARK);
     driver->shared->heap = driver->heap_end = (sizeof(shared_memory) + 4095) / 4096 * 4096;
     driver->shared->size = driver->mapped;
+    fcntl(driver->file, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL); /* nobody reads behind its end */
     return NULL;
   }
   return error_make(PJRT_Error_Code_RESOURCE_EXHAUSTED, "the system gives no memory to share with a worker");
@@ -470,7 +471,9 @@ static int open_in_job(const pjrt_driver_option *options, size_t num_options, co
   pthread_mutex_init(&driver->mutex, NULL);
   pthread_mutex_init(&driver->reading, NULL);
   PJRT_Error *error = share_memory(driver);
-  driver->process = process_make("pjrt.native.worker", "computes", driver->file, store);
+  bool serves_others = setting("shared") != NULL;
+  driver->process = process_make(serves_others ? "pjrt.native.shared" : "pjrt.native.worker", "computes", driver->file, store);
+  if (serves_others) process_share(driver->process);
   if (!error) error = process_start(driver->process);
   if (!error) {
     driver->listens = pthread_create(&driver->listener, NULL, listen_to_worker, driver) == 0;

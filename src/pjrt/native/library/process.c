@@ -8,14 +8,19 @@
  *
  * A process asks this one, too: for calls of handlers (see ffi.c), how custom calls are divided (partitioner.c), and for
  * the key-value store of a job. It does so on a second socket, its descriptor 4. The answer has the number of the
- * question: several may be open at a time. */
+ * question: several may be open at a time.
+ *
+ * A process that several others share listens at a name of the user and the device. Each of them gives it the files that a
+ * process of its own inherits, and gets a file that can be read when it has ended. It ends with the last of them. */
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
 #include <spawn.h>
+#include <stddef.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
+#include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -36,14 +41,15 @@ struct process {
   pthread_mutex_t mutex;
   const char *module, *does; /* what it runs, and the word for that in errors */
   pid_t owner;               /* 0: none runs; a forked process has none */
-  pid_t pid;
+  pid_t pid;                 /* 0 where it is no child of this process */
   int end;                   /* a file that can be read when it has ended */
+  int line;                  /* where it serves others, too: the socket, as long as this exists; else -1 */
   int socket, shared;        /* a file that it inherits as its descriptor 3; -1 for none */
   size_t names;              /* the handlers that it knows of */
   uint64_t partitioners;     /* the latest one that it knows of */
   questions *questions;      /* where it may ask */
   const pjrt_driver_store *store;
-  bool asks, starts_again;
+  bool asks, starts_again, serves_others;
   printout *printout; /* of the latest; null for none */
   char ending[64];
 };
@@ -53,11 +59,12 @@ static _Thread_local const process *answering;
 
 /* An answer may be an executable: more than this is a mistake. */
 static const uint64_t LARGEST_ANSWER = UINT64_C(1) << 36;
-enum { PATIENCE_MS = 2000 };
+enum { PATIENCE_MS = 2000, ATTEMPTS = 2000, LEFT = 64 };
 
 /* ---- forks of this process -----------------------------------------------------------------------------------------------*/
 static pthread_mutex_t all_mutex = PTHREAD_MUTEX_INITIALIZER; /* guards what follows; none is started meanwhile */
 static process *all;
+static pid_t left[LEFT]; /* children that others still use; 0 for none */
 
 static void before_fork(void) { pthread_mutex_lock(&all_mutex); }
 
@@ -70,12 +77,14 @@ static void in_fork(void) {
     pthread_mutex_init(&each->mutex, NULL);
     if (each->socket >= 0) close(each->socket);
     if (each->end >= 0) close(each->end);
+    if (each->line >= 0) close(each->line);
     if (each->questions) close(each->questions->socket);
-    each->socket = each->end = -1;
+    each->socket = each->end = each->line = -1;
     each->owner = each->pid = 0;
     each->questions = NULL;
     each->printout = NULL;
   }
+  memset(left, 0, sizeof left);
   pthread_mutex_unlock(&all_mutex);
 }
 
@@ -85,7 +94,7 @@ process *process_make(const char *module, const char *does, int shared, const pj
   static pthread_once_t once = PTHREAD_ONCE_INIT;
   pthread_once(&once, watch_forks);
   process *each = new_zeroed(1, sizeof *each);
-  *each = (process){.module = module, .does = does, .end = -1, .socket = -1, .shared = shared, .store = store,
+  *each = (process){.module = module, .does = does, .end = -1, .line = -1, .socket = -1, .shared = shared, .store = store,
                     .asks = shared >= 0, .starts_again = shared < 0};
   snprintf(each->ending, sizeof each->ending, "it was not started in this process");
   pthread_mutex_init(&each->mutex, NULL);
@@ -97,6 +106,8 @@ process *process_make(const char *module, const char *does, int shared, const pj
 }
 
 void process_let_ask(process *each) { each->asks = true; }
+
+void process_share(process *each) { each->serves_others = true; }
 
 /* ---- messages --------------------------------------------------------------------------------------------------------------*/
 static bool write_all(int socket, const char *data, size_t size) {
@@ -292,22 +303,47 @@ static void wait_for_end(process *each, int *status) {
   }
 }
 
-/* Closes the socket, which ends the process; writes how it ended. */
-static void stop(process *each) {
-  int socket = each->socket;
-  each->socket = -1;
-  if (socket >= 0) {
-    shutdown(socket, SHUT_RDWR); /* a process that was forked just now has it, too */
-    close(socket);
+/* Children that others used when this process no longer did leave nothing behind when they end. */
+static void leave_child(pid_t pid) {
+  pthread_mutex_lock(&all_mutex);
+  for (size_t i = 0; i < LEFT; ++i) {
+    if (left[i] && waitpid(left[i], NULL, WNOHANG) != 0) left[i] = 0;
+    if (left[i] == 0) left[i] = pid, pid = 0;
   }
+  pthread_mutex_unlock(&all_mutex);
+}
+
+/* A process that serves others may go on. Until it has let go of what it has of this one, it keeps the socket open. */
+static void leave(process *each, int socket, bool is_lost, int *status) {
+  struct pollfd hears = {.fd = socket, .events = POLLIN}, end = {.fd = each->end, .events = POLLIN};
+  char nothing[64];
+  if (each->end < 0 && each->pid) end.fd = each->end = (int)syscall(SYS_pidfd_open, each->pid, 0);
+  while (socket >= 0 && poll(&hears, 1, PATIENCE_MS) == 1 && recv(socket, nothing, sizeof nothing, 0) > 0) {
+  }
+  bool has_ended = each->end >= 0 && poll(&end, 1, is_lost ? PATIENCE_MS / 4 : 0) == 1;
+  if (has_ended) snprintf(each->ending, sizeof each->ending, "it has ended");
+  else if (is_lost) snprintf(each->ending, sizeof each->ending, "it closed the connection");
+  if (each->pid == 0 || (has_ended && waitpid(each->pid, status, WNOHANG) == each->pid)) return;
+  *status = -1;
+  leave_child(each->pid);
+}
+
+/* Closes the socket, which ends the process; writes how it ended. */
+static void stop(process *each, bool is_lost) {
+  int socket = each->socket, status = -1;
+  each->socket = -1;
+  /* A process that was forked just now has it, too. */
+  if (socket >= 0) shutdown(socket, each->serves_others ? SHUT_WR : SHUT_RDWR);
   snprintf(each->ending, sizeof each->ending, "no reason is known");
   if (each->owner == getpid()) {
-    int status = 0;
-    wait_for_end(each, &status);
-    if (WIFEXITED(status))
+    if (each->serves_others) leave(each, socket, is_lost, &status);
+    else wait_for_end(each, &status);
+    if (status != -1 && WIFEXITED(status))
       snprintf(each->ending, sizeof each->ending, "it ended with exit status %d", WEXITSTATUS(status));
-    if (WIFSIGNALED(status)) snprintf(each->ending, sizeof each->ending, "signal %d ended it", WTERMSIG(status));
+    if (status != -1 && WIFSIGNALED(status))
+      snprintf(each->ending, sizeof each->ending, "signal %d ended it", WTERMSIG(status));
   }
+  if (socket >= 0) close(socket);
   each->pid = each->owner = 0;
 }
 
@@ -318,12 +354,13 @@ void process_signal(process *each, int signal) {
 
 void process_kill(process *each) {
   if (each->end < 0 || each->owner != getpid()) return;
-  process_signal(each, SIGKILL);
+  if (each->serves_others) shutdown(each->line, SHUT_RDWR);
+  else process_signal(each, SIGKILL);
 }
 
 void process_close(process *each) {
   pthread_mutex_lock(&each->mutex);
-  stop(each);
+  stop(each, false);
   pthread_mutex_unlock(&each->mutex);
 }
 
@@ -334,42 +371,46 @@ void process_free(process *each) {
   while (*place != each) place = &(*place)->next;
   *place = each->next;
   pthread_mutex_unlock(&all_mutex);
-  stop(each);
+  stop(each, false);
   if (each->end >= 0) close(each->end);
+  if (each->line >= 0) close(each->line);
   stop_answering(each);
   printout_unref(each->printout);
   pthread_mutex_destroy(&each->mutex);
   free(each);
 }
 
-static PJRT_Error *spawn(process *each, const char *python, int theirs, int asks) {
+/* Starts it with the socket as its standard input and where it prints; one of its own inherits the other files, too. */
+static PJRT_Error *spawn(process *each, const char *python, int input, int asks, int prints) {
   const char *spec = setting("compiler"), *folder = setting("path");
   char *arguments[] = {(char *)python, "-P", "-m", (char *)each->module, (char *)spec, (char *)(folder ? folder : ""),
                        NULL};
   posix_spawn_file_actions_t actions;
+  posix_spawnattr_t attributes;
   posix_spawn_file_actions_init(&actions);
-  posix_spawn_file_actions_adddup2(&actions, theirs, 0);
-  if (each->shared >= 0) posix_spawn_file_actions_adddup2(&actions, each->shared, 3);
-  if (each->asks) posix_spawn_file_actions_adddup2(&actions, asks, 4);
-  printout_unref(each->printout);
-  int prints = -1;
-  const char *label = setting("label");
-  each->printout = printout_make(label ? label : "", &prints);
-  if (each->printout) posix_spawn_file_actions_adddup2(&actions, prints, 2);
+  posix_spawnattr_init(&attributes);
+  /* What others use does not end with the terminal of this process. */
+  if (each->serves_others) posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSID);
+  posix_spawn_file_actions_adddup2(&actions, input, 0);
+  if (each->shared >= 0 && !each->serves_others) posix_spawn_file_actions_adddup2(&actions, each->shared, 3);
+  if (asks >= 0 && !each->serves_others) posix_spawn_file_actions_adddup2(&actions, asks, 4);
+  if (prints >= 0) posix_spawn_file_actions_adddup2(&actions, prints, 2);
   posix_spawn_file_actions_adddup2(&actions, 2, 1);
-  int failed = posix_spawnp(&each->pid, python, &actions, NULL, arguments, environ);
+  int failed = posix_spawnp(&each->pid, python, &actions, &attributes, arguments, environ);
   posix_spawn_file_actions_destroy(&actions);
-  if (each->printout) close(prints);
-  if (!failed) {
-    each->owner = getpid();
-    if (each->end >= 0) close(each->end);
-    each->end = (int)syscall(SYS_pidfd_open, each->pid, 0);
-    return NULL;
-  }
+  posix_spawnattr_destroy(&attributes);
+  if (!failed) return NULL;
   each->pid = 0;
   return error_make(PJRT_Error_Code_UNAVAILABLE,
                     "the process that %s could not be started: %s: %s; name a Python that has pjrt and the device in "
                     "PJRT_WORKER_PYTHON", each->does, python, strerror(failed));
+}
+
+static void has_begun(process *each, int socket, int end) {
+  each->owner = getpid();
+  each->socket = socket;
+  if (each->end >= 0) close(each->end);
+  each->end = end;
 }
 
 /* With numbers from 5 on, because the process gets other files under the lower ones. */
@@ -389,6 +430,114 @@ questions *questions_begin(const pjrt_driver_store *store, int *theirs) {
   return answer_questions(ends[0], NULL, store);
 }
 
+static PJRT_Error *start_own(process *each, const char *python, int asks, int prints) {
+  int ends[2];
+  if (!make_sockets(ends))
+    return error_make(PJRT_Error_Code_UNAVAILABLE, "no socket to the process that %s: %s", each->does, strerror(errno));
+  PJRT_Error *error = spawn(each, python, ends[1], asks, prints);
+  close(ends[1]);
+  if (error) close(ends[0]);
+  else has_begun(each, ends[0], (int)syscall(SYS_pidfd_open, each->pid, 0));
+  return error;
+}
+
+/* ---- a process that others use, too ---------------------------------------------------------------------------------------*/
+/* Its name is in no folder: the system forgets it with the socket. */
+static socklen_t name_of(struct sockaddr_un *out, const char *python) {
+  const char *parts[] = {python, setting("compiler"), setting("path")};
+  uint64_t hash = UINT64_C(14695981039346656037); /* FNV-1a */
+  for (size_t i = 0; i < 3; ++i) {
+    const char *part = parts[i] ? parts[i] : "";
+    for (size_t j = 0; j <= strlen(part); ++j) hash = (hash ^ (unsigned char)part[j]) * UINT64_C(1099511628211);
+  }
+  *out = (struct sockaddr_un){.sun_family = AF_UNIX};
+  int size = snprintf(out->sun_path + 1, sizeof out->sun_path - 1, "pjrt-%u-%016llx", (unsigned)geteuid(),
+                      (unsigned long long)hash);
+  return (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + (size_t)size);
+}
+
+/* Whoever comes first has the name: another user may. */
+static bool is_of_this_user(int socket) {
+  struct ucred peer;
+  socklen_t size = sizeof peer;
+  return getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0 && peer.uid == geteuid();
+}
+
+/* Files beside a byte; returns one that came, or -1. */
+static bool send_files(int socket, const int *files, size_t count) {
+  union { struct cmsghdr head; char room[CMSG_SPACE(3 * sizeof(int))]; } control = {0};
+  char byte = 0;
+  struct iovec text = {.iov_base = &byte, .iov_len = 1};
+  struct msghdr message = {.msg_iov = &text, .msg_iovlen = 1, .msg_control = &control,
+                           .msg_controllen = CMSG_SPACE(count * sizeof *files)};
+  struct cmsghdr *head = CMSG_FIRSTHDR(&message);
+  *head = (struct cmsghdr){.cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS, .cmsg_len = CMSG_LEN(count * sizeof *files)};
+  memcpy(CMSG_DATA(head), files, count * sizeof *files);
+  return sendmsg(socket, &message, MSG_NOSIGNAL) == 1;
+}
+
+static int receive_file(int socket) {
+  union { struct cmsghdr head; char room[CMSG_SPACE(sizeof(int))]; } control;
+  char byte;
+  int file = -1;
+  struct iovec text = {.iov_base = &byte, .iov_len = 1};
+  struct msghdr message = {.msg_iov = &text, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof control};
+  ssize_t got;
+  while ((got = recvmsg(socket, &message, MSG_CMSG_CLOEXEC)) < 0 && errno == EINTR) {
+  }
+  const struct cmsghdr *head = got == 1 ? CMSG_FIRSTHDR(&message) : NULL;
+  if (head && head->cmsg_type == SCM_RIGHTS && head->cmsg_len == CMSG_LEN(sizeof file))
+    memcpy(&file, CMSG_DATA(head), sizeof file);
+  return file;
+}
+
+/* Has one started, unless another process of the user does so at this moment. */
+static PJRT_Error *start_shared(process *each, const char *python, const struct sockaddr_un *name, socklen_t size,
+                                int prints) {
+  int listening = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  PJRT_Error *error = NULL;
+  if (listening >= 0 && bind(listening, (const struct sockaddr *)name, size) == 0 && listen(listening, SOMAXCONN) == 0)
+    error = spawn(each, python, listening, -1, prints);
+  else
+    usleep(1000);
+  if (listening >= 0) close(listening);
+  return error;
+}
+
+/* Meets the process that has the name, or starts it. It answers when it has been imported: see `greet`. */
+static PJRT_Error *meet(process *each, const char *python, int asks, int prints) {
+  struct sockaddr_un name;
+  socklen_t size = name_of(&name, python);
+  const int files[] = {each->shared, asks, prints};
+  PJRT_Error *error = NULL;
+  for (int attempt = 0; attempt < ATTEMPTS && !error; ++attempt) {
+    int line = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (line >= 0 && connect(line, (const struct sockaddr *)&name, size) == 0) {
+      if (!is_of_this_user(line))
+        error = error_make(PJRT_Error_Code_PERMISSION_DENIED,
+                           "expected a process of this user to have the name %s, by which processes share the device, "
+                           "found one of another user; export the device without --shared", name.sun_path + 1);
+      else
+        send_files(line, files, prints < 0 ? 2 : 3); /* where that fails, nobody greets */
+    } else if (each->pid == 0) {
+      error = start_shared(each, python, &name, size, prints);
+      if (line >= 0) close(line);
+      continue;
+    } /* else it has ended at once */
+    if (error == NULL && line >= 0) {
+      has_begun(each, line, -1);
+      each->line = fcntl(line, F_DUPFD_CLOEXEC, 0);
+      return NULL;
+    }
+    if (line >= 0) close(line);
+  }
+  return error ? error : error_make(PJRT_Error_Code_UNAVAILABLE, "no process that %s could be met: %s", each->does,
+                                    strerror(errno));
+}
+
+/* Waits for the file that says when it has ended; false where it has already, perhaps because it served nobody else. */
+static bool greet(process *each) { return (each->end = receive_file(each->socket)) >= 0; }
+
 static PJRT_Error *start(process *each) {
   if (setting("compiler") == NULL)
     return error_make(PJRT_Error_Code_UNIMPLEMENTED,
@@ -397,29 +546,24 @@ static PJRT_Error *start(process *each) {
   const char *python = getenv("PJRT_WORKER_PYTHON");
   if (python == NULL || *python == 0) python = setting("python");
   if (python == NULL) python = "python3";
-  int ends[2], asks[2] = {-1, -1};
-  if (!make_sockets(ends) || (each->asks && !make_sockets(asks)))
+  int asks[2] = {-1, -1}, prints = -1;
+  if (each->asks && !make_sockets(asks))
     return error_make(PJRT_Error_Code_UNAVAILABLE, "no socket to the process that %s: %s", each->does, strerror(errno));
-  PJRT_Error *error = spawn(each, python, ends[1], asks[1]);
-  close(ends[1]);
+  printout_unref(each->printout);
+  const char *label = setting("label");
+  each->printout = printout_make(label ? label : "", &prints);
+  PJRT_Error *error = each->serves_others ? meet(each, python, asks[1], prints)
+                                          : start_own(each, python, asks[1], prints);
+  if (prints >= 0) close(prints);
   if (asks[1] >= 0) close(asks[1]);
   if (error) {
-    close(ends[0]);
     if (asks[0] >= 0) close(asks[0]);
     return error;
   }
-  each->socket = ends[0];
   stop_answering(each); /* of the process before */
   each->names = each->partitioners = 0;
   if (each->asks) each->questions = answer_questions(asks[0], each, each->store);
   return NULL;
-}
-
-PJRT_Error *process_start(process *each) {
-  pthread_mutex_lock(&all_mutex);
-  PJRT_Error *error = each->owner == getpid() ? NULL : start(each);
-  pthread_mutex_unlock(&all_mutex);
-  return error;
 }
 
 static PJRT_Error *ended(const process *each) {
@@ -427,17 +571,35 @@ static PJRT_Error *ended(const process *each) {
   PJRT_Error *error = error_make(
       PJRT_Error_Code_UNAVAILABLE, "the process that %s gave no answer, %s; %s%s%s", each->does, each->ending,
       each->starts_again ? "the next program starts a new one" : "a new client starts a new one",
-      last ? "; it wrote last:\n" : "; it wrote nothing", last ? last : "");
+      last ? "; it wrote last:\n" : each->serves_others ? "" : "; it wrote nothing", last ? last : "");
   free(last);
   return error;
 }
 
+PJRT_Error *process_start(process *each) {
+  for (int attempt = 0;; ++attempt) {
+    pthread_mutex_lock(&all_mutex);
+    PJRT_Error *error = each->owner == getpid() ? NULL : start(each);
+    pthread_mutex_unlock(&all_mutex);
+    if (error || !each->serves_others || greet(each)) return error;
+    bool is_child = each->pid != 0;
+    pthread_mutex_lock(&each->mutex);
+    stop(each, true);
+    if (is_child || attempt == ATTEMPTS) error = ended(each);
+    close(each->line);
+    each->line = -1;
+    pthread_mutex_unlock(&each->mutex);
+    if (error) return error;
+  }
+}
+
 PJRT_Error *process_wait(process *each) {
   struct pollfd end = {.fd = each->end, .events = POLLIN};
+  if (each->serves_others) end = (struct pollfd){.fd = each->line, .events = POLLRDHUP};
   while (poll(&end, 1, -1) < 0 && errno == EINTR) {
   }
   pthread_mutex_lock(&each->mutex);
-  if (each->owner) stop(each);
+  if (each->owner) stop(each, true);
   PJRT_Error *error = ended(each);
   pthread_mutex_unlock(&each->mutex);
   return error;
@@ -503,7 +665,7 @@ PJRT_Error *process_ask(process *each, bytes *request, answer *out) {
     each->partitioners = partitioner_add_names(request, 11, each->partitioners);
   }
   if (!error && !(send_message(each->socket, request) && receive_message(each->socket, &out->text, &out->size))) {
-    stop(each);
+    stop(each, true);
     error = ended(each);
   }
   pthread_mutex_unlock(&each->mutex);

@@ -123,20 +123,25 @@ static void wake_host(shared_memory *shared, bool is_patient) {
   }
 }
 
-void worker_wait(shared_memory *shared) {
+void worker_wait(shared_memory *shared, const atomic_bool *is_over) {
   static _Thread_local patience patience;
   ring *commands = &shared->commands;
   uint32_t signal;
   for (;;) {
     uint64_t taken = atomic_load(&commands->taken);
-    if (atomic_load(&commands->posted) != taken) return;
+    if (atomic_load(&commands->posted) != taken || atomic_load(is_over)) return;
     wake_host(shared, patience.skip == 0);
-    if (!ring_comes_soon(commands, taken, &patience, NULL) && ring_say_sleeps(commands, taken, &signal))
-      ring_sleep(commands, signal);
+    if (ring_comes_soon(commands, taken, &patience, NULL) || !ring_say_sleeps(commands, taken, &signal)) continue;
+    if (!atomic_load(is_over)) ring_sleep(commands, signal);
   }
 }
 
-bool worker_take(shared_memory *shared, command *last) {
+void worker_stop(shared_memory *shared, atomic_bool *is_over) {
+  atomic_store(is_over, true);
+  ring_wake(&shared->commands);
+}
+
+int worker_take(shared_memory *shared, command *last) {
   ring *commands = &shared->commands;
   uint64_t taken = atomic_load(&commands->taken);
   for (uint32_t ended = last->size;; ended = last->size) {
@@ -146,18 +151,18 @@ bool worker_take(shared_memory *shared, command *last) {
     }
     last->size = 0;
     uint64_t left = atomic_load(&commands->posted) - taken;
-    if (left == 0) return false;
+    if (left == 0) return 0;
     size_t at = taken % RING_SIZE, room = left < RING_SIZE - at ? left : RING_SIZE - at;
     const char *place = commands->data + at;
     uint32_t head[2];
-    if (left > RING_SIZE || at % 8) abort();
+    if (left > RING_SIZE || at % 8) return -1;
     memcpy(head, place, sizeof head); /* once: the other side may write there again */
-    if (head[0] % 8 || head[0] < 8 || head[0] > room || (head[1] != RECORD_SKIP && head[0] < sizeof(record))) abort();
+    if (head[0] % 8 || head[0] < 8 || head[0] > room || (head[1] != RECORD_SKIP && head[0] < sizeof(record))) return -1;
     *last = (command){.size = head[0], .kind = head[1], .data = place + sizeof(record)};
     if (head[1] == RECORD_SKIP) continue;
     memcpy(&last->fence, place + sizeof head, sizeof last->fence);
     if (head[1] != FREE && owes_wake(shared)) ring_wake(&shared->answers); /* the next one may take long */
-    return true;
+    return 1;
   }
 }
 
@@ -171,20 +176,21 @@ bool worker_is_cancelled(shared_memory *shared, uint64_t fence) {
 
 static pthread_mutex_t answering = PTHREAD_MUTEX_INITIALIZER;
 
-bool worker_answer(shared_memory *shared, const void *data, size_t size, bool wakes) {
+int worker_answer(shared_memory *shared, const void *data, size_t size, bool wakes) {
   bool is_broken = false;
   pthread_mutex_lock(&answering);
   uint64_t posted = atomic_load(&shared->answers.posted);
   char *place = ring_reserve(&shared->answers, &posted, size, &is_broken);
-  if (is_broken) abort();
   if (place) {
     memcpy(place, data, size);
     ring_post(&shared->answers, &posted, size, wakes);
   }
   pthread_mutex_unlock(&answering);
-  return place != NULL;
+  return is_broken ? -1 : place != NULL;
 }
 
-void worker_answer_later(shared_memory *shared, const void *data, size_t size) {
-  while (!worker_answer(shared, data, size, true)) usleep(100);
+int worker_answer_later(shared_memory *shared, const void *data, size_t size, const atomic_bool *is_over) {
+  int posted;
+  while ((posted = worker_answer(shared, data, size, true)) == 0 && !atomic_load(is_over)) usleep(100);
+  return posted;
 }

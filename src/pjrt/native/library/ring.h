@@ -69,23 +69,26 @@ bool ring_comes_soon(ring *each, uint64_t taken, patience *of, const atomic_int 
 bool ring_say_sleeps(ring *each, uint64_t taken, uint32_t *signal);
 void ring_sleep(ring *each, uint32_t signal);
 
-/* ---- the worker's side, which _commands.pyx calls. A worker whose memory somebody has written to ends. -------------------*/
+/* ---- the worker's side, which _commands.pyx calls. ------------------------------------------------------------------------*/
 typedef struct command {
   uint32_t size, kind; /* of the whole record, whose size was checked */
   uint64_t fence;
   const char *data;    /* behind the head, where the other side may still write */
 } command;
 
-/* Ends the command that the last call gave, and takes the next one. False where none is left, and in `last` is none then.
- * One thread takes all commands. It answers without waking the host: this function and the next one do so where it is due. */
-bool worker_take(shared_memory *shared, command *last);
-/* Waits until there is a command to take. */
-void worker_wait(shared_memory *shared);
+/* Ends the command that the last call gave, and takes the next one; returns how many there are: where none is left, none
+ * is in `last`. Where the other side has written what cannot be it returns -1. One thread takes all commands. It answers without waking the host: this function and the next one do so where it is due. */
+int worker_take(shared_memory *shared, command *last);
+/* Waits until there is a command to take, or `is_over` is set. */
+void worker_wait(shared_memory *shared, const atomic_bool *is_over);
+/* Sets it, and ends the wait. */
+void worker_stop(shared_memory *shared, atomic_bool *is_over);
 /* Whether the work with a fence is not to be done any more. Each time that there is more of it, a signal comes. */
 bool worker_is_cancelled(shared_memory *shared, uint64_t fence);
-/* Posts an answer; false where there is no room. Whoever will read it on this thread need not be woken. */
-bool worker_answer(shared_memory *shared, const void *data, size_t size, bool wakes);
-/* The same, waiting for room: the host is slower than a worker with many threads, but it will come. */
-void worker_answer_later(shared_memory *shared, const void *data, size_t size);
+/* Posts an answer; returns 0 where there is no room, and -1 where the other side has written what cannot be. Whoever will read it on this thread need not be woken. */
+int worker_answer(shared_memory *shared, const void *data, size_t size, bool wakes);
+/* The same, waiting for room, or until `is_over` is set: the host is slower than a worker with many threads, but it will
+ * come. */
+int worker_answer_later(shared_memory *shared, const void *data, size_t size, const atomic_bool *is_over);
 
 #endif /* PJRT_NATIVE_RING_H_ */

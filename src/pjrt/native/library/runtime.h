@@ -482,10 +482,11 @@ typedef struct answer {
 /* Of the module; errors say that it is the process that does this. With a file to share it is not started again. */
 process *process_make(const char *module, const char *does, int shared, const pjrt_driver_store *store);
 void process_let_ask(process *each); /* it may ask this one, although it shares no file */
+void process_share(process *each);   /* it serves other processes of this user, too, and ends with the last one */
 void process_free(process *each);
 PJRT_Error *process_start(process *each);
 void process_signal(process *each, int signal);
-void process_kill(process *each);  /* as it is, because it cannot be trusted */
+void process_kill(process *each);  /* as it is, because it cannot be trusted; where it serves others, it is left */
 void process_close(process *each); /* lets it end, and waits for that */
 PJRT_Error *process_wait(process *each); /* waits until it has ended, and returns the error that says how */
 PJRT_Error *process_ask(process *each, bytes *request, answer *out); /* one at a time */
