@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+import pickle
 import re
 import subprocess
 import sys
 import tracemalloc
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,7 +15,8 @@ from hypothesis import strategies as st
 from protobuf_fields import bytes_field, varint_field
 
 from pjrt import DataLossError, InvalidArgumentError, NotFoundError, Program, stablehlo
-from pjrt.stablehlo import Encoding, Version, artifact_version, encoding_of, read, read_file
+from pjrt.stablehlo import Encoding, Version, artifact_version, conversion, encoding_of, read, read_file
+from pjrt.stablehlo.format import is_recognized
 
 REFUSED = (DataLossError, InvalidArgumentError)
 
@@ -271,3 +274,26 @@ def test_functions_take_paths_text_and_bytes(tmp_path: Path) -> None:
         assert stablehlo.from_hlo(stablehlo.to_hlo(program)).format == "mlir"
     with pytest.raises(NotFoundError):
         stablehlo.inspect(tmp_path / "missing")
+
+
+def test_a_program_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its encoding is recognized once, and whoever only reads its module leaves it for the next."""
+    parsed: list[Program] = []
+    parse = conversion.parse_here
+
+    def counted(program: Program, *, legalized: bool = True) -> Any:
+        parsed.append(program)
+        return parse(program, legalized=legalized)
+
+    monkeypatch.setattr(conversion, "parse_here", counted)
+    text = "func.func @main(%x: tensor<4xf32>) -> tensor<4xf32> { return %x : tensor<4xf32> }"
+    program = Program(f"module attributes {{mhlo.num_partitions = 2 : i32}} {{ {text} }}".encode())
+    assert stablehlo.read(program) is program
+    assert is_recognized(program)
+    assert stablehlo.signature(program) == stablehlo.signature(program)
+    assert conversion.partitioning_of(program).num_partitions == 2
+    module = conversion.to_module(program)  # the caller may change it: nobody else gets it
+    assert len(parsed) == 1
+    assert conversion.to_module(program) is not module
+    assert len(parsed) == 2
+    assert pickle.loads(pickle.dumps(program)).read == {}

@@ -9,7 +9,7 @@ import os
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from pjrt.api.errors import InvalidArgumentError, NotFoundError
 
@@ -36,6 +36,8 @@ class Program:
 
     code: bytes = field(repr=False)
     format: str = ProgramFormat.MLIR
+    read: dict[str, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
+    """What was read of the bytes, which is read once; for the room ``stablehlo``."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.code, bytes):
@@ -47,6 +49,9 @@ class Program:
 
     def __len__(self) -> int:
         return len(self.code)
+
+    def __reduce__(self) -> tuple[type[Program], tuple[bytes, str]]:
+        return Program, (self.code, self.format)
 
     @staticmethod
     def of(program: AnyProgram | bytearray | memoryview) -> Program:

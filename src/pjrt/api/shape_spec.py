@@ -196,14 +196,20 @@ def expect_spec(value: ShapeSpec) -> ShapeSpec:
     return expect(value, ShapeSpec, "a shape and its element type as pjrt.ShapeSpec")
 
 
+_NUMBERS = frozenset((int,))
+
+
 def expect_shape(value: Sequence[int]) -> tuple[int, ...]:
     """Return the sizes of an array's dimensions as a tuple.
 
     Raises:
         InvalidArgumentError: the sizes are not whole numbers from 0 up.
     """
-    sizes = expect_sequence(value, "a shape as a sequence of whole numbers")
-    shape = tuple([expect_int(size, "the dimensions of a shape as whole numbers") for size in sizes])
+    if type(value) is tuple and _NUMBERS.issuperset(map(type, value)):
+        shape = value
+    else:
+        sizes = expect_sequence(value, "a shape as a sequence of whole numbers")
+        shape = tuple([expect_int(size, "the dimensions of a shape as whole numbers") for size in sizes])
     if shape and min(shape) < 0:
         raise InvalidArgumentError(f"the dimensions of a shape are 0 or more, found {shape}")
     return shape

@@ -52,6 +52,7 @@ class LoadedExecutable:
         "_accepted",
         "_donated",
         "_executable",
+        "_of_kind",
         "client",
         "devices",
         "output_specs",
@@ -66,6 +67,7 @@ class LoadedExecutable:
         self._executable = executable
         assignment = executable.device_assignment.device_ids
         self.devices = DeviceList([client.lookup_device(number) for row in assignment for number in row])
+        self._of_kind: dict[str | None, Sharding] = {}  # the shardings on one device, by the kind of memory
         self.parameter_names = tuple(argument.name for argument in types.arguments)
         self._donated = frozenset(
             number
@@ -117,7 +119,9 @@ class LoadedExecutable:
 
     def _sharding(self, shape: tuple[int, ...], proto: bytes | None, memory_kind: str | None) -> Sharding:
         if len(self.devices) == 1:
-            return SingleDeviceSharding(self.devices[0], memory_kind)
+            if memory_kind not in self._of_kind:
+                self._of_kind[memory_kind] = SingleDeviceSharding(self.devices[0], memory_kind)
+            return self._of_kind[memory_kind]
         if proto is not None and Tiling.is_maximal(proto):  # one device has the value, and the others arrays for it
             proto = None
         if self._executable.num_replicas == 1 and proto is not None:

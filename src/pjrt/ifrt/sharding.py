@@ -105,7 +105,7 @@ class DeviceList(Sequence[Device]):
             raise InvalidArgumentError(f"expected devices of one client, found devices of {len(others)}")
         self.ids = tuple(ids)
         self._hash = hash(self.ids)
-        self.addressable_devices = tuple(device for device in self._devices if device.is_addressable)
+        self.addressable_devices = tuple([device for device in self._devices if device.is_addressable])
 
     @staticmethod
     def of(devices: DeviceList | Iterable[Device]) -> DeviceList:
@@ -189,10 +189,9 @@ class Sharding(abc.ABC):
     @functools.cached_property
     def memory_spaces(self) -> tuple[MemorySpace, ...]:
         """The memory space of each addressable device, where its shard lies."""
-        return tuple(
-            device.default_memory_space if self.memory_kind is None else device.memory_space(self.memory_kind)
-            for device in self.devices.addressable_devices
-        )
+        kind = self.memory_kind
+        devices = self.devices.addressable_devices
+        return tuple([each.default_memory_space if kind is None else each.memory_space(kind) for each in devices])
 
     @property
     @abc.abstractmethod
@@ -229,7 +228,7 @@ class Sharding(abc.ABC):
             domains = self.all_index_domains(shape)
             if semantics is SingleDeviceShardSemantics.ADDRESSABLE_SHARDS:
                 pairs = zip(domains, self.devices, strict=True)
-                domains = tuple(domain for domain, device in pairs if device.is_addressable)
+                domains = tuple([domain for domain, device in pairs if device.is_addressable])
             if len(self._domains_by_shape) >= _SHAPES_KEPT:
                 self._domains_by_shape.clear()
             self._domains_by_shape[key] = domains
@@ -248,11 +247,11 @@ class Sharding(abc.ABC):
         if semantics is SingleDeviceShardSemantics.ALL_SHARDS:
             return self._shardings_of_shards
         pairs = zip(self._shardings_of_shards, self.devices, strict=True)
-        return tuple(sharding for sharding, device in pairs if device.is_addressable)
+        return tuple([sharding for sharding, device in pairs if device.is_addressable])
 
     @functools.cached_property
     def _shardings_of_shards(self) -> tuple[SingleDeviceSharding, ...]:
-        return tuple(SingleDeviceSharding(device, self.memory_kind) for device in self.devices)
+        return tuple([SingleDeviceSharding(device, self.memory_kind) for device in self.devices])
 
     def check_shards(self, semantics: SingleDeviceShardSemantics) -> None:
         """Raise an error unless this process has the shards that are meant.

@@ -59,14 +59,16 @@ def partitioning_of(program: Program, module: MlirModule | None = None) -> Parti
         return _of_hlo(program)
     if not _may_state_something(program.code):
         return Partitioning()
-    if module is None:
-        try:
-            module = to_module(read(program), trusted=True)
-        except PjrtError:  # the compiler reports the reason, and better
-            return Partitioning()
-    with module as mlir:
+    try:
+        parsed = module or to_module(read(program), trusted=True)
+    except PjrtError:  # the compiler reports the reason, and better
+        return Partitioning()
+    with parsed as mlir:
         shardy = _over_mesh(program.code) or _has_shardy(mlir)
-        return Partitioning(*mlir_module.device_counts(mlir.operation.attributes), shardy)
+        stated = Partitioning(*mlir_module.device_counts(mlir.operation.attributes), shardy)
+    if module is None:
+        keep_module(program, parsed)
+    return stated
 
 
 def with_partitioning(
@@ -326,9 +328,23 @@ def to_module(program: AnyProgram, *, trusted: bool = False, legalized: bool = T
         FailedPreconditionError: jaxlib is missing.
     """
     program = as_program(program)
+    if legalized or encoding_of(program) not in HLO_ENCODINGS:
+        known: MlirModule | None = program.read.pop(_MODULE, None)
+        if known is not None:
+            return known
     if not trusted or encoding_of(program) is Encoding.TEXT:
         safe_parse.vet(program)
     return parse_here(program, legalized=legalized)
+
+
+_MODULE = "module"
+_LARGEST_KEPT = 64 << 20
+
+
+def keep_module(program: AnyProgram, module: MlirModule) -> None:
+    """Leave a module in which nothing was changed for the next caller of ``to_module`` with the same ``Program``."""
+    if isinstance(program, Program) and len(program) <= _LARGEST_KEPT:
+        program.read[_MODULE] = module
 
 
 def parse_here(program: Program, *, legalized: bool = True) -> MlirModule:

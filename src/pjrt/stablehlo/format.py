@@ -162,7 +162,8 @@ def screen_bytecode(code: bytes) -> BytecodeHeader:
     """
     header = read_header(code)
     if header.container <= _NEWEST_CONTAINER:
-        missing = [name for name in _SECTIONS if name in _REQUIRED - read_sections(code, header.end).keys()]
+        absent = _REQUIRED - read_sections(code, header.end).keys()
+        missing = [name for name in _SECTIONS if name in absent]
         if missing:
             raise DataLossError(
                 f"truncated MLIR bytecode: {len(code)} bytes without the section {' and '.join(missing)}"
@@ -239,6 +240,14 @@ class Encoding(enum.StrEnum):
 HLO_ENCODINGS = frozenset((Encoding.HLO, Encoding.HLO_WITH_CONFIG))
 
 
+_ENCODING = "encoding"
+
+
+def is_recognized(program: Program) -> bool:
+    """Return whether the encoding of a program is known, and fits its format."""
+    return _ENCODING in program.read and program.read[_ENCODING].program_format == program.format
+
+
 def encoding_of(program: Program | bytes) -> Encoding:
     """Return how a program is written down. That costs next to nothing and needs no other library.
 
@@ -249,7 +258,15 @@ def encoding_of(program: Program | bytes) -> Encoding:
         DataLossError: the bytes are of a known encoding, but truncated or corrupt.
         InvalidArgumentError: the bytes are of no known encoding; the message names what they look like.
     """
-    code = program.code if isinstance(program, Program) else program
+    if not isinstance(program, Program):
+        return _recognized(program)
+    found: Encoding | None = program.read.get(_ENCODING)
+    if found is None:
+        found = program.read[_ENCODING] = _recognized(program.code)
+    return found
+
+
+def _recognized(code: bytes) -> Encoding:
     if code.startswith(BYTECODE_MAGIC):
         is_artifact = screen_bytecode(code).artifact_version is not None
         return Encoding.PORTABLE_ARTIFACT if is_artifact else Encoding.BYTECODE
@@ -270,11 +287,13 @@ def program_of(code: bytes) -> Program:
     """
     encoding = encoding_of(code)
     if encoding is Encoding.TEXT:
-        return Program(_clean_text(code), ProgramFormat.MLIR)
+        code = _clean_text(code)
     if encoding is Encoding.HLO:
         module = hlo_proto.screen(code)
         code = code[module.begin : module.end]
-    return Program(code, encoding.program_format)
+    program = Program(code, encoding.program_format)
+    program.read[_ENCODING] = encoding
+    return program
 
 
 def _clean_text(code: bytes) -> bytes:

@@ -12,6 +12,7 @@ from pjrt.stablehlo.files.hlo_text import parse_hlo_text
 from pjrt.stablehlo.format import (
     BYTECODE_MAGIC,
     ZIP_MAGIC,
+    is_recognized,
     looks_like_hlo_text,
     looks_like_jax_export,
     program_of,
@@ -39,13 +40,18 @@ def read(source: Program | str | bytes | bytearray | memoryview | os.PathLike[st
     """
     if isinstance(source, os.PathLike):
         return read_file(source)
-    if isinstance(source, Program) and source.format not in tuple(ProgramFormat):
+    if isinstance(source, Program) and (is_recognized(source) or source.format not in tuple(ProgramFormat)):
         return source
     if isinstance(source, str) and _names_a_file(source):
         raise InvalidArgumentError(
             f"expected the text of a program, found a path; read a file with pjrt.stablehlo.read_file({source!r})"
         )
-    return _recognized(Program.of(source).code)
+    program = Program.of(source)
+    found = _recognized(program.code)
+    if found != program:
+        return found
+    program.read.update(found.read)
+    return program
 
 
 def as_program(program: AnyProgram) -> Program:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, cast
 
 from pjrt.api.element_type import ElementType
 from pjrt.api.errors import InvalidArgumentError, PjrtError, UnimplementedError
@@ -19,7 +19,8 @@ from pjrt.stablehlo import conversion
 from pjrt.stablehlo.mlir_module import MlirModule
 from pjrt.stablehlo.operation import ParsedProgram
 from pjrt.stablehlo.parser import parse_module
-from pjrt.stablehlo.shapes.argument_shapes import StatedShape, symbolic_shapes
+from pjrt.stablehlo.reader import as_program
+from pjrt.stablehlo.shapes.argument_shapes import StatedShape, is_dynamic, symbolic_shapes
 from pjrt.stablehlo.shardings.sharding import Sharding
 from pjrt.stablehlo.tree import Tree
 from pjrt.stablehlo.types import TensorType, TokenType, ValueType
@@ -242,8 +243,11 @@ def signature(program: AnyProgram, *, trusted: bool = False) -> Signature:
     Raises:
         PjrtError: as for ``inspect``.
     """
+    program = as_program(program)
     module = conversion.to_module(program, trusted=trusted)
-    return signature_of(parse_module(module, bodies=False), module)
+    found = signature_of(parse_module(module, bodies=False), module)
+    conversion.keep_module(program, module)
+    return found
 
 
 def signature_of(parsed: ParsedProgram, module: MlirModule | None = None) -> Signature:
@@ -362,7 +366,7 @@ class Result:
     @property
     def is_dynamic(self) -> bool:
         """Whether a size of it is known only when the program is called."""
-        return any(not isinstance(size, int) for size in self.shape)
+        return is_dynamic(self.shape)
 
     @property
     def sizes(self) -> tuple[int, ...]:
@@ -371,10 +375,9 @@ class Result:
         Raises:
             InvalidArgumentError: a size is known only when the program is called.
         """
-        sizes = tuple(size for size in self.shape if isinstance(size, int))
-        if len(sizes) != len(self.shape):
+        if is_dynamic(self.shape):
             raise InvalidArgumentError(f"expected a static shape, found {self}: give the shapes of the arguments")
-        return sizes
+        return cast("tuple[int, ...]", self.shape)
 
     def __str__(self) -> str:
         return f"result {self._description()}"

@@ -10,7 +10,7 @@ import functools
 import math
 import re
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from pjrt.api.element_type import AnyDType, ElementType
 from pjrt.api.errors import InvalidArgumentError, UnimplementedError
@@ -80,7 +80,7 @@ class TensorType:
         """
         if not self.is_static:
             raise UnimplementedError(f"expected a static shape, found {self}: its sizes are needed beforehand")
-        return tuple(size for size in self.shape if size is not None)
+        return cast("tuple[int, ...]", self.shape)
 
     @property
     def size(self) -> int:
@@ -227,6 +227,7 @@ def _decode_bounds(encoding: Any) -> tuple[int | None, ...] | None:
     return tuple(None if word.strip() == "?" else int(word) for word in match["bounds"].split(","))
 
 
+@functools.lru_cache(maxsize=64)
 def _decode_element(text: str) -> tuple[ElementType, Quantization | None]:
     if text.startswith("!quant."):
         quantization = parse_quantization(text)

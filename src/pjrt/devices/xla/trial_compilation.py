@@ -213,7 +213,7 @@ def _is_ordinary_type(type_: ValueType) -> bool:
             and type_.quantization is None
             and type_.element in _ELEMENTS
             and type_.nbytes <= _most_bytes()
-            and all(size <= _MOST_BYTES for size in type_.sizes)
+            and max(type_.sizes, default=0) <= _MOST_BYTES
         )
     return isinstance(type_, TokenType)
 

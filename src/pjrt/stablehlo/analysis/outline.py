@@ -400,8 +400,8 @@ def _is_beyond_counting(type_: ValueType) -> bool:
     # A size that is not known yet counts as its bound, or as 1; one of 0 does not make the others harmless, because
     # strides are computed without it.
     bounds = type_.bounds or (None,) * len(type_.shape)
-    sizes = (size if size is not None else bound for size, bound in zip(type_.shape, bounds, strict=True))
-    return math.prod(max(size or 1, 1) for size in sizes) * max(type_.element.bits // 8, 1) >= _MOST_BYTES
+    sizes = [(bound if size is None else size) or 1 for size, bound in zip(type_.shape, bounds, strict=True)]
+    return math.prod(sizes) * max(type_.element.bits // 8, 1) >= _MOST_BYTES
 
 
 class _Walk:

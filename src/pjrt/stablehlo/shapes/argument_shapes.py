@@ -137,9 +137,12 @@ class StatedArgument(Protocol):
         """Its shape."""
 
 
+_NUMBERS = frozenset((int,))
+
+
 def is_dynamic(shape: StatedShape) -> bool:
     """Whether a stated shape has a size that is not a number."""
-    return not all(isinstance(size, int) for size in shape)
+    return not _NUMBERS.issuperset(map(type, shape))
 
 
 def symbols_in_shape(shape: StatedShape) -> set[str]:
@@ -217,7 +220,7 @@ class _Solver:
     def __init__(self, arguments: Sequence[StatedArgument]) -> None:
         self.arguments = arguments
         self.stated = [tuple(argument.shape) for argument in arguments]
-        self.symbols = {symbol for shape in self.stated for symbol in symbols_in_shape(shape)}
+        self.symbols = {each for shape in self.stated if is_dynamic(shape) for each in symbols_in_shape(shape)}
         self.sizes: dict[str, int] = {}
         self.origins: dict[str, str] = {}
         self.shapes: dict[int, Shape] = {}
@@ -242,8 +245,9 @@ class _Solver:
     def take_shape(self, index: int, shape: Sequence[int]) -> None:
         """Take the shape of an argument."""
         sizes, stated = expect_shape(shape), self.stated[index]
-        fits = len(sizes) == len(stated) and all(
-            size == wanted or not isinstance(wanted, int) for size, wanted in zip(sizes, stated, strict=True)
+        fits = sizes == stated or (
+            len(sizes) == len(stated)
+            and all(size == wanted or not isinstance(wanted, int) for size, wanted in zip(sizes, stated, strict=True))
         )
         if not fits:
             raise InvalidArgumentError(
@@ -268,7 +272,8 @@ class _Solver:
             if len(rest) == len(pending):
                 break
             pending = rest
-        return [self.shapes.get(index, self._computed(index)) for index in range(len(self.stated))]
+        indices = range(len(self.stated))
+        return [self.shapes[index] if index in self.shapes else self._computed(index) for index in indices]
 
     def _learn(self, index: int, wanted: str, size: int) -> bool:
         """Take what the size of an argument says about symbols; return whether it says no more."""
