@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import json
+import operator
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -21,11 +22,11 @@ from pjrt.api.compile_options import CompileOptions, DeviceAssignment
 from pjrt.api.device import Device
 from pjrt.api.element_type import ElementType
 from pjrt.api.errors import FailedPreconditionError, InvalidArgumentError, PjrtError, UnimplementedError
-from pjrt.api.executable import CompiledMemoryStats, Executable, ExecutableAbiVersion
+from pjrt.api.executable import Executable
 from pjrt.api.future import Future
 from pjrt.api.loaded_executable import ExecuteOptions, LoadedExecutable
 from pjrt.api.program import AnyProgram, Program
-from pjrt.api.shape_spec import Layout, Shapes, ShapeSpec, stands_for_token
+from pjrt.api.shape_spec import Shapes, stands_for_token
 from pjrt.clusters.client.buffer import ClusterBuffer, MemberFuture
 from pjrt.clusters.client.device import ClusterDevice
 from pjrt.clusters.client.member import Member, check_all, combined
@@ -80,6 +81,20 @@ T = TypeVar("T")
 _MOST_THREADS = 64
 
 
+def _fact(name: str) -> Any:
+    """Return the property, or the method without arguments, of a cluster's executable that asks the first member's."""
+    ask = operator.attrgetter(name) if isinstance(getattr(Executable, name), property) else operator.methodcaller(name)
+
+    def fact(self: ClusterExecutable) -> Any:
+        try:
+            return ask(self.inner)
+        except PjrtError as error:
+            self.executables[0][0].fail(error)
+
+    fact.__doc__ = getattr(Executable, name).__doc__
+    return property(fact) if isinstance(ask, operator.attrgetter) else fact
+
+
 class ClusterExecutable(Executable):
     """A program that members of a cluster have compiled.
 
@@ -103,100 +118,33 @@ class ClusterExecutable(Executable):
         """The executable that answers for all."""
         return self.executables[0][1]
 
-    def _fact(self, read: Callable[[Executable], T]) -> T:
-        try:
-            return read(self.inner)
-        except PjrtError as error:
-            self.executables[0][0].fail(error)
-
-    @property
-    def platform_name(self) -> str:
-        return self.inner.platform_name
-
-    @property
-    def name(self) -> str:
-        return self.inner.name
-
-    @property
-    def num_replicas(self) -> int:
-        return self.inner.num_replicas
-
-    @property
-    def num_partitions(self) -> int:
-        return self.inner.num_partitions
-
-    @property
-    def num_outputs(self) -> int:
-        return self.inner.num_outputs
-
-    @property
-    def size_of_generated_code(self) -> int:
-        return self._fact(lambda inner: inner.size_of_generated_code)
-
-    @property
-    def output_element_types(self) -> Sequence[ElementType]:
-        return self._fact(lambda inner: inner.output_element_types)
-
-    @property
-    def output_shapes(self) -> Sequence[tuple[int, ...]]:
-        return self._fact(lambda inner: inner.output_shapes)
-
-    @property
-    def output_memory_kinds(self) -> Sequence[str]:
-        return self._fact(lambda inner: inner.output_memory_kinds)
-
-    @property
-    def parameter_memory_kinds(self) -> Sequence[str]:
-        return self._fact(lambda inner: inner.parameter_memory_kinds)
-
-    @property
-    def parameter_specs(self) -> Sequence[ShapeSpec]:
-        return self._fact(lambda inner: inner.parameter_specs)
-
-    @property
-    def parameter_names(self) -> Sequence[str]:
-        return self._fact(lambda inner: inner.parameter_names)
-
-    @property
-    def output_layouts(self) -> Sequence[Layout]:
-        return self._fact(lambda inner: inner.output_layouts)
-
-    @property
-    def parameter_layouts(self) -> Sequence[Layout]:
-        return self._fact(lambda inner: inner.parameter_layouts)
-
-    @property
-    def output_shardings(self) -> Sequence[bytes] | None:
-        return self._fact(lambda inner: inner.output_shardings)
-
-    @property
-    def parameter_shardings(self) -> Sequence[bytes] | None:
-        return self._fact(lambda inner: inner.parameter_shardings)
-
-    def cost_analysis(self) -> Mapping[str, float | int]:
-        return self._fact(lambda inner: inner.cost_analysis())
-
-    def memory_stats(self) -> CompiledMemoryStats:
-        return self._fact(lambda inner: inner.memory_stats())
-
-    def optimized_program(self) -> Program:
-        return self._fact(lambda inner: inner.optimized_program())
+    platform_name = _fact("platform_name")
+    name = _fact("name")
+    num_replicas = _fact("num_replicas")
+    num_partitions = _fact("num_partitions")
+    num_outputs = _fact("num_outputs")
+    size_of_generated_code = _fact("size_of_generated_code")
+    output_element_types = _fact("output_element_types")
+    output_shapes = _fact("output_shapes")
+    output_memory_kinds = _fact("output_memory_kinds")
+    parameter_memory_kinds = _fact("parameter_memory_kinds")
+    parameter_specs = _fact("parameter_specs")
+    parameter_names = _fact("parameter_names")
+    output_layouts = _fact("output_layouts")
+    parameter_layouts = _fact("parameter_layouts")
+    output_shardings = _fact("output_shardings")
+    parameter_shardings = _fact("parameter_shardings")
+    cost_analysis = _fact("cost_analysis")
+    memory_stats = _fact("memory_stats")
+    optimized_program = _fact("optimized_program")
+    fingerprint = _fact("fingerprint")
+    compile_options = _fact("compile_options")
+    abi_version = _fact("abi_version")
+    metadata = _fact("metadata")
 
     def serialize(self) -> bytes:
         with ThreadPoolExecutor(min(len(self.executables), _MOST_THREADS)) as threads:  # each waits for its member
             return packed(dict(threads.map(_serialized, self.executables)))
-
-    def fingerprint(self) -> bytes:
-        return self._fact(lambda inner: inner.fingerprint())
-
-    def compile_options(self) -> CompileOptions:
-        return self._fact(lambda inner: inner.compile_options())
-
-    def abi_version(self) -> ExecutableAbiVersion:
-        return self._fact(lambda inner: inner.abi_version())
-
-    def metadata(self) -> bytes:
-        return self._fact(lambda inner: inner.metadata())
 
 
 def _serialized(place: tuple[Member, Executable]) -> tuple[int, bytes]:
