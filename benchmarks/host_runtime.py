@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import _thread
+import functools
 import queue
 import threading
 import time
@@ -12,7 +13,8 @@ from typing import Any
 import numpy as np
 
 import pjrt
-from benchmarks.side_by_side import Aim, Report, Timing, main, timing_table
+from benchmarks.side_by_side import Aim, Report, Timing, main, take_turns, timing_table
+from pjrt.capi import load_capsule
 from pjrt.host import Compiled, HostClient
 
 SPEC = pjrt.ShapeSpec((4,), pjrt.ElementType.F32)
@@ -101,6 +103,33 @@ def time_in_bursts(contestants: dict[str, Case], rounds: int) -> dict[str, Timin
     return {name: Timing(tuple(seconds)) for name, seconds in noted.items()}
 
 
+TANH = """
+func.func @main(%x: tensor<4xf32>) -> tensor<4xf32> {
+  %0 = stablehlo.tanh %x : tensor<4xf32>
+  return %0 : tensor<4xf32>
+}"""
+PYTHON, C = "the host runtime", "the runtime in C"
+
+
+def gate(quick: bool) -> dict[str, dict[str, Timing]]:
+    """Time the device `reference` as it is, and as a client of this package behind the runtime in C."""
+    clients = {PYTHON: pjrt.client("reference")}
+    exported = pjrt.export(pjrt.client("reference"), name="reference")
+    clients[C] = load_capsule(exported.capsule).client()
+    x = np.ones(4, np.float32)
+    calls: dict[str, dict[str, Callable[[], object]]] = {"an array, waiting": {}, "a buffer, waiting": {}}
+    for name, client in clients.items():
+        executable, buffer = client.compile(TANH), client.buffer_from_host(x)
+        for text, argument in zip(calls, (x, buffer), strict=True):
+            calls[text][name] = functools.partial(wait_for, executable, argument)
+    return {text: take_turns(each, rounds=5 if quick else 25) for text, each in calls.items()}
+
+
+def wait_for(executable: pjrt.LoadedExecutable, argument: Any) -> None:
+    """Wait for one execution."""
+    executable(argument)[0].ready().result()
+
+
 def measure(quick: bool) -> Report:
     """Measure what the host runtime adds to an execution."""
     timings = time_in_bursts(cases(), 50 if quick else 2000)
@@ -111,6 +140,11 @@ def measure(quick: bool) -> Report:
         "shortest times, which other work on the machine does not change.",
         [timing_table(timings, ours=RETURNING)],
     )
+    for text, each in gate(quick).items():
+        report.tables.append(f"`reference`, `exe(x)` on {text}:\n\n{timing_table(each, ours=C)}")
+        report.aims.append(
+            Aim(f"exe(x) on {text}: the runtime in C within 1× of the host runtime", each[C].ratio_to(each[PYTHON]), 1)
+        )
     shortest = {name: min(timing.rounds) * 1e6 for name, timing in timings.items()}
     report.aims += [
         Aim("exe(x), returning: at most 10 µs (shortest, in µs)", shortest[RETURNING], 10),

@@ -414,7 +414,7 @@ def test_memory_that_may_shrink_is_refused(library: Path, tmp_path: Path) -> Non
         file = os.memfd_create("pjrt-test", os.MFD_ALLOW_SEALING)
         os.truncate(file, 4 << 20)
         connection.connect(f"\0{name_of(tmp_path)}")
-        socket.send_fds(connection, [b"\0"], [file, file])
+        socket.send_fds(connection, [b"\0"], [file, connection.fileno()])
         assert connection.recv(1) == b""
         os.close(file)
         np.testing.assert_array_equal(client.compile(ADD)(X, X)[0], X + X)
