@@ -7,12 +7,9 @@ of this package stands between: handles are addresses, nothing is destroyed by i
 
 from __future__ import annotations
 
-from pjrt.capi.raw.callback import call_function, callback_error
-from pjrt.capi.raw.key_value_store import KeyValueStore
 from pjrt.capi.raw.plugin import Plugin, Result, load
-from pjrt.capi.raw.struct import Struct, named_value
-from pjrt.capi.raw.struct_reader import read_struct
-from pjrt.capi.raw.table import Error, code_name
+from pjrt.capi.raw.struct import Struct, call_function, callback_error, named_value, read_struct
+from pjrt.capi.raw.table import Error, KeyValueStore, code_name
 
 __all__ = [
     "Error",

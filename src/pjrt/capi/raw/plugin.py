@@ -11,10 +11,7 @@ from typing import Any, Protocol
 from pjrt.abi.schema import FUNCTIONS, STRUCTS, Field, Function
 from pjrt.api.errors import InvalidArgumentError, StatusCode, UnimplementedError
 from pjrt.capi import open_table
-from pjrt.capi.raw.memory import Memory
-from pjrt.capi.raw.struct import Struct
-from pjrt.capi.raw.struct_reader import StructReader
-from pjrt.capi.raw.struct_writer import StructWriter
+from pjrt.capi.raw.struct import Memory, Struct, StructReader, StructWriter
 from pjrt.capi.raw.table import Error, Table
 
 

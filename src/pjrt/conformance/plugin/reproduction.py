@@ -10,7 +10,7 @@ import numpy as np
 
 from pjrt.abi.schema import CALLBACKS, ENUMS, FUNCTIONS, STRUCTS, Field
 from pjrt.capi.raw import Struct, code_name
-from pjrt.capi.raw.struct_writer import completed
+from pjrt.capi.raw.struct import completed
 from pjrt.capi.raw.table import extension_offset
 from pjrt.conformance.plugin.check import Outcome
 from pjrt.plugins.declaration import is_path

@@ -13,7 +13,7 @@ from pjrt.api.compile_options import CompileOptions
 from pjrt.api.element_type import ElementType
 from pjrt.api.errors import StatusCode
 from pjrt.capi import raw
-from pjrt.capi.raw.struct_reader import StructReader
+from pjrt.capi.raw.struct import StructReader
 from pjrt.conformance.plugin.check import Failed, Unsupported
 from pjrt.conformance.plugin.samples import Samples
 

@@ -15,12 +15,7 @@ from pjrt.abi.schema import CALLBACKS, STRUCTS, Field
 from pjrt.api.element_type import ElementType
 from pjrt.api.errors import UnimplementedError
 from pjrt.capi.raw import KeyValueStore, call_function, read_struct
-from pjrt.capi.raw.callback import address_of, callback
-from pjrt.capi.raw.memory import Memory
-from pjrt.capi.raw.numbers import load, store
-from pjrt.capi.raw.struct import Struct
-from pjrt.capi.raw.struct_reader import StructReader
-from pjrt.capi.raw.struct_writer import StructWriter
+from pjrt.capi.raw.struct import Memory, Struct, StructReader, StructWriter, address_of, callback, load, store
 from pjrt.capi.raw.table import Error, Table
 from pjrt.host_memory.tolerance import Tolerance
 from pjrt.layers.recording import Blob, Call, Function, Handle, LeftOut, Pointer, Recording, handles_in

@@ -22,8 +22,7 @@ from pjrt.abi.schema import CALLBACKS, FUNCTIONS, STRUCTS
 from pjrt.api.buffer import HostBufferSemantics
 from pjrt.api.element_type import ElementType
 from pjrt.api.errors import PjrtError, StatusCode
-from pjrt.capi.raw.memory import Memory
-from pjrt.capi.raw.struct import Struct
+from pjrt.capi.raw.struct import Memory, Struct
 from pjrt.capi.raw.table import Error, Table, code_name
 from pjrt.host_memory.difference import Difference
 from pjrt.host_memory.tolerance import Tolerance

@@ -11,7 +11,7 @@ from pjrt.abi.schema import CALLBACKS, FUNCTIONS, STRUCTS
 from pjrt.api.errors import StatusCode
 from pjrt.capi import raw
 from pjrt.capi.raw import Error
-from pjrt.capi.raw.struct_writer import StructWriter
+from pjrt.capi.raw.struct import StructWriter
 from pjrt.conformance.plugin.check import check
 from pjrt.conformance.plugin.subject import Subject
 

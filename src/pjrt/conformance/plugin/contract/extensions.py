@@ -12,8 +12,7 @@ import numpy as np
 from pjrt.abi.schema import FUNCTIONS, STRUCTS
 from pjrt.api.errors import InternalError, StatusCode
 from pjrt.capi import raw
-from pjrt.capi.raw.numbers import load
-from pjrt.capi.raw.struct_writer import StructWriter
+from pjrt.capi.raw.struct import StructWriter, load
 from pjrt.conformance.plugin.check import Unsupported, check
 from pjrt.conformance.plugin.contract.executions.launch import Launch
 from pjrt.conformance.plugin.contract.programs.compilation import OPTIONS, expect_sum

@@ -11,7 +11,7 @@ import numpy as np
 from pjrt.abi.schema import ENUMS, FUNCTIONS, STRUCTS, Field
 from pjrt.api.errors import StatusCode
 from pjrt.capi import raw
-from pjrt.capi.raw.numbers import load, load_number
+from pjrt.capi.raw.struct import load, load_number
 from pjrt.conformance.plugin.check import Failed, Unsupported, check
 from pjrt.conformance.plugin.examples import EXAMPLES, arguments_of, is_repeatable
 from pjrt.conformance.plugin.examples.handles import error as make_error

@@ -14,7 +14,7 @@ from importlib import resources
 from typing import Any
 
 from pjrt.capi.raw import Result
-from pjrt.capi.raw.memory import Memory
+from pjrt.capi.raw.struct import Memory
 from pjrt.capi.raw.table import Table
 from pjrt.conformance.plugin.check import Check, Failed, Tier, Unsupported, add
 from pjrt.conformance.plugin.subject import Subject

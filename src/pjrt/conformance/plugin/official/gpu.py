@@ -9,7 +9,7 @@ import numpy as np
 from pjrt.api.element_type import ElementType
 from pjrt.api.errors import StatusCode
 from pjrt.capi import raw
-from pjrt.capi.raw.key_value_store import KeyValueStore
+from pjrt.capi.raw.table import KeyValueStore
 from pjrt.conformance.plugin.check import Unsupported, check
 from pjrt.conformance.plugin.examples.handles import gpu_options
 from pjrt.conformance.plugin.official.c_api import FLOATS

@@ -12,7 +12,7 @@ from typing import Any
 from pjrt.abi.schema import CALLBACKS, STRUCTS
 from pjrt.api.errors import StatusCode
 from pjrt.capi import raw
-from pjrt.capi.raw.struct_reader import StructReader
+from pjrt.capi.raw.struct import StructReader
 from pjrt.conformance.plugin.check import Failed, Unsupported, check
 from pjrt.conformance.plugin.contract.programs.compilation import expect_sum
 from pjrt.conformance.plugin.other_process import call_in_another_process

@@ -15,9 +15,7 @@ import numpy as np
 from pjrt.abi.schema import FUNCTIONS, STRUCTS
 from pjrt.api.errors import StatusCode
 from pjrt.capi import raw
-from pjrt.capi.raw.callback import callback
-from pjrt.capi.raw.numbers import UNSIGNED
-from pjrt.capi.raw.struct_writer import StructWriter
+from pjrt.capi.raw.struct import UNSIGNED, StructWriter, callback
 from pjrt.conformance.plugin.check import Failed, Unsupported, check
 from pjrt.conformance.plugin.contract.buffers.calls import (
     IMMUTABLE_ZERO_COPY,

@@ -13,7 +13,7 @@ from pjrt.api.compile_options import DeviceAssignment
 from pjrt.api.element_type import ElementType
 from pjrt.api.errors import StatusCode
 from pjrt.capi.raw import Result, Struct
-from pjrt.capi.raw.struct_reader import StructReader
+from pjrt.capi.raw.struct import StructReader
 from pjrt.conformance.plugin.check import Unsupported, check
 from pjrt.conformance.plugin.contract.executions.launch import Launch, PendingBuffer
 from pjrt.conformance.plugin.contract.programs.compilation import compile_code, device_ids, expect_sum
