@@ -13,7 +13,7 @@ import pjrt
 from pjrt.capi import load_capsule
 from pjrt.devices.xla.loaded_executable import XlaValuePath
 from pjrt.host import Compiled, HostClient
-from pjrt.host.value_path import HostValuePath
+from pjrt.host.loaded_executable import HostValuePath
 
 F32 = pjrt.ElementType.F32
 DOUBLE = """

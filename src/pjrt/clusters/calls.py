@@ -127,8 +127,8 @@ class _Unpickler(pickle.Unpickler):
         return None if number is None else self._values[number]
 
 
-# From the workers: calls and answers are plain data (``pjrt.host.message``). A worker says which function it calls, and
-# runs no code of its own in the controller. They go as pieces in the messages of the link, which are short lines.
+# From the workers: calls and answers are plain data (``pjrt.host.processes``). A worker says which function it calls,
+# and runs no code of its own in the controller. They go as pieces in the messages of the link, which are short lines.
 
 _PIECE_BYTES = MAX_BYTES // 2  # base64 and the rest of the line need less than the other half
 
@@ -211,7 +211,7 @@ class ControllerCalls:
             promise.set_error(error)
 
     def _call(self, function: int, buffers: Sequence[Any], attributes: dict[str, Any]) -> None:
-        from pjrt.host.message import pack, unpack  # here: few workers need it
+        from pjrt.host.processes import pack, unpack  # here: few workers need it
 
         if not all(isinstance(buffer, np.ndarray) for buffer in buffers):
             raise UnimplementedError(
@@ -269,7 +269,7 @@ class ControllerFunctions:
             threading.Thread(target=self._answer, args=arguments, name="pjrt-cluster-call", daemon=True).start()
 
     def _answer(self, index: int, number: int, call: bytes) -> None:
-        from pjrt.host.message import pack  # here: few clusters need the host runtime
+        from pjrt.host.processes import pack  # here: few clusters need the host runtime
 
         try:
             answer = pack((None, self._results(call)))
@@ -280,7 +280,7 @@ class ControllerFunctions:
             self._send(index, message)
 
     def _results(self, call: bytes) -> list[np.ndarray[Any, Any]]:
-        from pjrt.host.message import unpack
+        from pjrt.host.processes import unpack
 
         number, buffers, attributes = unpack(np.frombuffer(call, np.uint8))
         results = []

@@ -14,14 +14,11 @@ a complete, asynchronous client of many devices of it. This package must not kno
 """
 
 from pjrt.host.client import HostClient
-from pjrt.host.collective import Collective
-from pjrt.host.collectives import Collectives, ProcessGroup
-from pjrt.host.compiled import Compiled
-from pjrt.host.device_memory.allocation import Allocation
-from pjrt.host.device_memory.fences import Enqueued
-from pjrt.host.device_memory.memory import Memory
-from pjrt.host.platform_spec import MEMORY_KINDS
-from pjrt.host.run_context import RunContext
+from pjrt.host.device import MEMORY_KINDS
+from pjrt.host.device_memory import Allocation, Enqueued, Memory
+from pjrt.host.executable import Compiled
+from pjrt.host.launch import RunContext
+from pjrt.host.processes import Collective, Collectives, ProcessGroup
 
 __all__ = [
     "MEMORY_KINDS",

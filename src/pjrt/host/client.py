@@ -2,53 +2,265 @@
 
 from __future__ import annotations
 
+import itertools
 import weakref
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 from pjrt.api.buffer import AliasFulfillment, HostBufferSemantics
-from pjrt.api.capability import Capabilities, Effort, Support, try_compiling
-from pjrt.api.checks import expect, expect_all, expect_int
+from pjrt.api.capability import Capabilities, Effort, StaticCheck, Support, decide, only_format, try_compiling
+from pjrt.api.checks import expect, expect_all, expect_bytes, expect_int
 from pjrt.api.client import Client
-from pjrt.api.compile_options import CompileOptions, DeviceAssignment
+from pjrt.api.compile_options import CompileOptions, DeviceAssignment, Partitioning
 from pjrt.api.device import Attributes, Device, MemorySpace
 from pjrt.api.element_type import ElementType
-from pjrt.api.errors import CancelledError, FailedPreconditionError, InvalidArgumentError, PjrtError
+from pjrt.api.errors import (
+    AlreadyExistsError,
+    CancelledError,
+    FailedPreconditionError,
+    InvalidArgumentError,
+    NotFoundError,
+    PjrtError,
+    UnimplementedError,
+)
 from pjrt.api.executable import Executable, choose_place
 from pjrt.api.key_value_store import KeyValueStore, ProcessInfo
 from pjrt.api.program import AnyProgram, Program
 from pjrt.api.shape_spec import Layout, Shapes, ShapeSpec
-from pjrt.host import from_host
-from pjrt.host.abi_version import HostRuntimeAbiVersion
-from pjrt.host.alias_buffer import HostAliasFulfillment, alias_buffer
-from pjrt.host.buffer import HostBuffer
-from pjrt.host.collectives import CollectivesFactory
-from pjrt.host.compiled import CompileFunction
-from pjrt.host.compiler import (
-    FingerprintFunction,
-    HostCompiler,
-    PartitioningFunction,
-    RefineFunction,
-    StaticCheckFunction,
+from pjrt.host import device_memory_buffer
+from pjrt.host.buffer import (
+    DmaMappings,
+    HostAliasFulfillment,
+    HostBuffer,
+    HostTransferManager,
+    alias_buffer,
+    buffer_from_host,
+    uninitialized,
+    view,
+    zero_copy,
 )
-from pjrt.host.device import HostDevice
-from pjrt.host.device_memory import from_host as device_memory
-from pjrt.host.device_memory.buffer import DeviceBuffer
-from pjrt.host.device_memory.memory import Memory
-from pjrt.host.dispatch import Dispatcher
-from pjrt.host.dma import DmaMappings
-from pjrt.host.executable import HostExecutable
-from pjrt.host.execute_context import HostExecuteContext
-from pjrt.host.ffi_handlers import FfiHandlers
-from pjrt.host.fork_safety import forked_error, generation
+from pjrt.host.device import MEMORY_KINDS, HostDevice, HostMemorySpace, HostTopology, PlatformSpec
+from pjrt.host.device_memory import Memory
+from pjrt.host.device_memory_buffer import DeviceBuffer
+from pjrt.host.executable import (
+    Compiled,
+    CompileFunction,
+    HostExecutable,
+    HostRuntimeAbiVersion,
+    Origin,
+    unpack,
+    without_traceback,
+)
+from pjrt.host.execution import Dispatcher
+from pjrt.host.launch import HostExecuteContext
 from pjrt.host.loaded_executable import HostLoadedExecutable
-from pjrt.host.membership import membership
-from pjrt.host.memory_space import HostMemorySpace
-from pjrt.host.platform_spec import MEMORY_KINDS, PlatformSpec
-from pjrt.host.process_exchange import ProcessExchange
-from pjrt.host.topology import HostTopology
-from pjrt.host.transfer import HostTransferManager
+from pjrt.host.processes import CollectivesFactory, ProcessExchange, membership
+from pjrt.host.shutdown import forked_error, generation
 from pjrt.host_memory.external import from_dlpack
+
+StaticCheckFunction = Callable[[Program, CompileOptions, Capabilities], StaticCheck]
+"""An author's ``static_check(program, options, capabilities)``, such as ``pjrt.stablehlo.static_check``."""
+
+
+PartitioningFunction = Callable[[Program], Partitioning]
+"""An author's ``partitioning(program)``, such as ``pjrt.stablehlo.partitioning_of``."""
+
+RefineFunction = Callable[[Program, Shapes], Program]
+"""An author's ``refine(program, shapes)``, such as ``pjrt.stablehlo.refine``."""
+
+FingerprintFunction = Callable[[Program], bytes]
+"""An author's ``fingerprint(program)``, such as ``pjrt.stablehlo.fingerprint``."""
+
+_BYTECODE = b"ML\xefR"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostCompiler:
+    """The compiler of a platform; ``HostClient`` documents the author's part of its attributes."""
+
+    platform_name: str
+    platform_version: str
+    default_memory_kind: str
+    memory: Memory | None
+    compile_function: CompileFunction
+    deserialize_function: Callable[[bytes, Program, CompileOptions], Any] | None
+    formats: tuple[str, ...] | None
+    capabilities: Capabilities | Callable[[], Capabilities]
+    static_check: StaticCheckFunction | None
+    partitioning: PartitioningFunction | None
+    refine: RefineFunction | None
+    fingerprint_function: FingerprintFunction | None
+
+    def compile(
+        self, program: AnyProgram, options: CompileOptions | None, shapes: Shapes | None = None
+    ) -> HostExecutable:
+        """Compile a program by the author's ``compile``, for these shapes of its arguments.
+
+        Raises:
+            InvalidArgumentError: the platform does not accept the program's format, or the program does not take
+                arguments of these shapes.
+            UnimplementedError: the author declares no function for programs with dynamic shapes.
+            PjrtError: the author's function raised an exception.
+        """
+        program = Program.of(program)
+        if shapes is not None:
+            if self.refine is None:
+                raise UnimplementedError(
+                    f"'{self.platform_name}' takes no shapes of arguments; compile without shapes, or "
+                    "give its client the option 'refine'"
+                )
+            program = self.refine(program, shapes)
+        if self.formats is not None and str(program.format) not in self.formats:
+            raise InvalidArgumentError(
+                f"'{self.platform_name}' takes programs in the formats {', '.join(self.formats)}, found "
+                f"'{program.format}'"
+            )
+        options = self._completed(program, options)
+        return self._executable(lambda: self.compile_function(program, options), program, options)
+
+    def declared_capabilities(self) -> Capabilities:
+        """Return what the author declares about the devices."""
+        declarations = self.capabilities
+        return declarations if isinstance(declarations, Capabilities) else declarations()
+
+    def supports(
+        self,
+        program: AnyProgram,
+        options: CompileOptions | None,
+        effort: Effort | str | None,
+        capabilities: Capabilities,
+        compile: Callable[[], Any],
+    ) -> Support:
+        """Return whether devices with these capabilities can run a program; see ``Client.supports``.
+
+        Args:
+            program: the program.
+            options: compile options.
+            effort: the effort to make.
+            capabilities: those of the devices.
+            compile: a function that compiles the program for the devices.
+        """
+        code = Program.of(program)
+        if self.static_check is None:
+            return decide(effort, only_format(code, capabilities), compile)
+        return decide(effort, self.static_check(code, self._completed(code, options), capabilities), compile)
+
+    def deserialize(self, serialized: bytes, options: CompileOptions | None) -> HostExecutable:
+        """Return the executable in the bytes of ``Executable.serialize``.
+
+        Raises:
+            InvalidArgumentError: the bytes are not an executable, or one for another platform.
+        """
+        program, kept, payload = unpack(
+            expect_bytes(serialized, "a serialized executable as bytes"), self.platform_name
+        )
+        options = kept if options is None else self._completed(program, options)
+        function = self.deserialize_function
+        if payload is None or function is None:
+            return self.compile(program, options)
+        return self._executable(lambda: function(payload, program, options), program, options)
+
+    def fingerprint(self, program: Program, options: CompileOptions) -> str:
+        """Return a number, in digits, that differs between processes if they run different programs; empty if that
+        cannot be told: bytecode holds source locations, and those of one program may differ.
+        """
+        if self.fingerprint_function is not None:
+            code = self.fingerprint_function(program)
+        elif program.code.startswith(_BYTECODE):
+            return ""
+        else:
+            code = program.code
+        return options.fingerprint(code)
+
+    def _completed(self, program: Program, options: CompileOptions | None) -> CompileOptions:
+        """Return options in which nothing is left to the program."""
+        chosen = CompileOptions.of(options)
+        if chosen.states_partitioning:
+            return chosen
+        return chosen.completed(Partitioning() if self.partitioning is None else self.partitioning(program))
+
+    def _executable(self, make: Callable[[], Any], program: Program, options: CompileOptions) -> HostExecutable:
+        try:
+            compiled = Compiled.of(make())
+        except PjrtError:
+            raise
+        except Exception as error:
+            raise without_traceback(error) from None
+        origin = Origin(self.platform_name, self.platform_version, self.default_memory_kind, program, options)
+        return HostExecutable(compiled, origin)
+
+
+# FFI handlers: host functions that programs call by name.
+
+
+class FfiHandler(NamedTuple):
+    """A host function.
+
+    Attributes:
+        function: a Python function, or the address of an XLA FFI handler.
+        traits: the bits of ``XLA_FFI_Handler_Traits``.
+    """
+
+    function: Callable[..., Any] | int
+    traits: int
+
+
+class FfiHandlers(Mapping[str, FfiHandler]):
+    """The handlers that were registered with a client, by the name that custom calls use."""
+
+    def __init__(self) -> None:
+        self._handlers: dict[str, FfiHandler] = {}
+        self._types: dict[str, int] = {}
+        self._type_ids = itertools.count(1)
+
+    def register(self, name: str, function: Callable[..., Any] | int, traits: int) -> None:
+        """Add a handler.
+
+        Raises:
+            InvalidArgumentError: the handler is neither a function nor an address.
+            AlreadyExistsError: the name has another handler.
+        """
+        expect(name, str, "the name of a custom call's target as a str")
+        expect_int(traits, "the traits of an FFI handler as the bits of a whole number")
+        if not callable(function) and not (isinstance(function, int) and function):
+            raise InvalidArgumentError(
+                f"an FFI handler is a function or the address of one, found {type(function).__name__} for {name!r}"
+            )
+        handler = FfiHandler(function, traits)
+        if self._handlers.setdefault(name, handler) != handler:
+            raise AlreadyExistsError(f"the custom call {name!r} has another handler already; use another name")
+
+    def register_type(self, name: str) -> int:
+        """Return the id of a type of user data; the same each time for the same name."""
+        type_id = self._types.get(expect(name, str, "the name of an FFI type as a str"))
+        return self._types.setdefault(name, next(self._type_ids)) if type_id is None else type_id
+
+    def find(self, name: str) -> FfiHandler:
+        """Return the handler with a name.
+
+        Raises:
+            NotFoundError: no handler has this name.
+        """
+        handler = self._handlers.get(name)
+        if handler is None:
+            raise NotFoundError(
+                f"no FFI handler is registered for the custom call {name!r}; registered are "
+                f"{', '.join(sorted(self._handlers)) or 'none'}"
+            )
+        return handler
+
+    def __getitem__(self, name: str) -> FfiHandler:
+        return self._handlers[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._handlers)
+
+    def __len__(self) -> int:
+        return len(self._handlers)
+
+
+# The client of the host runtime: a complete asynchronous client around a device author's functions.
 
 _TIMEOUT_SECONDS = 60.0
 
@@ -275,18 +487,18 @@ class HostClient(Client):
         on_done_with_host_buffer: Callable[[], object] | None = None,
     ) -> HostBuffer:
         place, space = self._place(device, memory_space)
-        make = from_host.buffer_from_host if self.memory is None else device_memory.buffer_from_host
+        make = buffer_from_host if self.memory is None else device_memory_buffer.buffer_from_host
         return make(array, place, space, layout, semantics, on_done_with_host_buffer)
 
     def buffer_from_dlpack(self, source: Any, *, device: Device | None = None) -> HostBuffer:
         place, space = self._place(device, None)
         if self.memory is not None:
-            return device_memory.buffer_from_dlpack(source, place, space)
-        return from_host.zero_copy(from_dlpack(source), place, space, None)
+            return device_memory_buffer.buffer_from_dlpack(source, place, space)
+        return zero_copy(from_dlpack(source), place, space, None)
 
     def create_uninitialized_buffer(self, spec: ShapeSpec, *, memory_space: MemorySpace | None = None) -> HostBuffer:
         device, space = self._place(None, memory_space)
-        make = from_host.uninitialized if self.memory is None else device_memory.uninitialized
+        make = uninitialized if self.memory is None else device_memory_buffer.uninitialized
         return make(spec, device, space)
 
     def create_error_buffer(
@@ -318,7 +530,7 @@ class HostClient(Client):
         place, space = self._place(device, memory_space)
         if stream is not None:
             raise InvalidArgumentError(f"memory of the host has no streams: expected stream=None, found {stream!r}")
-        make = from_host.view if self.memory is None else device_memory.view
+        make = view if self.memory is None else device_memory_buffer.view
         return make(pointer, spec, place, space, on_delete)
 
     def create_buffers_for_async_host_to_device(

@@ -1,33 +1,138 @@
-"""The devices of the host runtime, and their descriptions."""
+"""The devices of the host runtime: descriptions, memory spaces, infeed, capabilities and topology."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import hashlib
+import json
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from pjrt.api.checks import expect, expect_int
+from pjrt.api.capability import Capabilities, Effort, Feature, Support, try_compiling
+from pjrt.api.checks import expect, expect_int, topology_options
+from pjrt.api.client import Client
+from pjrt.api.compile_options import CompileOptions
 from pjrt.api.device import (
     AllocatorStats,
     AsyncTrackingEvent,
     Attributes,
     Device,
     DeviceDescription,
+    MemorySpace,
     MemorySpaceDescription,
 )
-from pjrt.api.errors import DeadlineExceededError, FailedPreconditionError, PjrtError
-from pjrt.api.shape_spec import ShapeSpec
-from pjrt.host.device_memory.allocation import Allocation
-from pjrt.host.device_memory.fence_waiter import FenceWaiter
-from pjrt.host.infeed import Feed
-from pjrt.host.memory_space import HostMemorySpace
-from pjrt.host.storage import freeze
+from pjrt.api.element_type import ElementType
+from pjrt.api.errors import (
+    DeadlineExceededError,
+    FailedPreconditionError,
+    InvalidArgumentError,
+    PjrtError,
+    unimplemented,
+)
+from pjrt.api.program import AnyProgram
+from pjrt.api.shape_spec import Layout, Shapes, ShapeSpec, TiledLayout, expect_shape
+from pjrt.api.topology import TopologyDescription
+from pjrt.host.device_memory import Allocation, FenceWaiter
+from pjrt.host.executable import HostExecutable
+from pjrt.host.processes import Membership
+from pjrt.host.shutdown import runtime_lock
+from pjrt.host.storage import MemoryAccount, freeze
 from pjrt.host.work_queue import WorkQueue
 from pjrt.host_memory.array import HostArray
 
 if TYPE_CHECKING:
-    from pjrt.host.client import HostClient
+    from pjrt.host.client import HostClient, HostCompiler
     from pjrt.host.execution import Execution
-    from pjrt.host.platform_spec import PlatformSpec
+
+_WAIT_SLICE_SECONDS = 0.2
+
+
+class Feed:
+    """A queue of values between the host and the programs of one device.
+
+    Args:
+        name: its name, for messages.
+    """
+
+    __slots__ = ("_changed", "_name", "_values")
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._values: deque[Any] = deque()
+        self._changed = threading.Condition(runtime_lock)
+
+    def put(self, value: Any) -> None:
+        """Add a value at the end; never waits."""
+        with self._changed:
+            self._values.append(value)
+            self._changed.notify()
+
+    def get(self, timeout: float | None = None, check: Callable[[], object] = lambda: None) -> Any:
+        """Remove and return the first value; wait for it.
+
+        Args:
+            timeout: the longest time to wait, in seconds; ``None`` is no limit.
+            check: called from time to time while waiting; its exceptions end the wait.
+
+        Raises:
+            DeadlineExceededError: no value came in time.
+        """
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while True:
+            with self._changed:
+                if self._values:
+                    return self._values.popleft()
+                left = _WAIT_SLICE_SECONDS if deadline is None else deadline - time.monotonic()
+                if left <= 0:
+                    raise DeadlineExceededError(f"nothing came on the {self._name} within {timeout:g} s")
+                self._changed.wait(min(left, _WAIT_SLICE_SECONDS))
+                if self._values:
+                    continue
+            check()
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+
+# The memory spaces of a host device.
+
+
+class HostMemorySpace(MemorySpace):
+    """One kind of memory of one device. All kinds are memory of this process, with separate accounts."""
+
+    __slots__ = ("account", "devices", "id", "kind", "kind_id")
+
+    devices: tuple[HostDevice, ...]
+    id: int
+    kind: str
+    kind_id: int
+
+    def __init__(self, device: HostDevice, space_id: int, kind: str, kind_id: int, limit: int | None) -> None:
+        self.devices = (device,)
+        self.id = space_id
+        self.kind = kind
+        self.kind_id = kind_id
+        self.account = MemoryAccount(f"{device.description}, memory '{kind}'", limit, device.wait_for_memory)
+
+    @property
+    def client(self) -> HostClient:
+        return self.devices[0].client
+
+    def size_of(self, spec: ShapeSpec) -> int:
+        """Return the bytes that an array takes in this memory."""
+        memory = self.client.memory
+        if memory is None or spec.element_type is ElementType.TOKEN:
+            return spec.size_in_bytes
+        return expect_int(memory.size_of(spec, self), f"a number of bytes from {type(memory).__name__}.size_of")
+
+    def __str__(self) -> str:
+        return f"{self.kind}(id={self.id}) of {self.devices[0]}"
+
+
+# The devices of the host runtime, and their descriptions.
 
 
 class HostDeviceDescription(DeviceDescription):
@@ -200,3 +305,226 @@ class HostAsyncTrackingEvent(AsyncTrackingEvent):
 
     def close(self) -> None:
         self._among.discard(self)
+
+
+# Platform specs: the checked facts of a host platform.
+
+MEMORY_KINDS = ("device", "pinned_host", "unpinned_host")
+"""The default kinds of memory of a host device, its default one first."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlatformSpec:
+    """The facts of a platform; ``HostClient`` documents them."""
+
+    name: str
+    version: str
+    num_devices: int
+    device_kind: str
+    device_attributes: Attributes
+    attributes: Attributes
+    memory_kinds: Sequence[str]
+    memory_limit: int | Mapping[str, int] | None
+    membership: Membership
+    alignment: int
+
+    def __post_init__(self) -> None:
+        if self.num_devices < 1:
+            raise InvalidArgumentError(f"a client has one device or more, num_devices is {self.num_devices}")
+        if not self.memory_kinds:
+            raise InvalidArgumentError("a device has one kind of memory or more, memory_kinds is empty")
+        if self.alignment < 1 or self.alignment & (self.alignment - 1):
+            raise InvalidArgumentError(f"an alignment is a power of two, found {self.alignment}")
+        for kind in self.memory_limits:
+            if kind not in self.memory_kinds:
+                raise InvalidArgumentError(
+                    f"memory_limit names the kind {kind!r}, the devices have {', '.join(self.memory_kinds)}"
+                )
+
+    @property
+    def memory_limits(self) -> Mapping[str, int]:
+        """The most bytes in use by kind of memory, for the kinds that have a limit."""
+        if self.memory_limit is None:
+            return {}
+        if isinstance(self.memory_limit, int):
+            return {self.memory_kinds[0]: self.memory_limit}
+        return self.memory_limit
+
+    def describe(self) -> list[HostDeviceDescription]:
+        """Return the descriptions of the devices of all processes, in the order of their ids."""
+        return [
+            HostDeviceDescription(first + number, process, self.device_kind, self.device_attributes, self.memory_kinds)
+            for process, (first, count) in enumerate(
+                zip(self.membership.first_device_ids, self.membership.device_counts, strict=True)
+            )
+            for number in range(count)
+        ]
+
+
+# The capabilities of a host client's devices: the runtime's, and the author's declarations.
+
+_RUNTIME = {
+    Feature.ALIAS_BUFFERS: True,
+    Feature.AOT_TOPOLOGIES: True,
+    Feature.ASYNC_TRANSFERS: True,
+    Feature.CROSS_HOST_TRANSFERS: False,
+    Feature.DEVICE_VIEWS: True,
+    Feature.DMA_MAPPING: True,
+    Feature.DONATION: True,
+    Feature.ERROR_BUFFERS: True,
+    Feature.EXECUTE_CONTEXTS: True,
+    Feature.HOST_CALLBACKS: True,
+    Feature.LAYOUTS: True,
+    Feature.MEMORY_STATISTICS: True,
+    Feature.SERIALIZATION: True,
+    Feature.STRIDED_LAYOUTS: False,
+    Feature.TILED_LAYOUTS: False,
+    Feature.UNINITIALIZED_BUFFERS: True,
+}
+"""The abilities of the runtime; the author declares what programs may contain."""
+
+
+def describe(
+    compiler: HostCompiler, descriptions: Sequence[HostDeviceDescription], attributes: Attributes
+) -> Capabilities:
+    """Return the capabilities of described devices: the author's declarations first, then attributes and runtime."""
+    kinds = dict.fromkeys(memory.kind for device in descriptions for memory in device.memory_space_descriptions)
+    names = dict.fromkeys(device.kind for device in descriptions)
+    memory = compiler.memory
+    lacking = {} if memory is None else {Feature.DEVICE_VIEWS: memory.is_on_host, Feature.LAYOUTS: False}
+    runtime = Capabilities(
+        num_devices=len(descriptions),
+        memory_kinds=tuple(kinds),
+        program_formats=compiler.formats,
+        features={**_RUNTIME, **lacking},
+        variants={"device_kind": ", ".join(names)},
+    )
+    return compiler.declared_capabilities().completed(Capabilities.from_attributes(attributes)).completed(runtime)
+
+
+# The topology of a host client: the descriptions of its devices.
+
+
+class HostTopology(TopologyDescription):
+    """Described devices of a host platform, and its compiler."""
+
+    __slots__ = ("_compiler", "attributes", "device_descriptions")
+
+    attributes: Attributes
+    device_descriptions: Sequence[HostDeviceDescription]
+
+    def __init__(
+        self, compiler: HostCompiler, descriptions: Sequence[HostDeviceDescription], attributes: Attributes
+    ) -> None:
+        self._compiler = compiler
+        self.device_descriptions = tuple(descriptions)
+        self.attributes = dict(attributes)
+
+    @property
+    def platform_name(self) -> str:
+        return self._compiler.platform_name
+
+    @property
+    def platform_version(self) -> str:
+        return self._compiler.platform_version
+
+    def compile(
+        self,
+        program: AnyProgram,
+        options: CompileOptions | None = None,
+        *,
+        client: Client | None = None,
+        shapes: Shapes | None = None,
+    ) -> HostExecutable:
+        if client is not None:
+            expect(client, Client, "a client whose devices may be used while compiling, or None")
+        return self._compiler.compile(program, options, shapes)
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return describe(self._compiler, self.device_descriptions, self.attributes)
+
+    def supports(
+        self,
+        program: AnyProgram,
+        options: CompileOptions | None = None,
+        *,
+        effort: Effort | str | None = None,
+    ) -> Support:
+        return self._compiler.supports(
+            program, options, effort, self.capabilities, lambda: try_compiling(self, program, options)
+        )
+
+    def serialize(self) -> bytes:
+        description = {
+            "platform": self.platform_name,
+            "version": self.platform_version,
+            "attributes": self.attributes,
+            "devices": [
+                {
+                    "id": d.id,
+                    "process": d.process_index,
+                    "kind": d.kind,
+                    "attributes": d.attributes,
+                    "memories": [m.kind for m in d.memory_space_descriptions],
+                }
+                for d in self.device_descriptions
+            ],
+        }
+        return json.dumps(description, sort_keys=True).encode()
+
+    def deserialize(self, serialized: bytes) -> HostTopology:
+        try:
+            description = json.loads(serialized)
+            platform = description["platform"]
+            devices = [
+                HostDeviceDescription(
+                    d["id"], d["process"], d["kind"], _attributes(d["attributes"]), tuple(d["memories"])
+                )
+                for d in description["devices"]
+            ]
+            attributes = _attributes(description["attributes"])
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise InvalidArgumentError(f"expected a serialized topology of '{self.platform_name}': {error}") from error
+        if platform != self.platform_name:
+            raise InvalidArgumentError(f"the topology is of '{platform}', this is '{self.platform_name}'")
+        return HostTopology(self._compiler, devices, attributes)
+
+    def fingerprint(self) -> int:
+        return int.from_bytes(hashlib.sha256(self.serialize()).digest()[:8], "little")
+
+    def default_layout(self, element_type: ElementType, shape: Sequence[int]) -> Layout:
+        expect(element_type, ElementType, "an element type as pjrt.ElementType")
+        return TiledLayout.row_major(len(expect_shape(shape)))
+
+    @property
+    def memory_space_kind_ids(self) -> Sequence[int]:
+        return sorted({m.kind_id for d in self.device_descriptions for m in d.memory_space_descriptions})
+
+
+def _attributes(values: dict[str, Any]) -> Attributes:
+    """Return attributes from JSON, which has lists instead of tuples."""
+    return {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
+
+
+def named_topology(platform: str, make: Callable[..., Client], name: str, options: Mapping[str, Any]) -> HostTopology:
+    """Return the topology of a new client, which is closed again: a topology describes devices and needs no client.
+
+    Args:
+        platform: the device's name, for messages.
+        make: a function that makes a client of the options.
+        name: the number of devices, such as ``8``; empty for the default number.
+        options: those of the client; ``num_devices`` may stand there instead of in the name.
+
+    Raises:
+        InvalidArgumentError: the name is not a number, or the options have ``num_devices`` too.
+        UnimplementedError: the clients are not host clients, or have another number of devices than the name.
+    """
+    with make(**topology_options(platform, name, options)) as client:
+        topology = client.topology
+        if not isinstance(topology, HostTopology):
+            raise unimplemented(platform, "Plugin.topology")
+        count = len(client.addressable_devices)
+        if name and count != int(name):
+            raise unimplemented(platform, f"the topology {name!r}", f"it always has {count} devices")
+        return topology

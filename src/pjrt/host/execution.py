@@ -1,30 +1,149 @@
-"""Executions: a program's run on one device, as a task for its work queue."""
+"""Executions: a program's run on one device, as a task for its work queue, once its inputs are ready."""
 
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Any
+import threading
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from pjrt.api.buffer import Buffer
+from pjrt.api.compile_options import DeviceAssignment
+from pjrt.api.device import Device
 from pjrt.api.element_type import ElementType
-from pjrt.api.errors import InternalError, PjrtError
-from pjrt.api.future import Future
-from pjrt.api.shape_spec import ShapeSpec
-from pjrt.host.compiled import Compiled
-from pjrt.host.demand import wanted_executions
-from pjrt.host.device_errors import without_traceback
-from pjrt.host.device_memory.fences import Enqueued, wait_for
-from pjrt.host.shutdown import is_lost
-from pjrt.host.storage import TOKEN, Storage, freeze, take_writable
+from pjrt.api.errors import (
+    CancelledError,
+    FailedPreconditionError,
+    InternalError,
+    InvalidArgumentError,
+    NotFoundError,
+    PjrtError,
+)
+from pjrt.api.future import Future, when_all_done
+from pjrt.api.shape_spec import ShapeSpec, TiledLayout
+from pjrt.api.waits import server_here, time_left
+from pjrt.host.device import HostDevice, HostMemorySpace
+from pjrt.host.device_memory import (
+    Allocation,
+    Completion,
+    Enqueued,
+    FenceWaiter,
+    HandleTable,
+    Memory,
+    handle_of,
+    wait_for,
+    waiting_function,
+)
+from pjrt.host.executable import Compiled, without_traceback
+from pjrt.host.shutdown import is_exiting, is_lost, runtime_lock
+from pjrt.host.storage import TOKEN, Storage, freeze, is_any_alone, take_writable
+from pjrt.host.work_queue import Copy, Task, WorkQueue, wanted_executions
 from pjrt.host_memory import references
-from pjrt.host_memory.array import HostArray, aligned_copy, array_dtype, is_laid_out, order_of_spec
+from pjrt.host_memory.array import HostArray, aligned_copy, array_dtype, is_laid_out, order_and_layout, order_of_spec
 
 if TYPE_CHECKING:
-    from pjrt.host.device_run import DeviceRun
-    from pjrt.host.launch import Launch
-    from pjrt.host.memory_space import HostMemorySpace
-    from pjrt.host.run_context import RunContext
+    from pjrt.host.launch import Launch, RunContext
+
+Output = tuple[HostMemorySpace, tuple[int, ...], ElementType, TiledLayout | None]
+"""The memory space, shape, element type and layout of an output; the layout is ``None`` if it is row-major."""
+
+
+class DeviceRun(NamedTuple):
+    """A program on one device: what is the same in each execution there, worked out once.
+
+    Attributes:
+        device: the device.
+        replica: the replica that it runs.
+        partition: the partition of the replica.
+        spaces: the memory of each output; the last one serves for all further outputs.
+        outputs: the outputs; ``None`` if the program does not declare them.
+        sizes: the bytes of each declared output.
+    """
+
+    device: HostDevice
+    replica: int
+    partition: int
+    spaces: tuple[HostMemorySpace, ...]
+    outputs: tuple[Output, ...] | None
+    sizes: tuple[int, ...]
+
+    @staticmethod
+    def of(compiled: Compiled, device: HostDevice, replica: int = 0, partition: int = 0) -> DeviceRun:
+        """Return the run of a program on a device.
+
+        Raises:
+            InvalidArgumentError: the device has no memory of a kind that the program declares.
+        """
+        try:
+            for kind in compiled.parameter_memory_kinds or ():
+                _space(device, kind)
+            spaces = tuple(_space(device, kind) for kind in compiled.output_memory_kinds or (None,))
+        except NotFoundError as error:
+            raise InvalidArgumentError(f"the program asks for memory that is not there: {error.message}") from None
+        specs = compiled.outputs
+        outputs = None if specs is None else _outputs(spaces, specs)
+        last = len(spaces) - 1
+        sizes = tuple(spaces[min(n, last)].size_of(spec) for n, spec in enumerate(specs or ()))
+        return DeviceRun(device, replica, partition, spaces, outputs, sizes)
+
+    def buffers(self, execution: Execution) -> list[Buffer]:
+        """Return the output buffers of an execution; wait for it if the program does not declare its outputs.
+
+        Raises:
+            PjrtError: the execution was waited for and has failed.
+        """
+        outputs = self.outputs
+        if outputs is None:
+            execution.definition.result()
+            outputs = _outputs(self.spaces, [_spec_of(storage) for storage in execution.outputs or ()])
+        device = self.device
+        buffer_type = device.client.buffer_type
+        return [
+            buffer_type(device, space, shape, element_type, storage, layout)
+            for (space, shape, element_type, layout), storage in zip(outputs, execution.outputs or (), strict=True)
+        ]
+
+
+def _spec_of(storage: Storage) -> ShapeSpec:
+    """Return the type of an output that the program did not declare."""
+    value: Any = storage.array
+    return value.spec if isinstance(value, Allocation) else ShapeSpec.of(value)
+
+
+def _space(device: HostDevice, kind: str | None) -> HostMemorySpace:
+    return device.default_memory_space if kind is None else device.memory_space(kind)
+
+
+def _outputs(spaces: tuple[HostMemorySpace, ...], specs: Sequence[ShapeSpec]) -> tuple[Output, ...]:
+    last = len(spaces) - 1
+    return tuple(
+        (
+            spaces[min(n, last)],
+            spec.shape,
+            spec.element_type,
+            order_and_layout(spec.layout, spec.shape, spec.element_type)[1],
+        )
+        for n, spec in enumerate(specs)
+    )
+
+
+def device_runs(
+    compiled: Compiled, assignment: DeviceAssignment, devices: Sequence[HostDevice]
+) -> Mapping[Device, DeviceRun]:
+    """Return the runs on these devices, in the order of the assignment."""
+    by_id = {device.id: device for device in devices}
+    return {
+        by_id[device_id]: DeviceRun.of(compiled, by_id[device_id], replica, partition)
+        for replica, row in enumerate(assignment.device_ids)
+        for partition, device_id in enumerate(row)
+        if device_id in by_id
+    }
+
+
+# Executions: a program's run on one device, as a task for its work queue.
 
 _log = logging.getLogger("pjrt")
 
@@ -277,3 +396,420 @@ def adopt(results: Any, number: int, spec: ShapeSpec | None, exclusive: bool) ->
 def _has_dtype(array: HostArray, element_type: ElementType) -> bool:
     expected = array_dtype(element_type)
     return array.dtype is expected or array.dtype.newbyteorder("=") == expected
+
+
+# Executions on devices with memory of their own: programs take handles and return handles.
+
+
+class DeviceExecution(Execution):
+    """Calls a program's function with handles, and makes storages of the handles that it returns.
+
+    A function that returns ``Enqueued`` has its outputs at once, and their definition when the fence says so.
+
+    Attributes:
+        outcome: what the function has returned or raised, if it was called before (see ``ShortPath``).
+    """
+
+    __slots__ = ("_completion", "_fence", "outcome")
+
+    def __init__(self, *arguments: Any) -> None:
+        self._fence: Any = None
+        self.outcome: Any = None
+        self._completion: Completion | None = None
+        super().__init__(*arguments)
+
+    def _compute(self) -> PjrtError | None:
+        compiled = self._compiled
+        if self.outputs is not None:
+            self._reserve(self.outputs)
+        arguments = self._allocations()
+        values = arguments if compiled.takes_allocations else list(map(handle_of, arguments))
+        results, self.outcome = self.outcome, None
+        if results is None:
+            results = self._call(values)
+        while isinstance(results, MemoryError) and self._may_call_again and self.device.wait_for_memory():
+            results = self._call(values)
+        if isinstance(results, BaseException):
+            return without_traceback(results)
+        fence = None
+        if isinstance(results, Enqueued):
+            results, fence = results
+        values = self._owned(as_sequence(results), arguments)
+        if fence is not None:
+            waiting_function(fence)  # a wrong one is an error now
+            self._fence = fence
+            self._completion = Completion(self.definition, self.inputs, self.launch_id)
+            # The completion holds the arguments that the caller keeps. It does not hold the others, nor the outputs:
+            # later work of the device may be given them, and may use their memory again.
+            held = {id(storage.array) for storage in self.inputs}
+            for value in (*arguments, *values):
+                if isinstance(value, Allocation) and id(value) not in held:
+                    value.busy_until(self._completion)
+        self._store(values)
+        return None
+
+    def _call(self, values: Sequence[Any]) -> Any:
+        """Return what the function returns, or the exception that it raises."""
+        run = self._compiled.run
+        try:
+            return run(*values) if self._context is None else run(self._context, *values)
+        except BaseException as error:
+            return error
+
+    @property
+    def _may_call_again(self) -> bool:
+        """Whether a function that had no room may be called again: it has written to no argument, and to no host."""
+        return self._context is None and not self._compiled.aliases and not self._compiled.donated
+
+    def _finish(self) -> PjrtError | None:
+        if self._completion is None:
+            self.inputs = []
+            return super()._finish()
+        self._context = None
+        self._leave_launch()
+        self._wait_for_fence()
+        return self.definition._error  # It was poisoned while it ran.
+
+    def _give_up(self) -> None:
+        self._wait_for_fence()  # The work goes on, although its results are wrong.
+        super()._give_up()
+
+    def _wait_for_fence(self) -> None:
+        """Leave enqueued work to the waiter for fences."""
+        self.inputs = []
+        fence, self._fence = self._fence, None
+        if fence is not None and self._completion is not None:
+            self.device.fences.add(fence, self._completion)
+
+    def _allocations(self) -> list[Any]:
+        """Return the arguments. The function may write to those that it declares as donated, so in place of one that
+        the caller keeps, or that something else can see, it gets a copy.
+        """
+        inputs = self.inputs
+        values: list[Any] = [None if s.is_token else s.array for s in inputs]
+        for number in {*self._compiled.aliases, *self._compiled.donated}:
+            if number < len(inputs) and not inputs[number].is_token:
+                values[number] = None
+                values[number] = self._own(inputs, number)
+        return values
+
+    def _own(self, inputs: list[Storage], number: int) -> Any:
+        """Return the allocation of a storage that is donated, or a copy if something else uses it."""
+        mine = number in self._donated and references.to_item(inputs, number) == 1 and inputs[number].mutable
+        mine = mine and references.to_attribute(inputs[number], "array") == 1
+        storage = inputs[number]
+        value: Any = storage.array
+        if mine and not value.is_shared:
+            # The storage lives until the fence; the result alone may have the memory by then.
+            storage.array = None
+            return value
+        return value.copied(value.space)
+
+    def _owned(self, results: Sequence[Any], arguments: list[Any]) -> list[Any]:
+        """Return the results with an allocation for each handle, so that it is freed whatever comes next."""
+        compiled = self._compiled
+        declared = compiled.outputs or ()
+        memory = self._memory
+        table = HandleTable(memory, arguments)
+        values: list[Any] = []
+        for number, result in enumerate(results):
+            spec = declared[number] if number < len(declared) else None
+            if spec is not None and spec.element_type is ElementType.TOKEN:
+                values.append(TOKEN)
+            elif result is None:
+                values.append(None)
+            elif isinstance(result, Allocation):
+                space = self._space(number)
+                values.append(result if result.space is space else result.copied(space))
+            elif compiled.takes_allocations and isinstance(result, np.ndarray):
+                values.append(Allocation.of_array(memory, result, spec or ShapeSpec.of(result), self._space(number)))
+            else:
+                values.append(table.own(result, spec, self._space(number)))
+        return values
+
+    def _store(self, values: list[Any]) -> None:
+        """Check the results, and put them into the storages of the outputs.
+
+        Raises:
+            InternalError: the results are not those that the program declared.
+        """
+        compiled = self._compiled
+        declared = compiled.outputs
+        source = f"the device's function for {compiled.name!r}"
+        if self.outputs is None or declared is None:
+            self.outputs = [self._undeclared(number, value, source) for number, value in enumerate(values)]
+            return
+        if len(values) != len(declared):
+            raise InternalError(f"{source} gave {len(values)} results, it declared {len(declared)}")
+        for number, (value, spec) in enumerate(zip(values, declared, strict=True)):
+            if value is None:
+                raise InternalError(f"{source} gave None for output {number}, expected a handle of {spec}")
+            if value is not TOKEN:
+                value.check(f"{source}, output {number},", spec)
+            self.outputs[number].array = value
+
+    def _undeclared(self, number: int, value: Any, source: str) -> Storage:
+        spec = None
+        if value is not None:
+            spec = value.spec = value.spec or self._memory.spec_of(value.handle)
+        if spec is None:
+            raise InternalError(
+                f"{source} declares no outputs, and its memory does not know the types of handles: declare "
+                "Compiled.outputs, or give the memory a method spec_of"
+            )
+        storage = Storage(self.definition)
+        space = self._space(number)
+        storage.charge(space.account, space.size_of(spec))
+        storage.array = value
+        return storage
+
+    @property
+    def _memory(self) -> Memory:
+        memory = self.device.client.memory
+        assert memory is not None  # else the execution is another one
+        return memory
+
+
+# Dispatch: an execution goes to its device's queue when its inputs are ready.
+
+_PendingLaunch = tuple[Execution, ...]
+"""The executions of one launch, which are put on their queues together."""
+
+
+class Dispatcher:
+    """Puts executions on their devices' queues as soon as their inputs are ready, or sure to be ready in time.
+
+    An input that an earlier task of the same queue makes will be ready when the queue comes to the execution. All other
+    inputs are waited for outside of the queues: the head of a queue never waits for an input, so an input may come
+    late, even from a program on the same device, and finds the queue running. The executions of one launch go to all of
+    their queues at one moment, when the inputs of all are ready. So any two launches are in the same order on all
+    devices that they share, and their collectives cannot wait for each other in a circle.
+
+    Launches on devices of several processes are put in the order of the calls, even where the inputs of a later one are
+    ready first: the calls come in one order in all processes, the inputs need not.
+
+    Args:
+        devices: the devices of the client that belong to this process.
+    """
+
+    __slots__ = ("_fences", "_gates", "_last_gate", "_putting", "_queues", "_ready", "_waiting")
+
+    def __init__(self, devices: Sequence[HostDevice]) -> None:
+        self._queues = tuple(queue for device in devices for queue in (device.compute, device.transfers))
+        self._fences = tuple(device.fences for device in devices)
+        self._waiting: set[_PendingLaunch] = set()
+        # For each waiting launch on devices of several processes: done when it is put. The next one waits for that.
+        self._gates: dict[_PendingLaunch, Future[None]] = {}
+        self._last_gate: Future[None] | None = None
+        # Launches that are ready to be put, in one order for all queues, and the lock of the caller that puts them.
+        self._ready: deque[_PendingLaunch] = deque()
+        self._putting = threading.Lock()
+
+    def enqueue(self, executions: Sequence[Execution]) -> None:
+        """Run the executions of one launch, each on its device, when their inputs are ready; do not wait for that."""
+        missing: list[Future[None]] = []
+        for execution in executions:
+            compute = execution.device.compute
+            missing += [
+                storage.definition
+                for storage in execution.inputs
+                if not storage.definition._done and storage.queue is not compute
+            ]
+        across = executions[0].spans_processes if executions else False
+        if not missing and len(executions) == 1 and not across:
+            execution = executions[0]
+            if execution.runs_on_caller and _run_here(execution):
+                return
+            try:
+                _put(execution)
+            except PjrtError as error:
+                execution.fail(error)
+                raise
+            return
+        launch = tuple(executions)
+        if across:
+            self._wait_for_turn(launch, missing)
+        if missing:
+            for execution in launch:
+                execution.definition.need(*missing)
+            self._waiting.add(launch)
+            when_all_done(missing, lambda: self._stop_waiting(launch))
+        else:
+            self._release(launch)
+
+    def finish(self, end_waiting: Callable[[], object]) -> None:
+        """Wait for the work under way, cancel executions whose inputs will never come, and close the queues.
+
+        Args:
+            end_waiting: called when all that can run has run; it ends the waits that the caller knows of.
+        """
+        self._drain()
+        end_waiting()
+        self._drain()
+        while self._waiting:
+            error = CancelledError("the client was closed while the execution waited for its arguments")
+            launch = self._waiting.pop()
+            _fail(launch, error)
+            self._end_turn(launch)
+            self._drain()
+        for queue in self._queues:
+            queue.close()
+        for fences in self._fences:
+            fences.close()
+
+    def give_up(self, error: PjrtError, only_ask: bool) -> None:
+        """Fail all executions that are not done, and ask the running functions to end.
+
+        Args:
+            error: the reason.
+            only_ask: ask the running functions only, and fail nothing.
+        """
+        if only_ask:
+            for queue in self._queues:
+                queue.ask_to_end(error)
+            return
+        for launch in list(self._waiting):
+            self._waiting.discard(launch)
+            _fail(launch, error)
+            self._end_turn(launch)
+        for queue in self._queues:
+            for task in queue.tasks():
+                if isinstance(task, Execution):
+                    task.poison(error)
+        for fences in self._fences:
+            fences.poison(error)
+
+    def unfinished(self) -> list[Execution]:
+        """Return the executions that are not done, in no order."""
+        tasks = [task for queue in self._queues for task in queue.tasks() if isinstance(task, Execution)]
+        return tasks + [execution for launch in list(self._waiting) for execution in launch]
+
+    def wait_for_memory(self, device: HostDevice) -> bool:
+        """Wait until work of a device ends that alone holds memory; return whether there was such work.
+
+        Callers run ahead of a device, and then most of its memory is that of arguments that nobody else holds. Work
+        that waits for its inputs, or may wait for the caller, is not waited for.
+        """
+        here = server_here()
+        if here is not None and here is not device.compute.server and here is not device.transfers.server:
+            return False  # this thread may be the one that ends the work
+        ends: list[Future[Any]] = device.fences.ends_of_holders()
+        for queue in (device.compute, device.transfers):
+            if not queue.is_current_thread:
+                ends += [end for task in queue.tasks() if (end := _end_of_holder(task)) is not None]
+        if not ends:
+            return False
+        first: Future[None] = Future()
+        first.need(*ends)
+        for end in ends:
+            end.add_done_callback(lambda _: first._complete(None))
+        try:
+            first.result()
+        except FailedPreconditionError:  # the work needs the calling thread
+            return False
+        return True
+
+    def _drain(self) -> None:
+        # Work on one queue may put more on another.
+        workers: tuple[WorkQueue | FenceWaiter, ...] = (*self._queues, *self._fences)
+        while any(worker.is_busy for worker in workers):
+            for worker in workers:
+                if not is_exiting():
+                    worker.drain()
+                elif not worker.drain(time_left()):
+                    worker.abandon(CancelledError("the interpreter ended before the work was done"))
+
+    def _stop_waiting(self, launch: _PendingLaunch) -> None:
+        try:
+            self._waiting.remove(launch)
+        except KeyError:
+            return  # It was cancelled.
+        self._release(launch)
+
+    def _wait_for_turn(self, launch: _PendingLaunch, missing: list[Future[None]]) -> None:
+        """Have a launch on devices of several processes wait for the one before it, and the next one for this one."""
+        with runtime_lock:
+            last = self._last_gate
+            if last is not None and not last._done:
+                missing.append(last)
+            if missing:
+                gate: Future[None] = Future()
+                gate.need(*missing)
+                self._last_gate = self._gates[launch] = gate
+
+    def _end_turn(self, launch: _PendingLaunch) -> None:
+        gate = self._gates.pop(launch, None) if self._gates else None
+        if gate is not None:
+            gate._complete(None)
+
+    def _release(self, launch: _PendingLaunch) -> None:
+        """Put the executions of a launch on their queues.
+
+        It never waits for another caller that does so: the garbage collector may run while executions are being put,
+        drop a promise, and by that release another launch on the same thread. The caller that holds the lock puts that
+        one too.
+        """
+        self._ready.append(launch)
+        while self._ready:
+            if not self._putting.acquire(blocking=False):
+                return
+            try:
+                while self._ready:
+                    launch = self._ready.popleft()
+                    _put_all(launch)
+                    self._end_turn(launch)
+            finally:
+                self._putting.release()
+
+
+def _end_of_holder(task: Task) -> Future[Any] | None:
+    """Return the end of a task that alone holds memory; ``None`` if it does not, or may wait for the caller."""
+    if isinstance(task, Execution):
+        return task.definition if not task.may_wait_for_caller and is_any_alone(task.inputs) else None
+    if isinstance(task, Copy) and task.source is not None and references.to_attribute(task, "source") == 1:
+        return task.future
+    return None
+
+
+def _put_all(launch: _PendingLaunch) -> None:
+    try:
+        for execution in launch:
+            _put(execution)
+    except PjrtError as error:
+        _fail(launch, error.with_traceback(None))
+
+
+def _fail(launch: _PendingLaunch, error: PjrtError) -> None:
+    for execution in launch:
+        execution.fail(error)
+
+
+def _run_here(execution: Execution) -> bool:
+    """Run an execution on the caller's thread, if its device is idle; return whether it was run."""
+    queue = execution.device.compute
+    visit = queue.enter()
+    if visit is None:
+        return False
+    try:
+        execution.run()
+    finally:
+        queue.leave(visit)
+    hand_over(execution)
+    return True
+
+
+def hand_over(execution: Execution) -> None:
+    """Let later executions of the device be enqueued behind one that has run on the caller's thread."""
+    if not execution.definition._done:  # It has enqueued work, which later executions of the device need not wait for.
+        for storage in execution.outputs or ():
+            storage.queue = execution.device.compute
+
+
+def _put(execution: Execution) -> None:
+    # Read before the execution is put: it may be done, and its outputs gone, as soon as it is.
+    outputs, queue = execution.outputs, execution.device.compute
+    execution.definition.need(queue.server)
+    queue.put(execution)
+    # Only now: what other threads put because they see the queue here must come after the execution.
+    for storage in outputs or ():
+        storage.queue = queue

@@ -1,33 +1,374 @@
-"""The loaded executables of the host runtime."""
+"""The loaded executables of the host runtime: checks of arguments, and the paths for programs that return at once."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from pjrt.api.buffer import Buffer
 from pjrt.api.checks import expect, expect_sequence, wrong_number_of_rows
 from pjrt.api.compile_options import CompileOptions, DeviceAssignment
 from pjrt.api.device import Device
-from pjrt.api.errors import FailedPreconditionError, InvalidArgumentError
+from pjrt.api.element_type import ElementType
+from pjrt.api.errors import FailedPreconditionError, InternalError, InvalidArgumentError, PjrtError
 from pjrt.api.future import Future
-from pjrt.api.loaded_executable import ExecuteOptions, LoadedExecutable
-from pjrt.host.arguments import Arguments
+from pjrt.api.loaded_executable import ExecuteOptions, FailedRunError, LoadedExecutable, ValuePath
+from pjrt.api.shape_spec import ShapeSpec, stands_for_token
+from pjrt.host.buffer import HostBuffer
 from pjrt.host.device import HostDevice
-from pjrt.host.device_memory.execution import DeviceExecution
-from pjrt.host.device_memory.short_path import ShortPath
-from pjrt.host.device_run import DeviceRun, device_runs
-from pjrt.host.dispatch import hand_over
-from pjrt.host.executable import HostExecutable
-from pjrt.host.execution import Execution
-from pjrt.host.fork_safety import runtime_lock
-from pjrt.host.launch import Launch
-from pjrt.host.run_context import RunContext
-from pjrt.host.storage import READY, Storage
-from pjrt.host.value_path import HostValuePath
+from pjrt.host.device_memory import Allocation, Memory
+from pjrt.host.executable import Compiled, HostExecutable, without_traceback
+from pjrt.host.execution import DeviceExecution, DeviceRun, Execution, adopt, as_sequence, device_runs, hand_over
+from pjrt.host.launch import Launch, RunContext
+from pjrt.host.shutdown import runtime_lock
+from pjrt.host.storage import READY, TOKEN, Storage
+from pjrt.host_memory import references
 
 if TYPE_CHECKING:
     from pjrt.host.client import HostClient
+    from pjrt.host.execution import Output
+
+
+class Arguments:
+    """Checks the arguments of a program, and takes the storages of the donated ones away from their buffers."""
+
+    __slots__ = ("_donated", "_name", "_parameters")
+
+    def __init__(self, compiled: Compiled) -> None:
+        self._name = compiled.name
+        self._parameters = None if compiled.parameters is None else tuple(compiled.parameters)
+        self._donated = frozenset(compiled.aliases) | frozenset(compiled.donated)
+
+    def donated(self, kept: frozenset[int]) -> frozenset[int]:
+        """Return the numbers of the parameters that are donated; those in ``kept`` are not."""
+        return self._donated - kept if kept and self._donated else self._donated
+
+    def take(
+        self, arguments: Sequence[Sequence[Buffer]], devices: Sequence[HostDevice], donated: frozenset[int]
+    ) -> list[list[Storage]]:
+        """Return the storages of the arguments, one list a device; the buffers of the donated ones are deleted.
+
+        Everything is checked before anything is deleted, so that a call that raises changes nothing.
+
+        Raises:
+            InvalidArgumentError: number, type or device of the arguments is wrong, or a donated one is used twice.
+            FailedPreconditionError: an argument was deleted or donated before.
+        """
+        rows = [expect_sequence(row, "the arguments as a list of buffers") for row in arguments]
+        if not donated:
+            return [self._check(row, device) for row, device in zip(rows, devices, strict=True)]
+        with runtime_lock:  # Of two calls that donate the same argument, one must fail.
+            storages = [self._check(row, device) for row, device in zip(rows, devices, strict=True)]
+            for row in rows:
+                self._check_used_once(row, donated)
+            for row in rows:
+                for number in donated:
+                    if number < len(row):
+                        row[number].delete()
+            return storages
+
+    def _check(self, arguments: Sequence[Buffer], device: HostDevice) -> list[Storage]:
+        parameters = self._parameters
+        if parameters is not None and len(parameters) != len(arguments):
+            raise InvalidArgumentError(f"{self._name!r} takes {len(parameters)} arguments, found {len(arguments)}")
+        storages = []
+        for number, buffer in enumerate(arguments):
+            if not isinstance(buffer, HostBuffer):
+                raise InvalidArgumentError(
+                    f"argument {number} of {self._name!r} must be a buffer of this client, found "
+                    f"{type(buffer).__name__}; make one with client.buffer_from_host"
+                )
+            if buffer.device is not device:
+                raise InvalidArgumentError(
+                    f"argument {number} of {self._name!r} is on {buffer.device}, the program runs on {device}; use "
+                    "buffer.copy_to(device)"
+                )
+            storage = buffer.use()
+            if parameters is not None:
+                expected = parameters[number]
+                if not _fits(buffer, expected):
+                    raise InvalidArgumentError(
+                        f"argument {number} of {self._name!r} must be {expected}, found {buffer.described}"
+                    )
+                if expected.element_type is ElementType.TOKEN:
+                    storage = _as_token(storage)
+            storages.append(storage)
+        return storages
+
+    def _check_used_once(self, arguments: Sequence[Buffer], donated: frozenset[int]) -> None:
+        for number in donated:
+            if number < len(arguments) and sum(other is arguments[number] for other in arguments) > 1:
+                raise InvalidArgumentError(
+                    f"argument {number} of {self._name!r} is donated and must not be another argument as well; name it "
+                    "in non_donatable_input_indices or pass a copy"
+                )
+
+
+def _fits(buffer: HostBuffer, expected: ShapeSpec) -> bool:
+    if expected.element_type is ElementType.TOKEN:
+        return stands_for_token(buffer.element_type, buffer.shape)
+    return buffer.shape == expected.shape and buffer.element_type is expected.element_type
+
+
+def _as_token(source: Storage) -> Storage:
+    """Return the token that an empty array stands for: it is ready, or fails, when the array does."""
+    token = Storage(source.definition, TOKEN)
+    token.queue = source.queue
+    return token
+
+
+# The value path of the host runtime: programs that return at once, run on the caller's thread.
+#
+# Its values are storages. It does what ``Execution`` does, for one device, arguments that are ready and none that is
+# donated. It exists because an execution, and a buffer for each result, take longer than a tiny program.
+
+_DELETED = Storage(READY)
+
+
+class HostValuePath(ValuePath):
+    """The value path of a program on one device whose memory is numpy's.
+
+    Args:
+        compiled: the program.
+        run: its run on the device.
+        new_context: makes a context of runs, for a function that takes one.
+
+    Attributes:
+        is_closed: whether it runs nothing any more.
+    """
+
+    __slots__ = (
+        "_charges",
+        "_client",
+        "_context",
+        "_function",
+        "_makers",
+        "_name",
+        "_new_context",
+        "_outputs",
+        "_queue",
+        "_specs",
+        "is_closed",
+    )
+
+    def __init__(self, compiled: Compiled, run: DeviceRun, new_context: Callable[[], RunContext]) -> None:
+        outputs = run.outputs or ()
+        self._function = compiled.run
+        self._client = run.device.client
+        self.is_closed = False
+        self._name = compiled.name
+        self._queue = run.device.compute
+        self._specs = tuple(compiled.outputs or ())
+        self._charges = [
+            (output[0].account, spec.size_in_bytes) for spec, output in zip(self._specs, outputs, strict=True)
+        ]
+        self._outputs = [(run, output) for output in outputs]
+        self._makers = [partial(self._maker, run, output) for output in outputs]
+        self._new_context = new_context
+        self._context = [new_context()] if compiled.takes_context else []
+
+    @staticmethod
+    def _maker(run: DeviceRun, output: Output, value: Any) -> HostBuffer:
+        return _buffer(run, output, value)
+
+    @staticmethod
+    def of(
+        compiled: Compiled, runs: Sequence[DeviceRun], new_context: Callable[[], RunContext]
+    ) -> HostValuePath | None:
+        """Return the value path of a program, or ``None`` if it needs executions."""
+        if len(runs) != 1 or compiled.outputs is None or compiled.parameters is None:
+            return None
+        client = runs[0].device.client
+        if client.memory is not None or compiled.aliases or compiled.donated:
+            return None
+        if not (client.runs_on_caller or (compiled.runs_on_caller and not compiled.takes_context)):
+            return None
+        specs = (*compiled.outputs, *compiled.parameters)
+        has_tokens = any(spec.element_type is ElementType.TOKEN for spec in specs)
+        # With a limit, the memory of the results is reserved before the function is called.
+        has_limits = any(space.account.limit is not None for space in runs[0].spaces)
+        # A program without results has nothing that could hold its error.
+        if has_tokens or has_limits or not compiled.outputs:
+            return None
+        return (ArrayPath if client.runs_on_caller else HostValuePath)(compiled, runs[0], new_context)
+
+    @property
+    def makers(self) -> Sequence[Callable[[Any], Buffer]]:
+        return self._makers
+
+    def run(self, values: list[Any], launch_id: int, futures: list[Future[None]]) -> list[Any] | None:
+        if self.is_closed or self._client._closed:
+            return None
+        for storage in values:
+            definition = storage.definition
+            if not definition._done or definition._error is not None:
+                return None
+        queue = self._queue
+        visit = queue.enter()
+        if visit is None:
+            return None
+        try:
+            held = [as_sequence(self._function(*self._context, *[storage.array for storage in values]))]
+            is_exclusive = references.to_item(held, 0) == 1  # before the call below, which holds them too
+            return self._adopted(held[0], is_exclusive)
+        except BaseException as error:
+            failure = self._failed(error)
+        finally:
+            queue.leave(visit)
+        raise failure
+
+    def _failed(self, error: BaseException) -> FailedRunError:
+        """Return the error of a run, with the buffers that have it."""
+        failure = error if isinstance(error, PjrtError) else without_traceback(error)
+        if self._context:  # its launch may have been given up
+            self._context = [self._new_context()]
+        failed = [Storage(Future.failed(failure.with_traceback(None))) for _ in self._specs]
+        return FailedRunError([_buffer(*of, storage) for of, storage in zip(self._outputs, failed, strict=True)])
+
+    def value(self, buffer: Buffer) -> Any:
+        return buffer._storage if isinstance(buffer, HostBuffer) else None
+
+    def _adopted(self, results: Any, is_exclusive: bool) -> list[Any]:
+        self._check_number(results)
+        storages = []
+        for number, (spec, (account, size)) in enumerate(zip(self._specs, self._charges, strict=True)):
+            storage = Storage(READY, adopt(results, number, spec, is_exclusive))
+            storage.charge(account, size)
+            storages.append(storage)
+        return storages
+
+    def _check_number(self, results: Any) -> None:
+        if len(results) != len(self._specs):
+            raise InternalError(
+                f"the device's function for {self._name!r} gave {len(results)} results, it declared {len(self._specs)}"
+            )
+
+
+class ArrayPath(HostValuePath):
+    """The value path of a client that one thread uses, such as a worker's: its values are arrays.
+
+    Whoever has such a client counts the memory of arrays.
+    """
+
+    __slots__ = ()
+
+    @staticmethod
+    def _maker(run: DeviceRun, output: Output, value: Any) -> HostBuffer:
+        return _buffer(run, output, None if value is None else Storage(READY, value))
+
+    def run(self, values: list[Any], launch_id: int, futures: list[Future[None]]) -> list[Any] | None:
+        if self.is_closed or self._client._closed or self._queue.is_busy:
+            return None
+        try:
+            held = [as_sequence(self._function(*self._context, *values))]
+            is_exclusive = references.to_item(held, 0) == 1  # before the call below, which holds them too
+            return self._adopted(held[0], is_exclusive)
+        except BaseException as error:
+            raise self._failed(error) from None
+
+    def value(self, buffer: Buffer) -> Any:
+        storage = buffer._storage if isinstance(buffer, HostBuffer) else None
+        is_there = storage is not None and storage.definition._done and storage.definition._error is None
+        return storage.array if storage is not None and is_there else None
+
+    def _adopted(self, results: Any, is_exclusive: bool) -> list[Any]:
+        self._check_number(results)
+        return [adopt(results, number, spec, is_exclusive) for number, spec in enumerate(self._specs)]
+
+
+def _buffer(run: DeviceRun, output: Output, storage: Storage | None) -> HostBuffer:
+    space, shape, element_type, layout = output
+    buffer = HostBuffer(run.device, space, shape, element_type, _DELETED if storage is None else storage, layout)
+    if storage is None:
+        buffer.delete()
+    return buffer
+
+
+# The short path: programs that return at once, run on the thread that executes them, without an execution.
+#
+# It does what ``DeviceExecution`` does, for one device, arguments that are ready and none that is donated. It exists
+# because an execution takes longer than a tiny program.
+
+
+class ShortPath:
+    """The short path of a program on one device.
+
+    Args:
+        compiled: the program.
+        run: its run on the device.
+        memory: the memory of the client's devices.
+    """
+
+    __slots__ = ("_count", "_function", "_memory", "_outputs", "_run")
+
+    def __init__(self, compiled: Compiled, run: DeviceRun, memory: Memory) -> None:
+        self._function = compiled.run
+        self._memory = memory
+        self._run = run
+        self._outputs = [
+            (spec, output[0].size_of(spec), *output)
+            for spec, output in zip(compiled.outputs or (), run.outputs or (), strict=True)
+        ]
+        self._count = len(self._outputs)
+
+    @staticmethod
+    def of(compiled: Compiled, runs: Sequence[DeviceRun], memory: Memory | None) -> ShortPath | None:
+        """Return the short path of a program, or ``None`` if it needs executions."""
+        if memory is None or len(runs) != 1 or compiled.outputs is None or compiled.parameters is None:
+            return None
+        if not compiled.runs_on_caller or compiled.takes_context or compiled.takes_allocations:
+            return None
+        specs = (*compiled.outputs, *compiled.parameters)
+        plain = all(spec.layout is None and spec.element_type is not ElementType.TOKEN for spec in specs)
+        # With a limit, the memory of the results is reserved before the function is called.
+        unlimited = all(space.account.limit is None for space in runs[0].spaces)
+        if not plain or not unlimited or compiled.aliases or compiled.donated:
+            return None
+        return ShortPath(compiled, runs[0], memory)
+
+    def call(self, inputs: Sequence[Storage]) -> Any:
+        """Return what the program's function returns, or the exception that it raises; ``None`` if it was not called,
+        because an argument is not ready, or the device is at work.
+        """
+        handles = []
+        for storage in inputs:
+            definition = storage.definition
+            if not definition._done or definition._error is not None:
+                return None
+            handles.append(storage.array.handle)  # type: ignore[union-attr]  # an allocation: its type is checked
+        queue = self._run.device.compute
+        visit = queue.enter()
+        if visit is None:
+            return None
+        try:
+            return self._function(*handles)
+        except BaseException as error:
+            return error
+        finally:
+            queue.leave(visit)
+
+    def buffers(self, results: Any, inputs: Sequence[Storage]) -> list[Buffer] | None:
+        """Return the buffers of results, or ``None`` if they need an execution: they are wrong, not there yet, or
+        handles of the arguments.
+        """
+        if type(results) is not list or len(results) != self._count:
+            return None
+        memory, device = self._memory, self._run.device
+        handles = {id(storage.array.handle) for storage in inputs}  # type: ignore[union-attr]
+        make, spec_of = device.client.buffer_type, memory.spec_of
+        buffers: list[Buffer] = []
+        for handle, (spec, size, space, shape, element_type, layout) in zip(results, self._outputs, strict=True):
+            if id(handle) in handles or type(handle) is int or spec_of(handle) is not spec:
+                return None
+            handles.add(id(handle))
+            storage = Storage(READY, Allocation(memory, handle, spec, space))  # type: ignore[arg-type]
+            storage.charge(space.account, size)
+            buffers.append(make(device, space, shape, element_type, storage, layout))
+        return buffers
+
+
+# The loaded executables of the host runtime.
 
 _MOST_OPEN_LAUNCHES = 1024
 """The most launches that may lack devices, where ``execute_sharded`` starts them one device at a time."""

@@ -1,22 +1,59 @@
-"""Shutdown: the end of work in progress when the interpreter ends, and in the child of a fork.
+"""The ends of a process: the lock of the host runtime, which a fork makes anew, and what becomes of work at the exit.
 
-The threads of the work queues are daemons that the end of the interpreter waits for, but not for ever. If Python joined
-them, one device function that hangs would keep the process from ending. If nobody waited for them, work that is nearly
-done would be lost, and a thread might be stopped inside foreign C code.
+Threads do not survive a fork. A client that was made before it has neither its threads nor, perhaps, the holder of its
+locks, so the child cannot use it.
 """
 
 from __future__ import annotations
 
 import atexit
 import logging
+import threading
 import time
 import weakref
 from typing import Protocol
 
 from pjrt.api import waits
-from pjrt.api.errors import CancelledError, PjrtError
-from pjrt.host.fork_safety import forked_error
+from pjrt.api.errors import CancelledError, FailedPreconditionError, PjrtError
 from pjrt.system import after_fork_in_child
+
+runtime_lock = threading.RLock()
+"""For all short critical sections of the host runtime; nobody waits for anything while holding it.
+
+One lock for all, because it must be made anew in the child of a fork, where its holder does not exist. Its holder can
+enter it again, because the garbage collector may run inside a section and end things there.
+"""
+
+_generation = 0
+
+
+def generation() -> int:
+    """Return a number that each fork changes in the child."""
+    return _generation
+
+
+def forked_error() -> FailedPreconditionError:
+    """Return the error for the use of a parent process's client after a fork."""
+    return FailedPreconditionError(
+        "this client was made before the process forked, and its threads are in the parent only; "
+        "make a new client in the child"
+    )
+
+
+def _renew_lock() -> None:
+    global _generation
+    _generation += 1
+    runtime_lock._at_fork_reinit()  # type: ignore[attr-defined]  # as the standard library does for its own locks
+
+
+after_fork_in_child(_renew_lock)
+
+
+# The end of work in progress when the interpreter ends, and in the child of a fork.
+#
+# The threads of the work queues are daemons that the end of the interpreter waits for, but not for ever. If Python
+# joined them, one device function that hangs would keep the process from ending. If nobody waited for them, work that
+# is nearly done would be lost, and a thread might be stopped inside foreign C code.
 
 _log = logging.getLogger("pjrt")
 
@@ -101,6 +138,6 @@ def _busy_workers() -> list[Worker]:
     return [worker for worker in list(_workers) if worker.is_busy]
 
 
-# After the lock was made anew: pjrt.host.fork_safety registered its function when it was imported.
+# After the lock was made anew.
 after_fork_in_child(_after_fork_in_child)
 atexit.register(_at_exit)

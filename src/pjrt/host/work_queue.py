@@ -1,4 +1,4 @@
-"""Work queues: each has one thread, which runs tasks one after the other."""
+"""Work queues: each has one thread, which runs tasks one after the other, such as copies."""
 
 from __future__ import annotations
 
@@ -9,15 +9,24 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Callable
-from typing import Any, Protocol
+from collections import Counter
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
+from pjrt.api.element_type import AnyDType
 from pjrt.api.errors import FailedPreconditionError, PjrtError, UnavailableError
 from pjrt.api.future import Future, Promise
-from pjrt.api.waits import Server
+from pjrt.api.waits import Server, server_here
 from pjrt.host import shutdown
-from pjrt.host.device_errors import without_traceback
-from pjrt.host.fork_safety import forked_error, generation, runtime_lock
+from pjrt.host.executable import without_traceback
+from pjrt.host.shutdown import forked_error, generation, runtime_lock
+from pjrt.host.storage import TOKEN, Storage, freeze
+from pjrt.host_memory import references
+from pjrt.host_memory.array import HostArray, aligned_copy
+
+if TYPE_CHECKING:
+    from pjrt.host.device import HostDevice, HostMemorySpace
+    from pjrt.host.execution import Execution
 
 _log = logging.getLogger("pjrt")
 
@@ -306,3 +315,164 @@ def _ends(pending: set[Task], server: Server) -> bool:
             return False
         server.end()
         return True
+
+
+# Copies between devices, memory spaces and the host. They wait for the value and block no caller.
+
+T = TypeVar("T")
+
+INLINE_BYTES = 64 * 1024
+"""Copies up to this size are made in the calling thread; passing them to another thread would take longer."""
+
+
+def may_wait_here(device: HostDevice) -> bool:
+    """Whether the calling thread may wait for a copy of a device's memory.
+
+    A copy of an author's memory may return a fence. A thread that completes fences must not wait for it: this fence may
+    be its next one.
+    """
+    here = server_here()
+    return here is None or device.client.memory is None or here is device.transfers.server
+
+
+def schedule(device: HostDevice, storage: Storage, function: Callable[[HostArray], T], size: int) -> Future[T]:
+    """Return a future of ``function(array)``, which is called when the storage has its array.
+
+    Args:
+        device: the device whose thread for transfers makes large copies.
+        storage: the source; if it fails, so does the future.
+        function: the work.
+        size: the number of bytes that it moves.
+    """
+
+    copy = Copy(device, storage, function, size)
+    copy.future.need(storage.definition)
+    copy.caller = threading.get_ident() if may_wait_here(device) else 0
+    storage.definition.add_done_callback(copy)
+    copy.caller = 0
+    return copy.future
+
+
+class Copy(Call):
+    """A copy of a storage's value; as a callback of the storage's definition event, it begins the copy.
+
+    Attributes:
+        source: the storage, to which a copy has one reference until it begins; then ``None``.
+        caller: the thread that schedules the copy and may wait for it; 0 if it must not, or has gone on.
+    """
+
+    __slots__ = ("_device", "_size", "caller", "source")
+
+    def __init__(self, device: HostDevice, source: Storage, function: Callable[[HostArray], T], size: int) -> None:
+        self._device = device
+        self._size = size
+        self.source: Storage | None = source
+        self.caller = 0
+
+        def work() -> T:
+            # Dropped before the future is done: a thread that waits for it may donate the memory next.
+            begun, self.source = self.source, None
+            assert begun is not None
+            assert begun.array is not None
+            return function(begun.array)
+
+        super().__init__(work)
+
+    @property
+    def is_wanted(self) -> bool:
+        """Whether its result can still be seen: another object holds its future, or the future has callbacks."""
+        return bool(self.future._callbacks) or references.to_attribute(self, "future") > 1
+
+    def __call__(self, definition: Future[None]) -> None:
+        """Begin the copy, now that the value is there or has failed."""
+        if definition._error is not None:
+            self.fail(definition._error)
+        elif self._size <= INLINE_BYTES and self._runs_here():
+            self.run()
+        else:
+            try:
+                self.future.need(self._device.transfers.server)
+                self._device.transfers.put(self)
+            except Exception as refused:
+                self.fail(without_traceback(refused))
+
+    def _runs_here(self) -> bool:
+        """Whether the copy may be made on this thread: the caller's, or one that may wait for it."""
+        if self._device.client.memory is None or self.caller == threading.get_ident():
+            return True
+        return server_here() is self._device.transfers.server
+
+
+def copy_between(
+    source: Storage,
+    device: HostDevice,
+    space: HostMemorySpace,
+    dtype: AnyDType,
+    order: tuple[int, ...],
+    size: int,
+) -> Storage:
+    """Return a storage in another memory that will hold a copy.
+
+    Args:
+        source: the storage to copy.
+        device: the device whose thread copies.
+        space: the memory to copy to.
+        dtype: the dtype of the elements.
+        order: the dimensions from the slowest to the fastest varying, which the copy keeps.
+        size: the number of bytes.
+
+    Raises:
+        ResourceExhaustedError: the memory has no room for the copy.
+    """
+    target = Storage(source.definition)
+    target.charge(space.account, size)
+
+    def copy(array: HostArray) -> None:
+        target.array = TOKEN if array is TOKEN else freeze(aligned_copy(array, dtype, order))
+
+    target.definition = schedule(device, source, copy, size)
+    return target
+
+
+# Demand: which executions still have an owner of their results.
+#
+# References decide, as they do where memory is reused (``take_writable``): an owner of a value holds its storage. Two
+# kinds of holders do not count by themselves, because they are work, too: an execution that waits for the value is
+# wanted if its own results are, and a copy to the host if its future is.
+
+
+def wanted_executions(executions: Iterable[Execution]) -> set[Execution]:
+    """Return the executions that are wanted: a result, or a value computed from it by another of them, has an owner.
+
+    Programs without results are run for their effects, and are always wanted.
+
+    Args:
+        executions: all executions of a client that are not done.
+    """
+    executions = list(executions)
+    uses: Counter[int] = Counter()
+    makers: dict[int, Execution] = {}
+    for execution in executions:
+        uses.update(map(id, execution.inputs))
+        makers.update((id(storage), execution) for storage in execution.outputs or ())
+    wanted = {execution for execution in executions if not execution.outputs or _is_held(execution.outputs, uses)}
+    left = list(wanted)
+    while left:
+        for number in map(id, left.pop().inputs):
+            maker = makers.get(number)
+            if maker is not None and maker not in wanted:
+                wanted.add(maker)
+                left.append(maker)
+    return wanted
+
+
+def _is_held(outputs: list[Storage], uses: Counter[int]) -> bool:
+    """Whether one of the outputs has a holder other than executions and copies that are not wanted."""
+    for number in range(len(outputs)):  # the storage itself would be a reference more
+        callbacks = outputs[number].definition._callbacks or ()
+        copies = [each for each in callbacks if isinstance(each, Copy) and each.source is outputs[number]]
+        if any(copy.is_wanted for copy in copies):
+            return True
+        if references.to_item(outputs, number) > 1 + len(copies) + uses[id(outputs[number])]:
+            return True
+    return False

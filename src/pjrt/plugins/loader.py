@@ -211,7 +211,7 @@ class FactoryPlugin(Plugin):
             name: the number, such as ``8``, which the function gets as ``num_devices``; may be left out.
             options: those of ``client``.
         """
-        from pjrt.host.topology import named_topology
+        from pjrt.host.device import named_topology
 
         if name and not _accepts(self._factory, "num_devices"):
             raise unimplemented(self._name, f"the topology {name!r}", "what makes its clients takes no num_devices")

@@ -11,7 +11,7 @@ import toys
 
 import pjrt
 from pjrt.api.waits import Server
-from pjrt.host.dispatch import Dispatcher
+from pjrt.host.execution import Dispatcher
 
 
 class Recorder:

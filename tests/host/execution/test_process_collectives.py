@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 
 import pjrt
-from pjrt.host import Collectives, Compiled, HostClient, ProcessGroup, message
+from pjrt.host import Collectives, Compiled, HostClient, ProcessGroup
+from pjrt.host.processes import pack, unpack
 
 COUNTS = (2, 1)
 
@@ -255,7 +256,7 @@ def test_an_exchange_that_takes_too_long_is_an_error() -> None:
 
 
 def test_a_missing_client_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pjrt.host.membership._PATIENCE_SECONDS", 0.05)
+    monkeypatch.setattr("pjrt.host.processes._PATIENCE_SECONDS", 0.05)
     with pytest.raises(pjrt.FailedPreconditionError, match="process 1 of 2 has made no client of 'missing'"):
         HostClient(
             "missing",
@@ -281,7 +282,7 @@ VALUES = st.recursive(
 
 @given(VALUES)
 def test_values_survive_a_message(value: Any) -> None:
-    same(message.unpack(message.pack(value)), value)
+    same(unpack(pack(value)), value)
 
 
 def same(left: Any, right: Any) -> None:
@@ -304,6 +305,6 @@ def same(left: Any, right: Any) -> None:
 
 
 def test_a_damaged_message_is_an_error() -> None:
-    packed = message.pack(np.arange(100))
+    packed = pack(np.arange(100))
     with pytest.raises(pjrt.DataLossError, match=r"damaged|expected"):
-        message.unpack(packed[:-50])
+        unpack(packed[:-50])

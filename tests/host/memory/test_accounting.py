@@ -14,7 +14,7 @@ from waiting import wait_until
 
 import pjrt
 from pjrt.host import HostClient
-from pjrt.host.accounting import MemoryAccount
+from pjrt.host.storage import MemoryAccount
 
 KIB = np.zeros(256, np.float32)
 """An array of 1024 bytes."""

@@ -20,7 +20,7 @@ from pjrt.api.key_value_store import KeyValueStore
 from pjrt.devices.xla import _jaxlib
 from pjrt.devices.xla.peers import own_host
 from pjrt.distributed import Job, join
-from pjrt.host.collectives import Bytes, Collectives, ProcessGroup
+from pjrt.host.processes import Bytes, Collectives, ProcessGroup
 from pjrt.host_memory.array import HostArray
 
 REDUCTIONS = ("add", "multiply", "minimum", "maximum")

@@ -12,7 +12,7 @@ from pjrt.api.plugin import Plugin
 
 if TYPE_CHECKING:
     from pjrt.devices.iree.client import IreeClient
-    from pjrt.host.topology import HostTopology
+    from pjrt.host.device import HostTopology
 
 
 class IreePlugin(Plugin):
@@ -51,7 +51,7 @@ class IreePlugin(Plugin):
             name: the number of devices, such as ``8``; optional.
             options: those of ``client``; ``num_devices`` is another way to give the number.
         """
-        from pjrt.host.topology import named_topology
+        from pjrt.host.device import named_topology
 
         return named_topology(self.name, lambda **each: self._make(each), name, options)
 

@@ -22,7 +22,7 @@ from pjrt.api.errors import InvalidArgumentError, PjrtError, StatusCode
 from pjrt.api.printable import printable
 from pjrt.devices.reference.core.block import Block, Environment, Step, located, run_fast
 from pjrt.host import Allocation
-from pjrt.host.device_memory.allocation import on_host
+from pjrt.host.device_memory import on_host
 
 Values = Sequence[Any]
 

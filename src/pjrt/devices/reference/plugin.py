@@ -13,7 +13,7 @@ from pjrt.api.plugin import Plugin
 
 if TYPE_CHECKING:
     from pjrt.devices.reference.client import ReferenceClient
-    from pjrt.host.topology import HostTopology
+    from pjrt.host.device import HostTopology
 
 
 class ReferencePlugin(Plugin):
@@ -65,7 +65,7 @@ class ReferencePlugin(Plugin):
             name: the number of devices, such as ``8``; optional.
             options: those of ``client``; ``num_devices`` is another way to give the number.
         """
-        from pjrt.host.topology import named_topology
+        from pjrt.host.device import named_topology
 
         return named_topology(self.name, self.client, name, options)
 

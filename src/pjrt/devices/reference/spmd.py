@@ -14,8 +14,8 @@ from pjrt.api.errors import FailedPreconditionError, InvalidArgumentError
 from pjrt.api.shape_spec import ShapeSpec
 from pjrt.devices.reference.core.block import Context
 from pjrt.devices.reference.core.op_view import OpView
-from pjrt.host.collective import Collective, LaunchCollective
-from pjrt.host.device_memory.allocation import on_host
+from pjrt.host.device_memory import on_host
+from pjrt.host.processes import Collective, LaunchCollective
 from pjrt.stablehlo.attributes import Opaque
 from pjrt.stablehlo.shardings.sharding import REPLICATED, Sharding
 from pjrt.stablehlo.shardings.sharding_parser import parse_mesh, parse_mesh_axes

@@ -15,7 +15,7 @@ from pjrt.devices.reference.core.reducers import Reducer
 from pjrt.devices.reference.core.registry import op
 from pjrt.devices.reference.numerics.element_types import BOOLEAN, compute_dtype
 from pjrt.devices.reference.spmd import Group, Rendezvous, channel_of, finder_of, group_table
-from pjrt.host.collective import Collective
+from pjrt.host.processes import Collective
 from pjrt.stablehlo.types import TensorType
 
 Array = Any
