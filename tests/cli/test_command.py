@@ -491,3 +491,17 @@ def test_every_subcommand_has_examples() -> None:
     for name in ("compile", "devices", "export", "info", "inspect", "run"):
         assert name in listed
         assert "Examples:" in pjrt(name, "--help").stdout
+
+
+def test_a_command_that_there_is_not() -> None:
+    assert_refused(pjrt("rnu", "x.mlir"), "there is no command 'rnu'; perhaps 'run' is meant")
+    assert_refused(pjrt("zzzzzz"), "there is no command 'zzzzzz'; see 'pjrt --help'")
+
+
+def test_an_address_is_no_file() -> None:
+    assert_refused(pjrt("run", "https://example.org/model.mlir"), "it is an address: download the file first")
+
+
+def test_what_is_to_be_known_of_a_plugin() -> None:
+    """Its library's path, or its name, after `info` as after `plugins`."""
+    assert pjrt("info", "reference").stdout == pjrt("plugins", "reference").stdout

@@ -19,7 +19,9 @@ job.store.put(f"value/{rank}", bytes([rank]))
 job.barrier("written")
 say(sorted(job.store.directory("value").items()))
 say(distributed.process_index(), distributed.process_count(), list(distributed.live_processes()))
+assert repr(job) == f"<Job process {rank} of {distributed.process_count()}, {job.address}>", job
 distributed.shutdown()
+assert "ended" in repr(job), job
 say(distributed.current())
 """,
     ).succeed()

@@ -84,7 +84,7 @@ def _content(path: os.PathLike[str]) -> bytes:
         with open(path, "rb") as file:
             return file.read()
     except FileNotFoundError as error:
-        raise NotFoundError(f"expected a program, found no file at {os.fspath(path)!r}") from error
+        raise no_program_at(path) from error
     except IsADirectoryError as error:
         raise InvalidArgumentError(
             f"expected a program, found a folder at {os.fspath(path)!r}; pjrt.load_model takes folders of PyTorch/XLA"
@@ -93,6 +93,13 @@ def _content(path: os.PathLike[str]) -> bytes:
         raise InvalidArgumentError(f"expected a program, cannot read {os.fspath(path)!r}: {error.strerror}") from error
     except ValueError as error:  # a zero byte in the path
         raise InvalidArgumentError(f"expected a path, found {os.fspath(path)!r}: {error}") from error
+
+
+def no_program_at(path: str | os.PathLike[str]) -> NotFoundError:
+    """Return the error for a path where no file is."""
+    text = os.fspath(path)
+    advice = "; it is an address: download the file first" if "://" in text else ""
+    return NotFoundError(f"expected a program, found no file at {text!r}{advice}")
 
 
 AnyProgram: TypeAlias = Program | str | bytes | os.PathLike[str]

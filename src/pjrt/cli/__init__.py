@@ -9,27 +9,38 @@ from pjrt.cli._console import CleanGroup
 
 # The function of each subcommand and its line of help: the help of pjrt imports no subcommand.
 _COMMANDS = {
-    "bench": ("pjrt.cli.bench:bench", "Measure a program on devices, side by side."),
-    "capabilities": ("pjrt.cli.capabilities:capabilities", "Compare what devices can do."),
-    "check": ("pjrt.cli.check:check", "Check whether devices can run a program, and why not."),
-    "compare": ("pjrt.cli.compare:compare", "Compare the results of devices; find the first operation that differs."),
-    "compile": ("pjrt.cli.compile:compile_", "Compile a program for devices that need not be here."),
-    "conform": ("pjrt.cli.conform:conform", "Check whether a plugin does what the C API requires."),
-    "export": ("pjrt.cli.export:export", "Write a device as a PJRT plugin library."),
-    "devices": ("pjrt.cli.devices:devices", "List the devices that are here."),
-    "info": ("pjrt.cli.info:info", "Print the report to paste into a bug."),
-    "inspect": ("pjrt.cli.inspect:inspect", "Show the content of a program."),
-    "launch": ("pjrt.cli.launch:launch", "Start a job of several processes on this machine."),
-    "layer": ("pjrt.cli.layer:layer", "Write a plugin's library with layers before it."),
-    "new-plugin": ("pjrt.cli.new_plugin:new_plugin", "Write a package for a device of your own."),
-    "plugins": ("pjrt.cli.plugins:plugins_", "List the plugins and their states."),
-    "replay": ("pjrt.cli.replay:replay", "Make the calls of a recording to another plugin."),
-    "run": ("pjrt.cli.run:run", "Run a program on a device."),
-    "serve": ("pjrt.cli.serve:serve", "Serve devices to programs in other processes."),
-    "test-device": ("pjrt.cli.test_device:test_device", "Test whether a device is right."),
-    "trace": ("pjrt.cli.trace:trace", "Record the calls that a program makes of plugins."),
-    "tunnel": ("pjrt.cli.tunnel:tunnel", "Reach a server with TLS from programs without TLS."),
-    "worker": ("pjrt.cli.worker:worker", "Serve this host's devices to the controller of a cluster."),
+    "Run programs": {
+        "run": ("pjrt.cli.run:run", "Run a program on a device."),
+        "inspect": ("pjrt.cli.inspect:inspect", "Show the content of a program."),
+        "check": ("pjrt.cli.check:check", "Check whether devices can run a program, and why not."),
+        "compare": (
+            "pjrt.cli.compare:compare",
+            "Compare the results of devices; find the first operation that differs.",
+        ),
+        "bench": ("pjrt.cli.bench:bench", "Measure a program on devices, side by side."),
+        "compile": ("pjrt.cli.compile:compile_", "Compile a program for devices that need not be here."),
+    },
+    "Devices and plugins": {
+        "devices": ("pjrt.cli.devices:devices", "List the devices that are here."),
+        "plugins": ("pjrt.cli.plugins:plugins_", "List the plugins and their states."),
+        "info": ("pjrt.cli.info:info", "Print the report to paste into a bug."),
+        "capabilities": ("pjrt.cli.capabilities:capabilities", "Compare what devices can do."),
+        "export": ("pjrt.cli.export:export", "Write a device as a PJRT plugin library."),
+        "new-plugin": ("pjrt.cli.new_plugin:new_plugin", "Write a package for a device of your own."),
+    },
+    "Many machines": {
+        "serve": ("pjrt.cli.serve:serve", "Serve devices to programs in other processes."),
+        "launch": ("pjrt.cli.launch:launch", "Start a job of several processes on this machine."),
+        "worker": ("pjrt.cli.worker:worker", "Serve this host's devices to the controller of a cluster."),
+        "tunnel": ("pjrt.cli.tunnel:tunnel", "Reach a server with TLS from programs without TLS."),
+    },
+    "Prove and debug": {
+        "test-device": ("pjrt.cli.test_device:test_device", "Test whether a device is right."),
+        "conform": ("pjrt.cli.conform:conform", "Check whether a plugin does what the C API requires."),
+        "trace": ("pjrt.cli.trace:trace", "Record the calls that a program makes of plugins."),
+        "replay": ("pjrt.cli.replay:replay", "Make the calls of a recording to another plugin."),
+        "layer": ("pjrt.cli.layer:layer", "Write a plugin's library with layers before it."),
+    },
 }
 
 

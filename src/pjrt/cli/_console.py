@@ -7,6 +7,7 @@ progress alone: it takes as long to import as numpy's Python half.
 from __future__ import annotations
 
 import contextlib
+import difflib
 import importlib
 import os
 import signal
@@ -169,9 +170,10 @@ _JSON = "--json"
 class CleanGroup(click.Group):
     """A group that imports a subcommand's module when it is called, and prints errors on one line."""
 
-    def __init__(self, *args: Any, lazy_commands: Mapping[str, tuple[str, str]], **kwargs: Any) -> None:
+    def __init__(self, *args: Any, lazy_commands: Mapping[str, Mapping[str, tuple[str, str]]], **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._lazy_commands = lazy_commands
+        self._sections = lazy_commands
+        self._lazy_commands = {name: each for section in lazy_commands.values() for name, each in section.items()}
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the names of the subcommands."""
@@ -188,9 +190,26 @@ class CleanGroup(click.Group):
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the subcommands with their lines of help, without importing them."""
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, self._lazy_commands[name][1]) for name in self.list_commands(ctx)])
+        """Write the subcommands by section with their lines of help, without importing them."""
+        widest = max(map(len, self._lazy_commands))
+        for title, section in self._sections.items():
+            with formatter.section(title):
+                formatter.write_dl([(name.ljust(widest), short_help) for name, (_, short_help) in section.items()])
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Return the subcommand that the arguments begin with.
+
+        Raises:
+            UsageError: there is none of this name; the message has the nearest one.
+        """
+        name = args[0]
+        if name in self._lazy_commands or name.startswith("-"):
+            return super().resolve_command(ctx, args)
+        nearest = difflib.get_close_matches(name, self._lazy_commands, n=1)
+        advice = f"; perhaps {nearest[0]!r} is meant" if nearest else ""
+        raise click.UsageError(f"there is no command {name!r}{advice}", ctx)
 
     def make_context(self, info_name: str | None, args: list[str], *rest: Any, **kwargs: Any) -> click.Context:
         """Parse the options before the subcommand."""

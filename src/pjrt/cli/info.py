@@ -11,7 +11,7 @@ import click
 import pjrt
 from pjrt import plugins
 from pjrt.cli._console import print_facts, print_json, problem_of
-from pjrt.cli._options import json_option
+from pjrt.cli._options import complete_device, json_option
 from pjrt.plugins import probe
 
 _PACKAGES = (
@@ -32,13 +32,25 @@ _EXAMPLES = """
 Examples:
   pjrt info
   pjrt info --json > report.json
+  pjrt info /path/to/plugin.so
 """
 
 
 @click.command(epilog=_EXAMPLES)
+@click.argument("name", required=False, shell_complete=complete_device)
 @json_option
-def info(as_json: bool) -> None:
-    """Print versions, the machine, and which devices answer: the report to paste into a bug."""
+@click.pass_context
+def info(context: click.Context, name: str | None, as_json: bool) -> None:
+    """Print versions, the machine, and which devices answer: the report to paste into a bug.
+
+    With NAME, a plugin's name or the path of its library, print what is to be known of the plugin, as
+    'pjrt plugins NAME' does.
+    """
+    if name is not None:
+        from pjrt.cli.plugins import plugins_
+
+        context.invoke(plugins_, name=name, as_json=as_json)
+        return
     facts: dict[str, str] = {
         "pjrt": pjrt.__version__,
         "python": f"{platform.python_version()} ({platform.python_implementation()})",

@@ -9,14 +9,14 @@ import click
 from pjrt import plugins
 from pjrt.api.printable import printable
 from pjrt.cli._options import complete_device
-from pjrt.distributed.launcher import Launcher, python_command
+from pjrt.distributed.launcher import Launcher, command_of
 
 _EXAMPLES = """
 \b
 Examples:
   pjrt launch -n 4 train.py --steps 100
   pjrt launch -n 2 -m package.train -- --steps 100
-  pjrt launch -n 8 --device cuda train.py
+  pjrt launch -n 8 --device cuda python train.py
 """
 
 _COLORS = ("cyan", "green", "magenta", "yellow", "blue", "bright_cyan", "bright_green", "bright_magenta")
@@ -57,7 +57,8 @@ def launch(
     grace: float,
     arguments: tuple[str, ...],
 ) -> None:
-    """Start a Python PROGRAM in several processes, which pjrt.distributed.initialize() makes a job.
+    """Start a Python PROGRAM, or a command such as 'python train.py', in several processes, which
+    pjrt.distributed.initialize() makes a job.
 
     Each line of output has the number of its process before it. When a process fails, the others are ended, and the
     exit code is that of the first process that failed.
@@ -77,7 +78,7 @@ def launch(
     def report(message: str) -> None:
         click.echo(click.style(f"pjrt launch: {printable(message)}", bold=True), err=True)
 
-    command = python_command(arguments, module)
+    command = command_of(arguments, module)
     launcher = Launcher(command, environments, show, report, grace, 0 if stdin == "0" else None)
     sys.stdout.flush()
     context.exit(launcher.run())

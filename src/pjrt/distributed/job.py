@@ -408,6 +408,10 @@ class Job:
         self._agent: Agent | None = None
         self._connected = False
 
+    def __repr__(self) -> str:
+        state = "ended" if self._ended else self.address or "not begun"
+        return f"<Job process {self.process_index} of {self.process_count}, {state}>"
+
     # The beginning.
 
     @classmethod

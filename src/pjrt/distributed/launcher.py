@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import selectors
+import shutil
 import signal
 import socket
 import subprocess
@@ -277,6 +278,23 @@ def _exit_code(status: int) -> int:
     return 128 - status if status < 0 else status
 
 
-def python_command(arguments: Sequence[str], module: str | None) -> list[str]:
-    """Return the command that runs a Python program, or a module, with arguments."""
+def command_of(arguments: Sequence[str], module: str | None) -> list[str]:
+    """Return the command that runs a Python program, a module or another command, with arguments.
+
+    Args:
+        arguments: the program or command, and its arguments.
+        module: the module; ``None`` for none.
+    """
+    if module is None and _is_command(arguments[0]):
+        return list(arguments)
     return [sys.executable, *(["-m", module] if module is not None else []), *arguments]
+
+
+def _is_command(name: str) -> bool:
+    """Return whether a name is that of a command, such as ``python`` or ``./start.sh``, and of no program in Python."""
+    found = shutil.which(name)
+    if found is None or not os.path.isfile(name):
+        return found is not None
+    with open(found, "rb") as file:
+        beginning = file.readline(256)
+    return b"python" not in beginning if beginning.startswith(b"#!") else b"\0" in beginning

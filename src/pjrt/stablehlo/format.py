@@ -408,21 +408,34 @@ _MLIR_START = rb"""module\b\s*(?:[@{]|attributes\b)
 
 ZIP_MAGIC = b"PK\x03\x04"
 
+_EXPORT = "export the model that it was made of, with jax.export or torch.export"
 _FOREIGN: tuple[tuple[bytes, str], ...] = (
-    (ZIP_MAGIC, "a zip archive (such as .npz, .pt or .keras), but not of torch.export; export the model as StableHLO"),
-    (b"\x89HDF\r\n", "an HDF5 file (such as weights of Keras)"),
-    (b"\x1f\x8b", "gzip data; decompress it first"),
-    (b"\x28\xb5\x2f\xfd", "Zstandard data; decompress it first"),
-    (b"\x93NUMPY", "a NumPy array"),
-    (b"\x7fELF", "a shared library or an executable"),
-    (b"\xcf\xfa\xed\xfe", "a shared library or an executable of macOS"),
-    (b"MZ", "a shared library or an executable of Windows"),
-    (b"BC\xc0\xde", "LLVM bitcode"),
-    (b"\xff\xfe", "UTF-16 text; expected UTF-8"),
-    (b"\xfe\xff", "UTF-16 text; expected UTF-8"),
+    (rb"PK\x03\x04", f"a zip archive (such as .npz, .pt or .keras), but not of torch.export; {_EXPORT}"),
+    (rb"\x89HDF\r\n", f"an HDF5 file (such as weights of Keras), which has no program; {_EXPORT}"),
+    (rb"\x1f\x8b", "gzip data; decompress it first"),
+    (rb"\x28\xb5\x2f\xfd", "Zstandard data; decompress it first"),
+    (rb"\x93NUMPY", "a NumPy array"),
+    (rb"\x7fELF", "a shared library or an executable"),
+    (rb"\xcf\xfa\xed\xfe", "a shared library or an executable of macOS"),
+    (rb"MZ", "a shared library or an executable of Windows"),
+    (rb"BC\xc0\xde", "LLVM bitcode"),
+    (rb"\xff\xfe|\xfe\xff", "UTF-16 text; expected UTF-8"),
+    (rb"....TFL3", f"a model of TensorFlow Lite; {_EXPORT}"),
+    (rb"\x08[\x01-\x20][\x12\x1a\x22\x2a\x32\x3a\x42]", f"what looks like an ONNX model; {_EXPORT}"),
+    (rb"GGUF", f"a GGUF file, which has weights and no program; {_EXPORT}"),
+    (rb".{8}\{\s*\"", "a safetensors file, which has weights and no program; give it with --input, beside its program"),
+    (rb"\x80[\x02-\x05]", f"a pickle, which pjrt does not open; {_EXPORT}"),
+    (rb"version https://git-lfs", "a pointer of Git LFS in the place of the file; get the file with 'git lfs pull'"),
+    (rb"(?i)\s*<(?:!doctype html|html)\b", "a page of the web; download the file itself"),
+    (rb"\s*<\?xml\b", f"XML (such as a model of OpenVINO); {_EXPORT}"),
+    (rb"\s*\{", f"JSON (such as a model of TensorFlow.js); {_EXPORT}"),
 )
+"""Patterns of how files begin that people take for programs, and what each is."""
 
-_EXPECTED = "MLIR text, MLIR bytecode, a StableHLO portable artifact, HLO as a proto or text, or a jax.export file"
+_EXPECTED = (
+    "MLIR text, MLIR bytecode, a StableHLO portable artifact, HLO as a proto or text, a file of jax.export or "
+    "torch.export, or a SavedModel"
+)
 
 
 def _refusal(code: bytes, size: int | None = None) -> InvalidArgumentError | DataLossError:
@@ -439,9 +452,7 @@ def _refusal(code: bytes, size: int | None = None) -> InvalidArgumentError | Dat
         return InvalidArgumentError(
             f"expected a program ({_EXPECTED}), found HLO text; pjrt.stablehlo.read returns it as an HLO proto"
         )
-    if code[4:8] == b"TFL3":
-        return InvalidArgumentError(f"expected a program ({_EXPECTED}), found a model of TensorFlow Lite")
     for beginning, what in _FOREIGN:
-        if code.startswith(beginning):
+        if re.match(beginning, code, re.DOTALL):
             return InvalidArgumentError(f"expected a program ({_EXPECTED}), found {what}")
     return InvalidArgumentError(f"expected a program ({_EXPECTED}), found {size} bytes that begin with {code[:16]!r}")

@@ -94,6 +94,24 @@ def test_lines_are_labelled(program: str) -> None:
     assert errors == ["[0] no end of line", "[1] no end of line"]
 
 
+@pytest.mark.parametrize("command", ["python", "path", "script"])
+def test_a_command(program: str, command: str) -> None:
+    """People write the interpreter before the program, as for other launchers."""
+    start = Path(program).with_name("start.sh")
+    start.write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
+    start.chmod(0o755)
+    first = {"python": "python3", "path": sys.executable, "script": str(start)}[command]
+    status, output, _ = launch("-n", "2", first, program, "show")
+    assert status == 0
+    assert "[1] second [] 1 2" in output
+
+
+def test_a_program_that_is_executable_has_this_python(program: str) -> None:
+    Path(program).write_text("#!/no/python\nimport sys; print(sys.executable)\n")
+    Path(program).chmod(0o755)
+    assert launch("-n", "1", program)[1] == [f"[0] {sys.executable}"]
+
+
 def test_a_module_and_the_standard_input(program: str) -> None:
     folder = Path(program).parent
     _, output, _ = launch("-n", "2", "-m", "program", "--", "read", folder=folder, content="hello")

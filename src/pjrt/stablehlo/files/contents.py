@@ -8,8 +8,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from pjrt.api.errors import InvalidArgumentError, NotFoundError, PjrtError, naming
-from pjrt.api.program import Program
+from pjrt.api.errors import InvalidArgumentError, PjrtError, naming
+from pjrt.api.program import Program, no_program_at
 
 if TYPE_CHECKING:
     import numpy as np
@@ -53,7 +53,7 @@ def reading(path: str | os.PathLike[str]) -> Iterator[None]:
     except PjrtError:  # some of them are errors of Python's, too
         raise
     except FileNotFoundError as error:
-        raise NotFoundError(f"expected a program, found no file at {os.fspath(path)!r}") from error
+        raise no_program_at(path) from error
     except OSError as error:
         raise InvalidArgumentError(f"expected a program, cannot read {os.fspath(path)!r}: {error.strerror}") from error
     except ValueError as error:  # a zero byte in the path
