@@ -69,7 +69,7 @@ FAULTS = (
     Fault("api/buffer.py", "            if copy is False:\n", "            if copy is True:\n", "api device_api"),
     Fault("compilation_cache.py", "if writable_by_everyone(path):", "if False:", "artifacts"),
     Fault("compilation_cache.py", "total -= size", "total += size", "artifacts"),
-    Fault("struct_reader.py", 'signed=kind != "UNSIGNED"', 'signed=kind == "UNSIGNED"', "capi conformance"),
+    Fault("raw/struct.py", 'signed=kind != "UNSIGNED"', 'signed=kind == "UNSIGNED"', "capi conformance"),
     Fault("_options.py", "base = 1024 if match[3] else 1000", "base = 1000 if match[3] else 1024", "cli"),
     Fault("_options.py", '"hit": cache.hits > hits_before', '"hit": cache.hits >= hits_before', "cli"),
     Fault("clusters/client/buffer.py", "popitem(last=False)", "popitem(last=True)", "clusters"),

@@ -36,10 +36,10 @@ def test_a_peak_stays_until_it_is_reset() -> None:
 def test_a_system_without_proc_reports_the_peak_since_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
     from pathlib import Path
 
-    from pjrt.system import memory
+    from pjrt.system import processes
 
-    monkeypatch.setattr(memory, "_STATUS", Path("/nowhere/status"))
-    monkeypatch.setattr(memory, "_CLEAR_REFS", Path("/nowhere/clear_refs"))
+    monkeypatch.setattr(processes, "_STATUS", Path("/nowhere/status"))
+    monkeypatch.setattr(processes, "_CLEAR_REFS", Path("/nowhere/clear_refs"))
     assert not system.reset_peak_resident_bytes()
     peak = system.peak_resident_bytes()
     assert peak is None or peak > 1_000_000

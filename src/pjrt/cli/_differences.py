@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from pjrt.cli._console import echo, print_table
-from pjrt.host_memory.tolerance import Tolerance
+from pjrt.host_memory.difference import Tolerance
 
 if TYPE_CHECKING:
     from pjrt.models.comparison.comparison import ResultDifference

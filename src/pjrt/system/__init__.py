@@ -34,7 +34,6 @@ from pjrt.system.files import (
     write_whole,
 )
 from pjrt.system.hardware import any_file, count_files, processor_features
-from pjrt.system.memory import keep_freed_memory, peak_resident_bytes, release_freed_memory, reset_peak_resident_bytes
 from pjrt.system.processes import (
     after_fork_in_child,
     close_in_child,
@@ -42,8 +41,12 @@ from pjrt.system.processes import (
     end_with,
     end_with_parent,
     fork,
+    keep_freed_memory,
     limit_xla_log,
+    peak_resident_bytes,
     process_command,
+    release_freed_memory,
+    reset_peak_resident_bytes,
     succeeds_in_fork,
     use_all_open_files,
 )

@@ -35,7 +35,7 @@ from pjrt.conformance.judge import first_difference
 from pjrt.conformance.operation_table import ROUNDED, Array
 from pjrt.devices.reference.plugin import ReferencePlugin
 from pjrt.host_memory.difference import Difference
-from pjrt.system.memory import peak_resident_bytes, reset_peak_resident_bytes
+from pjrt.system.processes import peak_resident_bytes, reset_peak_resident_bytes
 
 _SHAPE = (3, 5)
 

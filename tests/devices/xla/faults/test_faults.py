@@ -63,7 +63,7 @@ from fault_programs import (
 
 import pjrt
 from pjrt.devices.xla import faults, trial_compilation
-from pjrt.devices.xla.faults import mending, place, table
+from pjrt.devices.xla.faults import mending, place
 from pjrt.stablehlo import jaxlib, parse_hlo_text, read, serialize, to_hlo, to_module
 from pjrt.stablehlo.analysis.outline import Outline
 from pjrt.stablehlo.files.hlo_text import to_hlo_text
@@ -230,12 +230,12 @@ def answers_of_xla() -> dict[str, str]:
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("name", table.FAULTS)
+@pytest.mark.parametrize("name", place.FAULTS)
 def test_xla_has_the_fault_in_the_versions_of_the_table(name: str, answers_of_xla: dict[str, str]) -> None:
     answer = answers_of_xla[name]
-    if table.FAULTS[name].affects(jaxlib.version()):
+    if place.FAULTS[name].affects(jaxlib.version()):
         assert answer in (
-            ["an error"] if table.FAULTS[name].wrong == "an error" else ["wrong", "the end of the process"]
+            ["an error"] if place.FAULTS[name].wrong == "an error" else ["wrong", "the end of the process"]
         ), f"XLA has repaired '{name}' ({answer}): say so in its row, and take out what no version needs"
     else:
         assert answer in ("right", "an error"), f"XLA has the fault '{name}' again: say so in its row"
@@ -243,9 +243,9 @@ def test_xla_has_the_fault_in_the_versions_of_the_table(name: str, answers_of_xl
 
 def test_the_page_of_the_device_has_the_table_of_faults() -> None:
     lines = PAGE.read_text(encoding="utf-8").splitlines()
-    begin = lines.index(table.HEADING) + 2
+    begin = lines.index(place.HEADING) + 2
     rows = list(itertools.takewhile(lambda line: line.startswith("|"), lines[begin:]))
-    assert rows == [fault.row() for fault in table.FAULTS.values()]
+    assert rows == [fault.row() for fault in place.FAULTS.values()]
 
 
 def test_every_operation_that_is_mended_is_suspect() -> None:
