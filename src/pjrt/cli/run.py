@@ -102,11 +102,22 @@ def _write_safetensors(path: str, named: dict[str, Array]) -> None:
 
 
 def describe(result: Array) -> str:
-    """Return a result's type and first values on one line."""
+    """Return a result's type and first values on one line, and how many of its values are NaN or infinite."""
     flat = np.asarray(result).reshape(-1)[:6]
     values = ", ".join(_format(v) for v in flat)
     more = ", …" if result.size > flat.size else ""
-    return f"{format_shape(ElementType.of(result.dtype), result.shape)} [{values}{more}]"
+    odd = ", ".join(f"{count} {name}" for name, count in not_finite(result).items() if count)
+    note = f" ({odd} of {result.size})" if odd else ""
+    return f"{format_shape(ElementType.of(result.dtype), result.shape)} [{values}{more}]{note}"
+
+
+def not_finite(result: Array) -> dict[str, int]:
+    """Return how many values of a result are NaN, and how many are infinite."""
+    kind = ElementType.of(result.dtype)
+    if not (kind.is_floating or kind.is_complex):
+        return {"NaN": 0, "infinite": 0}
+    is_nan = np.isnan(result)
+    return {"NaN": int(is_nan.sum()), "infinite": int((np.isinf(result) & ~is_nan).sum())}
 
 
 def _format(value: Any) -> str:
@@ -147,6 +158,7 @@ Examples:
 )
 @expect_option
 @tolerance_options
+@click.option("--fail-on-nan", is_flag=True, help="End with exit code 1 if a result has NaN or infinite values.")
 @memory_limit_option
 @click.option("--repeat", type=click.IntRange(min=1), metavar="N", help="Run N times more and print median and spread.")
 @click.option(
@@ -191,6 +203,7 @@ def _run(
     output: str | None,
     expect: str | None,
     tolerance: Tolerance,
+    fail_on_nan: bool,
     memory_limit: int | None,
     repeat: int | None,
     profile: bool,
@@ -234,7 +247,8 @@ def _run(
         matched = {str(p): each.matched_by_type for p, each in zip(file.parameters, given, strict=True)}
         plan = run_once.plan
         _report(client.platform_name, results, timing, output, as_json, measured, matched, differences, cache, plan)
-        if not all(each.difference.agrees for each in differences or ()):
+        is_odd = fail_on_nan and any(any(not_finite(result).values()) for result in results.values())
+        if is_odd or not all(each.difference.agrees for each in differences or ()):
             sys.exit(DIFFER)
 
 
@@ -351,7 +365,12 @@ def _report(
             echo(f"pjrt: {place} is used for {parameter}, the only one of its type and shape", err=True)
     if as_json:
         described = [
-            {"name": name, "element_type": pjrt.ElementType.of(a.dtype).name, "shape": list(a.shape)}
+            {
+                "name": name,
+                "element_type": pjrt.ElementType.of(a.dtype).name,
+                "shape": list(a.shape),
+                **{kind.lower(): count for kind, count in not_finite(a).items() if count},
+            }
             for name, a in results.items()
         ]
         extra = {} if profile is None else {"profile": profile.as_dict()}

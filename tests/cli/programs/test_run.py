@@ -159,3 +159,23 @@ def test_a_program_that_nobody_feeds_is_refused(tmp_path: Path, arguments: tuple
     done = run(tmp_path, "fed.mlir", "-i", "ones", *rest, command=command)
     assert done.returncode == 2
     assert reason in done.stderr
+
+
+@pytest.mark.parametrize("element", ["f32", "f16", "complex<f32>"])
+def test_what_is_not_finite_is_counted(tmp_path: Path, element: str) -> None:
+    program = tmp_path / "logarithm.mlir"
+    type_ = f"tensor<4x{element}>"
+    program.write_text(
+        f"func.func @main(%x: {type_}) -> {type_} {{ %0 = stablehlo.log %x : {type_} return %0 : {type_} }}"
+    )
+    types = {"f32": np.float32, "f16": np.float16, "complex<f32>": np.complex64}
+    values = np.array([-1, 0, 1, np.nan], types[element])
+    np.save(tmp_path / "x.npy", values)
+    odd = "1 NaN, 1 infinite of 4" if "complex" in element else "2 NaN, 1 infinite of 4"
+    command = ("run", program, "-d", "reference", "-i", tmp_path / "x.npy")
+    done = pjrt(*command)
+    assert (done.returncode, odd in done.stdout) == (0, True), done.stdout + done.stderr
+    assert pjrt(*command, "--fail-on-nan").returncode == 1
+    (result,) = json.loads(pjrt(*command, "--json").stdout)["results"]
+    assert (result["nan"], result["infinite"]) == ((1, 1) if "complex" in element else (2, 1))
+    assert pjrt("run", program, "-d", "reference", "-i", "ones", "--fail-on-nan").returncode == 0
