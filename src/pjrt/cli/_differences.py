@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from pjrt.cli._console import echo, print_table
-from pjrt.host_memory.difference import Tolerance
+from pjrt.host_memory.difference import Difference, Tolerance, spelled
 
 if TYPE_CHECKING:
     from pjrt.models.comparison.comparison import ResultDifference
@@ -45,10 +45,15 @@ _TOLERANCE = (
 )
 
 
+def _differ(difference: Difference) -> str:
+    """Return how many elements differ, and of which there is no error that could be shown."""
+    counts = {"NaN": difference.nan_disagreements, "infinite": difference.infinity_disagreements}
+    odd = ", ".join(f"{count} {name}" for name, count in counts.items() if count)
+    return f"{difference.mismatches} differ" + (f" ({odd} in one only)" if odd else "")
+
+
 def print_differences(differences: Sequence[ResultDifference]) -> None:
     """Print a table of the differences of results, of many those that are the furthest off."""
-    from pjrt.host_memory.difference import spelled
-
     rows = []
     shown = sorted(differences, key=lambda each: -each.difference.severity)[:_MOST_ROWS]
     for each in [each for each in differences if each in shown]:
@@ -61,7 +66,7 @@ def print_differences(differences: Sequence[ResultDifference]) -> None:
                 each.device,
                 each.result,
                 f"{difference.element_type.name.lower()}[{','.join(map(str, difference.shape))}]",
-                "agrees" if difference.agrees else f"{difference.mismatches} differ",
+                "agrees" if difference.agrees else _differ(difference),
                 f"{difference.max_absolute:.3g}",
                 f"{difference.max_relative:.3g}",
                 str(difference.max_ulp),

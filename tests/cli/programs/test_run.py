@@ -179,3 +179,14 @@ def test_what_is_not_finite_is_counted(tmp_path: Path, element: str) -> None:
     (result,) = json.loads(pjrt(*command, "--json").stdout)["results"]
     assert (result["nan"], result["infinite"]) == ((1, 1) if "complex" in element else (2, 1))
     assert pjrt("run", program, "-d", "reference", "-i", "ones", "--fail-on-nan").returncode == 0
+
+
+def test_differences_that_are_no_errors(tmp_path: Path) -> None:
+    """An element that is NaN or infinite in one array only has no error: it is counted beside the errors."""
+    program = tmp_path / "same.mlir"
+    program.write_text("func.func @main(%x: tensor<4xf32>) -> tensor<4xf32> { return %x : tensor<4xf32> }")
+    np.save(tmp_path / "x.npy", np.array([1, 2, np.nan, np.inf], np.float32))
+    np.save(tmp_path / "expected.npy", np.array([1, np.nan, 3, 4], np.float32))
+    done = pjrt("run", program, "-d", "reference", "-i", tmp_path / "x.npy", "--expect", tmp_path / "expected.npy")
+    assert done.returncode == 1
+    assert "3 differ (2 NaN, 1 infinite in one only)" in done.stdout
