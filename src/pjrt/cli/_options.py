@@ -302,6 +302,11 @@ _NUMBERS = {
         click.IntRange(min=1),
         "Those of one access token, or of one name in a certificate; 32.",
     ),
+    "strangers": (
+        "--max-strangers",
+        click.IntRange(min=1),
+        "The connections that have not shown yet who they are; 256. The oldest ones beyond it are ended.",
+    ),
     "session_arrays": ("--max-session-arrays", click.IntRange(min=1), "The arrays of one client; 1000000."),
     "requests_per_second": (
         "--max-requests-per-second",

@@ -185,6 +185,16 @@ def use_all_open_files() -> None:
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
+def most_open_files() -> int:
+    """Return how many files this process may have open."""
+    if sys.platform == "win32":
+        return 1 << 16
+    import resource
+
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return 1 << 20 if soft == resource.RLIM_INFINITY else soft
+
+
 class Starvation:
     """Notices threads of this process that get no processor; on Linux, elsewhere there seems to be none."""
 

@@ -22,6 +22,7 @@ from typing import Any
 from pjrt import system
 from pjrt.api.errors import InvalidArgumentError, NotFoundError, PermissionDeniedError, PjrtError, UnauthenticatedError
 from pjrt.remote.connection_log import log_event
+from pjrt.remote.security.strangers import Strangers
 from pjrt.remote.transport.addresses import Address
 
 _SHORTEST_TOKEN, _LONGEST_TOKEN = 16, 1024
@@ -134,7 +135,7 @@ def check_secret(path: Path, title: str) -> None:
 def _check_token(token: str, place: str) -> None:
     """Raise an error, which does not show the token, if it can be guessed or cannot be in a header.
 
-    A server answers thousands of guesses in a second: only the token itself keeps them from success.
+    A server answers few guesses of one address, but there may be thousands of addresses.
     """
     if not _SHORTEST_TOKEN <= len(token) <= _LONGEST_TOKEN:
         raise InvalidArgumentError(
@@ -475,35 +476,40 @@ class Admission:
 
     Args:
         tokens: the valid access tokens; ``None`` if clients need none.
+        strangers: those who show wrong ones.
     """
 
-    def __init__(self, tokens: AccessTokens | None) -> None:
+    def __init__(self, tokens: AccessTokens | None, strangers: Strangers) -> None:
         self._tokens = tokens
+        self._strangers = strangers
 
-    def check_call(self, metadata: Metadata) -> bool:
+    def check_call(self, metadata: Metadata, peer: str) -> bool:
         """Return whether a call has a token, where clients need one; it may be a stranger's otherwise.
 
         Raises:
             UnauthenticatedError: the token is not valid.
+            ResourceExhaustedError: too many wrong ones came from the address of the peer.
         """
         if self._tokens is None:
             return True
         token = _header_token(metadata)
-        return token is not None and bool(self._name_of(token))
+        return token is not None and bool(self._name_of(token, peer))
 
     def asks_later(self, metadata: Metadata) -> bool:
         """Return whether a session has its token in ``initialization_data``: its client's other calls have none."""
         return self._tokens is not None and _header_token(metadata) is None
 
-    def check_session(self, metadata: Metadata, session_token: str | None) -> str:
+    def check_session(self, metadata: Metadata, session_token: str | None, peer: str) -> str:
         """Return the name of the token with which a session is opened; empty if clients need none.
 
         Args:
             metadata: the metadata of the call.
             session_token: the token in the protocol's ``initialization_data``; ``None`` if it has none.
+            peer: the address of the client.
 
         Raises:
             UnauthenticatedError: the token is missing or not valid.
+            ResourceExhaustedError: too many wrong ones came from the address of the peer.
         """
         if self._tokens is None:
             return ""
@@ -514,12 +520,14 @@ class Admission:
             raise UnauthenticatedError(
                 f"this server asks for an access token, and the client sent none; {_SEND_A_TOKEN}"
             )
-        return self._name_of(token)
+        return self._name_of(token, peer)
 
-    def _name_of(self, token: str) -> str:
+    def _name_of(self, token: str, peer: str) -> str:
         assert self._tokens is not None
+        self._strangers.check_guess(peer)
         name = self._tokens.name_of(token)
         if name is None:
+            self._strangers.guessed_wrong(peer)
             raise UnauthenticatedError("the client's access token is not valid on this server; ask for a new one")
         return name
 

@@ -30,7 +30,9 @@ class Limits:
             were sent and of requests that wait, in bytes; ``None`` for as much as the devices have. Arrays that share
             memory count each.
         requests_per_second: the requests of one session in one second; further ones wait. ``None`` for any number.
-        open_seconds: how long a client may take to open its session, once it is connected.
+        strangers: the connections whose callers have not shown who they are yet. If there are more, the oldest ones of
+            the address that has the most are ended.
+        open_seconds: how long such a connection may stay, and how long a client may take to open its session.
         host_buffer_seconds: how long a request waits for its array while nothing of it comes.
         process_bytes: the addresses that the process of an isolated client may use beyond what its devices have at
             first, in bytes; ``None`` for as many as this machine has memory. Files that it maps count.
@@ -47,6 +49,7 @@ class Limits:
     session_bytes: int | None = None
     process_bytes: int | None = None
     requests_per_second: float | None = None
+    strangers: int = 256
     open_seconds: float = 30.0
     host_buffer_seconds: float = 60.0
     idle_seconds: float | None = None

@@ -32,13 +32,14 @@ from pjrt.remote.protocol.values import attributes_of
 from pjrt.remote.protocol.versions import BATCHES, NEWEST, Version
 from pjrt.remote.security.credentials import TOKEN_ATTRIBUTE, Admission, ServerSecurity, certificate_name
 from pjrt.remote.security.limits import Limits
+from pjrt.remote.security.strangers import Strangers, host_of
 from pjrt.remote.server.isolation import Isolated, IsolatedSession
 from pjrt.remote.server.service import health_methods, ifrt_methods
 from pjrt.remote.server.session import ServeOptions, Session, Workers
 from pjrt.remote.transport.addresses import SERVER_KEEPALIVE, Address, parse_address
 from pjrt.remote.transport.grpc_server import CallContext, GrpcServer
 from pjrt.remote.transport.host_buffers import SUBDIRECTORY_ATTRIBUTE, TransferDirectory
-from pjrt.system import release_freed_memory
+from pjrt.system import most_open_files, release_freed_memory
 
 if TYPE_CHECKING:
     from pjrt.remote.metrics import ServerMetrics
@@ -52,13 +53,22 @@ class Reception:
 
     Args:
         admission: the check of clients that open a session.
+        strangers: learns who is none.
         limits: how many sessions may be open.
         device: the name of the device, for the log.
         metrics: counts the sessions; ``None`` where nothing is counted.
     """
 
-    def __init__(self, admission: Admission, limits: Limits, device: str, metrics: ServerMetrics | None) -> None:
+    def __init__(
+        self,
+        admission: Admission,
+        strangers: Strangers,
+        limits: Limits,
+        device: str,
+        metrics: ServerMetrics | None,
+    ) -> None:
         self._admission = admission
+        self._strangers = strangers
         self._most, self._most_of_client = limits.sessions, limits.sessions_per_client
         self._metrics = metrics
         self._log = ConnectionLog(device)
@@ -76,12 +86,17 @@ class Reception:
 
         Raises:
             UnauthenticatedError: the access token of the call is not valid.
+            ResourceExhaustedError: too many that are not came from the caller's address.
         """
         try:
-            return self._admission.check_call(context.metadata) or self._has_session_from(_host_of(context.peer))
+            by_token = self._admission.check_call(context.metadata, context.peer)
         except PjrtError as error:
             self._refuse(context, error)
             raise
+        if not by_token and not self._has_session_from(host_of(context.peer)):
+            return False
+        self._strangers.is_known(context.peer, by_token=by_token)
+        return True
 
     def admit(self, metadata: Any, context: CallContext) -> tuple[int, str]:
         """Return the number, among those of the server, of the session that a client opens, and the client's name.
@@ -92,11 +107,14 @@ class Reception:
 
         Raises:
             UnauthenticatedError: the access token is missing or not valid.
-            ResourceExhaustedError: as many sessions are open as may be, or as one client may have.
+            ResourceExhaustedError: as many sessions are open as may be, or as one client may have; or too many wrong
+                tokens came from the client's address.
         """
         try:
             token = attributes_of(metadata.initialization_data).get(TOKEN_ATTRIBUTE)
-            name = self._admission.check_session(context.metadata, token if isinstance(token, str) else None)
+            shown = token if isinstance(token, str) else None
+            name = self._admission.check_session(context.metadata, shown, context.peer)
+            self._strangers.is_known(context.peer, by_token=True)
             client = name or certificate_name(context.identity.get("x509_common_name"))
             number = next(self._numbers)
             with self._lock:
@@ -116,7 +134,7 @@ class Reception:
             raise
         if self._admission.asks_later(context.metadata):
             with self._lock:
-                self._hosts[number] = _host_of(context.peer)
+                self._hosts[number] = host_of(context.peer)
         if self._metrics is not None:
             self._metrics.session_opened()
         self._log.opened(number, context.peer, client, metadata.version.protocol_version)
@@ -153,12 +171,8 @@ class Reception:
         self._log.refused(context.peer, error.code.name, error.message)
 
 
-def _host_of(peer: str) -> str:
-    """Return the host in a client's address as gRPC spells it, such as ``ipv4:127.0.0.1:4321``."""
-    return peer.rpartition(":")[0] if peer.startswith("ip") else peer
-
-
 _LONGEST_PAUSE = 1.0
+_PAUSE_OF_FLOODS = 0.05
 
 
 class TimeLimits:
@@ -168,6 +182,8 @@ class TimeLimits:
         limits: the limits.
         sessions: returns the open sessions.
         refused: returns the calls of clients that were refused a session and are still there, and since when.
+        drop_strangers: ends connections of strangers, at a moment of the clock of ``time.monotonic``; returns whether
+            more may be coming.
     """
 
     def __init__(
@@ -175,10 +191,12 @@ class TimeLimits:
         limits: Limits,
         sessions: Callable[[], Iterable[AnySession]],
         refused: Callable[[], Iterable[tuple[CallContext, float]]],
+        drop_strangers: Callable[[float], bool] = lambda now: False,
     ) -> None:
         self._limits = limits
         self._sessions = sessions
         self._refused = refused
+        self._drop_strangers = drop_strangers
         idle = _LONGEST_PAUSE if limits.idle_seconds is None else limits.idle_seconds / 4
         self._pause = min(_LONGEST_PAUSE, limits.open_seconds / 4, limits.host_buffer_seconds / 4, idle)
         self._stopped = threading.Event()
@@ -189,11 +207,13 @@ class TimeLimits:
         self._stopped.set()
 
     def _watch(self) -> None:
-        while not self._stopped.wait(self._pause):
+        pause = self._pause
+        while not self._stopped.wait(pause):
             self.check(time.monotonic())
+            pause = min(self._pause, _PAUSE_OF_FLOODS) if self._drop_strangers(time.monotonic()) else self._pause
 
     def check(self, now: float) -> None:
-        """End what has used up its time at a moment of the clock of ``time.monotonic``."""
+        """End the sessions that have used up their time at a moment of the clock of ``time.monotonic``."""
         error = DeadlineExceededError(f"the client sent no request within {self._limits.open_seconds:g} s")
         latest, idle = now - self._limits.open_seconds, self._limits.idle_seconds
         for session in self._sessions():
@@ -242,7 +262,8 @@ class Server:
         place = security.check(parse_address(address))
         folder = options.transfer_directory
         self.transfer_directory = None if folder is None else TransferDirectory(folder)
-        admission, credentials = Admission(security.tokens()), security.credentials()
+        strangers = Strangers(options.limits)
+        admission, credentials = Admission(security.tokens(), strangers), security.credentials()
         is_isolated = isinstance(devices, Isolated)
         vets = not (place.is_local or is_isolated) if options.vet_programs is None else options.vet_programs
         self._devices = devices
@@ -257,7 +278,7 @@ class Server:
         name, metrics = self._options.name, options.metrics
         counted = None if isinstance(devices, Isolated) else devices
         self.metrics = None if metrics is None else metrics.of_server(name, counted, self._open_sessions)
-        self._reception = Reception(admission, options.limits, name, self.metrics)
+        self._reception = Reception(admission, strangers, options.limits, name, self.metrics)
         self._lock = threading.Lock()
         self._sessions: dict[int, AnySession] = {}
         self._on_idle: Callable[[], object] = lambda: None
@@ -273,14 +294,16 @@ class Server:
                     credentials=credentials,
                     authorize=self._reception.authorize,
                     max_message_bytes=options.limits.message_bytes,
-                    options=SERVER_KEEPALIVE,
+                    options=(*SERVER_KEEPALIVE, *_connection_limits(options.limits)),
                 )
         except BaseException:
             if isinstance(devices, Isolated):
                 devices.close()
             raise
         self._address = parse_address(self._transport.address).with_scheme(encrypted=security.is_encrypted)
-        self._time_limits = TimeLimits(options.limits, self._open_sessions, self._refused_clients)
+        self._time_limits = TimeLimits(
+            options.limits, self._open_sessions, self._refused_clients, lambda now: strangers.drop(self._address, now)
+        )
         self._transport.start()
 
     @property
@@ -415,6 +438,14 @@ class Server:
 
     def __repr__(self) -> str:
         return f"<Server of {self._devices!r} at {self.address}>"
+
+
+def _connection_limits(limits: Limits) -> tuple[tuple[str, int], ...]:
+    """Return gRPC's own limits: half of the files stay free for all else, and a handshake of TLS has a time limit."""
+    return (
+        ("grpc.max_allowed_incoming_connections", max(1, most_open_files() // 2)),
+        ("grpc.server_handshake_timeout_ms", max(1, int(limits.open_seconds * 1000))),
+    )
 
 
 @contextlib.contextmanager
