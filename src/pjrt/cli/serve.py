@@ -28,10 +28,6 @@ Examples:
 """
 
 
-_DIVISIBLE = ("cpu", "reference", "iree")
-"""The devices of which each process may have its own."""
-
-
 @click.command(epilog=_EXAMPLES)
 @click.argument("devices", nargs=-1, required=True, shell_complete=complete_device)
 @click.option(
@@ -115,6 +111,7 @@ def serve(
     """
     from pjrt import remote
     from pjrt.remote.connection_log import LOGGER, log_to
+    from pjrt.remote.server.isolation import DIVISIBLE
     from pjrt.system import keep_freed_memory, limit_xla_log, use_all_open_files
     from pjrt.system.confinement import CAN_CONFINE
 
@@ -136,7 +133,7 @@ def serve(
         metrics = stack.enter_context(remote.MetricsServer(metrics_address)) if metrics_address else None
         common = remote.ServeOptions(**files, limits=remote.Limits(**limits), metrics=metrics, **served)
         for name, address in zip(devices, places, strict=True):
-            is_isolated = CAN_CONFINE and name in _DIVISIBLE if isolate is None else isolate == "yes"
+            is_isolated = CAN_CONFINE and name in DIVISIBLE if isolate is None else isolate == "yes"
             offered = (
                 remote.Isolated(name, options) if is_isolated else stack.enter_context(pjrt.client(name, **options))
             )
@@ -161,4 +158,4 @@ def _note(offered: remote.Isolated | pjrt.Client) -> str:
     if isinstance(offered, pjrt.Client):
         return "all clients share one process, and must trust each other"
     note = "each client has a process of its own"
-    return f"{note}, which may {', '.join(offered.may)}: the system has no namespaces" if offered.may else note
+    return f"{note}, which may {', '.join(offered.may)}: the system cannot prevent it" if offered.may else note

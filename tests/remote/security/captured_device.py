@@ -5,6 +5,8 @@ A program is a module with the name of an attack. Its argument is a number for t
 
 from __future__ import annotations
 
+import ctypes
+import errno
 import os
 import re
 import socket
@@ -58,6 +60,29 @@ def connect(port: int) -> int:
     return 1
 
 
+def connect_to_no_one(_: int) -> int:
+    """Return how many kinds of sockets there are that reach further than this machine's files."""
+    found = 0
+    for family in (socket.AF_INET, socket.AF_INET6, getattr(socket, "AF_NETLINK", socket.AF_INET)):
+        for kind in (socket.SOCK_STREAM, socket.SOCK_DGRAM, socket.SOCK_RAW):
+            try:
+                socket.socket(family, kind).close()
+                found += 1
+            except OSError:
+                continue
+    return found
+
+
+def call_the_kernel(_: int) -> int:
+    """Return how many calls are let through that no program of a client needs."""
+    library = ctypes.CDLL(None, use_errno=True)
+    found = 0
+    for call in (lambda: library.unshare(0x10000000), lambda: library.ptrace(0, 0, 0, 0), lambda: library.syscall(425)):
+        ctypes.set_errno(0)
+        found += call() != -1 or ctypes.get_errno() != errno.EPERM
+    return found
+
+
 def kill(process: int) -> int:
     """Kill another process, and return whether it was there."""
     try:
@@ -103,8 +128,11 @@ def write(_: int) -> int:
 
 
 def read(path: str) -> int:
-    """Return the number of letters in a file."""
-    return len(Path(path).read_text())
+    """Return the number of letters in a file; -1 if it may not be read."""
+    try:
+        return len(Path(path).read_text("latin-1"))
+    except PermissionError:
+        return -1
 
 
 def overwrite(path: str) -> int:

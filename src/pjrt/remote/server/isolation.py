@@ -64,6 +64,9 @@ from pjrt.system.python_process import module_command, module_environment
 if TYPE_CHECKING:
     from pjrt.remote.metrics import ServerMetrics
 
+DIVISIBLE = ("cpu", "reference", "iree")
+"""The devices of which each process may have its own."""
+
 _START_SECONDS = 120.0
 _END_SECONDS = 10.0
 _MESSAGE_BYTES = 1 << 18
@@ -241,6 +244,8 @@ class Isolated:
         try:
             while self._run():
                 log_event(logging.ERROR, "the processes of all clients ended", device=self.device)
+        except CancelledError:
+            pass  # the server has stopped meanwhile
         except OSError as error:
             log_event(logging.ERROR, "no process for clients can be started", device=self.device, reason=str(error))
         finally:
@@ -257,6 +262,7 @@ class Isolated:
                 stdin=theirs.fileno(),
                 stdout=subprocess.DEVNULL,
                 env=module_environment(),
+                start_new_session=True,  # Ctrl-C is the server's
             )
         served = {
             "device": self.device,

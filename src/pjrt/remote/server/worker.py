@@ -19,6 +19,7 @@ import socket
 import sys
 import threading
 from collections import deque
+from pathlib import Path
 from typing import Any, NoReturn
 
 import numpy as np
@@ -29,6 +30,7 @@ from pjrt.host_memory.array import aligned_empty
 from pjrt.ifrt.client import Client
 from pjrt.remote.connection_log import LOGGER
 from pjrt.remote.protocol.versions import Version
+from pjrt.remote.server.isolation import DIVISIBLE
 from pjrt.remote.server.server import TimeLimits
 from pjrt.remote.server.session import ServeOptions, Session, Workers
 from pjrt.remote.transport.host_buffers import CHUNK_BYTES
@@ -65,7 +67,6 @@ def main(may: list[str]) -> None:
     for each in (woken, wakes):
         each.setblocking(False)
     signal.signal(signal.SIGCHLD, lambda *_: None)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the server's
     signal.set_wakeup_fd(wakes.fileno())
     keep_freed_memory()
     served: dict[str, Any] = pickle.loads(control.recv(_LONGEST_COMMAND))
@@ -123,7 +124,14 @@ def _be_worker(control: socket.socket, served: dict[str, Any], folder: str, may:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         options: ServeOptions = served["options"]
         files, start = options.limits.host_buffer_bytes, os.getcwd()
-        confine(folder, served["secrets"], may, open_files=_OPEN_FILES, file_bytes=files)
+        may = confine(
+            folder,
+            served["secrets"],
+            may,
+            readable=_readable(served["device"]),
+            open_files=_OPEN_FILES,
+            file_bytes=files,
+        )
         os.umask(0o077)
         # Nobody else's programs are in its caches.
         os.environ |= {"TMPDIR": folder, "XDG_CACHE_HOME": folder}
@@ -151,6 +159,14 @@ def _be_worker(control: socket.socket, served: dict[str, Any], folder: str, may:
         status = 0
     finally:
         os._exit(status)
+
+
+def _readable(device: str) -> list[str] | None:
+    """Return the folders that a device reads beside its packages; ``None`` for all, where they are not known."""
+    if device in DIVISIBLE:
+        return []
+    file = device.removeprefix("worker:").rpartition(":")[0]  # FILE.py:NAME
+    return [str(Path(file).resolve().parent)] if os.path.exists(file) else None
 
 
 _SAFE = ("pjrt", "jaxlib", "numpy", "ml_dtypes", "google", "iree")
