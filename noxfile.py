@@ -36,6 +36,12 @@ def random_kills(session: nox.Session) -> None:
 
 
 @nox.session
+def random_sessions(session: nox.Session) -> None:
+    """Attack a server, end its clients at random moments: --sessions N --messages N --programs N --beside SECONDS."""
+    _run(session, "test", "python", "tests/remote/random_sessions.py")
+
+
+@nox.session
 def wrong_answers(session: nox.Session) -> None:
     """Run the conformance programs of all operations: --device iree|cpu --state FILE."""
     _run(session, "test,iree", "python", "-m", "benchmarks.wrong_answers")

@@ -20,6 +20,7 @@ SLEEPERS = {
     "plugins/waiting.py": "looks again and again, with a limit",
     "remote/client/test_connection.py": "keeps Python's lock",
     "remote/security/slow_network.py": "is a slow network",
+    "remote/random_sessions.py": "kills at random moments, and attacks for a time",
     "system/test_starvation.py": "leaves time between two looks",
 }
 """What sleeps, beside devices that hang (for 600 seconds), and why it may."""

@@ -147,6 +147,7 @@ def serve(
         for note in notes:
             echo(note)
         gc.freeze()  # the objects so far live as long as the server: the garbage collector need not visit them
+        gc.set_threshold(2_000)  # rarer is good for short commands alone: errors of sessions keep gRPC's memory
         stopped.wait()
         # XLA can stop neither a loop without an end nor a compilation, and waits for them before it closes the devices.
         message = f"programs of clients are still at work after {grace:g} s: the server ends without them"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import functools
 import os
 import sys
 import threading
@@ -306,6 +307,7 @@ def release_freed_memory() -> bool:
     return trim is not None and bool(trim(ctypes.c_size_t(0)))
 
 
+@functools.cache
 def _glibc(name: str) -> Any:
     """Return a function of glibc; ``None`` where the C library is another one."""
     return getattr(ctypes.CDLL(None), name, None) if sys.platform == "linux" else None

@@ -89,9 +89,14 @@ class MessageClient:
             self.end = error
             self._arrived.notify_all()
 
+    def new_number(self) -> int:
+        """Return a number for a request."""
+        number, self._next = self._next, self._next + 1
+        return number
+
     def send(self, kind: str, **fields: Any) -> int:
         """Send a request, and return its number."""
-        number, self._next = self._next, self._next + 1
+        number = self.new_number()
         request = wire.IfrtRequest()
         request.request_metadata.op_id = number
         message = getattr(request, f"{kind}_request")

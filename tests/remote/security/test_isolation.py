@@ -19,6 +19,7 @@ from typing import Any
 import captured_device
 import numpy as np
 import pytest
+import random_sessions
 from certificates import write_secret
 from message_client import MessageClient
 from remote_fixtures import PATIENCE, Serve, Serving
@@ -386,6 +387,13 @@ def test_sessions_that_come_and_go_leave_nothing(tmp_path: Path, serving: Serve)
     wait_until(lambda: len(descendants(server.process.pid)) == 3, "the end of all clients")  # two parents, one ready
     wait_until(lambda: len(list(tmp_path.iterdir())) == 1, "the end of their folders")
     wait_until(lambda: len(list(files.iterdir())) <= before + 2, "the end of their connections")
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(("part", "count"), [("sessions", 20), ("messages", 300), ("programs", 20), ("beside", 1)])
+def test_random_sessions(part: str, count: int) -> None:
+    """A short run of the job, which prints what goes wrong."""
+    assert random_sessions.run(part, "reference", count, 1)
 
 
 def test_ctrl_c_in_a_terminal_ends_the_server_without_a_word() -> None:

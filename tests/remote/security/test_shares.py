@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import threading
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from message_client import MessageClient
 from remote_fixtures import Serve
 from toys import TIMEOUT, compiled, floats
 from waiting import wait_until
@@ -21,6 +24,7 @@ from pjrt.api.program import Stranger, for_stranger, the_stranger
 from pjrt.host import HostClient
 from pjrt.remote import Limits
 from pjrt.stablehlo import safe_parse
+from pjrt.system.confinement import CAN_CONFINE
 
 LOOP = """func.func @main(%x: tensor<f32>) -> tensor<f32> {
   %0 = stablehlo.while(%i = %x) : tensor<f32>
@@ -192,3 +196,22 @@ def test_a_program_that_does_not_end_does_not_keep_the_server(serving: Serve, tm
     with pytest.raises(pjrt.PjrtError):
         result.ready().result(TIMEOUT)
     client.close()
+
+
+@pytest.mark.parametrize("isolated", [False, *[True] * CAN_CONFINE])
+def test_the_memory_of_a_connection_is_freed_at_its_end(isolated: bool) -> None:
+    """Not when Python looks for objects that refer to themselves: a server has few, and gRPC's memory is large."""
+    gc.collect()
+    gc.disable()
+    try:
+        with contextlib.ExitStack() as stack:
+            devices = remote.Isolated("reference") if isolated else stack.enter_context(pjrt.client("reference"))
+            server = stack.enter_context(remote.serve(devices))
+            with MessageClient(server.address) as speaker:
+                speaker.put(1, np.arange(3))
+                (session,) = server._open_sessions()
+                connection = weakref.ref(session.hang_up.__self__)  # type: ignore[attr-defined]
+                del session
+            wait_until(lambda: connection() is None, "the end of the connection")
+    finally:
+        gc.enable()

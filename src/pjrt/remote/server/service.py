@@ -206,11 +206,11 @@ class _Connection:
 
     def __init__(self, server: Server, context: CallContext, send: Callable[[bytes], None]) -> None:
         self._server = server
-        self._counter = server.metrics
+        self._counter = counter = server.metrics
 
         def send_response(message: bytes) -> None:
-            if self._counter is not None:
-                self._counter.sent(len(message))
+            if counter is not None:
+                counter.sent(len(message))
             send(message)
 
         self._session = server.open_session(_session_metadata(context), send_response, context)

@@ -621,6 +621,7 @@ class Session:
                 value.delete()
             except PjrtError as failure:
                 _log.debug("a session's %r could not be deleted: %s", value, failure)
+        self.hang_up, self._send = lambda error: None, lambda response: None  # gRPC's memory is freed at once
 
     def _is_deleted(self, handle: int) -> bool:
         """Whether an array that counts was deleted or donated; its handle lives on until the client forgets it."""

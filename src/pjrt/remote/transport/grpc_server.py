@@ -498,9 +498,7 @@ class Conversation:
     def __init__(self, call: Any, queue: Any, context: CallContext, method: Bidirectional) -> None:
         self._call = call
         self._queue = queue
-        self._context = dataclasses.replace(
-            context, hang_up=self._hang_up, is_there=self._is_there, waiting=lambda: len(self._outbox)
-        )
+        self._context = context
         self._early: deque[Any] = deque()
         self._method = method
         self._lock = threading.Lock()
@@ -515,8 +513,13 @@ class Conversation:
         start((cygrpc.ReceiveCloseOnServerOperation(NO_FLAGS),), _CLOSED)
         start((cygrpc.SendInitialMetadataOperation(None, NO_FLAGS),), _STARTED)
         code, details = int(StatusCode.OK), b""
+        # It knows this conversation, so it is none of its attributes: gRPC's memory is freed at the end of the call and
+        # does not wait for the garbage collector.
+        context = dataclasses.replace(
+            self._context, hang_up=self._hang_up, is_there=self._is_there, waiting=lambda: len(self._outbox)
+        )
         try:
-            receiver = self._method.open(self._context, self._send)
+            receiver = self._method.open(context, self._send)
         except Refusal as refusal:
             code, details = status_of(refusal.error, self._context.method)
             self._refuse(refusal)
