@@ -299,6 +299,8 @@ def measure(address: str, token_file: str, seconds: float) -> None:
     """Print the median and the 99th percentile of a client's steps, in milliseconds."""
     client = pjrt.client("remote", address=address, token_file=token_file)
     executable, times = client.compile(ADD), []
+    print("ready", flush=True)
+    sys.stdin.readline()
     end = time.perf_counter() + seconds
     while (begin := time.perf_counter()) < end:
         assert np.array_equal(np.asarray(executable(client.buffer_from_host(X))[0]), X + X)
@@ -362,12 +364,21 @@ def beside(device: str, seconds: int, seed: int) -> str:
         with served(device, "--token-file", f"{folder}/tokens") as front:
             for name in ("", *BESIDE):
                 command = [sys.executable, __file__, "--address", front.address]
-                # The other one begins before the measured one, and ends after it.
+                measured = subprocess.Popen(
+                    [*command, "--be", "measure", "--token", f"{folder}/alice", "--beside", str(seconds)],
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    text=True,
+                )
+                assert measured.stdout is not None
+                assert measured.stdout.readline() == "ready\n"
+                # The other one begins before the measured steps, and ends after them.
                 other = [*command, "--be", name, "--token", f"{folder}/bob", "--beside", str(seconds + 8)]
-                neighbor = subprocess.Popen(other, stdout=subprocess.DEVNULL) if name else None
+                neighbor = subprocess.Popen(other, stdin=-1, stdout=subprocess.DEVNULL) if name else None
+                if neighbor is not None and neighbor.stdin is not None:
+                    neighbor.stdin.close()
                 time.sleep(4)
-                measured = [*command, "--be", "measure", "--token", f"{folder}/alice", "--beside", str(seconds)]
-                printed = subprocess.run(measured, stdout=subprocess.PIPE, check=True, text=True).stdout
+                printed, _ = measured.communicate("go\n")
                 median, last = map(float, printed.split())
                 title = {"": "alone", "measure": "an honest client"}.get(name, name)
                 found.append(f"{title}: {median:.2f} and {last:.2f} ms")

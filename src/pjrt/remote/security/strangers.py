@@ -15,6 +15,7 @@ import threading
 import time
 from collections import defaultdict
 from pathlib import Path
+from typing import Any
 from urllib.parse import unquote
 
 from pjrt.api.errors import ResourceExhaustedError
@@ -28,7 +29,6 @@ MOST_ADDRESSES = 4096
 """The addresses whose wrong tokens are remembered: those with the latest ones."""
 
 _FILES = Path("/dev/fd")
-_FAMILIES = (socket.AF_INET, socket.AF_INET6)
 _ANY = ("0.0.0.0", "::")
 _NETWORK = 4  # the groups of an IPv6 address that are its network's: its user chooses the others
 
@@ -160,32 +160,36 @@ def _hosts(host: str) -> set[str]:
 def _connections(address: Address) -> dict[Endpoint, int]:
     """Return the descriptors of the connections to an address, by the endpoints of their peers."""
     found, hosts = {}, _hosts(address.host)
+    reaches_all = not hosts.isdisjoint(_ANY)
     for name in os.listdir(_FILES):
         try:
-            connection = socket.socket(fileno=int(name))
+            connection = _socket(int(name))
         except OSError:
-            continue  # it is no socket, or the one that lists them
+            continue  # it is none, or the file that lists them
         with contextlib.suppress(OSError):  # it listens
-            if connection.family in _FAMILIES:
-                host, port = connection.getsockname()[:2]
-                if port == address.port and (_plain(host) in hosts or not hosts.isdisjoint(_ANY)):
-                    found[_peer_of(connection)] = int(name)
+            ours = _plain(connection.getsockname())
+            if ours is not None and ours[1] == address.port and (reaches_all or ours[0] in hosts):
+                peer = _plain(connection.getpeername())
+                if peer is not None:
+                    found[peer] = int(name)
         connection.detach()
     return found
 
 
-def _peer_of(connection: socket.socket) -> Endpoint:
-    host, port = connection.getpeername()[:2]
-    return _plain(host), port
+def _socket(descriptor: int) -> socket.socket:
+    """Return a descriptor as a socket, of one kind or another: its kind would be further questions."""
+    return socket.socket(socket.AF_INET6, socket.SOCK_STREAM, 0, descriptor)
 
 
-def _plain(host: str) -> str:
-    """Return an address of IPv4 as such, where a socket of IPv6 has it."""
-    return host.removeprefix("::ffff:")
+def _plain(name: Any) -> Endpoint | None:
+    """Return the name of a socket, with an address of IPv4 as such; ``None`` if it is of another kind."""
+    if not isinstance(name, tuple) or not isinstance(name[0], str):
+        return None
+    return name[0].removeprefix("::ffff:"), name[1]
 
 
 def _end(descriptor: int, endpoint: Endpoint) -> None:
     # Its owner may have closed it, and the number may be another file's: the copy is looked at again.
-    with contextlib.suppress(OSError), socket.socket(fileno=os.dup(descriptor)) as connection:
-        if connection.family in _FAMILIES and _peer_of(connection) == endpoint:
+    with contextlib.suppress(OSError), _socket(os.dup(descriptor)) as connection:
+        if _plain(connection.getpeername()) == endpoint:
             connection.shutdown(socket.SHUT_RDWR)
