@@ -393,7 +393,8 @@ def test_sessions_that_come_and_go_leave_nothing(tmp_path: Path, serving: Serve)
 @pytest.mark.parametrize(("part", "count"), [("sessions", 20), ("messages", 300), ("programs", 20), ("beside", 1)])
 def test_random_sessions(part: str, count: int) -> None:
     """A short run of the job, which prints what goes wrong."""
-    assert random_sessions.run(part, "reference", count, 1)
+    counts = [f"--{each}={count if each == part else 0}" for each in random_sessions.PARTS]
+    subprocess.run([sys.executable, random_sessions.__file__, "--device", "reference", *counts], check=True)
 
 
 def test_ctrl_c_in_a_terminal_ends_the_server_without_a_word() -> None:
