@@ -12,7 +12,7 @@ import numpy as np
 
 from pjrt import ElementType
 from pjrt.conformance.operation_table import tensor
-from pjrt.host_memory.difference import Tolerance
+from pjrt.host_memory.tolerance import Tolerance
 
 Shape = tuple[int, ...]
 

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from pjrt.cli._console import echo, print_table
-from pjrt.host_memory.difference import Difference, Tolerance, spelled
+from pjrt.host_memory.tolerance import Tolerance
 
 if TYPE_CHECKING:
+    from pjrt.host_memory.difference import Difference
     from pjrt.models.comparison.comparison import ResultDifference
 
 DIFFER = 1
@@ -54,6 +55,8 @@ def _differ(difference: Difference) -> str:
 
 def print_differences(differences: Sequence[ResultDifference]) -> None:
     """Print a table of the differences of results, of many those that are the furthest off."""
+    from pjrt.host_memory.difference import spelled
+
     rows = []
     shown = sorted(differences, key=lambda each: -each.difference.severity)[:_MOST_ROWS]
     for each in [each for each in differences if each in shown]:

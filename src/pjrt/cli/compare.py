@@ -13,7 +13,7 @@ from pjrt.cli._console import echo, print_facts, print_json, progress
 from pjrt.cli._differences import DIFFER, expect_option, print_differences, tolerance_options
 from pjrt.cli._options import call_options, devices_option, json_option, time_limit_option
 from pjrt.cli._program import check_needs_no_infeed, program_argument, read_model_file
-from pjrt.host_memory.difference import Tolerance
+from pjrt.host_memory.tolerance import Tolerance
 from pjrt.models.comparison.comparison import Comparison, read_expected
 from pjrt.models.comparison.comparison import compare as compare_devices
 from pjrt.models.comparison.difference_search import SearchLimits

@@ -17,7 +17,8 @@ _EXAMPLES = """
 Examples:
   pjrt export reference -o libreference.so
   pjrt export mydevice:make_client -o libmydevice.so
-  pjrt export ./mydevice.py:make_client -o libmydevice.so --name mydevice --shared
+  pjrt export ./mydevice.py:make_client -o libmydevice.so --name mydevice
+  pjrt export mydevice:make_client -o libmydevice.so --shared
   pjrt export ./compiler.py:compile --driver libmychip.so -o mychip.so
 """
 

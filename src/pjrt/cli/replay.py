@@ -12,7 +12,7 @@ import pjrt
 from pjrt.cli._console import echo, print_facts, print_json, progress
 from pjrt.cli._differences import DIFFER, tolerance_options
 from pjrt.cli._options import client_options, complete_device, complete_file, json_option, time_limit_option
-from pjrt.host_memory.difference import Tolerance
+from pjrt.host_memory.tolerance import Tolerance
 
 if TYPE_CHECKING:
     from pjrt.layers.replay import Reduction, ReplayResult

@@ -39,7 +39,7 @@ from pjrt.plugins.registry import client_with_devices
 
 if TYPE_CHECKING:
     from pjrt.artifacts.compilation_cache import CompilationCache
-    from pjrt.host_memory.difference import Tolerance
+    from pjrt.host_memory.tolerance import Tolerance
     from pjrt.models.comparison.comparison import ResultDifference
     from pjrt.models.offloading.stages import OffloadPlan
 

@@ -14,7 +14,7 @@ import ml_dtypes
 import numpy as np
 
 from pjrt.api.element_type import AnyDType, ElementType
-from pjrt.host_memory.difference import Tolerance
+from pjrt.host_memory.tolerance import Tolerance
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,7 +38,7 @@ from pjrt.devices.reference.compiler import operations as interpreted_operations
 from pjrt.devices.reference.evaluator import Evaluator
 from pjrt.devices.reference.observers import Observation, Profile
 from pjrt.host import Compiled, HostClient
-from pjrt.host_memory.difference import Tolerance
+from pjrt.host_memory.tolerance import Tolerance
 from pjrt.stablehlo import (
     Operation,
     ParsedProgram,

@@ -8,5 +8,5 @@ package must not know clients and devices.
 - ``external``: memory that numpy does not own, memory of ours that others use, and DLPack.
 - ``transfer_manager``: transfers in pieces.
 - ``references``: how many hold an array, so that its memory can be used again.
-- ``difference``: how far two arrays are apart, and where, and how far they may be.
+- ``difference``: how far two arrays are apart, and where; ``tolerance``: how far they may be.
 """

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 from pjrt.api.lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from pjrt.host_memory.difference import DEFAULT_TOLERANCES, Difference, Tolerance
+    from pjrt.host_memory.difference import Difference
+    from pjrt.host_memory.tolerance import DEFAULT_TOLERANCES, Tolerance
     from pjrt.models.benchmark import Benchmark, DeviceBenchmark, Ratio, bench, benchmark_page, write_times
     from pjrt.models.comparison.comparison import Comparison, ResultDifference, compare
     from pjrt.models.comparison.difference_search import (
@@ -71,7 +72,8 @@ _HOMES = {
     ".benchmark": "Benchmark DeviceBenchmark Ratio bench benchmark_page write_times",
     ".comparison.comparison": "Comparison ResultDifference compare",
     ".comparison.difference_search": "Case Cause FirstDifference SearchLimits Suspect ValueDifference",
-    "pjrt.host_memory.difference": "DEFAULT_TOLERANCES Difference Tolerance",
+    "pjrt.host_memory.difference": "Difference",
+    "pjrt.host_memory.tolerance": "DEFAULT_TOLERANCES Tolerance",
     ".inputs": "Input make_arguments",
     ".measurement": "Histogram Latencies MemoryPeak",
     ".model": "Compilation Model load_model",

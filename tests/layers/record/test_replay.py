@@ -18,7 +18,7 @@ from pjrt.abi.schema import STRUCTS
 from pjrt.capi.environment import library_path
 from pjrt.capi.raw.struct import Struct
 from pjrt.host_memory.array import aligned_empty
-from pjrt.host_memory.difference import Tolerance
+from pjrt.host_memory.tolerance import Tolerance
 from pjrt.layers import wrap
 from pjrt.layers.recording import Call, Handle, Pointer, Recording, write_recording
 from pjrt.layers.replay.replay_arguments import (

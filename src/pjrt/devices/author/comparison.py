@@ -11,7 +11,8 @@ from pjrt.api.errors import InternalError, UnimplementedError
 from pjrt.devices.reference.core.block import Environment, Runner, Step
 from pjrt.devices.reference.observers import Observer, StopError, Values, summary
 from pjrt.host.device_memory import on_host
-from pjrt.host_memory.difference import Difference, Tolerance
+from pjrt.host_memory.difference import Difference
+from pjrt.host_memory.tolerance import Tolerance
 
 _INCOMPARABLE = frozenset(
     {

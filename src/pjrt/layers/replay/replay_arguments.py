@@ -17,7 +17,7 @@ from pjrt.api.errors import UnimplementedError
 from pjrt.capi.raw import KeyValueStore, call_function, read_struct
 from pjrt.capi.raw.struct import Memory, Struct, StructReader, StructWriter, address_of, callback, load, store
 from pjrt.capi.raw.table import Error, Table
-from pjrt.host_memory.difference import Tolerance
+from pjrt.host_memory.tolerance import Tolerance
 from pjrt.layers.recording import Blob, Call, Function, Handle, LeftOut, Pointer, Recording, handles_in
 
 

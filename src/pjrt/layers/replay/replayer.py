@@ -24,7 +24,8 @@ from pjrt.api.element_type import ElementType
 from pjrt.api.errors import PjrtError, StatusCode
 from pjrt.capi.raw.struct import Memory, Struct
 from pjrt.capi.raw.table import Error, Table, code_name
-from pjrt.host_memory.difference import Difference, Tolerance
+from pjrt.host_memory.difference import Difference
+from pjrt.host_memory.tolerance import Tolerance
 from pjrt.layers.recording import (
     Blob,
     Call,

@@ -14,7 +14,8 @@ from pjrt.api.client import Client
 from pjrt.api.compile_options import CompileOptions
 from pjrt.api.errors import InvalidArgumentError, PjrtError
 from pjrt.api.program import Program
-from pjrt.host_memory.difference import Difference, Tolerance
+from pjrt.host_memory.difference import Difference
+from pjrt.host_memory.tolerance import Tolerance
 from pjrt.models.binding import fitted_on_host
 from pjrt.models.comparison.compared_device import Array, ComparedDevice, DeviceInProcess, DeviceInWorker
 from pjrt.models.comparison.difference_search import Cause, FirstDifference, Search, SearchLimits

@@ -21,7 +21,8 @@ import numpy as np
 
 from pjrt.api.errors import InvalidArgumentError, PjrtError
 from pjrt.api.program import Program
-from pjrt.host_memory.difference import Difference, Tolerance
+from pjrt.host_memory.difference import Difference
+from pjrt.host_memory.tolerance import Tolerance
 from pjrt.models.comparison.compared_device import Array, ComparedDevice, Row
 from pjrt.stablehlo import Block, Cut, Cutter, Operation, TensorType, Value
 from pjrt.stablehlo.cuts.cutting import inputs_of, limit_iterations
