@@ -8,7 +8,9 @@ import sys
 
 import pytest
 
-PACKAGES = ["pjrt", "pjrt.stablehlo", "pjrt.models", "pjrt.ifrt", "pjrt.devices.reference", "pjrt.frameworks"]
+PACKAGES = [
+    *("pjrt", "pjrt.stablehlo", "pjrt.models", "pjrt.ifrt", "pjrt.devices.reference", "pjrt.frameworks", "pjrt.host"),
+]
 
 
 @pytest.mark.parametrize("package", PACKAGES)
@@ -33,5 +35,30 @@ before = pjrt.models.offload
 import pjrt.models.offloading.offloaded_model
 assert pjrt.models.offload is before is pjrt.offload
 assert "pjrt.models.comparison" not in __import__("sys").modules
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_threads_import_the_host_runtime_at_the_same_moment() -> None:
+    """A thread holds the lock of the module that it imports: a package that imports its modules would wait for it."""
+    code = """
+import importlib, threading
+names = ["pjrt.host", "pjrt.host.device", "pjrt.host.device_memory", "pjrt.host.processes", "pjrt.host.client"]
+together, failures = threading.Barrier(len(names)), []
+
+def load(name):
+    together.wait()
+    try:
+        importlib.import_module(name)
+        importlib.import_module("pjrt.host").HostClient
+    except (ImportError, RuntimeError) as error:  # a deadlock of locks is the latter
+        failures.append(error)
+
+threads = [threading.Thread(target=load, args=(name,)) for name in names]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+assert not failures, failures
 """
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -11,14 +11,24 @@ a complete, asynchronous client of many devices of it. This package must not kno
   other devices of the launch.
 - ``Collectives``: the exchange of values between the processes of a job, among ``ProcessGroup``s; ``Collective``: one
   collective of a launch, as a running function sees it.
+
+Names are imported at their first use: a thread that imports a module of this package waits for no other one that
+imports the package.
 """
 
-from pjrt.host.client import HostClient
-from pjrt.host.device import MEMORY_KINDS
-from pjrt.host.device_memory import Allocation, Enqueued, Memory
-from pjrt.host.executable import Compiled
-from pjrt.host.launch import RunContext
-from pjrt.host.processes import Collective, Collectives, ProcessGroup
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pjrt.api.lazy_names import lazy_names
+
+if TYPE_CHECKING:
+    from pjrt.host.client import HostClient
+    from pjrt.host.device import MEMORY_KINDS
+    from pjrt.host.device_memory import Allocation, Enqueued, Memory
+    from pjrt.host.executable import Compiled
+    from pjrt.host.launch import RunContext
+    from pjrt.host.processes import Collective, Collectives, ProcessGroup
 
 __all__ = [
     "MEMORY_KINDS",
@@ -32,3 +42,16 @@ __all__ = [
     "ProcessGroup",
     "RunContext",
 ]
+
+_HOMES = {
+    ".client": "HostClient",
+    ".device": "MEMORY_KINDS",
+    ".device_memory": "Allocation Enqueued Memory",
+    ".executable": "Compiled",
+    ".launch": "RunContext",
+    ".processes": "Collective Collectives ProcessGroup",
+}
+
+
+if not TYPE_CHECKING:  # a type checker has the names from above; with these functions it would accept any other
+    __getattr__, __dir__ = lazy_names(__name__, _HOMES)
