@@ -15,6 +15,7 @@ import weakref
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+import pjrt.host.shutdown  # noqa: F401  # its function for the end is registered before the one of this module
 from pjrt.api.client import Client
 from pjrt.api.device import NamedValue
 from pjrt.api.errors import CancelledError, InvalidArgumentError, NotFoundError, UnimplementedError
@@ -190,7 +191,8 @@ def _end_work() -> None:
             left -= 1
 
 
-# The first to be registered is the last to be called: devices tell their functions first that the interpreter ends.
+# The first to be registered is the last to be called: functions hear first of this end, and then of that of the host
+# runtime, which was imported before.
 atexit.register(_end_work)
 
 
