@@ -7,6 +7,7 @@ name. The runtime tells the names with its requests; see native/library/partitio
 from __future__ import annotations
 
 import contextlib
+import threading
 from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any
@@ -26,16 +27,14 @@ class Partitioners:
 
     Args:
         questions: asks that process.
+        turn: held while XLA may ask: other processes, which share the device, have functions for the same names.
     """
 
-    def __init__(self, questions: Questions) -> None:
+    def __init__(self, questions: Questions, turn: threading.Lock | None = None) -> None:
         self._questions = questions
+        self._turn = turn or threading.Lock()
         self._error: PjrtError | None = None
         self._asked: dict[str, CallPartitioner] = {}
-
-    def answers(self, code: bytes) -> bool:
-        """Return whether the framework's functions may be asked about custom calls of a program."""
-        return any(name.encode() in code for name in self._asked)
 
     @contextlib.contextmanager
     def asking(self, request: Any) -> Iterator[None]:
@@ -45,20 +44,20 @@ class Partitioners:
             PjrtError: as a function did that was asked, whatever XLA made of that.
         """
         self._error = None
-        self.learn(request)
-        if self.answers(request.program):
-            for name, asked in self._asked.items():
+        self._learn(request)
+        asks = any(name.encode() in request.program for name in self._asked)
+        with self._turn if asks else contextlib.nullcontext():
+            for name, asked in self._asked.items() if asks else ():
                 let_ask(name, asked)
-        try:
-            yield
-        except Exception:
-            if self._error is None:
-                raise
+            try:
+                yield
+            except Exception:
+                if self._error is None:
+                    raise
         if self._error is not None:
             raise self._error
 
-    def learn(self, request: Any) -> None:
-        """Note the names that a request of the runtime brings."""
+    def _learn(self, request: Any) -> None:
         for name, traits in zip(request.partitioned, request.partitioned_traits, strict=True):
             if traits & _IN_BATCHES:
                 divide_in_batches(name)

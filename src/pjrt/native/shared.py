@@ -33,6 +33,7 @@ from pjrt.api.waits import note_interruption
 from pjrt.capi.client_factories import PLACE_OPTIONS
 from pjrt.host_memory.array import HostArray
 from pjrt.native.compiling import serve, take_connection
+from pjrt.native.partitioners import Partitioners
 from pjrt.native.served import Factory
 from pjrt.native.worker import Worker, factory_of
 from pjrt.stablehlo import jaxlib
@@ -183,7 +184,7 @@ class SharedDevice:
 
 
 class Session(Worker):
-    """What one process has of the device: its arrays, its executables, its handlers.
+    """A session of one process with the device: its arrays, its executables, its handlers.
 
     Args:
         device: the device.
@@ -197,6 +198,7 @@ class Session(Worker):
     ) -> None:
         super().__init__(device.open, shared, questions)
         self.takes_turns = True
+        self._partitioners = Partitioners(self._asked, device.dividing)
         self._device = device
         self._open_runs: dict[tuple[int, int], int] = {}  # launches of several devices, and how many are missing
         self._number = secrets.randbits(31)  # a serialized program finds no function of another process
@@ -205,12 +207,6 @@ class Session(Worker):
         device.numbered[self._number] = self
         self._commands = threading.Thread(target=self._do_commands, args=(connection,), daemon=True)
         self._commands.start()
-
-    def answer(self, request: Any) -> Any:
-        self._partitioners.learn(request)
-        asks = self._partitioners.answers(request.program)
-        with self._device.dividing if asks else contextlib.nullcontext():
-            return super().answer(request)
 
     def _prepare(self, client: Client) -> bool:
         self.devices = list(client.devices)
