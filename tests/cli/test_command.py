@@ -504,4 +504,7 @@ def test_an_address_is_no_file() -> None:
 
 def test_what_is_to_be_known_of_a_plugin() -> None:
     """Its library's path, or its name, after `info` as after `plugins`."""
-    assert pjrt("info", "reference").stdout == pjrt("plugins", "reference").stdout
+    shown = pjrt("info", "reference")
+    assert shown.returncode == 0, shown.stderr
+    assert "built-in" in shown.stdout
+    assert shown.stdout == pjrt("plugins", "reference").stdout

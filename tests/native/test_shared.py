@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 from waiting import wait_until
+from worker_programs import SUM_OF_TWO
 
 import pjrt
 from pjrt import native
@@ -67,20 +68,9 @@ func.func @main(%x: tensor<4xf32>) -> tensor<4xf32> {
     : (tensor<4xf32>) -> tensor<4xf32>
   return %0 : tensor<4xf32>
 }"""
-SUM_OF_TWO = """
-module attributes {mhlo.num_replicas = 2 : i32} {
-  func.func @main(%x: tensor<4xf32>) -> tensor<4xf32> {
-    %0 = "stablehlo.all_reduce"(%x) ({
-    ^bb0(%a: tensor<f32>, %b: tensor<f32>):
-      %s = stablehlo.add %a, %b : tensor<f32>
-      stablehlo.return %s : tensor<f32>
-    }) {replica_groups = dense<[[0, 1]]> : tensor<1x2xi64>} : (tensor<4xf32>) -> tensor<4xf32>
-    return %0 : tensor<4xf32>
-  }
-}"""
 X = np.arange(1024, dtype=np.float32)
 TAKEN = 64 + 128 + (1 << 20) + 64
-"""Where the shared memory says how much of the answers the process has read."""
+"""The place in the shared memory of the number of bytes of answers that the process has read."""
 
 HOST = """
 import ast, os, sys, threading, numpy as np, pjrt
@@ -224,7 +214,7 @@ def test_memory_of_a_killed_process_is_free_for_others(library: Path, new_host: 
 
 
 def test_a_killed_worker_is_an_error_for_all(library: Path, new_host: Callable[[], Host]) -> None:
-    """Those that did not start it do not know how it ended. A new client of any starts a new one."""
+    """Only the process that started it knows how it ended. A new client of any process starts a new one."""
     host = new_host()
     host.ask(f"client = plugin.client(); add = client.compile({ADD!r}); x = np.ones(1024, np.float32)")
     with new_client(library) as client:

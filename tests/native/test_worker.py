@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 import random_kills
 from waiting import wait_until
+from worker_programs import SUM_OF_TWO
 
 import pjrt
 from pjrt import native
@@ -31,17 +32,6 @@ func.func @main(%x: tensor<64x64xf32>, %y: tensor<64x64xf32>) -> tensor<64x64xf3
   return %0 : tensor<64x64xf32>
 }"""
 DONATE = ADD.replace("%x: tensor<64x64xf32>", "%x: tensor<64x64xf32> {tf.aliasing_output = 0 : i32}")
-SUM_OF_TWO = """
-module attributes {mhlo.num_replicas = 2 : i32} {
-  func.func @main(%x: tensor<4xf32>) -> tensor<4xf32> {
-    %0 = "stablehlo.all_reduce"(%x) ({
-    ^bb0(%a: tensor<f32>, %b: tensor<f32>):
-      %s = stablehlo.add %a, %b : tensor<f32>
-      stablehlo.return %s : tensor<f32>
-    }) {replica_groups = dense<[[0, 1]]> : tensor<1x2xi64>} : (tensor<4xf32>) -> tensor<4xf32>
-    return %0 : tensor<4xf32>
-  }
-}"""
 X = np.arange(4096, dtype=np.float32).reshape(64, 64)
 
 

@@ -40,7 +40,7 @@ GROWTH = {"bytes": 24 << 20, "processes": 1, "folders": 1, "files": 2}
 """By how much the server may grow after it has seen some clients: the process that is always ready may have been on its
 way."""
 ENDED = ("UNAVAILABLE", "CANCELLED")
-"""What a client gets whose process was killed."""
+"""The errors that a client gets whose process was killed."""
 ADD = """func.func @main(%x: tensor<256xf32>) -> tensor<256xf32> {
   %0 = stablehlo.add %x, %x : tensor<256xf32>
   return %0 : tensor<256xf32>

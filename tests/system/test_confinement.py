@@ -1,4 +1,4 @@
-"""What the system takes from a process without namespaces: Landlock and the filter of calls do it."""
+"""The rights that Landlock and the filter of calls take from a process without namespaces."""
 
 from __future__ import annotations
 
