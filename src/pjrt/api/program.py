@@ -37,7 +37,7 @@ class Program:
     code: bytes = field(repr=False)
     format: str = ProgramFormat.MLIR
     read: dict[str, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
-    """What was read of the bytes, which is read once; for the room ``stablehlo``."""
+    """The facts that the room ``stablehlo`` has read of the bytes, each once: the encoding, the module."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.code, bytes):

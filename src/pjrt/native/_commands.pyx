@@ -142,7 +142,7 @@ cdef class Loaded:
 
     @property
     def num_devices(self) -> int:
-        """How many devices run it together."""
+        """The number of devices that run it together."""
         return 1 if self._devices is None else len(self._devices)
 
     def runs_on(self, device) -> bool:

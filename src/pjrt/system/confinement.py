@@ -28,7 +28,7 @@ CAN_CONFINE = sys.platform == "linux"
 
 NETWORK, PROCESSES, FILES = "use the network", "send signals to processes of this user", "write to files of this user"
 READING, CALLS = "read files of this user", "make all calls to the kernel"
-"""What a confined process may do all the same, where the system cannot take it from it."""
+"""The rights that a confined process keeps, where the system cannot take them from it."""
 
 _END_WITH_PARENT, _SET_DUMPABLE, _SET_CHILD_SUBREAPER, _SET_NO_NEW_PRIVS = 1, 4, 36, 38
 _NEW_MOUNTS, _NEW_USER, _NEW_PROCESSES, _NEW_NETWORK = 0x20000, 0x10000000, 0x20000000, 0x40000000
