@@ -107,7 +107,7 @@ def _since(server: Server) -> dict[tuple[str, int], float]:
 
 
 def test_sockets_of_others_are_left_alone() -> None:
-    """Leave alone connections of another port, those that connect from it, and those of another server with the same port."""
+    """Leave alone connections of another port, from the port, and to another server with the same port."""
     with socket.create_server(HERE) as listener, socket.create_server(("127.0.0.2", 0)) as other:
         ends = [socket.create_connection(each.getsockname()) for each in (listener, other)]
         taken = [each.accept()[0] for each in (listener, other)]
