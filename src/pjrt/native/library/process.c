@@ -396,7 +396,10 @@ static PJRT_Error *spawn(process *each, const char *python, int input, int asks,
   if (asks >= 0 && !each->serves_others) posix_spawn_file_actions_adddup2(&actions, asks, 4);
   if (prints >= 0) posix_spawn_file_actions_adddup2(&actions, prints, 2);
   posix_spawn_file_actions_adddup2(&actions, 2, 1);
-  int failed = posix_spawnp(&each->pid, python, &actions, &attributes, arguments, environ);
+  int failed, attempts = 0;
+  /* Another thread may move the variables of the environment meanwhile. */
+  do failed = posix_spawnp(&each->pid, python, &actions, &attributes, arguments, environ);
+  while (failed == EFAULT && ++attempts < 10);
   posix_spawn_file_actions_destroy(&actions);
   posix_spawnattr_destroy(&attributes);
   if (!failed) return NULL;
