@@ -5,8 +5,12 @@ from __future__ import annotations
 import importlib
 import subprocess
 import sys
+from types import ModuleType
 
 import pytest
+
+import pjrt
+from pjrt.api.lazy_names import lazy_names
 
 PACKAGES = [
     *("pjrt", "pjrt.stablehlo", "pjrt.models", "pjrt.ifrt", "pjrt.devices.reference", "pjrt.frameworks", "pjrt.host"),
@@ -62,3 +66,19 @@ for thread in threads:
 assert not failures, failures
 """
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_a_package_is_imported_before_its_module(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Threads that need a package and one of its modules at the same moment then wait in one order."""
+    asked: list[str] = []
+    load = importlib.import_module
+
+    def note(name: str, package: str | None = None) -> ModuleType:
+        asked.append(name)
+        return load(name, package)
+
+    get, _ = lazy_names("pjrt", {"pjrt.plugins.registry": "client", ".api.client": "Client"})
+    monkeypatch.setattr(importlib, "import_module", note)
+    assert get("client") is pjrt.client
+    assert get("Client") is load("pjrt.api.client").Client
+    assert asked == ["pjrt.plugins", "pjrt.plugins.registry", "pjrt.api", "pjrt.api.client"]

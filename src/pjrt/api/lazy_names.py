@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import sys
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
@@ -27,7 +28,10 @@ def lazy_names(
         module = home_of.get(name)
         if module is None:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        value = getattr(importlib.import_module(module, package), name)
+        home = importlib.util.resolve_name(module, package)
+        # The package first: a thread that has its module's lock, and another with the package's, wait for each other.
+        importlib.import_module(home.rpartition(".")[0])
+        value = getattr(importlib.import_module(home), name)
         setattr(sys.modules[package], name, value)
         return value
 
