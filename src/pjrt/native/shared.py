@@ -104,7 +104,6 @@ class SharedDevice:
                 made = self._factory(options, None)
                 if isinstance(made, TopologyDescription):
                     return made
-                made.use_from_one_thread()  # at a time
                 self._client, self._options = made, options
             if options != self._options:
                 raise InvalidArgumentError(
@@ -207,10 +206,6 @@ class Session(Worker):
         device.numbered[self._number] = self
         self._commands = threading.Thread(target=self._do_commands, args=(connection,), daemon=True)
         self._commands.start()
-
-    def _prepare(self, client: Client) -> bool:
-        self.devices = list(client.devices)
-        return False
 
     def _register(self, request: Any) -> None:
         self._traits.update(zip(request.handlers, request.handler_traits, strict=True))
