@@ -47,25 +47,27 @@ for _device in ("cpu", "reference", "exported-cpu", "exported-reference", TINY):
         CASES[_name] = lambda device=_device, wait=_wait: _executed(device, wait=wait)
 
 
+def _with_many_arguments(client: Any) -> tuple[Any, list[Any]]:
+    """Return a program of 100 scalars, and arguments for it."""
+    names = [f"%a{number}" for number in range(100)]
+    parameters = ", ".join(f"{name}: tensor<f32>" for name in names)
+    program = (
+        f"func.func @main({parameters}) -> tensor<f32> {{\n"
+        "  %s = stablehlo.add %a0, %a99 : tensor<f32>\n  return %s : tensor<f32>\n}"
+    )
+    return client.compile(program), [client.buffer_from_host(np.float32(1)) for _ in names]
+
+
 @_case("execute with 100 arguments on cpu, returning")
 def _many_arguments() -> Call:
-    names = [f"%a{number}" for number in range(100)]
-    parameters = ", ".join(f"{name}: tensor<4xf32>" for name in names)
-    program = (
-        f"func.func @main({parameters}) -> tensor<4xf32> {{\n"
-        "  %s = stablehlo.add %a0, %a99 : tensor<4xf32>\n  return %s : tensor<4xf32>\n}"
-    )
-    client = client_of("cpu")
-    executable = client.compile(program)
-    row = [client.buffer_from_host(np.ones(4, np.float32)) for _ in names]
+    executable, row = _with_many_arguments(client_of("cpu"))
     return lambda: executable(*row)
 
 
 @_case("execute with 100 arguments on a C plugin that does nothing, returning")
 def _many_arguments_across() -> Call:
     client = client_of(NOOP)
-    executable = client.compile(DOUBLE.format(size=4))
-    row, device = [client.buffer_from_host(np.ones(4, np.float32)) for _ in range(100)], client.devices[0]
+    (executable, row), device = _with_many_arguments(client), client.devices[0]
     return lambda: executable.execute_sharded(row, device)
 
 
