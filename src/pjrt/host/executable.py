@@ -86,8 +86,10 @@ class Compiled:
             its ``(replica, partition)`` and the numbers of both. A program is refused where they are in processes that
             cannot exchange values; without the function, it fails when they are about to meet.
         runs_on_caller: whether ``run`` may be called on the thread that executes the program, where the arguments are
-            ready and the device is idle, and then by several threads at a time. It is for functions that return at
-            once: handing one over to the device's thread takes 20 µs.
+            ready and the device is idle: handing a call over to the device's thread takes 20 µs. By default the runtime
+            measures: functions without a context whose runs take less than 50 µs are called there, one at a time.
+            ``True`` is for functions that always return at once, and may be called by several threads at a time;
+            ``False`` for those that need the device's thread.
         aliases: result number by parameter number: these parameters are donated, and the result takes over their
             memory. Their arrays are writable: ``run`` may overwrite and return them.
         donated: further parameters that are donated; their arrays are writable too.
@@ -115,7 +117,7 @@ class Compiled:
     takes_context: bool = False
     takes_allocations: bool = False
     participants: ParticipantsFunction | None = None
-    runs_on_caller: bool = False
+    runs_on_caller: bool | None = None
     aliases: Mapping[int, int] = field(default_factory=dict)
     donated: Collection[int] = ()
     output_memory_kinds: Sequence[str | None] | None = None

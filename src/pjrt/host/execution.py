@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import logging
+import math
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from time import perf_counter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -51,6 +53,32 @@ Output = tuple[HostMemorySpace, tuple[int, ...], ElementType, TiledLayout | None
 """The memory space, shape, element type and layout of an output; the layout is ``None`` if it is row-major."""
 
 
+class Pace:
+    """How long a program's function takes on a device, as its last runs say.
+
+    Attributes:
+        seconds: the time of a run; endless before the first one. A slower run counts at most twice what it was before,
+            because one run in many is interrupted by other threads.
+    """
+
+    __slots__ = ("seconds",)
+
+    def __init__(self) -> None:
+        self.seconds = math.inf
+
+    def note(self, seconds: float) -> None:
+        """Note the time of a run."""
+        self.seconds = min(seconds, 2 * self.seconds)
+
+    @property
+    def is_quick(self) -> bool:
+        """Whether a run takes no longer than handing it over to another thread."""
+        return self.seconds < _QUICK_SECONDS
+
+
+_QUICK_SECONDS = 50e-6
+
+
 class DeviceRun(NamedTuple):
     """A program on one device: what is the same in each execution there, worked out once.
 
@@ -61,6 +89,7 @@ class DeviceRun(NamedTuple):
         spaces: the memory of each output; the last one serves for all further outputs.
         outputs: the outputs; ``None`` if the program does not declare them.
         sizes: the bytes of each declared output.
+        pace: how long the function takes.
     """
 
     device: HostDevice
@@ -69,6 +98,7 @@ class DeviceRun(NamedTuple):
     spaces: tuple[HostMemorySpace, ...]
     outputs: tuple[Output, ...] | None
     sizes: tuple[int, ...]
+    pace: Pace
 
     @staticmethod
     def of(compiled: Compiled, device: HostDevice, replica: int = 0, partition: int = 0) -> DeviceRun:
@@ -87,7 +117,7 @@ class DeviceRun(NamedTuple):
         outputs = None if specs is None else _outputs(spaces, specs)
         last = len(spaces) - 1
         sizes = tuple(spaces[min(n, last)].size_of(spec) for n, spec in enumerate(specs or ()))
-        return DeviceRun(device, replica, partition, spaces, outputs, sizes)
+        return DeviceRun(device, replica, partition, spaces, outputs, sizes, Pace())
 
     def buffers(self, execution: Execution) -> list[Buffer]:
         """Return the output buffers of an execution; wait for it if the program does not declare its outputs.
@@ -159,7 +189,7 @@ class Execution:
     """
 
     __slots__ = (
-        "_compiled", "_context", "_donated", "_launch", "_sizes", "_spaces", "definition", "device", "inputs",
+        "_compiled", "_context", "_donated", "_launch", "_pace", "_sizes", "_spaces", "definition", "device", "inputs",
         "outputs",
     )  # fmt: skip
 
@@ -180,6 +210,7 @@ class Execution:
         self.inputs = inputs
         self._spaces = run.spaces
         self._sizes = run.sizes
+        self._pace = run.pace
         self.definition: Future[None] = Future()
         declared = compiled.outputs
         self.outputs = None if declared is None else [Storage(self.definition) for _ in declared]
@@ -191,7 +222,7 @@ class Execution:
     @property
     def runs_on_caller(self) -> bool:
         """Whether it may run on the thread that enqueues it."""
-        return self._compiled.runs_on_caller or (self.device.client.runs_on_caller and not self.spans_processes)
+        return self._compiled.runs_on_caller is True or (self.device.client.runs_on_caller and not self.spans_processes)
 
     @property
     def may_wait_for_caller(self) -> bool:
@@ -285,12 +316,14 @@ class Execution:
         if outputs is not None:
             self._reserve(outputs)
         arrays = self._arrays()
+        begin = perf_counter()
         try:
             results = as_sequence(
                 compiled.run(*arrays) if self._context is None else compiled.run(self._context, *arrays)
             )
         except BaseException as error:
             return without_traceback(error)
+        self._pace.note(perf_counter() - begin)
         # From here on, donated arrays that the results reuse are held by the results alone.
         arrays.clear()
         self.inputs = []
@@ -451,10 +484,13 @@ class DeviceExecution(Execution):
     def _call(self, values: Sequence[Any]) -> Any:
         """Return what the function returns, or the exception that it raises."""
         run = self._compiled.run
+        begin = perf_counter()
         try:
-            return run(*values) if self._context is None else run(self._context, *values)
+            results = run(*values) if self._context is None else run(self._context, *values)
         except BaseException as error:
             return error
+        self._pace.note(perf_counter() - begin)
+        return results
 
     @property
     def _may_call_again(self) -> bool:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from time import perf_counter
+from typing import TYPE_CHECKING, Any, TypeGuard
+
+import numpy as np
 
 from pjrt.api.buffer import Buffer
 from pjrt.api.checks import expect, expect_sequence, wrong_number_of_rows
@@ -13,7 +16,7 @@ from pjrt.api.device import Device
 from pjrt.api.element_type import ElementType
 from pjrt.api.errors import FailedPreconditionError, InternalError, InvalidArgumentError, PjrtError
 from pjrt.api.future import Future
-from pjrt.api.loaded_executable import ExecuteOptions, FailedRunError, LoadedExecutable, ValuePath
+from pjrt.api.loaded_executable import Argument, ExecuteOptions, FailedRunError, LoadedExecutable, ValuePath
 from pjrt.api.shape_spec import ShapeSpec, stands_for_token
 from pjrt.host.buffer import HostBuffer
 from pjrt.host.device import HostDevice
@@ -24,6 +27,7 @@ from pjrt.host.launch import Launch, RunContext
 from pjrt.host.shutdown import runtime_lock
 from pjrt.host.storage import READY, TOKEN, Storage
 from pjrt.host_memory import references
+from pjrt.host_memory.array import HostArray, aligned_copy, array_dtype
 
 if TYPE_CHECKING:
     from pjrt.host.client import HostClient
@@ -121,7 +125,7 @@ def _as_token(source: Storage) -> Storage:
 # The value path of the host runtime: programs that return at once, run on the caller's thread.
 #
 # Its values are storages. It does what ``Execution`` does, for one device, arguments that are ready and none that is
-# donated. It exists because an execution, and a buffer for each result, take longer than a tiny program.
+# donated. It exists because an execution, a buffer for each result, and another thread take longer than a tiny program.
 
 _DELETED = Storage(READY)
 
@@ -139,23 +143,20 @@ class HostValuePath(ValuePath):
     """
 
     __slots__ = (
-        "_charges",
-        "_client",
-        "_context",
-        "_function",
-        "_makers",
-        "_name",
-        "_new_context",
-        "_outputs",
-        "_queue",
-        "_specs",
-        "is_closed",
-    )
+        "_alone", "_charges", "_client", "_context", "_device", "_function", "_makers", "_name", "_new_context",
+        "_outputs", "_pace", "_parameters", "_queue", "_specs", "is_closed",
+    )  # fmt: skip
 
     def __init__(self, compiled: Compiled, run: DeviceRun, new_context: Callable[[], RunContext]) -> None:
         outputs = run.outputs or ()
         self._function = compiled.run
+        self._device = run.device
         self._client = run.device.client
+        self._alone = not compiled.runs_on_caller
+        self._pace = run.pace
+        self._parameters = [
+            (spec.shape, spec.element_type, array_dtype(spec.element_type)) for spec in compiled.parameters or ()
+        ]
         self.is_closed = False
         self._name = compiled.name
         self._queue = run.device.compute
@@ -182,7 +183,7 @@ class HostValuePath(ValuePath):
         client = runs[0].device.client
         if client.memory is not None or compiled.aliases or compiled.donated:
             return None
-        if not (client.runs_on_caller or (compiled.runs_on_caller and not compiled.takes_context)):
+        if not client.runs_on_caller and (compiled.takes_context or compiled.runs_on_caller is False):
             return None
         specs = (*compiled.outputs, *compiled.parameters)
         has_tokens = any(spec.element_type is ElementType.TOKEN for spec in specs)
@@ -197,21 +198,62 @@ class HostValuePath(ValuePath):
     def makers(self) -> Sequence[Callable[[Any], Buffer]]:
         return self._makers
 
-    def run(self, values: list[Any], launch_id: int, futures: list[Future[None]]) -> list[Any] | None:
-        if self.is_closed or self._client._closed:
+    def call(self, arguments: Sequence[Argument]) -> list[HostBuffer] | None:
+        """Run the program on buffers and numpy arrays, and return its results; ``None`` if nothing was started, because
+        they are no arguments of it as they are, or an execution is needed.
+        """
+        if not self._may_run or len(arguments) != len(self._parameters):
             return None
-        for storage in values:
-            definition = storage.definition
-            if not definition._done or definition._error is not None:
+        arrays: list[HostArray | None] = []
+        for argument, (shape, element_type, dtype) in zip(arguments, self._parameters, strict=True):
+            if type(argument) is np.ndarray:
+                if argument.shape != shape or argument.dtype is not dtype:
+                    return None
+                array = aligned_copy(argument, dtype)  # as a buffer has it, which the function may keep
+                array.flags.writeable = False
+            elif isinstance(argument, HostBuffer):
+                if argument.device is not self._device or argument.element_type is not element_type:
+                    return None
+                if argument.shape != shape or not _is_ready(argument._storage):
+                    return None
+                array = argument._storage.array
+            else:
                 return None
+            arrays.append(array)
+        return self.buffers(arrays)
+
+    def buffers(self, arrays: Sequence[HostArray | None]) -> list[HostBuffer] | None:
+        """Return the results for arguments that are ready, or that have failed with the program's error; ``None`` if
+        the program was not run.
+        """
+        try:
+            storages = self._run(arrays) if self._may_run else None
+        except FailedRunError as failure:
+            return failure.buffers
+        return None if storages is None else [_buffer(*of, s) for of, s in zip(self._outputs, storages, strict=True)]
+
+    @property
+    def _may_run(self) -> bool:
+        return (not self._alone or self._pace.is_quick) and not self.is_closed and not self._client._closed
+
+    def run(self, values: list[Any], launch_id: int, futures: list[Future[None]]) -> list[Any] | None:
+        if not self._may_run or not all(map(_is_ready, values)):
+            return None
+        return self._run([storage.array for storage in values])
+
+    def _run(self, arrays: Sequence[HostArray | None]) -> list[Any] | None:
         queue = self._queue
-        visit = queue.enter()
+        visit = queue.enter(alone=self._alone)
         if visit is None:
             return None
+        begin = perf_counter()
         try:
-            held = [as_sequence(self._function(*self._context, *[storage.array for storage in values]))]
+            held = [as_sequence(self._function(*self._context, *arrays))]
+            self._pace.note(perf_counter() - begin)
             is_exclusive = references.to_item(held, 0) == 1  # before the call below, which holds them too
             return self._adopted(held[0], is_exclusive)
+        except KeyboardInterrupt:
+            raise
         except BaseException as error:
             failure = self._failed(error)
         finally:
@@ -269,12 +311,15 @@ class ArrayPath(HostValuePath):
 
     def value(self, buffer: Buffer) -> Any:
         storage = buffer._storage if isinstance(buffer, HostBuffer) else None
-        is_there = storage is not None and storage.definition._done and storage.definition._error is None
-        return storage.array if storage is not None and is_there else None
+        return storage.array if _is_ready(storage) else None
 
     def _adopted(self, results: Any, is_exclusive: bool) -> list[Any]:
         self._check_number(results)
         return [adopt(results, number, spec, is_exclusive) for number, spec in enumerate(self._specs)]
+
+
+def _is_ready(storage: Storage | None) -> TypeGuard[Storage]:
+    return storage is not None and storage.definition._done and storage.definition._error is None
 
 
 def _buffer(run: DeviceRun, output: Output, storage: Storage | None) -> HostBuffer:
@@ -300,10 +345,11 @@ class ShortPath:
         memory: the memory of the client's devices.
     """
 
-    __slots__ = ("_count", "_function", "_memory", "_outputs", "_run")
+    __slots__ = ("_alone", "_count", "_function", "_memory", "_outputs", "_run")
 
     def __init__(self, compiled: Compiled, run: DeviceRun, memory: Memory) -> None:
         self._function = compiled.run
+        self._alone = not compiled.runs_on_caller
         self._memory = memory
         self._run = run
         self._outputs = [
@@ -317,7 +363,7 @@ class ShortPath:
         """Return the short path of a program, or ``None`` if it needs executions."""
         if memory is None or len(runs) != 1 or compiled.outputs is None or compiled.parameters is None:
             return None
-        if not compiled.runs_on_caller or compiled.takes_context or compiled.takes_allocations:
+        if compiled.runs_on_caller is False or compiled.takes_context or compiled.takes_allocations:
             return None
         specs = (*compiled.outputs, *compiled.parameters)
         plain = all(spec.layout is None and spec.element_type is not ElementType.TOKEN for spec in specs)
@@ -329,20 +375,30 @@ class ShortPath:
 
     def call(self, inputs: Sequence[Storage]) -> Any:
         """Return what the program's function returns, or the exception that it raises; ``None`` if it was not called,
-        because an argument is not ready, or the device is at work.
+        because it takes long, an argument is not ready, or the device is at work; or there was no memory.
         """
+        run = self._run
+        if self._alone and not run.pace.is_quick:
+            return None
         handles = []
         for storage in inputs:
             definition = storage.definition
             if not definition._done or definition._error is not None:
                 return None
             handles.append(storage.array.handle)  # type: ignore[union-attr]  # an allocation: its type is checked
-        queue = self._run.device.compute
-        visit = queue.enter()
+        queue = run.device.compute
+        visit = queue.enter(alone=self._alone)
         if visit is None:
             return None
+        begin = perf_counter()
         try:
-            return self._function(*handles)
+            results = self._function(*handles)
+            run.pace.note(perf_counter() - begin)
+            return results
+        except KeyboardInterrupt:
+            raise
+        except MemoryError:
+            return None  # the device's thread can wait for memory: it holds nothing of the caller
         except BaseException as error:
             return error
         finally:
@@ -378,19 +434,9 @@ class HostLoadedExecutable(HostExecutable, LoadedExecutable):
     """A compiled program on its devices."""
 
     __slots__ = (
-        "_arguments",
-        "_fingerprint",
-        "_launches",
-        "_processes",
-        "_runs",
-        "_short_path",
-        "_started",
-        "_value_path",
-        "client",
-        "device_assignment",
-        "executable",
-        "is_deleted",
-    )
+        "_arguments", "_caller_path", "_fingerprint", "_launches", "_processes", "_runs", "_short_path", "_started",
+        "_value_path", "client", "device_assignment", "executable", "is_deleted",
+    )  # fmt: skip
 
     client: HostClient
     device_assignment: DeviceAssignment
@@ -414,6 +460,8 @@ class HostLoadedExecutable(HostExecutable, LoadedExecutable):
         self._value_path: HostValuePath | None = None
         if self._processes is None:
             self._value_path = HostValuePath.of(executable.compiled, tuple(self._runs.values()), self._lone_context)
+        # The same, where its values are storages, for programs that are executed here.
+        self._caller_path = None if client.runs_on_caller else self._value_path
         # For execute_sharded: how many runs each device has started, and the launches that lack devices.
         self._started: dict[Device, int] = dict.fromkeys(self._runs, 0)
         self._launches: dict[int, Launch] = {}
@@ -433,6 +481,11 @@ class HostLoadedExecutable(HostExecutable, LoadedExecutable):
         return [(run.replica, run.partition) for run in self._runs.values()]
 
     # Running it.
+
+    def __call__(self, *arguments: Argument, **keywords: Argument) -> tuple[Buffer, ...]:
+        path = self._caller_path
+        results = None if path is None or keywords else path.call(arguments)
+        return super().__call__(*arguments, **keywords) if results is None else tuple(results)
 
     def execute(
         self,
@@ -526,6 +579,12 @@ class HostLoadedExecutable(HostExecutable, LoadedExecutable):
             if buffers is not None:
                 if returned_futures is not None:
                     returned_futures.append(READY)
+                return buffers
+        if self._caller_path is not None and all(map(_is_ready, inputs)):
+            buffers = self._caller_path.buffers([storage.array for storage in inputs])
+            if buffers is not None:
+                if returned_futures is not None:
+                    returned_futures.append(buffers[0].ready())
                 return buffers
         launch = None
         if len(self._runs) > 1:

@@ -57,7 +57,7 @@ class WorkQueue:
 
     __slots__ = (
         "__weakref__", "_closed", "_finalizer", "_generation", "_items", "_pending", "_server", "_started", "_title",
-        "_unserved", "name",
+        "_turn", "_unserved", "name",
     )  # fmt: skip
 
     def __init__(self, name: str, role: str = "") -> None:
@@ -66,6 +66,8 @@ class WorkQueue:
         self._items: queue.SimpleQueue[Task | None] = queue.SimpleQueue()
         # Tasks that are not finished. Kept apart from the items, because after a fork those cannot be inspected.
         self._pending: set[Task] = set()
+        # Held by the thread while it runs a task, and by work of a caller that must be alone.
+        self._turn = threading.Lock()
         self._server = Server(self._title)
         self._started = False
         self._unserved = False
@@ -105,23 +107,30 @@ class WorkQueue:
     def _ended(self) -> FailedPreconditionError:
         return FailedPreconditionError(f"the work queue {self._title} was closed, or the interpreter has ended")
 
-    def enter(self) -> Task | None:
+    def enter(self, *, alone: bool = False) -> Visit | None:
         """Begin work on the caller's thread if no task is to be run before it; ``None`` if one is.
 
-        Tasks that are put meanwhile do not wait for the work, but the end of the queue does, until ``leave``.
+        The end of the queue waits for the work, until ``leave``.
+
+        Args:
+            alone: whether tasks that are put meanwhile wait for the work, too.
         """
         if self._pending or self._closed or self._generation != generation():
             return None
-        visit = _Visit()
+        visit = _ALONE if alone else Visit()
+        if alone and not self._turn.acquire(blocking=False):
+            return None
         self._pending.add(visit)
         if len(self._pending) > 1:  # another thread has come at the same time
-            self._pending.discard(visit)
+            self.leave(visit)
             return None
         return visit
 
-    def leave(self, visit: Task) -> None:
+    def leave(self, visit: Visit) -> None:
         """End work on the caller's thread that ``enter`` began."""
         self._pending.discard(visit)
+        if visit is _ALONE:
+            self._turn.release()
 
     @property
     def server(self) -> Server:
@@ -151,7 +160,7 @@ class WorkQueue:
         self.put(fence)
         if self._unserved:
             self._items.put(None)
-            _serve(self._items, self._pending, self._server)
+            _serve(self._items, self._pending, self._server, self._turn)
             return not self._pending
         try:
             fence.passed.future.result(timeout)
@@ -192,7 +201,10 @@ class WorkQueue:
             # Without the lock: this waits until the new thread runs. The thread may collect garbage before that, which
             # may put tasks.
             threading.Thread(
-                target=_serve, args=(self._items, self._pending, self._server), name=f"pjrt {self._title}", daemon=True
+                target=_serve,
+                args=(self._items, self._pending, self._server, self._turn),
+                name=f"pjrt {self._title}",
+                daemon=True,
             ).start()
         except RuntimeError as error:
             if shutdown.is_exiting() or "interpreter shutdown" in str(error):
@@ -208,7 +220,7 @@ class WorkQueue:
             raise
 
 
-class _Visit:
+class Visit:
     """Work on the thread of a caller."""
 
     __slots__ = ()
@@ -221,6 +233,10 @@ class _Visit:
 
     def ask_to_end(self, error: PjrtError) -> None:
         pass
+
+
+_ALONE = Visit()
+"""The work of the caller that holds a queue's turn."""
 
 
 class _Fence:
@@ -275,19 +291,19 @@ class Call:
         """Do nothing: the function does not check."""
 
 
-def _serve(items: queue.SimpleQueue[Task | None], pending: set[Task], server: Server) -> None:
+def _serve(items: queue.SimpleQueue[Task | None], pending: set[Task], server: Server, turn: threading.Lock) -> None:
     # Holds neither the queue nor its client, so that both can be collected while the thread waits.
     with runtime_lock:
         if server.thread:
             return
         server.begin()  # This thread was the first to come.
     try:
-        _serve_all(items, pending, server)
+        _serve_all(items, pending, server, turn)
     finally:
         server.end()
 
 
-def _serve_all(items: queue.SimpleQueue[Task | None], pending: set[Task], server: Server) -> None:
+def _serve_all(items: queue.SimpleQueue[Task | None], pending: set[Task], server: Server, turn: threading.Lock) -> None:
     closing = False
     while True:
         task = items.get()
@@ -297,8 +313,9 @@ def _serve_all(items: queue.SimpleQueue[Task | None], pending: set[Task], server
                 return
             continue  # A task was put while the queue was being closed.
         try:
-            if task in pending:  # It was not abandoned meanwhile.
-                task.run()
+            with turn:
+                if task in pending:  # It was not abandoned meanwhile.
+                    task.run()
         except BaseException as error:
             _log.exception("a task of a work queue raised, which is a defect of the host runtime")
             task.fail(PjrtError.wrap(error))

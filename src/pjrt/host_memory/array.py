@@ -43,7 +43,7 @@ def aligned_empty(shape: tuple[int, ...], dtype: AnyDType, order: tuple[int, ...
         raise ResourceExhaustedError(
             f"there is no memory for {size} bytes of {dtype}{list(shape)}; delete buffers, or use a smaller shape"
         ) from error
-    start = -memory.ctypes.data % ALIGNMENT
+    start = -memory.__array_interface__["data"][0] % ALIGNMENT  # without the calls that memory.ctypes makes
     shape_in_memory = shape if order is None else tuple(shape[d] for d in order)
     array: HostArray = np.ndarray(shape_in_memory, dtype, memory, start)
     return array if order is None else array.transpose(np.argsort(order))
@@ -51,7 +51,7 @@ def aligned_empty(shape: tuple[int, ...], dtype: AnyDType, order: tuple[int, ...
 
 def aligned_copy(array: Any, dtype: AnyDType, order: tuple[int, ...] | None = None) -> HostArray:
     """Return a copy of an array in new aligned memory; the arguments are those of ``aligned_empty``."""
-    copy = aligned_empty(np.shape(array), dtype, order)
+    copy = aligned_empty(array.shape if type(array) is np.ndarray else np.shape(array), dtype, order)
     np.copyto(copy, array)
     return copy
 

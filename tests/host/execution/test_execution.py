@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import weakref
 from concurrent.futures import ThreadPoolExecutor
@@ -13,7 +14,7 @@ import toys
 from waiting import wait_until_freed
 
 import pjrt
-from pjrt.host import Compiled, Enqueued, HostClient
+from pjrt.host import Compiled, Enqueued, HostClient, execution
 
 
 def test_the_short_form_takes_numpy_and_gives_buffers() -> None:
@@ -459,3 +460,143 @@ def test_enqueued_results_of_a_program_that_runs_on_the_caller() -> None:
             assert path is not None
             (value,) = path.run([path.value(client.buffer_from_host(toys.floats()))], 0, []) or [None]
             np.testing.assert_array_equal(np.asarray(path.makers[0](value)), -toys.floats())
+
+
+@pytest.fixture
+def all_quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have every function count as quick from its second call on, however busy the machine is."""
+    monkeypatch.setattr(execution, "_QUICK_SECONDS", math.inf)
+
+
+def threads_of(calls: int, **options: Any) -> list[bool]:
+    """Return for each call of a program whether its function ran on the caller's thread."""
+    here: list[bool] = []
+
+    def run(x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        here.append(threading.current_thread() is threading.main_thread())
+        return x + 1
+
+    with toys.client(run, **options) as client:
+        executable = client.compile("program")
+        for _ in range(calls):
+            (y,) = executable(toys.floats())
+            np.testing.assert_array_equal(np.asarray(y), toys.floats() + 1)
+    return here
+
+
+@pytest.mark.usefixtures("all_quick")
+def test_a_quick_function_runs_on_the_thread_of_the_caller() -> None:
+    assert threads_of(3) == [False, True, True]
+    assert threads_of(2, facts={"runs_on_caller": False}) == [False, False]
+    assert threads_of(2, memory_limit=2**20) == [False, False]
+
+
+def test_a_function_that_takes_long_runs_on_the_thread_of_its_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(execution, "_QUICK_SECONDS", 0.0)
+    assert threads_of(3) == [False] * 3
+
+
+def test_one_slow_run_in_many_does_not_make_a_function_slow() -> None:
+    pace = execution.Pace()
+    assert not pace.is_quick
+    for seconds, is_quick in ((1e-5, True), (1.0, True), (1e-5, True), (1.0, True), (1.0, True), (1.0, False)):
+        pace.note(seconds)
+        assert pace.is_quick is is_quick
+
+
+@pytest.mark.usefixtures("all_quick")
+def test_quick_functions_run_one_at_a_time() -> None:
+    """A function of the caller's thread, and one that another thread gives to the device's thread meanwhile."""
+    gate, inside = toys.Gate(), []
+
+    def run(x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        inside.append("begin")
+        y = gate(x)
+        inside.append("end")
+        return y
+
+    with toys.client(run) as client, ThreadPoolExecutor(1) as pool:
+        executable = client.compile("program")
+        gate.open()
+        executable(toys.floats())[0].ready().result(toys.TIMEOUT)
+        gate.wait_entered()
+        first = pool.submit(executable, toys.floats())  # on the thread of the pool
+        gate.wait_entered()
+        (second,) = executable(toys.floats())  # on the device's
+        assert not second.ready().done()
+        gate.open(2)
+        for (y,) in (first.result(toys.TIMEOUT), (second,)):
+            np.testing.assert_array_equal(np.asarray(y), toys.floats() + 1)
+    assert inside == ["begin", "end"] * 3
+
+
+@pytest.mark.usefixtures("all_quick")
+@pytest.mark.parametrize("kind", ["array", "buffer"])
+def test_the_results_of_a_quick_function_are_its_own(kind: str) -> None:
+    """It returns its argument, and keeps it: neither changes with the caller's array."""
+    kept = []
+
+    def run(x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        kept.append(x)
+        return x[:]
+
+    with toys.client(run) as client:
+        executable = client.compile("program")
+        for _ in range(2):
+            x = toys.floats()
+            argument: Any = x.copy() if kind == "array" else client.buffer_from_host(x)
+            (y,) = executable(argument)
+            if kind == "array":
+                argument[:] = -1
+            np.testing.assert_array_equal(np.asarray(y), x)
+            np.testing.assert_array_equal(kept[-1], x)
+            assert not kept[-1].flags.writeable
+
+
+@pytest.mark.usefixtures("all_quick")
+def test_errors_of_a_quick_function_are_values_of_its_results() -> None:
+    def run(x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        if x[0] < 0:
+            raise ValueError("negative")
+        return x
+
+    with toys.client(run) as client:
+        executable = client.compile("program")
+        executable(toys.floats())[0].ready().result(toys.TIMEOUT)
+        bad = toys.floats(-1, 0, 0, 0)
+        done: list[pjrt.Future[None]] = []
+        results = [
+            executable(bad)[0],
+            executable(client.buffer_from_host(bad))[0],
+            *executable.execute_sharded([client.buffer_from_host(bad)], client.devices[0], returned_futures=done),
+        ]
+        for each in (*[result.ready() for result in results], *done):
+            with pytest.raises(pjrt.InvalidArgumentError, match="negative"):
+                each.result(toys.TIMEOUT)
+        with pytest.raises(pjrt.InvalidArgumentError, match=r"f32\[4\]"):
+            executable(np.zeros(5, np.float32))
+        with pytest.raises(pjrt.FailedPreconditionError, match="deleted"):
+            executable(_deleted(client))
+
+
+def _deleted(client: HostClient) -> pjrt.Buffer:
+    buffer = client.buffer_from_host(toys.floats())
+    buffer.delete()
+    return buffer
+
+
+@pytest.mark.usefixtures("all_quick")
+def test_ctrl_c_in_a_quick_function_ends_the_call() -> None:
+    interrupts = [False, True, False]
+
+    def run(x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        if interrupts.pop(0):
+            raise KeyboardInterrupt
+        return x
+
+    with toys.client(run) as client:
+        executable = client.compile("program")
+        executable(toys.floats())[0].ready().result(toys.TIMEOUT)
+        with pytest.raises(KeyboardInterrupt):
+            executable(toys.floats())
+        np.testing.assert_array_equal(np.asarray(executable(toys.floats())[0]), toys.floats())

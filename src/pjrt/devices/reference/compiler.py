@@ -161,6 +161,9 @@ def compile_program(
     def run_plain(execution: RunContext, *arrays: Any) -> list[Any]:
         return evaluator.run_checked(arrays, Context.of(loop, execution))
 
+    def run_closed(*arrays: Any) -> list[Any]:
+        return evaluator.run_checked(arrays, Context(loop))
+
     # The host runtime checks arguments that were declared, and copies a result that anything else holds.
     is_plain = (
         None not in (parameter_specs, result_specs) and gathered is None and evaluator.is_plain and not allocations
@@ -170,13 +173,14 @@ def compile_program(
     if result_specs is not None:
         result_specs = with_asked_layouts(result_specs, evaluator.result_attributes)
     aliases, donated = donations(evaluator.argument_attributes)
+    is_closed = is_plain and evaluator.is_closed
     return Compiled(
-        run=run_plain if is_plain else run,
+        run=run_closed if is_closed else run_plain if is_plain else run,
         outputs=result_specs,
         parameters=parameter_specs,
         parameter_names=lambda: _parameter_names(program, parameters),
         name=name,
-        takes_context=True,
+        takes_context=not is_closed,
         participants=lambda place, replicas, partitions: participants(
             [*evaluator.meetings, *([all_partitions] if gathered is not None else [])],
             Context(loop, *place, replicas, partitions),

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from pjrt.api.errors import InvalidArgumentError
+from pjrt.devices.reference.core import registry
 from pjrt.devices.reference.core.block import TOKEN, Context, run_fast
 from pjrt.devices.reference.core.module_compiler import Author, ModuleCompiler, function_attributes
 from pjrt.devices.reference.fast.module_compiler import FastModuleCompiler
@@ -93,6 +94,12 @@ class Evaluator:
     def is_plain(self) -> bool:
         """Whether all arguments and results are arrays: ``run_checked`` takes the program."""
         return all(isinstance(each, TensorType) for each in (*self.arguments, *self.results))
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether the values of the arguments alone decide what it computes, and their types how long that takes."""
+        rules = [registry.find(name) for name in self.ops]
+        return "stablehlo.while" not in self.ops and all(rule is not None and rule.foldable for rule in rules)
 
     def run_checked(self, args: Sequence[Any], context: Context) -> list[Any]:
         """Do as ``run`` with arguments that are known to be right, and leave it to the caller to own the results."""
