@@ -6,7 +6,7 @@ import logging
 import math
 import threading
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -14,7 +14,6 @@ import numpy as np
 
 from pjrt.api.buffer import Buffer
 from pjrt.api.compile_options import DeviceAssignment
-from pjrt.api.device import Device
 from pjrt.api.element_type import ElementType
 from pjrt.api.errors import (
     CancelledError,
@@ -162,15 +161,15 @@ def _outputs(spaces: tuple[HostMemorySpace, ...], specs: Sequence[ShapeSpec]) ->
 
 def device_runs(
     compiled: Compiled, assignment: DeviceAssignment, devices: Sequence[HostDevice]
-) -> Mapping[Device, DeviceRun]:
+) -> tuple[DeviceRun, ...]:
     """Return the runs on these devices, in the order of the assignment."""
     by_id = {device.id: device for device in devices}
-    return {
-        by_id[device_id]: DeviceRun.of(compiled, by_id[device_id], replica, partition)
+    return tuple(
+        DeviceRun.of(compiled, by_id[device_id], replica, partition)
         for replica, row in enumerate(assignment.device_ids)
         for partition, device_id in enumerate(row)
         if device_id in by_id
-    }
+    )
 
 
 # Executions: a program's run on one device, as a task for its work queue.

@@ -10,14 +10,13 @@ from typing import TYPE_CHECKING, Any, TypeGuard
 import numpy as np
 
 from pjrt.api.buffer import Buffer
-from pjrt.api.checks import expect, expect_sequence, wrong_number_of_rows
 from pjrt.api.compile_options import CompileOptions, DeviceAssignment
 from pjrt.api.device import Device
 from pjrt.api.element_type import ElementType
-from pjrt.api.errors import FailedPreconditionError, InternalError, InvalidArgumentError, PjrtError
+from pjrt.api.errors import InternalError, PjrtError
 from pjrt.api.future import Future
-from pjrt.api.loaded_executable import Argument, ExecuteOptions, FailedRunError, LoadedExecutable, ValuePath
-from pjrt.api.shape_spec import ShapeSpec, stands_for_token
+from pjrt.api.launch import CheckedExecutable, Parameters
+from pjrt.api.loaded_executable import Argument, ExecuteOptions, FailedRunError, ValuePath
 from pjrt.host.buffer import HostBuffer
 from pjrt.host.device import HostDevice
 from pjrt.host.device_memory import Allocation, Memory
@@ -32,87 +31,6 @@ from pjrt.host_memory.array import HostArray, aligned_copy, array_dtype
 if TYPE_CHECKING:
     from pjrt.host.client import HostClient
     from pjrt.host.execution import Output
-
-
-class Arguments:
-    """Checks the arguments of a program, and takes the storages of the donated ones away from their buffers."""
-
-    __slots__ = ("_donated", "_name", "_parameters")
-
-    def __init__(self, compiled: Compiled) -> None:
-        self._name = compiled.name
-        self._parameters = None if compiled.parameters is None else tuple(compiled.parameters)
-        self._donated = frozenset(compiled.aliases) | frozenset(compiled.donated)
-
-    def donated(self, kept: frozenset[int]) -> frozenset[int]:
-        """Return the numbers of the parameters that are donated; those in ``kept`` are not."""
-        return self._donated - kept if kept and self._donated else self._donated
-
-    def take(
-        self, arguments: Sequence[Sequence[Buffer]], devices: Sequence[HostDevice], donated: frozenset[int]
-    ) -> list[list[Storage]]:
-        """Return the storages of the arguments, one list a device; the buffers of the donated ones are deleted.
-
-        Everything is checked before anything is deleted, so that a call that raises changes nothing.
-
-        Raises:
-            InvalidArgumentError: number, type or device of the arguments is wrong, or a donated one is used twice.
-            FailedPreconditionError: an argument was deleted or donated before.
-        """
-        rows = [expect_sequence(row, "the arguments as a list of buffers") for row in arguments]
-        if not donated:
-            return [self._check(row, device) for row, device in zip(rows, devices, strict=True)]
-        with runtime_lock:  # Of two calls that donate the same argument, one must fail.
-            storages = [self._check(row, device) for row, device in zip(rows, devices, strict=True)]
-            for row in rows:
-                self._check_used_once(row, donated)
-            for row in rows:
-                for number in donated:
-                    if number < len(row):
-                        row[number].delete()
-            return storages
-
-    def _check(self, arguments: Sequence[Buffer], device: HostDevice) -> list[Storage]:
-        parameters = self._parameters
-        if parameters is not None and len(parameters) != len(arguments):
-            raise InvalidArgumentError(f"{self._name!r} takes {len(parameters)} arguments, found {len(arguments)}")
-        storages = []
-        for number, buffer in enumerate(arguments):
-            if not isinstance(buffer, HostBuffer):
-                raise InvalidArgumentError(
-                    f"argument {number} of {self._name!r} must be a buffer of this client, found "
-                    f"{type(buffer).__name__}; make one with client.buffer_from_host"
-                )
-            if buffer.device is not device:
-                raise InvalidArgumentError(
-                    f"argument {number} of {self._name!r} is on {buffer.device}, the program runs on {device}; use "
-                    "buffer.copy_to(device)"
-                )
-            storage = buffer.use()
-            if parameters is not None:
-                expected = parameters[number]
-                if not _fits(buffer, expected):
-                    raise InvalidArgumentError(
-                        f"argument {number} of {self._name!r} must be {expected}, found {buffer.described}"
-                    )
-                if expected.element_type is ElementType.TOKEN:
-                    storage = _as_token(storage)
-            storages.append(storage)
-        return storages
-
-    def _check_used_once(self, arguments: Sequence[Buffer], donated: frozenset[int]) -> None:
-        for number in donated:
-            if number < len(arguments) and sum(other is arguments[number] for other in arguments) > 1:
-                raise InvalidArgumentError(
-                    f"argument {number} of {self._name!r} is donated and must not be another argument as well; name it "
-                    "in non_donatable_input_indices or pass a copy"
-                )
-
-
-def _fits(buffer: HostBuffer, expected: ShapeSpec) -> bool:
-    if expected.element_type is ElementType.TOKEN:
-        return stands_for_token(buffer.element_type, buffer.shape)
-    return buffer.shape == expected.shape and buffer.element_type is expected.element_type
 
 
 def _as_token(source: Storage) -> Storage:
@@ -198,13 +116,14 @@ class HostValuePath(ValuePath):
     def makers(self) -> Sequence[Callable[[Any], Buffer]]:
         return self._makers
 
-    def call(self, arguments: Sequence[Argument]) -> list[HostBuffer] | None:
+    def call(self, arguments: Sequence[Argument]) -> list[Buffer] | None:
         """Run the program on buffers and numpy arrays, and return its results; ``None`` if nothing was started, because
         they are no arguments of it as they are, or an execution is needed.
         """
         if not self._may_run or len(arguments) != len(self._parameters):
             return None
         arrays: list[HostArray | None] = []
+        array: HostArray | None
         for argument, (shape, element_type, dtype) in zip(arguments, self._parameters, strict=True):
             if type(argument) is np.ndarray:
                 if argument.shape != shape or argument.dtype is not dtype:
@@ -222,7 +141,7 @@ class HostValuePath(ValuePath):
             arrays.append(array)
         return self.buffers(arrays)
 
-    def buffers(self, arrays: Sequence[HostArray | None]) -> list[HostBuffer] | None:
+    def buffers(self, arrays: Sequence[HostArray | None]) -> list[Buffer] | None:
         """Return the results for arguments that are ready, or that have failed with the program's error; ``None`` if
         the program was not run.
         """
@@ -430,40 +349,44 @@ _MOST_OPEN_LAUNCHES = 1024
 """The most launches that may lack devices, where ``execute_sharded`` starts them one device at a time."""
 
 
-class HostLoadedExecutable(HostExecutable, LoadedExecutable):
+class HostLoadedExecutable(HostExecutable, CheckedExecutable):
     """A compiled program on its devices."""
 
     __slots__ = (
-        "_arguments", "_caller_path", "_fingerprint", "_launches", "_processes", "_runs", "_short_path", "_started",
-        "_value_path", "client", "device_assignment", "executable", "is_deleted",
+        "_caller_path", "_fingerprint", "_launches", "_parameters", "_processes", "_runs", "_short_path", "_started",
+        "_tokens", "_value_path", "addressable_devices", "client", "device_assignment", "executable", "is_deleted",
     )  # fmt: skip
 
+    addressable_devices: Sequence[HostDevice]
     client: HostClient
     device_assignment: DeviceAssignment
     executable: HostExecutable
     is_deleted: bool
 
     def __init__(self, client: HostClient, executable: HostExecutable) -> None:
-        super().__init__(executable.compiled, executable.origin)
+        compiled = executable.compiled
+        super().__init__(compiled, executable.origin)
         self.client = client
         self.executable = executable
         assignment = self.device_assignment = _assignment(client, executable.origin.options)
-        self._arguments = Arguments(executable.compiled)
+        specs = compiled.parameters
+        donated = frozenset(compiled.aliases) | frozenset(compiled.donated)
+        self._parameters = Parameters(compiled.name, client, HostBuffer, specs, donated)
+        self._tokens = [n for n, spec in enumerate(specs or ()) if spec.element_type is ElementType.TOKEN]
         self.is_deleted = False
-        portable = executable.origin.options.compile_portable_executable
-        devices = () if portable else client.addressable_devices
-        self._runs = device_runs(executable.compiled, assignment, devices)
+        self._runs = () if self.is_portable else device_runs(compiled, assignment, client.addressable_devices)
+        self.addressable_devices = tuple(run.device for run in self._runs)
         self._processes = client.processes if client.processes.spans(assignment) else None
         self._fingerprint: str | None = None  # computed when it is first needed
         self._check_participants()
-        self._short_path = ShortPath.of(executable.compiled, tuple(self._runs.values()), client.memory)
+        self._short_path = ShortPath.of(compiled, self._runs, client.memory)
         self._value_path: HostValuePath | None = None
         if self._processes is None:
-            self._value_path = HostValuePath.of(executable.compiled, tuple(self._runs.values()), self._lone_context)
+            self._value_path = HostValuePath.of(compiled, self._runs, self._lone_context)
         # The same, where its values are storages, for programs that are executed here.
         self._caller_path = None if client.runs_on_caller else self._value_path
         # For execute_sharded: how many runs each device has started, and the launches that lack devices.
-        self._started: dict[Device, int] = dict.fromkeys(self._runs, 0)
+        self._started: dict[Device, int] = dict.fromkeys(self.addressable_devices, 0)
         self._launches: dict[int, Launch] = {}
 
     # The program and its devices.
@@ -473,12 +396,8 @@ class HostLoadedExecutable(HostExecutable, LoadedExecutable):
         return self.origin.platform_name
 
     @property
-    def addressable_devices(self) -> Sequence[HostDevice]:
-        return [run.device for run in self._runs.values()]
-
-    @property
     def addressable_device_logical_ids(self) -> Sequence[tuple[int, int]]:
-        return [(run.replica, run.partition) for run in self._runs.values()]
+        return [(run.replica, run.partition) for run in self._runs]
 
     # Running it.
 
@@ -486,68 +405,6 @@ class HostLoadedExecutable(HostExecutable, LoadedExecutable):
         path = self._caller_path
         results = None if path is None or keywords else path.call(arguments)
         return super().__call__(*arguments, **keywords) if results is None else tuple(results)
-
-    def execute(
-        self,
-        arguments: Sequence[Sequence[Buffer]],
-        options: ExecuteOptions | None = None,
-        *,
-        returned_futures: list[Future[None]] | None = None,
-    ) -> list[list[Buffer]]:
-        options = ExecuteOptions.of(options)
-        arguments = expect_sequence(arguments, "one list of arguments a device")
-        runs = list(self._runs.values())
-        if len(arguments) != len(runs):
-            raise wrong_number_of_rows(self.name, len(runs), len(arguments))
-        if len(runs) == 1:
-            return [self._run_one(runs[0], arguments[0], options, returned_futures)]
-        self._check_usable()
-        if returned_futures is not None:
-            expect(returned_futures, list, "a list, or None, as returned_futures")
-        donated = self._arguments.donated(options.non_donatable_input_indices)
-        inputs = self._arguments.take(arguments, [run.device for run in runs], donated)
-        launch = Launch(options.launch_id, self._processes)
-        executions = [
-            self._execution(run, row, donated, options, launch, place)
-            for place, (run, row) in enumerate(zip(runs, inputs, strict=True))
-        ]
-        self.client.dispatcher.enqueue(executions)
-        if returned_futures is not None:
-            returned_futures.extend(execution.definition for execution in executions)
-        return [run.buffers(execution) for execution, run in zip(executions, runs, strict=True)]
-
-    def execute_sharded(
-        self,
-        arguments: Sequence[Buffer],
-        device: Device,
-        options: ExecuteOptions | None = None,
-        *,
-        returned_futures: list[Future[None]] | None = None,
-    ) -> list[Buffer]:
-        run = self._runs.get(device)
-        if run is None:
-            raise InvalidArgumentError(
-                f"{self.name!r} does not run on {device}; it runs on {', '.join(map(str, self._runs)) or 'any'}"
-            )
-        return self._run_one(run, arguments, ExecuteOptions.of(options), returned_futures)
-
-    def execute_portable(
-        self,
-        arguments: Sequence[Buffer],
-        device: Device,
-        options: ExecuteOptions | None = None,
-        *,
-        returned_futures: list[Future[None]] | None = None,
-    ) -> list[Buffer]:
-        if self._runs:
-            raise InvalidArgumentError(
-                f"{self.name!r} was compiled for its own devices; compile it with compile_portable_executable, or use "
-                "execute_sharded"
-            )
-        if not isinstance(device, HostDevice) or device.client is not self.client:
-            raise InvalidArgumentError(f"{device} is no device of this client; use one of client.addressable_devices")
-        run = DeviceRun.of(self.compiled, device)
-        return self._run_one(run, arguments, ExecuteOptions.of(options), returned_futures)
 
     def value_path(self) -> HostValuePath | None:
         return self._value_path
@@ -559,33 +416,56 @@ class HostLoadedExecutable(HostExecutable, LoadedExecutable):
         if self._value_path is not None:
             self._value_path.is_closed = True
 
-    def _run_one(
-        self,
-        run: DeviceRun,
-        arguments: Sequence[Buffer],
-        options: ExecuteOptions,
-        returned_futures: list[Future[None]] | None,
+    # The start of an execution.
+
+    def _check_usable(self) -> None:
+        self.client.check_open()
+
+    def _start(
+        self, rows: Sequence[Sequence[Buffer]], options: ExecuteOptions, futures: list[Future[None]] | None
+    ) -> list[list[Buffer]]:
+        runs = self._runs
+        if len(runs) == 1:
+            return [self._start_at(0, rows[0], options, futures)]
+        donated = self._parameters.donated(options)
+        inputs = self._take(rows, self.addressable_devices, donated)
+        launch = Launch(options.launch_id, self._processes)
+        executions = [
+            self._execution(run, row, donated, options, launch, place)
+            for place, (run, row) in enumerate(zip(runs, inputs, strict=True))
+        ]
+        self.client.dispatcher.enqueue(executions)
+        if futures is not None:
+            futures.extend(execution.definition for execution in executions)
+        return [run.buffers(execution) for execution, run in zip(executions, runs, strict=True)]
+
+    def _start_at(
+        self, place: int, arguments: Sequence[Buffer], options: ExecuteOptions, futures: list[Future[None]] | None
     ) -> list[Buffer]:
-        self._check_usable()
-        if returned_futures is not None:
-            expect(returned_futures, list, "a list, or None, as returned_futures")
+        return self._start_run(self._runs[place], arguments, options, futures)
+
+    def _start_on(
+        self, device: Any, arguments: Sequence[Buffer], options: ExecuteOptions, futures: list[Future[None]] | None
+    ) -> list[Buffer]:
+        return self._start_run(DeviceRun.of(self.compiled, device), arguments, options, futures)
+
+    def _start_run(
+        self, run: DeviceRun, arguments: Sequence[Buffer], options: ExecuteOptions, futures: list[Future[None]] | None
+    ) -> list[Buffer]:
         device = run.device
-        donated = self._arguments.donated(options.non_donatable_input_indices)
-        (inputs,) = self._arguments.take((arguments,), (device,), donated)
-        outcome = None
+        donated = self._parameters.donated(options)
+        (inputs,) = self._take((arguments,), (device,), donated)
+        outcome: Any = None
+        buffers: list[Buffer] | None = None
         if self._short_path is not None and not options.launch_id:
             outcome = self._short_path.call(inputs)
             buffers = None if outcome is None else self._short_path.buffers(outcome, inputs)
-            if buffers is not None:
-                if returned_futures is not None:
-                    returned_futures.append(READY)
-                return buffers
-        if self._caller_path is not None and all(map(_is_ready, inputs)):
+        elif self._caller_path is not None and all(map(_is_ready, inputs)):
             buffers = self._caller_path.buffers([storage.array for storage in inputs])
-            if buffers is not None:
-                if returned_futures is not None:
-                    returned_futures.append(buffers[0].ready())
-                return buffers
+        if buffers is not None:
+            if futures is not None:
+                futures.append(buffers[0].ready() if buffers else READY)
+            return buffers
         launch = None
         if len(self._runs) > 1:
             launch = self._join_launch(device, options.launch_id)
@@ -598,9 +478,38 @@ class HostLoadedExecutable(HostExecutable, LoadedExecutable):
             hand_over(execution)
         else:
             self.client.dispatcher.enqueue((execution,))
-        if returned_futures is not None:
-            returned_futures.append(execution.definition)
+        if futures is not None:
+            futures.append(execution.definition)
         return run.buffers(execution)
+
+    def _take(
+        self, rows: Sequence[Sequence[Buffer]], devices: Sequence[HostDevice], donated: frozenset[int]
+    ) -> list[list[Storage]]:
+        """Return the storages of arguments, one list a device; the buffers of the donated ones are deleted.
+
+        Everything is checked before anything is deleted, so that a call that raises changes nothing.
+
+        Raises:
+            InvalidArgumentError: number, type or device of the arguments is wrong, or a donated one is used twice.
+            FailedPreconditionError: an argument was deleted or donated before.
+        """
+        parameters = self._parameters
+        checked = [parameters.checked(row, device) for row, device in zip(rows, devices, strict=True)]
+        if not donated:
+            storages = [[buffer.use() for buffer in row] for row in checked]
+        else:
+            with runtime_lock:  # Of two calls that donate the same argument, one must fail.
+                storages = [[buffer.use() for buffer in row] for row in checked]
+                for row in checked:
+                    parameters.check_donated_once(row, donated)
+                for row in checked:
+                    for number in donated:
+                        if number < len(row):
+                            row[number].delete()
+        for number in self._tokens:
+            for inputs in storages:
+                inputs[number] = _as_token(inputs[number])
+        return storages
 
     def _execution(
         self,
@@ -621,7 +530,7 @@ class HostLoadedExecutable(HostExecutable, LoadedExecutable):
 
     def _lone_context(self) -> RunContext:
         """Return a context for runs with default options on the only device."""
-        (run,) = self._runs.values()
+        (run,) = self._runs
         return RunContext(run, self.device_assignment, ExecuteOptions(), Launch(), 0, self.name)
 
     def _fingerprint_in_job(self) -> str:
@@ -655,15 +564,10 @@ class HostLoadedExecutable(HostExecutable, LoadedExecutable):
         if self._processes is None or participants is None:
             return
         assignment = self.device_assignment
-        for run in self._runs.values():
+        for run in self._runs:
             place = (run.replica, run.partition)
             for group in participants(place, assignment.num_replicas, assignment.num_partitions):
                 self._processes.roster(assignment, group, f"a collective of the program {self.name!r}")
-
-    def _check_usable(self) -> None:
-        if self.is_deleted:
-            raise FailedPreconditionError(f"the executable {self.name!r} was deleted; compile it again")
-        self.client.check_open()
 
 
 def _assignment(client: HostClient, options: CompileOptions) -> DeviceAssignment:

@@ -13,20 +13,19 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from pjrt import stablehlo
 from pjrt.api.buffer import Buffer
-from pjrt.api.checks import expect, expect_sequence, wrong_number_of_rows
 from pjrt.api.compile_options import CompileOptions, DeviceAssignment
 from pjrt.api.device import Device
-from pjrt.api.element_type import ElementType
 from pjrt.api.errors import FailedPreconditionError, InvalidArgumentError, PjrtError, UnimplementedError
 from pjrt.api.executable import Executable
 from pjrt.api.future import Future
+from pjrt.api.launch import CheckedExecutable, Parameters
 from pjrt.api.loaded_executable import ExecuteOptions, LoadedExecutable
 from pjrt.api.program import AnyProgram, Program
-from pjrt.api.shape_spec import Shapes, stands_for_token
+from pjrt.api.shape_spec import Shapes, ShapeSpec
 from pjrt.clusters.client.buffer import ClusterBuffer, MemberFuture
 from pjrt.clusters.client.device import ClusterDevice
 from pjrt.clusters.client.member import Member, check_all, combined
@@ -172,7 +171,7 @@ class Part:
     devices: list[ClusterDevice]
 
 
-class ClusterLoadedExecutable(ClusterExecutable, LoadedExecutable):
+class ClusterLoadedExecutable(ClusterExecutable, CheckedExecutable):
     """A program on devices of a cluster.
 
     Args:
@@ -182,19 +181,20 @@ class ClusterLoadedExecutable(ClusterExecutable, LoadedExecutable):
     """
 
     __slots__ = (
-        "__dict__", "_is_deleted", "_parts", "_types", "_workers", "addressable_devices", "client",
-        "device_assignment", "executable",
+        "__dict__", "_parameters", "_parts", "_workers", "addressable_devices", "client", "device_assignment",
+        "executable", "is_deleted",
     )  # fmt: skip
 
     addressable_devices: Sequence[ClusterDevice]
     client: ClusterClient
     device_assignment: DeviceAssignment
     executable: ClusterExecutable
+    is_deleted: bool
 
     def __init__(
         self, client: ClusterClient, executables: Sequence[tuple[Member, LoadedExecutable]], program: Program | None
     ) -> None:
-        self._is_deleted = False
+        self.is_deleted = False
         first = executables[0][1]
         super().__init__(executables, program)
         self.executable = ClusterExecutable([(member, loaded.executable) for member, loaded in executables], program)
@@ -208,81 +208,43 @@ class ClusterLoadedExecutable(ClusterExecutable, LoadedExecutable):
             devices = [self.addressable_devices[place] for place in numbers]
             self._parts.append(Part(member, executable, numbers, devices))
         self._workers = tuple(dict.fromkeys(device.worker for device in self.addressable_devices))
-        self._types = _types(first)
+        self._parameters = Parameters(first.name, client, ClusterBuffer, _specs(first), frozenset())
 
     @property
     def platform_name(self) -> str:
         return self.client.platform_name
 
-    # Running it.
+    # The start of an execution.
 
-    def execute(
-        self,
-        arguments: Sequence[Sequence[Buffer]],
-        options: ExecuteOptions | None = None,
-        *,
-        returned_futures: list[Future[None]] | None = None,
+    def _check_usable(self) -> None:
+        self.client.check()
+
+    def _start(
+        self, rows: Sequence[Sequence[Buffer]], options: ExecuteOptions, futures: list[Future[None]] | None
     ) -> list[list[Buffer]]:
-        options = self._begin(options, returned_futures)
-        rows: Any = expect_sequence(arguments, "one list of arguments a device")
         devices = self.addressable_devices
-        if len(rows) != len(devices):
-            raise wrong_number_of_rows(self.name, len(devices), len(rows))
-        for row, device in zip(rows, devices, strict=True):
-            self._check(row, device, options.non_donatable_input_indices)
+        checked = [self._checked(row, device, options) for row, device in zip(rows, devices, strict=True)]
         results: list[Any] = [None] * len(devices)
-        futures: list[Any] | None = None if returned_futures is None else [None] * len(devices)
+        ends: list[Any] | None = None if futures is None else [None] * len(devices)
         # All hosts get the programs in one order. What could fail was checked: a host must not wait for another one
         # that never got the program.
         with self.client.order:
             check_all(self._workers)
             for part in self._parts:
-                self._run(part, rows, options, results, futures)
-        if returned_futures is not None:
-            returned_futures += futures or ()
+                self._run(part, checked, options, results, ends)
+        if futures is not None:
+            futures += ends or ()
         return results
 
-    def execute_sharded(
-        self,
-        arguments: Sequence[Buffer],
-        device: Device,
-        options: ExecuteOptions | None = None,
-        *,
-        returned_futures: list[Future[None]] | None = None,
+    def _start_at(
+        self, place: int, arguments: Sequence[Buffer], options: ExecuteOptions, futures: list[Future[None]] | None
     ) -> list[Buffer]:
-        options = self._begin(options, returned_futures)
-        part = next((part for part in self._parts if device in part.devices), None)
-        if part is None or not isinstance(device, ClusterDevice):
-            raise InvalidArgumentError(
-                f"{self.name!r} does not run on {device}; it runs on {', '.join(map(str, self.addressable_devices))}"
-            )
-        row: Any = arguments
-        self._check(row, device, options.non_donatable_input_indices)
-        futures: list[Future[None]] | None = None if returned_futures is None else []
+        device = self.addressable_devices[place]
+        part = next(part for part in self._parts if place in part.places)
+        row = self._checked(arguments, device, options)
         with self.client.order:
             device.worker.check()
-            try:
-                results = part.executable.execute_sharded(
-                    [buffer.inner for buffer in row], device.inner, options, returned_futures=futures
-                )
-            except PjrtError as error:
-                device.fail(error)
-        if returned_futures is not None and futures is not None:
-            returned_futures += [MemberFuture(future, device) for future in futures]
-        return [ClusterBuffer(buffer, device) for buffer in results]
-
-    def execute_portable(
-        self,
-        arguments: Sequence[Buffer],
-        device: Device,
-        options: ExecuteOptions | None = None,
-        *,
-        returned_futures: list[Future[None]] | None = None,
-    ) -> list[Buffer]:
-        raise InvalidArgumentError(
-            f"{self.name!r} was compiled for its own devices; compile it with compile_portable_executable, or use "
-            "execute_sharded"
-        )
+            return _run_at(part.executable.execute_sharded, row, device, options, futures)
 
     def _run(
         self,
@@ -308,83 +270,59 @@ class ClusterLoadedExecutable(ClusterExecutable, LoadedExecutable):
             for place, device, end in zip(part.places, part.devices, ends, strict=True):
                 futures[place] = MemberFuture(end, device)
 
-    def _begin(self, options: ExecuteOptions | None, returned_futures: list[Future[None]] | None) -> ExecuteOptions:
-        if self._is_deleted:
-            raise FailedPreconditionError(f"the executable {self.name!r} was deleted; compile it again")
-        self.client.check()
-        if returned_futures is not None:
-            expect(returned_futures, list, "a list, or None, as returned_futures")
-        return _DEFAULT if options is None else ExecuteOptions.of(options)
-
-    def _check(self, row: Any, device: ClusterDevice, kept: frozenset[int]) -> None:
-        """Raise an error unless buffers can be the arguments on a device; the ``kept`` ones are not donated."""
-        expect_sequence(row, "the arguments as a list of buffers")
-        types = self._types
-        if types is not None and len(row) != len(types):
-            raise InvalidArgumentError(f"{self.name!r} takes {len(types)} arguments, found {len(row)}")
-        for number, buffer in enumerate(row):
-            if type(buffer) is not ClusterBuffer:
-                raise InvalidArgumentError(
-                    f"argument {number} of {self.name!r} must be a buffer of this client, found "
-                    f"{type(buffer).__name__}; make one with client.buffer_from_host"
-                )
-            if buffer.device is not device:
-                raise self._misplaced(number, buffer, device)
-            inner = buffer.inner
-            if inner.is_deleted:
-                raise FailedPreconditionError(f"{buffer!r} was deleted or donated; its value is gone")
-            if types is not None:
-                shape, element_type = types[number]
-                if element_type is ElementType.TOKEN and stands_for_token(inner.element_type, inner.shape):
-                    continue
-                if inner.shape != shape or inner.element_type is not element_type:
-                    raise InvalidArgumentError(
-                        f"argument {number} of {self.name!r} must be {element_type.name.lower()}{list(shape)}, found "
-                        f"{inner.element_type.name.lower()}{list(inner.shape)}"
-                    )
-
-        if len(set(map(id, row))) < len(row):
-            self._check_donated_once(row, kept)
-
-    def _check_donated_once(self, row: Sequence[ClusterBuffer], kept: frozenset[int]) -> None:
-        for number in self._donated - kept:
-            if sum(other is row[number] for other in row) > 1:
-                raise InvalidArgumentError(
-                    f"argument {number} of {self.name!r} is donated and must not be another argument as well; name it "
-                    "in non_donatable_input_indices or pass a copy"
-                )
+    def _checked(
+        self, row: Sequence[Buffer], device: ClusterDevice, options: ExecuteOptions
+    ) -> Sequence[ClusterBuffer]:
+        """Return the arguments on a device, which have their values or will get them."""
+        buffers = _with_values(self._parameters.checked(row, device))
+        if len(set(map(id, buffers))) < len(buffers):
+            self._parameters.check_donated_once(buffers, self._donated - options.non_donatable_input_indices)
+        return buffers
 
     @functools.cached_property
     def _donated(self) -> frozenset[int]:
         """The numbers of the parameters that the program donates; none for a saved executable, which has no program."""
         if self.program is None:
             return frozenset()
-        return frozenset(
-            number
-            for number, argument in enumerate(stablehlo.signature(self.program, trusted=True).arguments)
-            if argument.aliases_output is not None or argument.is_donor
-        )
-
-    def _misplaced(self, number: int, buffer: ClusterBuffer, device: ClusterDevice) -> InvalidArgumentError:
-        if buffer.client is not self.client:
-            return InvalidArgumentError(
-                f"argument {number} of {self.name!r} must be a buffer of this client, found one of another client"
-            )
-        return InvalidArgumentError(
-            f"argument {number} of {self.name!r} is on {buffer.device}, the program runs on {device}; use "
-            "buffer.copy_to(device)"
-        )
+        arguments = stablehlo.signature(self.program, trusted=True).arguments
+        return frozenset(n for n, each in enumerate(arguments) if each.aliases_output is not None or each.is_donor)
 
     # Its end.
 
-    @property
-    def is_deleted(self) -> bool:
-        return self._is_deleted
-
     def delete(self) -> None:
-        self._is_deleted = True
+        self.is_deleted = True
         for part in self._parts:
             part.executable.delete()
+
+
+def _with_values(row: Sequence[ClusterBuffer]) -> Sequence[ClusterBuffer]:
+    """Return buffers, none of which was deleted.
+
+    Raises:
+        FailedPreconditionError: one was.
+    """
+    for buffer in row:
+        if buffer.inner.is_deleted:
+            raise FailedPreconditionError(f"{buffer!r} was deleted or donated; its value is gone")
+    return row
+
+
+def _run_at(
+    execute: Callable[..., list[Buffer]],
+    row: Sequence[ClusterBuffer],
+    device: ClusterDevice,
+    options: ExecuteOptions,
+    futures: list[Future[None]] | None,
+) -> list[Buffer]:
+    """Run a program on one device of a member, by ``execute_sharded`` or ``execute_portable`` of its executable."""
+    ends: list[Future[None]] | None = None if futures is None else []
+    try:
+        results = execute([buffer.inner for buffer in row], device.inner, options, returned_futures=ends)
+    except PjrtError as error:
+        device.fail(error)
+    if futures is not None and ends is not None:
+        futures += [MemberFuture(end, device) for end in ends]
+    return [ClusterBuffer(buffer, device) for buffer in results]
 
 
 def _options_of(part: Part, options: ExecuteOptions) -> ExecuteOptions:
@@ -397,18 +335,15 @@ def _options_of(part: Part, options: ExecuteOptions) -> ExecuteOptions:
     return replace(options, **rows)
 
 
-def _types(executable: LoadedExecutable) -> list[tuple[tuple[int, ...], ElementType]] | None:
+def _specs(executable: LoadedExecutable) -> Sequence[ShapeSpec] | None:
     """Return the types of the parameters on one device; ``None`` if the member's client does not report them."""
     try:
-        return [(spec.shape, spec.element_type) for spec in executable.parameter_specs]
+        return executable.parameter_specs
     except UnimplementedError:
         return None
 
 
-_DEFAULT = ExecuteOptions()
-
-
-class ClusterPortableExecutable(ClusterExecutable, LoadedExecutable):
+class ClusterPortableExecutable(ClusterExecutable, CheckedExecutable):
     """A program for any one device; a member compiles it when one of its devices is first used.
 
     Args:
@@ -419,10 +354,11 @@ class ClusterPortableExecutable(ClusterExecutable, LoadedExecutable):
         compile_at: compiles it at another member.
     """
 
-    __slots__ = ("_compile_at", "_compiled", "_is_deleted", "_lock", "client", "executable")
+    __slots__ = ("_compile_at", "_compiled", "_lock", "_parameters", "client", "executable", "is_deleted")
 
     client: ClusterClient
     executable: ClusterExecutable
+    is_deleted: bool
 
     def __init__(
         self,
@@ -438,7 +374,8 @@ class ClusterPortableExecutable(ClusterExecutable, LoadedExecutable):
         self._compiled = {member: executable}
         self._compile_at = compile_at
         self._lock = threading.Lock()
-        self._is_deleted = False
+        self._parameters = Parameters(executable.name, client, ClusterBuffer, _specs(executable), frozenset())
+        self.is_deleted = False
 
     @property
     def platform_name(self) -> str:
@@ -450,77 +387,26 @@ class ClusterPortableExecutable(ClusterExecutable, LoadedExecutable):
 
     @property
     def device_assignment(self) -> DeviceAssignment:
-        self._refuse()
+        raise self._for_any_device()
 
-    def execute(
-        self,
-        arguments: Sequence[Sequence[Buffer]],
-        options: ExecuteOptions | None = None,
-        *,
-        returned_futures: list[Future[None]] | None = None,
-    ) -> list[list[Buffer]]:
-        self._refuse()
-
-    def execute_sharded(
-        self,
-        arguments: Sequence[Buffer],
-        device: Device,
-        options: ExecuteOptions | None = None,
-        *,
-        returned_futures: list[Future[None]] | None = None,
-    ) -> list[Buffer]:
-        self._refuse()
-
-    def execute_portable(
-        self,
-        arguments: Sequence[Buffer],
-        device: Device,
-        options: ExecuteOptions | None = None,
-        *,
-        returned_futures: list[Future[None]] | None = None,
-    ) -> list[Buffer]:
-        if self._is_deleted:
-            raise FailedPreconditionError(f"the executable {self.name!r} was deleted; compile it again")
+    def _check_usable(self) -> None:
         self.client.check()
-        if not isinstance(device, ClusterDevice) or device.client is not self.client:
-            raise InvalidArgumentError(f"{device} is no device of this client; use one of client.addressable_devices")
-        row: Any = expect_sequence(arguments, "the arguments as a list of buffers")
-        for number, buffer in enumerate(row):
-            if type(buffer) is not ClusterBuffer or buffer.device is not device:
-                place = buffer.device if isinstance(buffer, Buffer) else type(buffer).__name__
-                raise InvalidArgumentError(
-                    f"argument {number} of {self.name!r} must be a buffer on {device}, found {place}; use "
-                    "buffer.copy_to(device)"
-                )
+
+    def _start_on(
+        self, device: Any, arguments: Sequence[Buffer], options: ExecuteOptions, futures: list[Future[None]] | None
+    ) -> list[Buffer]:
+        row = _with_values(self._parameters.checked(arguments, device))
         member = device.member
         with self._lock:
             executable = self._compiled.get(member)
             if executable is None:
                 executable = self._compiled[member] = self._compile_at(member)
-        futures: list[Future[None]] | None = None if returned_futures is None else []
         with self.client.order:
             member.check()
-            try:
-                results = executable.execute_portable(
-                    [buffer.inner for buffer in row], device.inner, options, returned_futures=futures
-                )
-            except PjrtError as error:
-                device.fail(error)
-        if returned_futures is not None and futures is not None:
-            returned_futures += [MemberFuture(future, device) for future in futures]
-        return [ClusterBuffer(buffer, device) for buffer in results]
-
-    def _refuse(self) -> NoReturn:
-        raise FailedPreconditionError(
-            f"{self.name!r} is a portable executable, which runs on a device of choice; use execute_portable"
-        )
-
-    @property
-    def is_deleted(self) -> bool:
-        return self._is_deleted
+            return _run_at(executable.execute_portable, row, device, options, futures)
 
     def delete(self) -> None:
-        self._is_deleted = True
+        self.is_deleted = True
         with self._lock:
             for executable in self._compiled.values():
                 executable.delete()

@@ -19,6 +19,10 @@ from pjrt.stablehlo.signatures import free_transposes
 from pjrt.stablehlo.types import TensorType, TokenType, TupleType, ValueType
 
 
+_OPEN = frozenset(("stablehlo.while", "sdy.manual_computation"))
+"""Ops that ask their run something: whether it goes on, and which partition it is."""
+
+
 class Evaluator:
     """A StableHLO module, checked and compiled for numpy.
 
@@ -64,6 +68,7 @@ class Evaluator:
         results = function_attributes(operation, "res_attrs")
         self.result_attributes = free_transposes(operation, self.argument_attributes, results)
         self.ops = frozenset(compiler.ops)
+        self._has_author = author is not None
         self.meetings: Sequence[GroupFinder] = compiler.meetings
         self.argument_shardings = shardings_of(self.argument_attributes, self.arguments, compiler.symbol)
         self.result_shardings = shardings_of(self.result_attributes, self.results, compiler.symbol)
@@ -98,8 +103,9 @@ class Evaluator:
     @property
     def is_closed(self) -> bool:
         """Whether the values of the arguments alone decide what it computes, and their types how long that takes."""
-        rules = [registry.find(name) for name in self.ops]
-        return "stablehlo.while" not in self.ops and all(rule is not None and rule.foldable for rule in rules)
+        if self._has_author or self.meetings or not self.ops.isdisjoint(_OPEN):
+            return False
+        return all(rule is not None and rule.foldable for rule in map(registry.find, self.ops))
 
     def run_checked(self, args: Sequence[Any], context: Context) -> list[Any]:
         """Do as ``run`` with arguments that are known to be right, and leave it to the caller to own the results."""

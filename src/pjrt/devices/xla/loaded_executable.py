@@ -12,12 +12,12 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pjrt.api.buffer import Buffer
-from pjrt.api.checks import expect, expect_sequence, wrong_number_of_rows
 from pjrt.api.compile_options import DeviceAssignment
 from pjrt.api.device import Device
 from pjrt.api.element_type import ElementType
 from pjrt.api.errors import CancelledError, FailedPreconditionError, InvalidArgumentError, PjrtError, unimplemented
 from pjrt.api.future import Future, Promise
+from pjrt.api.launch import CheckedExecutable, Parameters
 from pjrt.api.loaded_executable import (
     WITHOUT_TYPE,
     Argument,
@@ -581,7 +581,7 @@ _all_but_launch_id = attrgetter(*(f.name for f in dataclasses.fields(ExecuteOpti
 _DEFAULTS = _all_but_launch_id(_NO_OPTIONS)
 
 
-class XlaLoaded(XlaExecutable, LoadedExecutable):
+class XlaLoaded(XlaExecutable, CheckedExecutable):
     """A program compiled by XLA for the CPU that a client holds until it is deleted or the client is closed."""
 
     __slots__ = ("_client", "_deleted", "_executable", "_runtime")
@@ -628,8 +628,51 @@ class XlaLoaded(XlaExecutable, LoadedExecutable):
 
     def _check_usable(self) -> None:
         self._runtime.check_open()
-        if self._deleted:
-            raise FailedPreconditionError(f"the executable {self.name!r} was deleted; compile it again")
+
+    def _check_options(self, options: ExecuteOptions) -> None:
+        if options.send_callbacks or options.recv_callbacks:
+            raise unimplemented(
+                self.platform_name, "ExecuteOptions.send_callbacks and recv_callbacks", "use an FFI handler"
+            )
+        if options.hlo_output_callbacks:
+            raise unimplemented(self.platform_name, "ExecuteOptions.hlo_output_callbacks")
+        if options.context is not None:
+            raise unimplemented(self.platform_name, "ExecuteOptions.context")
+        count = len(self.program_shape.parameters)
+        for number in options.non_donatable_input_indices:
+            if not 0 <= number < count:
+                raise InvalidArgumentError(
+                    f"non_donatable_input_indices has {number}, the program {self.name!r} takes {count} arguments"
+                )
+
+
+class XlaParameters(Parameters[XlaBuffer]):
+    """The parameters of a program on one device, which have layouts and kinds of memory.
+
+    Args:
+        program: the program's name.
+        device: the device.
+        types: the parameters' types there.
+        donated: the numbers of the parameters whose memory the program takes.
+    """
+
+    __slots__ = ("_types",)
+
+    def __init__(self, program: str, device: XlaDevice, types: Sequence[ArrayType], donated: frozenset[int]) -> None:
+        super().__init__(program, device.client, XlaBuffer, [None] * len(types), donated)
+        self._types = types
+
+    def _check_type(self, number: int, buffer: XlaBuffer, spec: Any) -> None:
+        expected = self._types[number]
+        if expected.accepts(buffer.type):
+            return
+        if buffer.shape == expected.shape and buffer.type.layout != expected.layout:
+            raise self._error(
+                number,
+                f"{expected} with the layout {expected.layout}, found {buffer.type.layout}; pass layout= to "
+                "client.buffer_from_host",
+            )
+        raise self._error(number, f"{expected}, found {buffer.type}")
 
 
 class XlaLoadedExecutable(ShortCall, XlaLoaded):
@@ -639,7 +682,7 @@ class XlaLoadedExecutable(ShortCall, XlaLoaded):
     preparation.
     """
 
-    __slots__ = ("_devices", "_executor", "_first", "_has_results", "_short_path", "_value_path")
+    __slots__ = ("_devices", "_executor", "_first", "_has_results", "_parameters", "_short_path", "_value_path")
 
     def __init__(
         self,
@@ -655,6 +698,10 @@ class XlaLoadedExecutable(ShortCall, XlaLoaded):
         rendezvous = rendezvous or Rendezvous(len(self._devices))
         self._executor = Executor(executable, self._devices, rendezvous, fingerprint)
         self._has_results = bool(executable.program_shape.results)
+        self._parameters = [
+            XlaParameters(self.name, device, types, self._executor.donated)
+            for device, types in zip(self._devices, self._executor.parameter_types, strict=True)
+        ]
         self._short_path = self._executor.short_path()
         self._value_path = self._executor.value_path()
         self._runtime.adopt(self)
@@ -671,7 +718,7 @@ class XlaLoadedExecutable(ShortCall, XlaLoaded):
 
     def call_long(self, arguments: tuple[Argument, ...], keywords: dict[str, Argument]) -> tuple[Buffer, ...]:
         """Run the program by a call (``executable(…)``) that the short path has left."""
-        self._check(None, None)
+        self._begin(None, None)
         if len(self._devices) > 1:
             return LoadedExecutable.__call__(self, *arguments, **keywords)
         values: Sequence[Argument] = arguments
@@ -709,44 +756,32 @@ class XlaLoadedExecutable(ShortCall, XlaLoaded):
                         future.siblings = [buffer.array for buffer in results[1:] if isinstance(buffer, XlaBuffer)]
                     returned_futures.append(future)
                 return results
-        options = self._check(options, returned_futures)
-        place = self._place_of(device)
+        return super().execute_sharded(arguments, device, options, returned_futures=returned_futures)
+
+    def _start(self, rows: Sequence[Sequence[Buffer]], options: ExecuteOptions, futures: Futures) -> list[list[Buffer]]:
+        # A launch can be poisoned by its id, which only the long path passes to jaxlib.
+        if len(rows) == 1 and not options.launch_id:
+            return [self.execute_sharded(rows[0], self._first, options, returned_futures=futures)]
+        checked = [self._checked(row, place, options) for place, row in enumerate(rows)]
+        return self._executor.execute(checked, options.non_donatable_input_indices, options.launch_id, futures)
+
+    def _start_at(
+        self, place: int, arguments: Sequence[Buffer], options: ExecuteOptions, futures: Futures
+    ) -> list[Buffer]:
         row = self._checked(arguments, place, options)
         non_donatable, launch_id = options.non_donatable_input_indices, options.launch_id
         if len(self._devices) == 1:
-            return self._executor.execute([row], non_donatable, launch_id, returned_futures)[0]
-        return self._executor.contribute(row, place, non_donatable, launch_id, returned_futures)
+            return self._executor.execute([row], non_donatable, launch_id, futures)[0]
+        return self._executor.contribute(row, place, non_donatable, launch_id, futures)
 
-    def execute(
-        self,
-        arguments: Sequence[Sequence[Buffer]],
-        options: ExecuteOptions | None = None,
-        *,
-        returned_futures: list[Future[None]] | None = None,
-    ) -> list[list[Buffer]]:
-        checked_options = self._check(options, returned_futures)
-        arguments = expect_sequence(arguments, "one list of arguments a device")
-        if len(arguments) != len(self._devices):
-            raise wrong_number_of_rows(self.name, len(self._devices), len(arguments))
-        # A launch can be poisoned by its id, which only the long path passes to jaxlib.
-        if len(self._devices) == 1 and not checked_options.launch_id:
-            return [self.execute_sharded(arguments[0], self._first, options, returned_futures=returned_futures)]
-        rows = [self._checked(row, place, checked_options) for place, row in enumerate(arguments)]
-        non_donatable, launch_id = checked_options.non_donatable_input_indices, checked_options.launch_id
-        return self._executor.execute(rows, non_donatable, launch_id, returned_futures)
-
-    def execute_portable(
-        self,
-        arguments: Sequence[Buffer],
-        device: Device,
-        options: ExecuteOptions | None = None,
-        *,
-        returned_futures: list[Future[None]] | None = None,
-    ) -> list[Buffer]:
-        raise FailedPreconditionError(
-            f"the program {self.name!r} was compiled for {', '.join(map(str, self._devices))}; compile it with "
-            "CompileOptions(compile_portable_executable=True) to run it on a device of choice, or use execute_sharded"
-        )
+    def _checked(self, arguments: Sequence[Buffer], place: int, options: ExecuteOptions) -> Sequence[XlaBuffer]:
+        """Return the arguments on a device, which have their values or will get them."""
+        parameters = self._parameters[place]
+        row = parameters.checked(arguments, self._devices[place])
+        for buffer in row:
+            buffer.check_usable()
+        parameters.check_donated_once(row, parameters.donated(options))
+        return row
 
     def value_path(self) -> XlaValuePath | None:
         return self._value_path
@@ -759,98 +794,6 @@ class XlaLoadedExecutable(ShortCall, XlaLoaded):
     def _stop(self) -> None:
         self.close_short_path()
         self._executor.stop("the executable was deleted before all of its devices had been given their arguments")
-
-    def _check(self, options: ExecuteOptions | None, returned_futures: list[Future[None]] | None) -> ExecuteOptions:
-        """Return the options, which the device supports, if anything can be executed at all."""
-        self._check_usable()
-        if returned_futures is not None:
-            expect(returned_futures, list, "a list, or None, as returned_futures")
-        return _NO_OPTIONS if options is None else self._supported(ExecuteOptions.of(options))
-
-    def _supported(self, options: ExecuteOptions) -> ExecuteOptions:
-        if options.send_callbacks or options.recv_callbacks:
-            raise unimplemented(
-                self.platform_name, "ExecuteOptions.send_callbacks and recv_callbacks", "use an FFI handler"
-            )
-        if options.hlo_output_callbacks:
-            raise unimplemented(self.platform_name, "ExecuteOptions.hlo_output_callbacks")
-        if options.context is not None:
-            raise unimplemented(self.platform_name, "ExecuteOptions.context")
-        count = len(self.program_shape.parameters)
-        for number in options.non_donatable_input_indices:
-            if not 0 <= number < count:
-                raise InvalidArgumentError(
-                    f"non_donatable_input_indices has {number}, the program {self.name!r} takes {count} arguments"
-                )
-        return options
-
-    def _checked(self, arguments: Sequence[Buffer], place: int, options: ExecuteOptions) -> list[XlaBuffer]:
-        row = _checked_arguments(arguments, self._executor.parameter_types[place], self.name)
-        _check_donated_once(row, self._executor.donated - options.non_donatable_input_indices, self.name)
-        return row
-
-    def _place_of(self, device: Device) -> int:
-        for place, own in enumerate(self._devices):
-            if own is device:
-                return place
-        raise InvalidArgumentError(
-            f"the program {self.name!r} runs on {', '.join(map(str, self._devices))}, found the device {device}"
-        )
-
-
-def _checked_arguments(arguments: Sequence[Buffer], types: Sequence[ArrayType], program: str) -> list[XlaBuffer]:
-    """Return the arguments, which fit the parameters' types and have values.
-
-    Raises:
-        InvalidArgumentError: the number of arguments, the type of one or its place is wrong.
-        FailedPreconditionError: an argument was deleted or donated.
-    """
-    arguments = expect_sequence(arguments, "the arguments as a list of buffers")
-    if len(arguments) != len(types):
-        expected = f"{len(types)} argument{'' if len(types) == 1 else 's'}"
-        raise InvalidArgumentError(f"the program {program!r} takes {expected}, found {len(arguments)}")
-    buffers = []
-    for number, (argument, expected_type) in enumerate(zip(arguments, types, strict=True)):
-        if not isinstance(argument, XlaBuffer):
-            raise InvalidArgumentError(
-                f"argument {number} of the program {program!r} must be a buffer of the same client, found "
-                f"{type(argument).__name__}; put it there with client.buffer_from_host"
-            )
-        if not expected_type.accepts(argument.type):
-            raise _mismatch(number, argument, expected_type, program)
-        argument.check_usable()
-        buffers.append(argument)
-    return buffers
-
-
-def _check_donated_once(arguments: Sequence[XlaBuffer], donated: frozenset[int], program: str) -> None:
-    """Refuse a buffer that is donated and used as another argument as well.
-
-    Raises:
-        InvalidArgumentError: a donated buffer is given twice.
-    """
-    for number in donated:
-        others = [n for n, argument in enumerate(arguments) if argument is arguments[number] and n != number]
-        if others:
-            raise InvalidArgumentError(
-                f"the program {program!r} donates argument {number}, which is also argument {others[0]}; pass a copy "
-                "for one of them (buffer.copy_to(buffer.device))"
-            )
-
-
-def _mismatch(number: int, argument: XlaBuffer, expected: ArrayType, program: str) -> InvalidArgumentError:
-    start = f"argument {number} of the program {program!r} must be {expected}"
-    place, found_place = expected.memory_space.device, argument.device
-    if found_place.client is not place.client:
-        return InvalidArgumentError(f"{start} on {place}, found a buffer of another client; copy it by way of the host")
-    if found_place is not place:
-        return InvalidArgumentError(f"{start} on {place}, found it on {found_place}; use buffer.copy_to(device)")
-    if argument.type.layout != expected.layout and argument.shape == expected.shape:
-        return InvalidArgumentError(
-            f"{start} with the layout {expected.layout}, found {argument.type.layout}; pass layout= to "
-            "client.buffer_from_host"
-        )
-    return InvalidArgumentError(f"{start}, found {argument.type}")
 
 
 class XlaPortableExecutable(XlaLoaded):
@@ -873,52 +816,20 @@ class XlaPortableExecutable(XlaLoaded):
     def addressable_devices(self) -> Sequence[XlaDevice]:
         return ()
 
-    def execute(
-        self,
-        arguments: Sequence[Sequence[Buffer]],
-        options: ExecuteOptions | None = None,
-        *,
-        returned_futures: list[Future[None]] | None = None,
-    ) -> list[list[Buffer]]:
-        raise FailedPreconditionError("a portable executable runs on a device of choice; use execute_portable")
-
-    def execute_sharded(
-        self,
-        arguments: Sequence[Buffer],
-        device: Device,
-        options: ExecuteOptions | None = None,
-        *,
-        returned_futures: list[Future[None]] | None = None,
-    ) -> list[Buffer]:
-        raise FailedPreconditionError("a portable executable runs on a device of choice; use execute_portable")
-
-    def __call__(self, *arguments: Argument) -> tuple[Buffer, ...]:
-        self._runtime.check_open()
-        return super().__call__(*arguments)
-
-    def execute_portable(
-        self,
-        arguments: Sequence[Buffer],
-        device: Device,
-        options: ExecuteOptions | None = None,
-        *,
-        returned_futures: list[Future[None]] | None = None,
+    def _start_on(
+        self, device: Any, arguments: Sequence[Buffer], options: ExecuteOptions, futures: Futures
     ) -> list[Buffer]:
         loaded = self._loaded.get(device) or self._load(device)
-        return loaded.execute_sharded(arguments, device, options, returned_futures=returned_futures)
+        return loaded.execute_sharded(arguments, device, options, returned_futures=futures)
 
     def _stop(self) -> None:
         for loaded in self._loaded.values():
             loaded.delete()
         self._loaded = {}
 
-    def _load(self, device: Device) -> XlaLoadedExecutable:
+    def _load(self, device: XlaDevice) -> XlaLoadedExecutable:
         from pjrt.devices.xla.compilation import deserialize  # here: a start would be slower
 
-        self._check_usable()
-        expect(device, Device, "a device to run the program on")
-        if not isinstance(device, XlaDevice) or device.runtime is not self._runtime:
-            raise InvalidArgumentError(f"{device} belongs to another client; use one of client.addressable_devices")
         with self._lock:
             if device not in self._loaded:
                 here = replace(

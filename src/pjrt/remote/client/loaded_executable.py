@@ -14,14 +14,12 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from pjrt.api.buffer import Buffer
-from pjrt.api.checks import expect, expect_sequence, wrong_number_of_rows
 from pjrt.api.compile_options import DeviceAssignment
-from pjrt.api.device import Device
-from pjrt.api.element_type import ElementType
-from pjrt.api.errors import FailedPreconditionError, InvalidArgumentError, PjrtError, UnimplementedError
+from pjrt.api.errors import PjrtError, UnimplementedError
 from pjrt.api.future import Future, Promise
-from pjrt.api.loaded_executable import ExecuteOptions, LoadedExecutable
-from pjrt.api.shape_spec import Layout, ShapeSpec, TiledLayout, stands_for_token
+from pjrt.api.launch import CheckedExecutable, Parameters
+from pjrt.api.loaded_executable import ExecuteOptions
+from pjrt.api.shape_spec import Layout, ShapeSpec, TiledLayout
 from pjrt.ifrt.hlo_sharding import HloSharding
 from pjrt.ifrt.sharding import ConcreteEvenSharding, DeviceList, Sharding
 from pjrt.remote.client.buffer import ADDRESSABLE_SHARDS, REUSE_INPUT, BufferType, RemoteBuffer, ShardedArray, array_of
@@ -133,76 +131,42 @@ def _sharding(
 _donation = threading.RLock()
 
 
-class Arguments:
-    """Checks the arguments of a program.
+class RemoteParameters(Parameters[RemoteBuffer]):
+    """The parameters of a program, on each of its devices.
 
     Args:
         client: the client.
-        name: the program's name.
-        parameters: the parameters on their devices.
+        program: the program's name.
+        placements: the parameters on their devices.
         donated: the numbers of the parameters that an execution uses up.
     """
 
+    __slots__ = ("_placements",)
+
     def __init__(
-        self, client: RemoteClient, name: str, parameters: Sequence[ValuePlacement], donated: frozenset[int]
+        self, client: RemoteClient, program: str, placements: Sequence[ValuePlacement], donated: frozenset[int]
     ) -> None:
-        self._client = client
-        self._name = name
-        self._parameters = parameters
-        self._donated = donated
+        super().__init__(program, client, RemoteBuffer, [each.spec for each in placements], donated)
+        self._placements = placements
 
-    def donated(self, options: ExecuteOptions) -> frozenset[int]:
-        """Return the numbers of the parameters that an execution uses up."""
-        undonated = options.non_donatable_input_indices
-        return self._donated - undonated if undonated and self._donated else self._donated
+    def checked_at(self, place: int, arguments: Sequence[Buffer], device: RemoteDevice) -> Sequence[RemoteBuffer]:
+        """Do as ``checked``, on the device of this number among those of the program.
 
-    def check(self, row: Sequence[Buffer], place: int, device: RemoteDevice) -> None:
-        """Raise an error unless buffers can be the arguments on a device.
-
-        Args:
-            row: the buffers.
-            place: the device's number among those of the program.
-            device: the device.
-
-        Raises:
-            InvalidArgumentError: the number, a type or a device of the buffers is wrong.
+        The types of buffers are objects, and those of the last arguments are compared first.
         """
-        parameters = self._parameters
-        if len(row) != len(parameters):
-            raise InvalidArgumentError(f"{self._name!r} takes {len(parameters)} arguments, found {len(row)}")
-        for number, (buffer, parameter) in enumerate(zip(row, parameters, strict=True)):
-            if type(buffer) is not RemoteBuffer:
-                raise InvalidArgumentError(
-                    f"argument {number} of {self._name!r} must be a buffer of this client, found "
-                    f"{type(buffer).__name__}; make one with client.buffer_from_host"
-                )
-            actual = buffer.type
-            if actual is not parameter.types[place]:
-                self._check_type(number, buffer, device)
-                parameter.types[place] = actual
+        placements = self._placements
+        if (type(arguments) is list or type(arguments) is tuple) and len(arguments) == len(placements):
+            for buffer, each in zip(arguments, placements, strict=True):
+                if type(buffer) is not RemoteBuffer or buffer.type is not each.types[place]:
+                    break
+            else:
+                return arguments
+        row = self.checked(arguments, device)
+        for buffer, each in zip(row, placements, strict=True):
+            each.types[place] = buffer.type
+        return row
 
-    def _check_type(self, number: int, buffer: RemoteBuffer, device: RemoteDevice) -> None:
-        actual, expected = buffer.type, self._parameters[number].spec
-        if actual.device is not device:
-            if actual.client is not self._client:
-                raise InvalidArgumentError(
-                    f"argument {number} of {self._name!r} must be a buffer of this client, found one of another client"
-                )
-            raise InvalidArgumentError(
-                f"argument {number} of {self._name!r} is on {actual.device}, the program runs on {device}; use "
-                "buffer.copy_to(device)"
-            )
-        if expected is None:
-            return
-        if expected.element_type is ElementType.TOKEN and stands_for_token(actual.element_type, actual.shape):
-            return
-        if actual.shape != expected.shape or actual.element_type is not expected.element_type:
-            raise InvalidArgumentError(
-                f"argument {number} of {self._name!r} must be {expected}, found "
-                f"{actual.element_type.name.lower()}{list(actual.shape)}"
-            )
-
-    def take(self, rows: Sequence[Sequence[Any]], donated: frozenset[int]) -> None:
+    def take(self, rows: Sequence[Sequence[RemoteBuffer]], donated: frozenset[int]) -> None:
         """Check that buffers have their values, and mark the donated ones as deleted; ``release`` must follow.
 
         Raises:
@@ -219,8 +183,7 @@ class Arguments:
             for row in rows:
                 for buffer in row:
                     buffer.check()
-                for number in donated:
-                    self._check_used_once(number, row)
+                self.check_donated_once(row, donated)
             for row in rows:
                 for number in donated:
                     row[number].donate()
@@ -231,30 +194,6 @@ class Arguments:
         for row in rows:
             for number in donated:
                 row[number].release()
-
-    def _check_used_once(self, number: int, row: Sequence[Any]) -> None:
-        if sum(other is row[number] for other in row) > 1:
-            raise InvalidArgumentError(
-                f"argument {number} of {self._name!r} is donated and must not be another argument as well; name it in "
-                "non_donatable_input_indices or pass a copy"
-            )
-
-
-def check_options(options: ExecuteOptions, name: str) -> None:
-    """Raise an error for execute options that the protocol has no place for.
-
-    Raises:
-        UnimplementedError: the options have host callbacks or a context.
-    """
-    if options.send_callbacks or options.recv_callbacks or options.hlo_output_callbacks:
-        raise UnimplementedError(
-            f"{name!r} runs on a server, and the IFRT proxy protocol does not carry the callbacks of PJRT's execute "
-            "options; return the values as results"
-        )
-    if options.context is not None:
-        raise UnimplementedError(
-            f"{name!r} runs on a server, where the addresses in an execute context mean nothing; leave it out"
-        )
 
 
 class ExecutionFuture(AskedFuture):
@@ -451,7 +390,7 @@ class Launches:
             launch.fail(error)
 
 
-class RemoteLoadedExecutable(RemoteExecutable, LoadedExecutable):
+class RemoteLoadedExecutable(RemoteExecutable, CheckedExecutable):
     """A program on devices of a server.
 
     Attributes:
@@ -461,35 +400,25 @@ class RemoteLoadedExecutable(RemoteExecutable, LoadedExecutable):
     """
 
     __slots__ = (
-        "__dict__",
-        "_alone",
-        "_is_deleted",
-        "_is_dynamic",
-        "_launches",
-        "addressable_devices",
-        "arguments",
-        "client",
-        "device_assignment",
-        "executable",
-        "parameters",
-        "results",
-    )
+        "__dict__", "_alone", "_is_dynamic", "_launches", "addressable_devices", "arguments", "client",
+        "device_assignment", "executable", "is_deleted", "parameters", "results",
+    )  # fmt: skip
 
     addressable_devices: Sequence[RemoteDevice]
     client: RemoteClient
     device_assignment: DeviceAssignment
     executable: RemoteExecutable
+    is_deleted: bool
 
     def __init__(self, client: RemoteClient, compiled: CompiledProgram) -> None:
         super().__init__(compiled)
         self.client = client
         self.executable = RemoteExecutable(compiled)
         assignment = self.device_assignment = _assignment(compiled)
-        is_portable = compiled.options.compile_portable_executable
-        ids = [] if is_portable else [number for row in assignment.device_ids for number in row]
+        ids = [] if self.is_portable else [number for row in assignment.device_ids for number in row]
         devices = [device for number in ids if isinstance(device := client.lookup_device(number), RemoteDevice)]
         self.addressable_devices = tuple(device for device in devices if device.is_addressable)
-        self._is_deleted = False
+        self.is_deleted = False
         self._alone: dict[RemoteDevice, RemoteLoadedExecutable] = {}
         types = compiled.types
         self._is_dynamic = any(value.local is None for value in types.results)
@@ -504,7 +433,7 @@ class RemoteLoadedExecutable(RemoteExecutable, LoadedExecutable):
             devices,
             self.num_replicas,
         )
-        self.arguments = Arguments(client, self.name, self.parameters, compiled.donated)
+        self.arguments = RemoteParameters(client, self.name, self.parameters, compiled.donated)
         # On one device of a job's several, the arguments and results are arrays over all of them, too.
         self._launches = client.launches_of(self) if len(devices) > 1 and self.addressable_devices else None
 
@@ -512,82 +441,67 @@ class RemoteLoadedExecutable(RemoteExecutable, LoadedExecutable):
     def platform_name(self) -> str:
         return self.compiled.platform_name
 
-    # Running it.
+    # The start of an execution.
 
-    def execute(
-        self,
-        arguments: Sequence[Sequence[Buffer]],
-        options: ExecuteOptions | None = None,
-        *,
-        returned_futures: list[Future[None]] | None = None,
+    def _check_usable(self) -> None:
+        connection = self.client.connection
+        connection.wait_for_room()
+        connection.check()
+        if self._is_dynamic:
+            raise UnimplementedError(
+                f"{self.name!r} has results whose shapes are known only when it runs, and the IFRT proxy protocol has "
+                "none of these; compile it with shapes=…"
+            )
+
+    def _check_options(self, options: ExecuteOptions) -> None:
+        if options.send_callbacks or options.recv_callbacks or options.hlo_output_callbacks:
+            raise UnimplementedError(
+                f"{self.name!r} runs on a server, and the IFRT proxy protocol does not carry the callbacks of PJRT's "
+                "execute options; return the values as results"
+            )
+        if options.context is not None:
+            raise UnimplementedError(
+                f"{self.name!r} runs on a server, where the addresses in an execute context mean nothing; leave it out"
+            )
+
+    def _start(
+        self, rows: Sequence[Sequence[Buffer]], options: ExecuteOptions, futures: list[Future[None]] | None
     ) -> list[list[Buffer]]:
-        options = self._begin(options, returned_futures)
-        rows = expect_sequence(arguments, "one list of arguments a device")
         devices = self.addressable_devices
-        if len(rows) != len(devices):
-            raise wrong_number_of_rows(self.name, len(devices), len(rows))
         if self._launches is None and devices:
-            return [self._run_one(rows[0], 0, options, returned_futures)]
-        rows = [expect_sequence(row, "the arguments as a list of buffers") for row in rows]
-        for place, (row, device) in enumerate(zip(rows, devices, strict=True)):
-            self.arguments.check(row, place, device)
+            return [self._run_one(rows[0], 0, options, futures)]
+        checked = [self.arguments.checked_at(place, row, devices[place]) for place, row in enumerate(rows)]
+        for row in checked:
             for buffer in row:
-                buffer.check()  # type: ignore[attr-defined]  # a RemoteBuffer; before any is donated
+                buffer.check()  # before any is donated
         launch = Launch(self, options)
         results: list[list[Buffer]] = []
-        for place, row in enumerate(rows):
-            buffers, future = launch.start(place, row, returned_futures is not None)
+        for place, row in enumerate(checked):
+            buffers, future = launch.start(place, row, futures is not None)
             results.append(list(buffers))
-            if returned_futures is not None and future is not None:
-                returned_futures.append(future)
+            if futures is not None and future is not None:
+                futures.append(future)
         launch.send()
         return results
 
-    def execute_sharded(
-        self,
-        arguments: Sequence[Buffer],
-        device: Device,
-        options: ExecuteOptions | None = None,
-        *,
-        returned_futures: list[Future[None]] | None = None,
+    def _start_at(
+        self, place: int, arguments: Sequence[Buffer], options: ExecuteOptions, futures: list[Future[None]] | None
     ) -> list[Buffer]:
-        options = self._begin(options, returned_futures)
-        devices = self.addressable_devices
-        if device not in devices:
-            raise InvalidArgumentError(
-                f"{self.name!r} does not run on {device}; it runs on {', '.join(map(str, devices)) or 'any'}"
-            )
-        place = devices.index(device)
         if self._launches is None:
-            return self._run_one(arguments, place, options, returned_futures)
+            return self._run_one(arguments, place, options, futures)
+        device = self.addressable_devices[place]
         if self._is_independent:
-            alone = self._for_device(devices[place])
-            return alone.execute_sharded(arguments, device, options, returned_futures=returned_futures)
-        row = expect_sequence(arguments, "the arguments as a list of buffers")
-        self.arguments.check(row, place, devices[place])
-        results, future = self._launches.start(place, row, options, returned_futures is not None)
-        if returned_futures is not None and future is not None:
-            returned_futures.append(future)
+            return self._start_on(device, arguments, options, futures)
+        row = self.arguments.checked_at(place, arguments, device)
+        results, future = self._launches.start(place, row, options, futures is not None)
+        if futures is not None and future is not None:
+            futures.append(future)
         return list(results)
 
-    def execute_portable(
-        self,
-        arguments: Sequence[Buffer],
-        device: Device,
-        options: ExecuteOptions | None = None,
-        *,
-        returned_futures: list[Future[None]] | None = None,
+    def _start_on(
+        self, device: Any, arguments: Sequence[Buffer], options: ExecuteOptions, futures: list[Future[None]] | None
     ) -> list[Buffer]:
-        options = self._begin(options, returned_futures)
-        if self.addressable_devices:
-            raise InvalidArgumentError(
-                f"{self.name!r} was compiled for its own devices; compile it with compile_portable_executable, or use "
-                "execute_sharded"
-            )
-        if not isinstance(device, RemoteDevice) or device.client is not self.client:
-            raise InvalidArgumentError(f"{device} is no device of this client; use one of client.addressable_devices")
-        place = self._for_device(device)
-        return place.execute_sharded(arguments, device, options, returned_futures=returned_futures)
+        return self._for_device(device).execute_sharded(arguments, device, options, returned_futures=futures)
 
     @functools.cached_property
     def _is_independent(self) -> bool:
@@ -620,8 +534,7 @@ class RemoteLoadedExecutable(RemoteExecutable, LoadedExecutable):
         options: ExecuteOptions,
         returned_futures: list[Future[None]] | None,
     ) -> list[Buffer]:
-        row: Any = expect_sequence(arguments, "the arguments as a list of buffers")
-        self.arguments.check(row, place, self.addressable_devices[place])
+        row = self.arguments.checked_at(place, arguments, self.addressable_devices[place])
         donated = self.arguments.donated(options)
         handles = [buffer.handle() for buffer in row]
         self.arguments.take((row,), donated)
@@ -672,42 +585,10 @@ class RemoteLoadedExecutable(RemoteExecutable, LoadedExecutable):
             settings.non_donatable_input_indices.extend(sorted(options.non_donatable_input_indices))
         self.client.connection.send(request)
 
-    def _begin(self, options: ExecuteOptions | None, returned_futures: list[Future[None]] | None) -> ExecuteOptions:
-        """Return the execute options, if the executable can be used.
-
-        Raises:
-            FailedPreconditionError: it was deleted, or the client is closed.
-            UnavailableError: the connection is broken.
-            UnimplementedError: the options, or the program's results, have no place in the protocol.
-        """
-        if self._is_deleted:
-            raise FailedPreconditionError(f"the executable {self.name!r} was deleted; compile it again")
-        connection = self.client.connection
-        connection.wait_for_room()
-        connection.check()
-        if self._is_dynamic:
-            raise UnimplementedError(
-                f"{self.name!r} has results whose shapes are known only when it runs, and the IFRT proxy protocol has "
-                "none of these; compile it with shapes=…"
-            )
-        if returned_futures is not None:
-            expect(returned_futures, list, "a list, or None, as returned_futures")
-        if options is None:
-            return _DEFAULT
-        check_options(ExecuteOptions.of(options), self.name)
-        return options
-
     # Its end.
 
-    @property
-    def is_deleted(self) -> bool:
-        return self._is_deleted
-
     def delete(self) -> None:
-        self._is_deleted = True
-
-
-_DEFAULT = ExecuteOptions()
+        self.is_deleted = True
 
 
 def _assignment(compiled: CompiledProgram) -> DeviceAssignment:
