@@ -5,9 +5,9 @@ from __future__ import annotations
 import abc
 from collections.abc import Mapping, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar, cast
 
-from pjrt.api.errors import NotFoundError, PjrtError, unimplemented
+from pjrt.api.errors import FailedPreconditionError, NotFoundError, PjrtError, unimplemented
 
 if TYPE_CHECKING:
     from pjrt.api.client import Client
@@ -263,3 +263,141 @@ class MemorySpaceDescription(NamedTuple):
 
     kind: str
     kind_id: int
+
+
+# Devices whose facts are values, as clients in Python have them.
+
+
+class DeviceFacts(DeviceDescription):
+    """The description of a device, as values.
+
+    Args:
+        device_id, process_index, kind, attributes: as ``DeviceDescription`` has them.
+        memories: the kinds of memory of the device, its default one first; or only their names, which are numbered.
+        text: the short description; by default kind and id.
+        debug_string: the long description; by default the short one.
+    """
+
+    __slots__ = ("_text", "attributes", "debug_string", "id", "kind", "memory_space_descriptions", "process_index")
+
+    attributes: Attributes
+    debug_string: str
+    id: int
+    kind: str
+    memory_space_descriptions: Sequence[MemorySpaceDescription]
+    process_index: int
+
+    def __init__(
+        self,
+        device_id: int,
+        process_index: int,
+        kind: str,
+        memories: Sequence[MemorySpaceDescription | str],
+        attributes: Attributes | None = None,
+        *,
+        text: str = "",
+        debug_string: str = "",
+    ) -> None:
+        self.id = device_id
+        self.process_index = process_index
+        self.kind = kind
+        self.attributes = {} if attributes is None else dict(attributes)
+        self.memory_space_descriptions = tuple(
+            MemorySpaceDescription(each, number) if isinstance(each, str) else each
+            for number, each in enumerate(memories)
+        )
+        self._text = text or f"{kind}(id={device_id})"
+        self.debug_string = debug_string or self._text
+
+    def __str__(self) -> str:
+        return self._text
+
+
+class MemorySpaceFacts(MemorySpace):
+    """A memory space of a client, as values.
+
+    Args:
+        client, space_id, kind, kind_id: as ``MemorySpace`` has them.
+        text: the short description; by default kind and id.
+        debug_string: the long description; by default the short one.
+
+    Attributes:
+        devices: the devices that can address it. They are made after it, and know it.
+    """
+
+    __slots__ = ("_text", "client", "debug_string", "devices", "id", "kind", "kind_id")
+
+    client: Client
+    debug_string: str
+    devices: Sequence[Device]
+    id: int
+    kind: str
+    kind_id: int
+
+    def __init__(
+        self, client: Client, space_id: int, kind: str, kind_id: int, *, text: str = "", debug_string: str = ""
+    ) -> None:
+        self.client = client
+        self.id = space_id
+        self.kind = kind
+        self.kind_id = kind_id
+        self.devices = ()
+        self._text = text or f"{kind}(id={space_id})"
+        self.debug_string = debug_string or self._text
+
+    def __str__(self) -> str:
+        return self._text
+
+
+AnySpace = TypeVar("AnySpace", bound=MemorySpace)
+
+
+class DescribedDevice(Device, Generic[AnySpace]):
+    """A device whose facts are values.
+
+    Args:
+        client: its client.
+        description: its description.
+        memory_spaces: its memory spaces, the default one first; none for a device of another process.
+        local_hardware_id: the number of the hardware on this machine; -1 for none.
+        is_addressable: whether this process can use it.
+    """
+
+    __slots__ = ("client", "description", "is_addressable", "local_hardware_id", "memory_spaces")
+
+    client: Client
+    description: DeviceDescription
+    is_addressable: bool
+    local_hardware_id: int
+    memory_spaces: Sequence[AnySpace]
+
+    def __init__(
+        self,
+        client: Client,
+        description: DeviceDescription,
+        memory_spaces: Sequence[AnySpace],
+        local_hardware_id: int,
+        *,
+        is_addressable: bool = True,
+    ) -> None:
+        self.client = client
+        self.description = description
+        self.memory_spaces = memory_spaces
+        self.local_hardware_id = local_hardware_id
+        self.is_addressable = is_addressable
+
+    @property
+    def default_memory_space(self) -> AnySpace:
+        if not self.memory_spaces:
+            raise self.elsewhere("its memory")
+        return self.memory_spaces[0]
+
+    def memory_space(self, kind: str) -> AnySpace:
+        return cast("AnySpace", super().memory_space(kind))
+
+    def elsewhere(self, subject: str) -> FailedPreconditionError:
+        """Return the error for the use of a device that belongs to another process."""
+        return FailedPreconditionError(
+            f"{self} belongs to process {self.process_index}: {subject} cannot be reached from process "
+            f"{self.client.process_index}; use one of client.addressable_devices"
+        )

@@ -51,9 +51,9 @@ class Executable(abc.ABC):
         """The number of partitions of each replica (``PJRT_Executable_NumPartitions``)."""
 
     @property
-    @abc.abstractmethod
     def num_outputs(self) -> int:
         """The number of results on each device (``PJRT_Executable_NumOutputs``)."""
+        return len(self.output_specs)
 
     @property
     def size_of_generated_code(self) -> int:
@@ -61,14 +61,19 @@ class Executable(abc.ABC):
         raise unimplemented(self.platform_name, "Executable.size_of_generated_code")
 
     @property
+    def output_specs(self) -> Sequence[ShapeSpec]:
+        """The shape and element type of each result on one device. The C API has a function for each half."""
+        raise unimplemented(self.platform_name, "Executable.output_specs")
+
+    @property
     def output_element_types(self) -> Sequence[ElementType]:
         """The element type of each result (``PJRT_Executable_OutputElementTypes``)."""
-        raise unimplemented(self.platform_name, "Executable.output_element_types")
+        return [spec.element_type for spec in self.output_specs]
 
     @property
     def output_shapes(self) -> Sequence[tuple[int, ...]]:
         """The dimensions of each result on one device (``PJRT_Executable_OutputDimensions``)."""
-        raise unimplemented(self.platform_name, "Executable.output_shapes")
+        return [spec.shape for spec in self.output_specs]
 
     @property
     def output_memory_kinds(self) -> Sequence[str]:

@@ -23,6 +23,7 @@ from pjrt.api.errors import (
 from pjrt.api.executable import CompiledMemoryStats, Executable, ExecutableAbiVersion
 from pjrt.api.loaded_executable import LoadedExecutable
 from pjrt.api.program import Program
+from pjrt.api.shape_spec import ShapeSpec
 from pjrt.api.topology import TopologyDescription
 from pjrt.artifacts import file_format
 from pjrt.artifacts.file_format import SavedAbiVersion, Weights, facts_of
@@ -306,12 +307,9 @@ class SavedExecutable(Executable):
         return int(self._fact("size_of_generated_code"))
 
     @property
-    def output_element_types(self) -> Sequence[ElementType]:
-        return tuple(ElementType[name] for name in self._fact("output_element_types"))
-
-    @property
-    def output_shapes(self) -> Sequence[tuple[int, ...]]:
-        return tuple(tuple(shape) for shape in self._fact("output_shapes"))
+    def output_specs(self) -> Sequence[ShapeSpec]:
+        types, shapes = self._fact("output_element_types"), self._fact("output_shapes")
+        return tuple(ShapeSpec(tuple(shape), ElementType[name]) for shape, name in zip(shapes, types, strict=True))
 
     @property
     def output_memory_kinds(self) -> Sequence[str]:

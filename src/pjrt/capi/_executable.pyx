@@ -37,7 +37,7 @@ from pjrt.api.element_type import ElementType
 from pjrt.api.executable import CompiledMemoryStats, Executable
 from pjrt.api.loaded_executable import ExecuteContext, ExecuteOptions, LoadedExecutable
 from pjrt.api.program import Program
-from pjrt.api.shape_spec import format_shape
+from pjrt.api.shape_spec import ShapeSpec, format_shape
 from pjrt.capi._buffer import PluginBuffer
 from pjrt.capi._program import expected_parameters, parameters_of
 from pjrt.capi._scope import documented
@@ -219,6 +219,10 @@ class PluginExecutable(ExecutableCore, Executable):
     num_outputs = Constant("PJRT_Executable_NumOutputs")
     size_of_generated_code = Getter("PJRT_Executable_SizeOfGeneratedCodeInBytes")
     output_element_types = Getter("PJRT_Executable_OutputElementTypes")
+
+    @property
+    def output_specs(self):
+        return tuple(map(ShapeSpec, self.output_shapes, self.output_element_types))
 
     @functools.cached_property
     def _parameters(self):

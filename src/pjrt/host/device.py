@@ -19,15 +19,13 @@ from pjrt.api.device import (
     AllocatorStats,
     AsyncTrackingEvent,
     Attributes,
-    Device,
-    DeviceDescription,
-    MemorySpace,
-    MemorySpaceDescription,
+    DescribedDevice,
+    DeviceFacts,
+    MemorySpaceFacts,
 )
 from pjrt.api.element_type import ElementType
 from pjrt.api.errors import (
     DeadlineExceededError,
-    FailedPreconditionError,
     InvalidArgumentError,
     PjrtError,
     unimplemented,
@@ -100,26 +98,18 @@ class Feed:
 # The memory spaces of a host device.
 
 
-class HostMemorySpace(MemorySpace):
+class HostMemorySpace(MemorySpaceFacts):
     """One kind of memory of one device. All kinds are memory of this process, with separate accounts."""
 
-    __slots__ = ("account", "devices", "id", "kind", "kind_id")
+    __slots__ = ("account",)
 
-    devices: tuple[HostDevice, ...]
-    id: int
-    kind: str
-    kind_id: int
+    client: HostClient
+    devices: Sequence[HostDevice]
 
     def __init__(self, device: HostDevice, space_id: int, kind: str, kind_id: int, limit: int | None) -> None:
+        super().__init__(device.client, space_id, kind, kind_id, text=f"{kind}(id={space_id}) of {device}")
         self.devices = (device,)
-        self.id = space_id
-        self.kind = kind
-        self.kind_id = kind_id
         self.account = MemoryAccount(f"{device.description}, memory '{kind}'", limit, device.wait_for_memory)
-
-    @property
-    def client(self) -> HostClient:
-        return self.devices[0].client
 
     def size_of(self, spec: ShapeSpec) -> int:
         """Return the bytes that an array takes in this memory."""
@@ -128,36 +118,11 @@ class HostMemorySpace(MemorySpace):
             return spec.size_in_bytes
         return expect_int(memory.size_of(spec, self), f"a number of bytes from {type(memory).__name__}.size_of")
 
-    def __str__(self) -> str:
-        return f"{self.kind}(id={self.id}) of {self.devices[0]}"
+
+# The devices of the host runtime.
 
 
-# The devices of the host runtime, and their descriptions.
-
-
-class HostDeviceDescription(DeviceDescription):
-    """The description of a device of the host runtime."""
-
-    __slots__ = ("attributes", "id", "kind", "memory_space_descriptions", "process_index")
-
-    attributes: Attributes
-    id: int
-    kind: str
-    memory_space_descriptions: Sequence[MemorySpaceDescription]
-    process_index: int
-
-    def __init__(
-        self, device_id: int, process_index: int, kind: str, attributes: Attributes, memory_kinds: Sequence[str]
-    ) -> None:
-        self.id = device_id
-        self.process_index = process_index
-        self.kind = kind
-        self.attributes = dict(attributes)
-        kinds = enumerate(memory_kinds)
-        self.memory_space_descriptions = tuple(MemorySpaceDescription(name, number) for number, name in kinds)
-
-
-class HostDevice(Device):
+class HostDevice(DescribedDevice[HostMemorySpace]):
     """A device whose programs run on a thread of this process.
 
     Attributes:
@@ -169,41 +134,21 @@ class HostDevice(Device):
         outfeed: values from running programs for the host.
     """
 
-    __slots__ = (
-        "_infeed",
-        "_tracked",
-        "awaits_infeed",
-        "client",
-        "compute",
-        "description",
-        "fences",
-        "is_addressable",
-        "launches",
-        "local_hardware_id",
-        "memory_spaces",
-        "outfeed",
-        "transfers",
-    )
+    __slots__ = ("_infeed", "_tracked", "awaits_infeed", "compute", "fences", "launches", "outfeed", "transfers")
 
     client: HostClient
-    description: HostDeviceDescription
-    is_addressable: bool
-    local_hardware_id: int
-    memory_spaces: tuple[HostMemorySpace, ...]
 
-    def __init__(self, client: HostClient, description: HostDeviceDescription, platform: PlatformSpec) -> None:
-        self.client = client
-        self.description = description
+    def __init__(self, client: HostClient, description: DeviceFacts, platform: PlatformSpec) -> None:
         member = platform.membership
-        self.is_addressable = description.process_index == member.process_index
-        memories = description.memory_space_descriptions if self.is_addressable else ()
+        is_here = description.process_index == member.process_index
+        number = description.id - member.first_device_ids[member.process_index]
+        super().__init__(client, description, (), number if is_here else -1, is_addressable=is_here)
+        memories = description.memory_space_descriptions if is_here else ()
         first = description.id * len(memories)
         limits = platform.memory_limits
         self.memory_spaces = tuple(
             HostMemorySpace(self, first + m.kind_id, m.kind, m.kind_id, limits.get(m.kind)) for m in memories
         )
-        first_here = member.first_device_ids[member.process_index]
-        self.local_hardware_id = description.id - first_here if self.is_addressable else -1
         self.launches: dict[Execution, None] = {}
         self._infeed = Feed(f"infeed of {description}")
         self.awaits_infeed = False
@@ -213,14 +158,6 @@ class HostDevice(Device):
         self.compute = WorkQueue(name)
         self.transfers = WorkQueue(name, "transfers")
         self.fences = FenceWaiter(name)
-
-    @property
-    def default_memory_space(self) -> HostMemorySpace:
-        if not self.is_addressable:
-            raise FailedPreconditionError(
-                f"{self} belongs to process {self.process_index}; its memory cannot be reached from here"
-            )
-        return self.memory_spaces[0]
 
     @property
     def infeed(self) -> Feed:
@@ -246,11 +183,6 @@ class HostDevice(Device):
             raise DeadlineExceededError(
                 f"{error.message}: a program waits for values that the host gives to device.infeed.put"
             ) from error
-
-    def memory_space(self, kind: str) -> HostMemorySpace:
-        space = super().memory_space(kind)
-        assert isinstance(space, HostMemorySpace)
-        return space
 
     def stored(self, array: HostArray, spec: ShapeSpec, space: HostMemorySpace) -> Any:
         """Return a new host array as the value of a storage: frozen, or copied into memory of the device's own."""
@@ -350,10 +282,10 @@ class PlatformSpec:
             return {self.memory_kinds[0]: self.memory_limit}
         return self.memory_limit
 
-    def describe(self) -> list[HostDeviceDescription]:
+    def describe(self) -> list[DeviceFacts]:
         """Return the descriptions of the devices of all processes, in the order of their ids."""
         return [
-            HostDeviceDescription(first + number, process, self.device_kind, self.device_attributes, self.memory_kinds)
+            DeviceFacts(first + number, process, self.device_kind, self.memory_kinds, self.device_attributes)
             for process, (first, count) in enumerate(
                 zip(self.membership.first_device_ids, self.membership.device_counts, strict=True)
             )
@@ -384,9 +316,7 @@ _RUNTIME = {
 """The abilities of the runtime; the author declares what programs may contain."""
 
 
-def describe(
-    compiler: HostCompiler, descriptions: Sequence[HostDeviceDescription], attributes: Attributes
-) -> Capabilities:
+def describe(compiler: HostCompiler, descriptions: Sequence[DeviceFacts], attributes: Attributes) -> Capabilities:
     """Return the capabilities of described devices: the author's declarations first, then attributes and runtime."""
     kinds = dict.fromkeys(memory.kind for device in descriptions for memory in device.memory_space_descriptions)
     names = dict.fromkeys(device.kind for device in descriptions)
@@ -411,11 +341,9 @@ class HostTopology(TopologyDescription):
     __slots__ = ("_compiler", "attributes", "device_descriptions")
 
     attributes: Attributes
-    device_descriptions: Sequence[HostDeviceDescription]
+    device_descriptions: Sequence[DeviceFacts]
 
-    def __init__(
-        self, compiler: HostCompiler, descriptions: Sequence[HostDeviceDescription], attributes: Attributes
-    ) -> None:
+    def __init__(self, compiler: HostCompiler, descriptions: Sequence[DeviceFacts], attributes: Attributes) -> None:
         self._compiler = compiler
         self.device_descriptions = tuple(descriptions)
         self.attributes = dict(attributes)
@@ -478,9 +406,7 @@ class HostTopology(TopologyDescription):
             description = json.loads(serialized)
             platform = description["platform"]
             devices = [
-                HostDeviceDescription(
-                    d["id"], d["process"], d["kind"], _attributes(d["attributes"]), tuple(d["memories"])
-                )
+                DeviceFacts(d["id"], d["process"], d["kind"], d["memories"], _attributes(d["attributes"]))
                 for d in description["devices"]
             ]
             attributes = _attributes(description["attributes"])

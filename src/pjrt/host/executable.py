@@ -308,20 +308,12 @@ class HostExecutable(Executable):
         return self.origin.options.partitioning.num_partitions
 
     @property
-    def num_outputs(self) -> int:
-        return len(self._declared("num_outputs", self.compiled.outputs))
-
-    @property
     def size_of_generated_code(self) -> int:
         return self.compiled.code_size
 
     @property
-    def output_element_types(self) -> Sequence[ElementType]:
-        return [spec.element_type for spec in self._declared("output_element_types", self.compiled.outputs)]
-
-    @property
-    def output_shapes(self) -> Sequence[tuple[int, ...]]:
-        return [spec.shape for spec in self._declared("output_shapes", self.compiled.outputs)]
+    def output_specs(self) -> Sequence[ShapeSpec]:
+        return self._declared("output_specs", self.compiled.outputs)
 
     @property
     def output_memory_kinds(self) -> Sequence[str]:

@@ -22,7 +22,6 @@ from pjrt.api.buffer import Buffer
 from pjrt.api.client import Client, LocalHandler
 from pjrt.api.compile_options import CompileOptions, DeviceAssignment
 from pjrt.api.device import Device, MemorySpace, NamedValue
-from pjrt.api.element_type import ElementType
 from pjrt.api.errors import AlreadyExistsError, InternalError, InvalidArgumentError, PjrtError, UnimplementedError
 from pjrt.api.executable import Executable
 from pjrt.api.key_value_store import KeyValueStore
@@ -402,10 +401,7 @@ def _signature(
     except UnimplementedError:
         parameters = [spec_of(each.type, f"argument {n}") for n, each in enumerate(stated().arguments)]
     try:
-        outputs = [
-            ShapeSpec(tuple(shape), ElementType(type_))
-            for shape, type_ in zip(executable.output_shapes, executable.output_element_types, strict=True)
-        ]
+        outputs = executable.output_specs
     except UnimplementedError:
         outputs = [spec_of(each.type, f"result {n}") for n, each in enumerate(stated().results)]
     donations: dict[int, int | None] = {}

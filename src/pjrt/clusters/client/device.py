@@ -11,8 +11,17 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 from pjrt.api.buffer import Buffer
 from pjrt.api.checks import expect, expect_all, unexpected
 from pjrt.api.client import LocalHandler
-from pjrt.api.device import AllocatorStats, Attributes, Device, DeviceDescription, MemorySpace, MemorySpaceDescription
-from pjrt.api.errors import FailedPreconditionError, InvalidArgumentError, PjrtError, UnimplementedError
+from pjrt.api.device import (
+    AllocatorStats,
+    DescribedDevice,
+    Device,
+    DeviceDescription,
+    DeviceFacts,
+    MemorySpace,
+    MemorySpaceDescription,
+    MemorySpaceFacts,
+)
+from pjrt.api.errors import InvalidArgumentError, PjrtError, UnimplementedError
 from pjrt.api.future import Future, Promise
 from pjrt.api.shape_spec import ShapeSpec, expect_spec
 from pjrt.clusters.calls import Function, result_of, written
@@ -23,7 +32,7 @@ if TYPE_CHECKING:
     from pjrt.clusters.client.client import ClusterClient
 
 
-class ClusterMemorySpace(MemorySpace):
+class ClusterMemorySpace(MemorySpaceFacts):
     """A memory space of one member.
 
     Args:
@@ -38,35 +47,22 @@ class ClusterMemorySpace(MemorySpace):
         inner: the memory space of the member's client.
     """
 
-    __slots__ = ("client", "devices", "id", "inner", "kind", "kind_id", "member")
+    __slots__ = ("inner", "member")
 
     client: ClusterClient
     devices: Sequence[ClusterDevice]
-    id: int
-    kind: str
-    kind_id: int
 
     def __init__(self, client: ClusterClient, member: Member, inner: MemorySpace, number: int, kind_id: int) -> None:
-        self.client = client
+        text, debug_string = f"{inner} ({member})", f"{inner.debug_string} ({member})"
+        super().__init__(client, number, inner.kind, kind_id, text=text, debug_string=debug_string)
         self.member = member
         self.inner = inner
-        self.id = number
-        self.kind = inner.kind
-        self.kind_id = kind_id
-        self.devices = ()  # the devices come later: each knows its memory spaces
-
-    @property
-    def debug_string(self) -> str:
-        return f"{self.inner.debug_string} ({self.member})"
-
-    def __str__(self) -> str:
-        return f"{self.inner} ({self.member})"
 
 
 T = TypeVar("T")
 
 
-class ClusterDeviceDescription(DeviceDescription):
+class ClusterDeviceDescription(DeviceFacts):
     """A device of a member, with its host and its process.
 
     Args:
@@ -75,34 +71,21 @@ class ClusterDeviceDescription(DeviceDescription):
         spaces: the memory spaces of the device, its default one first.
     """
 
-    __slots__ = ("attributes", "id", "kind", "memory_space_descriptions", "text", "worker")
-
-    attributes: Attributes
-    id: int
-    kind: str
-    memory_space_descriptions: Sequence[MemorySpaceDescription]
+    __slots__ = ("text", "worker")
 
     def __init__(self, inner: DeviceDescription, member: Member, spaces: Sequence[ClusterMemorySpace]) -> None:
-        self.id = inner.id
-        self.kind = inner.kind
         self.worker = worker = member.worker_of(inner)
         self.text = member.describe(inner)
-        self.attributes = {**inner.attributes, "host": worker.host, "process": worker.process_index}
-        self.memory_space_descriptions = tuple(MemorySpaceDescription(space.kind, space.kind_id) for space in spaces)
-
-    @property
-    def process_index(self) -> int:
-        return 0  # one process, the controller, addresses all of them
-
-    @property
-    def debug_string(self) -> str:
-        return str(self)
+        memories = [MemorySpaceDescription(space.kind, space.kind_id) for space in spaces]
+        attributes = {**inner.attributes, "host": worker.host, "process": worker.process_index}
+        # Of process 0: one process, the controller, addresses all of them.
+        super().__init__(inner.id, 0, inner.kind, memories, attributes, text=self.text)
 
     def __str__(self) -> str:
         return self.text if self.worker.loss is None else f"{self.text[:-1]}, lost)"
 
 
-class ClusterDevice(Device):
+class ClusterDevice(DescribedDevice[ClusterMemorySpace]):
     """A device of a cluster.
 
     Args:
@@ -119,12 +102,10 @@ class ClusterDevice(Device):
         spaces: the cluster's memory spaces by those of the member's client.
     """
 
-    __slots__ = ("client", "description", "inner", "local_hardware_id", "member", "memory_spaces", "spaces", "worker")
+    __slots__ = ("inner", "member", "spaces", "worker")
 
     client: ClusterClient
     description: ClusterDeviceDescription
-    local_hardware_id: int
-    memory_spaces: tuple[ClusterMemorySpace, ...]
 
     def __init__(
         self,
@@ -134,18 +115,13 @@ class ClusterDevice(Device):
         number: int,
         spaces: Mapping[MemorySpace, ClusterMemorySpace],
     ) -> None:
-        self.client = client
+        memory_spaces = tuple(spaces[space] for space in inner.memory_spaces)
+        description = ClusterDeviceDescription(inner.description, member, memory_spaces)
+        super().__init__(client, description, memory_spaces, number)
         self.member = member
         self.inner = inner
-        self.local_hardware_id = number
         self.spaces = spaces
-        self.memory_spaces = tuple(spaces[space] for space in inner.memory_spaces)
-        self.description = ClusterDeviceDescription(inner.description, member, self.memory_spaces)
-        self.worker = self.description.worker
-
-    @property
-    def is_addressable(self) -> bool:
-        return True
+        self.worker = description.worker
 
     @property
     def default_memory_space(self) -> ClusterMemorySpace:
@@ -187,7 +163,7 @@ class ClusterDevice(Device):
         raise self.named(error) from None
 
 
-class OutsideDevice(Device):
+class OutsideDevice(DescribedDevice[ClusterMemorySpace]):
     """A device of the job that no member of the cluster has: programs may run on it, but not from here.
 
     An inner node of a tree of controllers has the devices of its own workers, and compiles programs for all.
@@ -197,28 +173,10 @@ class OutsideDevice(Device):
         inner: the device of a member's client.
     """
 
-    __slots__ = ("client", "description", "local_hardware_id", "memory_spaces")
-
-    client: ClusterClient
-    description: DeviceDescription
-    local_hardware_id: int
-    memory_spaces: tuple[ClusterMemorySpace, ...]
+    __slots__ = ()
 
     def __init__(self, client: ClusterClient, inner: Device) -> None:
-        self.client = client
-        self.description = inner.description
-        self.local_hardware_id = -1
-        self.memory_spaces = ()
-
-    @property
-    def is_addressable(self) -> bool:
-        return False
-
-    @property
-    def default_memory_space(self) -> ClusterMemorySpace:
-        raise FailedPreconditionError(
-            f"{self} has no memory space that this client can reach; use one of client.addressable_devices"
-        )
+        super().__init__(client, inner.description, (), -1, is_addressable=False)
 
 
 def call_on_hosts(client: ClusterClient, function: Function, arguments: Sequence[Any]) -> list[Any]:

@@ -18,7 +18,6 @@ from pjrt.stablehlo.shardings.sharding_parser import shardings_of
 from pjrt.stablehlo.signatures import free_transposes
 from pjrt.stablehlo.types import TensorType, TokenType, TupleType, ValueType
 
-
 _OPEN = frozenset(("stablehlo.while", "sdy.manual_computation"))
 """Ops that ask their run something: whether it goes on, and which partition it is."""
 

@@ -216,21 +216,13 @@ class XlaExecutable(Executable):
         return self.assignment.num_partitions
 
     @property
-    def num_outputs(self) -> int:
-        return len(self.program_shape.results)
-
-    @property
     def size_of_generated_code(self) -> int:
         size: int = self.jaxlib_executable.size_of_generated_code_in_bytes()
         return size
 
     @property
-    def output_element_types(self) -> Sequence[ElementType]:
-        return [element_type_of(result) for result in self.program_shape.results]
-
-    @property
-    def output_shapes(self) -> Sequence[tuple[int, ...]]:
-        return [result.shape for result in self.program_shape.results]
+    def output_specs(self) -> Sequence[ShapeSpec]:
+        return [ShapeSpec(result.shape, element_type_of(result)) for result in self.program_shape.results]
 
     @property
     def output_memory_kinds(self) -> Sequence[str]:

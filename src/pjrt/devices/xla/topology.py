@@ -10,6 +10,7 @@ from pjrt import stablehlo
 from pjrt.api.capability import Effort, Support, try_compiling
 from pjrt.api.checks import expect
 from pjrt.api.client import Client
+from pjrt.api.device import DeviceFacts
 from pjrt.api.element_type import ElementType
 from pjrt.api.errors import InvalidArgumentError, UnimplementedError
 from pjrt.api.program import AnyProgram, Program
@@ -17,7 +18,7 @@ from pjrt.api.shape_spec import Layout, Shapes, TiledLayout, expect_shape
 from pjrt.api.topology import TopologyDescription
 from pjrt.devices.xla._jaxlib import PLATFORM_VERSION
 from pjrt.devices.xla.capability import capabilities
-from pjrt.devices.xla.device import IDS_OF_A_PROCESS, KINDS, XlaDeviceDescription
+from pjrt.devices.xla.device import IDS_OF_A_PROCESS, KINDS, describe
 from pjrt.devices.xla.executable import PLATFORM, XlaExecutable
 from pjrt.devices.xla.runtime import Runtime
 from pjrt.devices.xla.trial_compilation import compile_safely
@@ -42,7 +43,7 @@ class XlaTopology(TopologyDescription):
     def __init__(self, device_counts: Sequence[int], runtime: Runtime | None = None) -> None:
         self._counts = list(device_counts)
         self._descriptions = tuple(
-            XlaDeviceDescription(process * IDS_OF_A_PROCESS + number, process)
+            describe(process * IDS_OF_A_PROCESS + number, process)
             for process, count in enumerate(device_counts)
             for number in range(count)
         )
@@ -58,7 +59,7 @@ class XlaTopology(TopologyDescription):
         return PLATFORM_VERSION
 
     @property
-    def device_descriptions(self) -> Sequence[XlaDeviceDescription]:
+    def device_descriptions(self) -> Sequence[DeviceFacts]:
         return self._descriptions
 
     @property

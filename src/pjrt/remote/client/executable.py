@@ -224,12 +224,8 @@ class RemoteExecutable(Executable):
         return size
 
     @property
-    def output_element_types(self) -> Sequence[ElementType]:
-        return [spec.element_type for spec in self._specs(self.compiled.types.results, "results")]
-
-    @property
-    def output_shapes(self) -> Sequence[tuple[int, ...]]:
-        return [spec.shape for spec in self._specs(self.compiled.types.results, "results")]
+    def output_specs(self) -> Sequence[ShapeSpec]:
+        return self._specs(self.compiled.types.results, "results")
 
     @property
     def output_memory_kinds(self) -> Sequence[str]:

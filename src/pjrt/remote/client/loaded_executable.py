@@ -105,7 +105,7 @@ def _buffer_type(client: RemoteClient, placement: ValuePlacement, device: Remote
         return None
     layout = placement.layout or TiledLayout.row_major(len(spec.shape))
     space = device.memory_space(placement.kind)
-    return BufferType(client, client.connection, device, space, spec.shape, spec.element_type, layout)  # type: ignore[arg-type]
+    return BufferType(client, client.connection, device, space, spec.shape, spec.element_type, layout)
 
 
 def _sharding(
