@@ -185,9 +185,9 @@ class CheckedExecutable(LoadedExecutable):
             FailedPreconditionError: the executable was deleted, or the client is closed.
             UnimplementedError: the client does not support an option.
         """
+        self._check_usable()  # a client that is closed deletes its executables, too
         if self.is_deleted:
             raise FailedPreconditionError(f"the executable {self.name!r} was deleted; compile it again")
-        self._check_usable()
         if returned_futures is not None:
             expect(returned_futures, list, "a list, or None, as returned_futures")
         if options is None:

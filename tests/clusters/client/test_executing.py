@@ -195,7 +195,7 @@ def test_what_one_host_would_refuse_reaches_none(shared_cluster: ClusterClient) 
         executable.execute([*good[:3], [other]])
     with pytest.raises(InvalidArgumentError, match="must be a buffer of this client, found ndarray"):
         executable.execute([*good[:3], [np.zeros(4, np.float32)]])
-    with pytest.raises(InvalidArgumentError, match=r"is on cpu:0 .*, the program runs on cpu:2049 .*copy_to"):
+    with pytest.raises(InvalidArgumentError, match=r"must be on cpu:2049 .*, found one on cpu:0 .*copy_to"):
         executable.execute([*good[:3], good[0]])
     with pytest.raises(InvalidArgumentError, match="takes 1 arguments, found 2"):
         executable.execute([*good[:3], good[3] * 2])

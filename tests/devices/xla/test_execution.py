@@ -52,7 +52,7 @@ def test_no_arguments_and_no_results(client: pjrt.Client) -> None:
     [
         ((X,), "takes 2 arguments, found 1"),
         ((X, X, X), "takes 2 arguments, found 3"),
-        ((X, X[:3]), r"argument 1 of the program .* must be f32\[4\], found f32\[3\]"),
+        ((X, X[:3]), r"argument 1 of 'main' must be f32\[4\], found f32\[3\]"),
         ((X.astype(np.int32), X), r"argument 0 of .* must be f32\[4\], found a numpy array of s32\[4\]; convert it"),
         ((X.reshape(2, 2), X), r"must be f32\[4\], found f32\[2,2\]"),
         ((np.array(["a"]), X), "is not an element type of PJRT"),
@@ -65,17 +65,17 @@ def test_wrong_arguments(add: pjrt.LoadedExecutable, arguments: tuple[Any, ...],
 
 def test_arguments_elsewhere(client: pjrt.Client, add: pjrt.LoadedExecutable) -> None:
     here, there = (client.buffer_from_host(X, device=device) for device in client.devices[:2])
-    with pytest.raises(pjrt.InvalidArgumentError, match=r"on cpu:0, found it on cpu:1; use buffer.copy_to"):
+    with pytest.raises(pjrt.InvalidArgumentError, match="on cpu:0, where the program runs, found one on cpu:1"):
         add(here, there)
-    with pytest.raises(pjrt.InvalidArgumentError, match="runs on cpu:0, found the device cpu:1"):
+    with pytest.raises(pjrt.InvalidArgumentError, match="does not run on cpu:1; it runs on cpu:0"):
         add.execute_sharded([there, there], client.devices[1])
-    with pytest.raises(pjrt.InvalidArgumentError, match="must be a buffer of the same client, found ndarray"):
+    with pytest.raises(pjrt.InvalidArgumentError, match="must be a buffer of this client, found ndarray"):
         add.execute_sharded([X, X], client.devices[0])  # type: ignore[list-item]
-    with pjrt.client("cpu") as other, pytest.raises(pjrt.InvalidArgumentError, match="a buffer of another client"):
+    with pjrt.client("cpu") as other, pytest.raises(pjrt.InvalidArgumentError, match="found one of another client"):
         add(here, other.buffer_from_host(X))
     with pytest.raises(pjrt.InvalidArgumentError, match="one list of arguments for each, found 2"):
         add.execute([[here, here], [here, here]])
-    with pytest.raises(pjrt.FailedPreconditionError, match="compile_portable_executable=True"):
+    with pytest.raises(pjrt.InvalidArgumentError, match="compiled for cpu:0; .* compile_portable_executable"):
         add.execute_portable([here, here], client.devices[0])
 
 
@@ -124,7 +124,7 @@ def test_a_donation_that_is_forbidden_does_not_happen(client: pjrt.Client, progr
 def test_a_buffer_cannot_be_donated_and_used_besides(client: pjrt.Client, programs: Any) -> None:
     executable = client.compile(programs.add_in_place)
     x = client.buffer_from_host(X)
-    with pytest.raises(pjrt.InvalidArgumentError, match="donates argument 0, which is also argument 1"):
+    with pytest.raises(pjrt.InvalidArgumentError, match="argument 0 of 'main' is donated and must not be another"):
         executable(x, x)
     assert not x.is_deleted
 

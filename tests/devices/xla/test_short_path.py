@@ -80,3 +80,49 @@ def test_an_argument_without_an_array_takes_the_long_path(client: pjrt.Client, a
     (again,) = add(alias, alias)  # the array is there now
     assert type(again) is not type(result)
     assert np.asarray(again).tolist() == [0, 2, 4, 6]
+
+
+def test_numpy_arrays_are_copied_by_a_call(client: pjrt.Client, add: pjrt.LoadedExecutable) -> None:
+    """Also with gaps; what the caller writes later changes nothing."""
+    x = X.copy()
+    for first, second in (
+        (x, client.buffer_from_host(X)),
+        (client.buffer_from_host(X), x),
+        (x, x),
+        (np.repeat(x, 2)[::2], x),
+    ):
+        (result,) = add(first, second)
+        x[:] = -1
+        assert np.asarray(result).tolist() == [0, 2, 4, 6]
+        x[:] = X
+    assert np.asarray(add(x.astype(">f4"), x)[0]).tolist() == [0, 2, 4, 6]
+
+
+@pytest.mark.parametrize(
+    ("array", "message"),
+    [
+        (X.astype(np.float64), r"must be f32\[4\], found a numpy array of f64\[4\]"),
+        (X[:3], r"must be f32\[4\], found f32\[3\]"),
+        (X.reshape(2, 2), r"must be f32\[4\], found f32\[2,2\]"),
+        (np.array(["a", "b", "c", "d"]), "the dtype <U1 is not an element type"),
+    ],
+)
+def test_numpy_arrays_of_another_type(add: pjrt.LoadedExecutable, array: Any, message: str) -> None:
+    with pytest.raises(pjrt.InvalidArgumentError, match=message):
+        add(X, array)
+
+
+def test_a_numpy_array_is_given_for_a_donated_argument(client: pjrt.Client, programs: Any) -> None:
+    executable = client.compile(programs.add_in_place)
+    x, y = X.copy(), client.buffer_from_host(X)
+    for arguments in ((x, y), (x, x)):
+        (result,) = executable(*arguments)
+        assert np.asarray(result).tolist() == [0, 2, 4, 6]
+        assert x.tolist() == X.tolist()
+    assert not y.is_deleted
+
+
+def test_numpy_arrays_are_refused_where_buffers_are_meant(client: pjrt.Client, add: pjrt.LoadedExecutable) -> None:
+    for use in (lambda: add.execute([[X, X]]), lambda: add.execute_sharded([X, X], client.devices[0])):
+        with pytest.raises(pjrt.InvalidArgumentError, match="must be a buffer of this client, found ndarray"):
+            use()  # type: ignore[no-untyped-call]

@@ -10,6 +10,8 @@ from cpython.buffer cimport PyObject_GetBuffer
 from cpython.object cimport PyObject, PyTypeObject
 from cpython.ref cimport Py_DECREF
 
+from numpy import ndarray
+
 from pjrt.devices.xla._jaxlib import collect_released, converted
 from pjrt.devices.xla.future import READY, nothing
 
@@ -97,6 +99,8 @@ cdef class ShortPath:
         start: jaxlib's ``execute_sharded`` of the program.
         handlers: jaxlib's handlers of the results.
         parameter_types: the types of the parameters.
+        putters: for each parameter a function that returns jaxlib's array of a numpy array, ``None`` if that has another
+            type; ``None`` where only buffers will do.
         result_types: the types of the results.
         buffer_class: the class of the results, an ``ArrayHolder`` with nothing to initialize but its attributes.
     """
@@ -105,16 +109,20 @@ cdef class ShortPath:
     cdef object _start
     cdef list _handlers
     cdef list _parameter_types
+    cdef list _putters
     cdef list _result_types
     cdef object _buffer_class
     cdef bint _donates
     cdef bint _is_closed
 
-    def __init__(self, executor, start, list handlers, list parameter_types, list result_types, buffer_class):
+    def __init__(
+        self, executor, start, list handlers, list parameter_types, list putters, list result_types, buffer_class
+    ):
         self._executor = executor
         self._start = start
         self._handlers = handlers
         self._parameter_types = parameter_types
+        self._putters = putters
         self._result_types = result_types
         self._buffer_class = buffer_class
         self._donates = bool(executor.donated)
@@ -123,8 +131,13 @@ cdef class ShortPath:
         """Leave every execution to the long path from now on."""
         self._is_closed = True
 
-    cpdef list run(self, arguments):
-        """Run the program, and return the buffers of the results; return None where the long path has to do it."""
+    cpdef list run(self, arguments, bint puts=False):
+        """Run the program, and return the buffers of the results; return None where the long path has to do it.
+
+        Args:
+            arguments: buffers.
+            puts: whether they may be numpy arrays, too, which are put on the device.
+        """
         global _turn
         if self._is_closed:
             return None
@@ -138,6 +151,14 @@ cdef class ShortPath:
             for argument in arguments:
                 if number == count:
                     return None
+                if puts and type(argument) is ndarray:
+                    put = self._putters[number]
+                    array = None if put is None else put(argument)
+                    if array is None:
+                        return None
+                    arrays.append(array)
+                    number += 1
+                    continue
                 if type(argument) is self._buffer_class:
                     with cython.critical_section(argument):
                         kind, array = (<ArrayHolder>argument).type, (<ArrayHolder>argument)._array
@@ -186,7 +207,7 @@ cdef class ShortCall:
     def __call__(self, *arguments, **keywords):
         """Run the program on one device; see ``pjrt.LoadedExecutable``."""
         if not keywords:
-            results = (<ShortPath?>self._short_path).run(arguments)
+            results = (<ShortPath?>self._short_path).run(arguments, True)
             if results is not None:
                 return tuple(results)
         return self.call_long(arguments, keywords)

@@ -527,6 +527,22 @@ class XlaRawBuffer(RawBuffer):
         return self._buffer
 
 
+def putter(array_type: ArrayType) -> Callable[[HostArray], _jaxlib.Array | None] | None:
+    """Return a function that puts a numpy array on the device as an argument of a type, and returns jaxlib's array;
+    ``None`` if it has another type. The result is ``None`` for a type that numpy arrays do not have.
+    """
+    if not array_type.is_row_major or array_type.dynamic_dimensions or array_type.element_type is ElementType.TOKEN:
+        return None
+    shape, dtype = array_type.shape, array_type.aval.dtype
+
+    def put(source: HostArray) -> _jaxlib.Array | None:
+        if source.shape != shape or source.dtype != dtype:
+            return None
+        return _put(source, array_type, _jaxlib.COPY_DURING_CALL)
+
+    return put
+
+
 _SEMANTICS = {
     HostBufferSemantics.IMMUTABLE_ONLY_DURING_CALL: _jaxlib.COPY_DURING_CALL,
     HostBufferSemantics.IMMUTABLE_UNTIL_TRANSFER_COMPLETES: _jaxlib.COPY_LATER,

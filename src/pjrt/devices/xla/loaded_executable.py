@@ -41,6 +41,7 @@ from pjrt.devices.xla.buffer import (
     array_of,
     arrays_in_use,
     gathered,
+    putter,
 )
 from pjrt.devices.xla.device import KINDS, XlaDevice
 from pjrt.devices.xla.executable import XlaExecutable, element_type_of, has_collectives, memory_kind_of
@@ -291,7 +292,9 @@ class Executor:
         path: an argument is no buffer of this package, has the wrong type or no array yet, or is donated while a future
         waits for it.
         """
-        path = ShortPath(self, self._start, self._handlers, self.parameter_types[0], self.result_types[0], XlaBuffer)
+        parameters = self.parameter_types[0]
+        putters = list(map(putter, parameters))
+        path = ShortPath(self, self._start, self._handlers, parameters, putters, self.result_types[0], XlaBuffer)
         if len(self._device_ids) > 1:
             path.close()
         return path
