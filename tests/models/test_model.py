@@ -247,3 +247,38 @@ func.func public @main(%n: tensor<i32>, %x: tensor<2xf32>) -> (tensor<?xi32>, te
         first, second = ifrt.Client(client).compile(text).output_specs
         assert first is None
         assert second is not None
+
+
+def test_what_stays_the_same_is_put_once(device: str) -> None:
+    with pjrt.load_model(ADD, device) as model:
+        x = np.float32([1, 2, 3])
+        put = model.put(x, "x")
+        assert isinstance(put, ifrt.Array)
+        assert isinstance(model.put(put), ifrt.Array)
+        x[:] = 0
+        for number in range(3):
+            np.testing.assert_array_equal(model(put, [number] * 3)[0], np.float32([1, 2, 3]) + number)
+        with pytest.raises(pjrt.InvalidArgumentError, match=r"expected argument 1 \(y\): f32\[3\], found f32\[2\]"):
+            model.put([1, 2], 1)
+        with pytest.raises(pjrt.InvalidArgumentError, match=r"expected the names of arguments .x, y., found z"):
+            model.put(x, "z")
+        with pytest.raises(pjrt.InvalidArgumentError, match="one of 2 positional arguments, found 2"):
+            model.put(x, 2)
+
+
+def test_arguments_are_put_before_their_shapes_are_known(device: str) -> None:
+    with pjrt.load_model(DYNAMIC, device) as model:
+        w = model.put(np.float32([2, 3]), "w")
+        for rows in (1, 4):
+            np.testing.assert_array_equal(model(np.ones((rows, 2), np.float32), w)[0], [[2, 3]] * rows)
+        assert len(model.compilations) == 2
+
+
+def test_arguments_are_put_on_the_device_of_the_options() -> None:
+    with pjrt.client("cpu", num_devices=3) as client:
+        place = pjrt.DeviceAssignment(((2,),))
+        for options in (pjrt.CompileOptions(device_ordinal=2), pjrt.CompileOptions(device_assignment=place)):
+            with pjrt.load_model(DYNAMIC, client, compile_options=options) as model:
+                w = model.put(np.float32([2, 3]), "w")
+                assert list(w.sharding.devices) == [client.devices[2]]
+                np.testing.assert_array_equal(model(np.ones((1, 2), np.float32), w)[0], [[2, 3]])

@@ -268,7 +268,7 @@ class _Run:
         # At first all arguments are put on the devices, later those that the last run donated.
         pairs = zip(self._arguments, self._placed, strict=True)
         absent = [whole if isinstance(placed, np.ndarray) or placed.is_deleted else placed for whole, placed in pairs]
-        self._placed = self._model.put(self._executable, absent)
+        self._placed = self._model.placed(self._executable, absent)
         _wait(self._placed)
         begin = time.perf_counter()
         outputs = self._model.run(self._executable, self._placed)

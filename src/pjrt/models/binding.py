@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeAlias
 
@@ -16,7 +16,7 @@ from pjrt.api.errors import InvalidArgumentError
 from pjrt.api.loaded_executable import choices, key_of
 from pjrt.api.shape_spec import format_shape
 from pjrt.stablehlo.signatures import Parameter
-from pjrt.stablehlo.tree import Tree, TreeKind
+from pjrt.stablehlo.tree import NodeTypes, Tree, TreeKind
 
 Argument: TypeAlias = np.ndarray[Any, Any] | pjrt.ifrt.Array
 
@@ -193,6 +193,16 @@ class Binding:
             begin += slot.tree.num_leaves
         return {self._number(path, numbers): leaf for path, leaf in _named(key, value, numbers)}
 
+    def whole(self, key: str | int, value: Any) -> Callable[[Sequence[Any], NodeTypes | None], Any]:
+        """Return a function that makes one argument, as ``part`` takes it apart, of as many other leaves."""
+        positional = [slot for slot in self._slots or () if slot.is_positional]
+        if isinstance(key, int):
+            return positional[key].tree.unflatten if self._slots is not None else _one
+        slot = next((slot for slot in self._slots or () if slot.name == key), None)
+        if slot is not None:
+            return slot.tree.unflatten
+        return _one if key in numbers_by_name(self._parameters) or not _is_nested(value) else Tree.of(value).unflatten
+
     def tree_without(self, indices: Collection[int]) -> Tree | None:
         """Return the structure without some parameters, by their indices; None if the file states none.
 
@@ -262,6 +272,10 @@ class Binding:
             missing = "; ".join(str(each) for each in self._parameters if each.index not in values)
             raise InvalidArgumentError(f"expected a value for each parameter, found none for {missing}")
         return [values[index] for index in range(len(self._parameters))]
+
+
+def _one(leaves: Sequence[Any], _: NodeTypes | None) -> Any:
+    return leaves[0]
 
 
 def _without(tree: Tree, indices: Collection[int], places: Iterator[int]) -> Tree | None:

@@ -257,7 +257,7 @@ class Workload:
         return nanoseconds
 
     def _put(self, arguments: Sequence[Argument]) -> list[Argument]:
-        return self._model.put(self._executable, arguments)
+        return self._model.placed(self._executable, arguments)
 
     def _arguments(self) -> list[Argument]:
         """Return the arguments on the devices; put those there that are not, or were donated."""

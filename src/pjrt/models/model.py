@@ -25,7 +25,7 @@ from pjrt.api.errors import AbortedError, FailedPreconditionError, InvalidArgume
 from pjrt.api.loaded_executable import ExecuteOptions
 from pjrt.api.program import Program
 from pjrt.api.shape_spec import Shapes as ArgumentShapes
-from pjrt.models.binding import Argument, Binding, all_fitted
+from pjrt.models.binding import Argument, Binding, all_fitted, fitted
 from pjrt.models.model_file import ModelFile
 from pjrt.plugins import registry
 from pjrt.plugins.registry import client_with_devices
@@ -139,6 +139,13 @@ class Compilations:
                 self._executables.popitem(last=False)
         _log.info("%s", record)
         future.set_result(executable)
+
+    @property
+    def newest(self) -> Any:
+        """The executable that was used last; ``None`` before the first one."""
+        with self._lock:
+            done = [each for each in self._executables.values() if each.done() and not each.exception()]
+        return done[-1].result() if done else None
 
     def close(self) -> None:
         """Drop all executables; later calls fail."""
@@ -518,7 +525,57 @@ class Model(CallableModel[pjrt.ifrt.LoadedExecutable]):
         # Shapes that were compiled for fit each other: only others need the time of a check.
         return self.run(self._executable(tuple(array.shape for array in arrays)), arrays)
 
-    def put(self, executable: pjrt.ifrt.LoadedExecutable, arguments: Sequence[Argument]) -> list[Argument]:
+    def put(self, value: Any, argument: str | int = 0) -> Any:
+        """Return an argument of the model with its arrays on the devices, where each call finds them.
+
+        So what stays the same is copied once: ``params = model.put(params)``. A call deletes an array on the devices
+        if the program donates its parameter.
+
+        Args:
+            value: the argument, nested as a call takes it.
+            argument: its name, or its number among the positional arguments; or the name of one parameter.
+
+        Returns:
+            The same nested structure of arrays (``pjrt.ifrt.Array``). An array that the program does not need stays on
+            the host.
+
+        Raises:
+            InvalidArgumentError: there is no such argument, or its structure or an array does not fit; or the program
+                is cut over several devices, its shapes are dynamic, and nothing was compiled yet.
+        """
+        leaves, whole = self._binding.part(argument, value), self._binding.whole(argument, value)
+        parameters = self.parameters
+        arrays = {index: fitted(self.client, parameters[index], leaf) for index, leaf in leaves.items()}
+        return whole([self._put_early(parameters[index], array) for index, array in arrays.items()], self._node_types)
+
+    def _put_early(self, parameter: Parameter, argument: Argument) -> Argument:
+        """Return an argument on the devices, perhaps before anything is compiled."""
+        if parameter.argument is None:
+            return argument
+        executable = self._compilations.newest
+        if executable is None and not any(each.is_dynamic for each in self.parameters):
+            executable = self.compile()
+        if executable is not None:
+            return self._put(executable, parameter.argument, argument)
+        if self._options.partitioning.num_devices > 1:
+            raise InvalidArgumentError(
+                f"the shapes decide how {parameter} is cut over the devices, and nothing was compiled yet: call "
+                "model.compile(…) with the sizes first"
+            )
+        if isinstance(argument, pjrt.ifrt.Array):
+            return argument
+        return self.client.make_array(argument, pjrt.ifrt.SingleDeviceSharding(self._one_device()))
+
+    def _one_device(self) -> pjrt.api.device.Device:
+        """Return the device of a program for one device."""
+        options, client = self._options, self.client.pjrt_client
+        if options.device_assignment is not None:
+            return client.lookup_device(options.device_assignment.device_ids[0][0])
+        if options.device_ordinal > 0:
+            return client.lookup_addressable_device(options.device_ordinal)
+        return client.addressable_devices[0]
+
+    def placed(self, executable: pjrt.ifrt.LoadedExecutable, arguments: Sequence[Argument]) -> list[Argument]:
         """Return arguments on the devices, as an executable takes them. Those that the program drops stay as they are.
 
         Args:
@@ -540,7 +597,7 @@ class Model(CallableModel[pjrt.ifrt.LoadedExecutable]):
 
         Args:
             executable: the executable, from ``compile``.
-            arguments: the arguments, from ``fitted`` or ``put``.
+            arguments: the arguments, from ``fitted`` or ``placed``.
         """
         flat, options = self.program_arguments(executable, arguments)
         return list(executable(*flat)) if options is None else executable.execute(flat, options).outputs
@@ -552,7 +609,7 @@ class Model(CallableModel[pjrt.ifrt.LoadedExecutable]):
 
         Args:
             executable: the executable, from ``compile``.
-            arguments: the arguments, from ``fitted`` or ``put``.
+            arguments: the arguments, from ``fitted`` or ``placed``.
 
         Returns:
             The arrays on the devices; and the options that keep the program from donating weights, None if it donates

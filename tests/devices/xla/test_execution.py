@@ -75,7 +75,7 @@ def test_arguments_elsewhere(client: pjrt.Client, add: pjrt.LoadedExecutable) ->
         add(here, other.buffer_from_host(X))
     with pytest.raises(pjrt.InvalidArgumentError, match="one list of arguments for each, found 2"):
         add.execute([[here, here], [here, here]])
-    with pytest.raises(pjrt.InvalidArgumentError, match="compiled for cpu:0; .* compile_portable_executable"):
+    with pytest.raises(pjrt.InvalidArgumentError, match=r"compiled for cpu:0; .* compile_portable_executable"):
         add.execute_portable([here, here], client.devices[0])
 
 

@@ -86,6 +86,35 @@ def test_fields_have_the_names_that_the_program_states(exported: Path) -> None:
         np.testing.assert_array_equal(result["y"], [5, 7])
 
 
+def test_nested_arguments_are_put_on_the_devices(exported: Path) -> None:
+    params = weights()
+    with pjrt.load_model(exported / "step.jax", "cpu") as model:
+        with pytest.raises(pjrt.InvalidArgumentError, match=r"nothing was compiled yet: call model.compile"):
+            model.put(params)
+        model.compile({"b": 4})
+        params = model.put(params)
+        assert params["w"].sharding.shard_shape(params["w"].shape) == (8, 8)
+        cache = model.put(empty_cache(8), "cache")
+        tokens = np.arange(8, dtype=np.int32)
+        logits, _ = model(params, tokens, cache, scale=1)
+        np.testing.assert_allclose(logits, expected_logits(weights(), tokens, 1, 1), rtol=1e-4)
+        assert cache["k"].is_deleted
+        assert not params["w"].is_deleted
+        with pytest.raises(
+            pjrt.InvalidArgumentError, match=r"found another: .*params\['w'\]"
+        ):
+            model.put({"embedding": params["embedding"]})
+    with pjrt.load_model(exported / "nested.jax", "cpu") as model:
+        pair, state = model.put((1.0, [2.0, 3.0])), model.put((4.0, 5.0), 1)
+        options, unused = model.put({"factor": 2.0, "other": 0.0}, "options"), model.put(np.zeros(7, np.int8), 2)
+        assert isinstance(pair[1][0], ifrt.Array)
+        assert isinstance(unused, np.ndarray)
+        assert float(np.asarray(model(pair, state, unused, None, options=options)["total"])) == 9
+    with pjrt.load_model(exported / "fields.jax", "cpu") as model:
+        layer = model.put((2, 3), "layer")
+        np.testing.assert_array_equal(model(layer, x=[1, 2])["y"], [5, 7])
+
+
 def test_inspect_shows_the_indices_names_and_sizes_of_a_call(exported: Path) -> None:
     shown = CliRunner().invoke(main, ["inspect", str(exported / "fields.jax"), "--json"])
     facts = json.loads(shown.output)
