@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -574,3 +576,122 @@ func.func @main(%x: tensor<4xf32>, %y: tensor<f32>) -> tensor<4xf32> {{
         (theirs,) = run(judge, program, *arguments)
     np.testing.assert_array_equal(ours, theirs)
     assert runs
+
+
+def spin(operation: Operation, x: Array) -> Array:
+    return x * operation.call_attributes["by"]
+
+
+def spun(x: Any, by: float = 2.0) -> Any:
+    return jax.ffi.ffi_call("mychip.spin", jax.ShapeDtypeStruct(x.shape, x.dtype))(x, by=np.float32(by)) + 1
+
+
+def test_a_custom_call_reaches_the_kernel_of_its_target() -> None:
+    """Also in a loop; other calls are the fallback's."""
+    program = text_of(lambda x: jax.lax.fori_loop(0, 2, lambda _, v: spun(v), x) + jnp.linalg.cholesky(x @ x.T), X)
+    with pjrt.StableHloClient("mychip", kernels={"mychip.spin": spin}, fallback="reference", profile=True) as client:
+        (result,) = run(client, program, X)
+        np.testing.assert_allclose(result, (X * 2 + 1) * 2 + 1 + np.linalg.cholesky(X @ X.T), rtol=1e-4, atol=1e-5)
+        assert client.profile is not None
+        assert client.profile.by_op["stablehlo.custom_call on mychip"].calls == 2
+        assert client.capabilities.custom_calls is not None
+        assert "mychip.spin" in client.capabilities.custom_calls
+        assert client.supports(program)
+        with pytest.raises(pjrt.UnimplementedError, match=r"there is no custom call 'mychip\.turn'"):
+            client.compile(program.replace("mychip.spin", "mychip.turn"))
+
+
+def test_a_custom_call_on_memory_of_the_devices_own() -> None:
+    memory = SimulatedMemory()
+
+    def kernel(operation: Operation, x: int) -> int:
+        value = memory.read(x) * operation.call_attributes["by"]
+        handle: int = memory.allocate(pjrt.ShapeSpec.of(value), None)  # type: ignore[arg-type]  # it looks at no space
+        memory.copy_in(handle, value)
+        return handle
+
+    with pjrt.StableHloClient("mychip", kernels={"mychip.spin": kernel}, fallback="reference", memory=memory) as client:
+        np.testing.assert_allclose(run(client, text_of(spun, X), X)[0], X * 2 + 1, rtol=1e-6)
+
+
+def compile_spins(program: ParsedProgram, _: pjrt.CompileOptions) -> Callable[..., Any]:
+    """Compile a program of spins and additions; each is one call of the device."""
+
+    def run(*arguments: Array) -> list[Array]:
+        values: dict[Any, Any] = dict(zip(program.entry.arguments, arguments, strict=True))
+        assert program.entry.body is not None
+        for operation in program.entry.body.operations[:-1]:
+            operands = [values[operand] for operand in operation.operands]
+            if operation.call_target:
+                values[operation.results[0]] = spin(operation, *operands)
+            else:
+                values[operation.results[0]] = operands[0] + operands[1]
+        return [values[value] for value in program.entry.body.outputs]
+
+    runs.append([operation.name for operation in program.walk()])
+    return run
+
+
+runs: list[list[str]] = []
+
+
+def test_a_custom_call_is_part_of_a_run() -> None:
+    runs.clear()
+    with pjrt.StableHloClient(
+        "mychip", compile=compile_spins, operations=["mychip.spin", "stablehlo.add"], fallback="reference"
+    ) as client:
+        np.testing.assert_allclose(run(client, text_of(spun, X), X)[0], X * 2 + 1, rtol=1e-6)
+        assert runs == [["stablehlo.custom_call", "stablehlo.add", "func.return"]]
+        effect = text_of(spun, X).replace("@mychip.spin(%arg0) {", "@mychip.spin(%arg0) {has_side_effect = true, ")
+        with pytest.raises(pjrt.UnimplementedError, match=r"there is no custom call 'mychip\.spin'"):
+            run(client, effect, X)
+
+
+def test_a_compiler_of_whole_programs_gets_custom_calls() -> None:
+    text = """
+    func.func @main(%x: tensor<4xf32>) -> tensor<4xf32> {
+      %0 = stablehlo.custom_call @mychip.spin(%x) {api_version = 4 : i32, backend_config = {by = 3.0 : f32}}
+        : (tensor<4xf32>) -> tensor<4xf32>
+      %1 = stablehlo.add %0, %x : tensor<4xf32>
+      return %1 : tensor<4xf32>
+    }
+    """
+    with pjrt.StableHloClient("mychip", compile=compile_spins, operations=["mychip.spin", "stablehlo.add"]) as client:
+        np.testing.assert_allclose(run(client, text, X[0])[0], X[0] * 3 + X[0], rtol=1e-6)
+        with pytest.raises(
+            pjrt.UnimplementedError, match=r"does not run stablehlo.custom_call @mychip.turn .*; it runs my"
+        ):
+            client.compile(text.replace("mychip.spin", "mychip.turn"))
+
+
+def test_an_operation_without_its_dialect_is_no_target() -> None:
+    with pytest.raises(pjrt.InvalidArgumentError, match=r"names of operations such as 'stablehlo.add', found 'tanh'"):
+        pjrt.StableHloClient("mychip", kernels={"tanh": spin}, fallback="reference")
+
+
+UNDER_JAX = """
+import numpy as np, pjrt
+
+def spin(operation, x):
+    return x * operation.call_attributes["by"]
+
+platform = pjrt.frameworks.jax.register(
+    pjrt.StableHloClient("mychip", kernels={"mychip.spin": spin}, fallback="reference"), experimental=False
+)
+import jax
+
+@jax.jit
+def f(x):
+    return jax.ffi.ffi_call("mychip.spin", jax.ShapeDtypeStruct(x.shape, x.dtype))(x, by=np.float32(3)) + 1
+
+x = jax.device_put(np.arange(4, dtype=np.float32), jax.devices(platform)[0])
+y = f(x)
+assert y.devices() == {jax.devices(platform)[0]}
+np.testing.assert_array_equal(y, [1, 4, 7, 10])
+"""
+
+
+@pytest.mark.full
+def test_a_custom_call_of_jax_reaches_the_kernel_of_its_target() -> None:
+    done = subprocess.run([sys.executable, "-c", UNDER_JAX], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr

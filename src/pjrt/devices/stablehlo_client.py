@@ -27,6 +27,7 @@ from pjrt.devices.author.code import (
     DeserializeParsed,
     Kernel,
     capabilities_of,
+    is_among,
     shares,
 )
 from pjrt.devices.author.comparison import ReferenceComparison
@@ -71,8 +72,9 @@ class StableHloClient(HostClient):
 
     Args:
         name: the platform's name.
-        kernels: functions by the names of the operations that they compute, such as ``stablehlo.dot_general``. A
-            kernel is called as ``kernel(operation, *arrays)``, with a ``pjrt.stablehlo.Operation`` and read-only numpy
+        kernels: functions by the names of the operations that they compute, such as ``stablehlo.dot_general``, or by
+            the targets of custom calls, such as ``mychip.spin`` of ``jax.ffi.ffi_call("mychip.spin", …)``. A kernel is
+            called as ``kernel(operation, *arrays)``, with a ``pjrt.stablehlo.Operation`` and read-only numpy
             arrays. It returns an array, or a sequence of one array for each result, or ``NotImplemented`` for an
             operation that it does not compute, such as one of other types; the fallback computes that one.
         compile: called with a ``pjrt.stablehlo.ParsedProgram`` and ``pjrt.CompileOptions``; returns a function that
@@ -95,7 +97,8 @@ class StableHloClient(HostClient):
             control flow and calls; if it raises ``UnimplementedError``, the program is cut.
         fuse: whether ``compile`` takes an operation into a run; called with the operation, whose constant operands have
             their constant as ``owner``. Default: the operation is one of ``operations``, if these are given.
-        operations: the names of the operations that ``compile`` takes, such as ``stablehlo.add``. Without a fallback, a
+        operations: the names of the operations that ``compile`` takes, such as ``stablehlo.add``; a custom call also
+            counts by its target. Without a fallback, a
             program with another operation fails to compile, with the operation and its source location in the message.
             Default: all.
         trace: called with every step, its inputs and its outputs, on the thread of the device that runs it.
@@ -177,7 +180,7 @@ class StableHloClient(HostClient):
                     name,
                     kernels or {},
                     author,
-                    fuse or (lambda operation: names is None or operation.name in names),
+                    fuse or (lambda operation: names is None or is_among(operation, names)),
                     longest=1 if observation.observers else None,
                     fallback=fallback is not None,
                     values=HostValues() if self.memory is None else DeviceValues(self.memory),
@@ -270,7 +273,7 @@ def _check_operation_names(
     if isinstance(operations, str):
         raise InvalidArgumentError(f"expected operations as a list or a set of names, found the string {operations!r}")
     for name in (*(kernels or ()), *(operations or ())):
-        if not isinstance(name, str) or "." not in name:
+        if not isinstance(name, str) or not name or f"stablehlo.{name}" in interpreted_operations():
             raise InvalidArgumentError(f"expected names of operations such as 'stablehlo.add', found {name!r}")
         if fallback and name.startswith("stablehlo.") and name not in interpreted_operations():
             similar = difflib.get_close_matches(name, interpreted_operations(), n=1, cutoff=0.9)
@@ -366,9 +369,10 @@ def _refuse_partitions(name: str, options: CompileOptions) -> None:
 
 def _check_operations(name: str, parsed: ParsedProgram, operations: frozenset[str]) -> None:
     for operation in parsed.walk():
-        if operation.name not in operations and operation.name not in _STRUCTURE:
+        if not is_among(operation, operations) and operation.name not in _STRUCTURE:
+            called = f" @{operation.call_target}" if operation.call_target else ""
             raise UnimplementedError(
-                f"the device '{name}' does not run {operation.name} ({operation.location}); "
+                f"the device '{name}' does not run {operation.name}{called} ({operation.location}); "
                 f"it runs {', '.join(sorted(operations))}"
             )
 

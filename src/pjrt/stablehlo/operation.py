@@ -74,6 +74,22 @@ class Operation:
             raise InvalidArgumentError(f"{self}: expected an attribute {name}, found none [{self.location}]")
         return value
 
+    @property
+    def call_target(self) -> str:
+        """The name of the function that a custom call calls; empty for other operations."""
+        return str(self.attributes.get("call_target_name", "")) if self.name == "stablehlo.custom_call" else ""
+
+    @property
+    def call_attributes(self) -> Mapping[str, Any]:
+        """The attributes of a custom call by name: the keywords of ``jax.ffi.ffi_call``. Empty for other operations,
+        and for a call whose ``backend_config`` is text.
+        """
+        for name in ("backend_config", "mhlo.backend_config"):
+            config = self.attributes.get(name) if self.call_target else None
+            if isinstance(config, Mapping):
+                return config
+        return {}
+
     def walk(self) -> Iterator[Operation]:
         """Yield the operations in its regions, each followed by those in its own regions."""
         for block in self.regions:

@@ -100,9 +100,7 @@ def test_nested_arguments_are_put_on_the_devices(exported: Path) -> None:
         np.testing.assert_allclose(logits, expected_logits(weights(), tokens, 1, 1), rtol=1e-4)
         assert cache["k"].is_deleted
         assert not params["w"].is_deleted
-        with pytest.raises(
-            pjrt.InvalidArgumentError, match=r"found another: .*params\['w'\]"
-        ):
+        with pytest.raises(pjrt.InvalidArgumentError, match=r"found another: .*params\['w'\]"):
             model.put({"embedding": params["embedding"]})
     with pjrt.load_model(exported / "nested.jax", "cpu") as model:
         pair, state = model.put((1.0, [2.0, 3.0])), model.put((4.0, 5.0), 1)

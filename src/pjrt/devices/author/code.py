@@ -418,13 +418,32 @@ def is_whole(pending: Pending) -> bool:
     captured = (value.type for value in pending.captured.values())
     return (
         pending.operation is not None
-        and pending.pure
+        and (pending.pure or _is_pure_call(pending.operation))
         and all(isinstance(t, TensorType) and t.is_static for t in (*step.input_types, *step.output_types, *captured))
     )
 
 
+def _is_pure_call(operation: Operation) -> bool:
+    return bool(operation.call_target) and not operation.attribute("has_side_effect", False)
+
+
 PROGRAM_STRUCTURE = CONTROL_FLOW | {"func.call", "stablehlo.composite"}
 """Operations that run other parts of the program: the interpreter's, and never part of a run of operations."""
+
+
+_CUSTOM_CALL = "stablehlo.custom_call"
+
+_DIALECTS = ("chlo.", "func.", "mhlo.", "sdy.", "stablehlo.")
+
+
+def targets_in(names: Collection[str]) -> frozenset[str]:
+    """Return those of an author's names that are targets of custom calls, and no operations."""
+    return frozenset(name for name in names if not name.startswith(_DIALECTS))
+
+
+def is_among(operation: Operation, names: Collection[str]) -> bool:
+    """Whether an author's names have an operation: its name, or the target of a custom call."""
+    return operation.name in names or (bool(operation.call_target) and operation.call_target in names)
 
 
 class AuthorCode:
@@ -432,7 +451,7 @@ class AuthorCode:
 
     Args:
         device: the name of the author's device.
-        kernels: the kernels by the names of their operations.
+        kernels: the kernels by the names of their operations, or by the targets of custom calls.
         compile: compiles a run of operations, as a program of one function; None if the author takes single
             operations only.
         accepts: whether a run may have an operation in it.
@@ -455,6 +474,7 @@ class AuthorCode:
     ) -> None:
         self._device = device
         self._kernels = kernels
+        self._has_targets = bool(targets_in(kernels))
         self._compile = compile
         self._accepts = accepts
         self._longest = longest
@@ -468,9 +488,9 @@ class AuthorCode:
 
     def wants(self, name: str) -> bool:
         """Whether the author may compute operations of a name."""
-        return name in self._kernels or (
-            name not in PROGRAM_STRUCTURE and (self._compile is not None or not self._fallback)
-        )
+        if name in self._kernels or (self._has_targets and name == _CUSTOM_CALL):
+            return True
+        return name not in PROGRAM_STRUCTURE and (self._compile is not None or not self._fallback)
 
     def kernel(
         self,
@@ -481,7 +501,7 @@ class AuthorCode:
         captured: Sequence[int],
     ) -> block.Kernel:
         """Return the kernel of an operation; see ``pjrt.devices.reference.core.module_compiler``."""
-        function = self._kernels.get(operation.name)
+        function = self._kernels.get(operation.call_target) or self._kernels.get(operation.name)
         if function is None and not self._fallback and not self._may_run(operation):
             raise UnimplementedError(
                 f"the device '{self._device}' does not run {operation.name} ({operation.location}), and has no "
@@ -721,11 +741,14 @@ def capabilities_of(
         handlers: names of functions of the host that custom calls may call.
     """
     compiled = frozenset() if operations is None else frozenset(operations)
-    native = compiled | frozenset(kernels or ()) if kernels or compiled else None
+    own = compiled | frozenset(kernels or ())
+    targets = targets_in(own)
+    native = (own - targets) | ({_CUSTOM_CALL} if targets else set()) if own else None
     if fallback:
-        return Capabilities(native_operations=native).completed(compiler.capabilities(handlers))
+        return Capabilities(native_operations=native).completed(compiler.capabilities({*handlers, *targets}))
     return Capabilities(
         operations=None if native is None else dict.fromkeys(native),
         native_operations=native,
+        custom_calls=frozenset({*handlers, *targets}) if targets else None,
         features={Feature.PARTITIONING: True},
     )
