@@ -84,6 +84,13 @@ def test_nested_arguments_without_a_stated_structure() -> None:
         assert [each.name for each in model.parameters] == ["weights['a']", "weights['b']"]
         for (result,) in (model({"b": 1, "a": 5}), model(weights={"b": 1, "a": 5}), model(5, 1), model(b=1, a=5)):
             assert float(np.asarray(result)) == 4
+        for put in (model.put({"b": 1, "a": 5}), model.put({"b": 1, "a": 5}, "weights")):
+            assert isinstance(put["a"], ifrt.Array)
+            assert float(np.asarray(model(put)[0])) == 4
+        with pytest.raises(pjrt.InvalidArgumentError, match="expected the name of the nested argument 1"):
+            model.put({"a": 1}, 1)
+        with pytest.raises(pjrt.InvalidArgumentError, match="expected 2 arguments"):
+            model.put([np.float32(1)] * 3)
         with pytest.raises(
             pjrt.InvalidArgumentError, match=r"expected the names of arguments \(weights\['a'\], .* found"
         ):

@@ -184,7 +184,15 @@ class Binding:
             if not 0 <= key < count:
                 raise InvalidArgumentError(f"expected the number of one of {count} positional arguments, found {key}")
             if self._slots is None:
-                return {key: value}
+                leaves = _flattened(value)
+                if key and _is_nested(value):
+                    raise InvalidArgumentError(
+                        f"expected the name of the nested argument {key}, because the program does not say where its "
+                        "arrays begin"
+                    )
+                if key + len(leaves) > len(self._parameters):
+                    raise wrong_count(self._parameters, len(leaves))
+                return dict(enumerate(leaves, key))
             key = positional[key].name
         begin = 0
         for slot in self._slots or ():
@@ -196,12 +204,12 @@ class Binding:
     def whole(self, key: str | int, value: Any) -> Callable[[Sequence[Any], NodeTypes | None], Any]:
         """Return a function that makes one argument, as ``part`` takes it apart, of as many other leaves."""
         positional = [slot for slot in self._slots or () if slot.is_positional]
-        if isinstance(key, int):
-            return positional[key].tree.unflatten if self._slots is not None else _one
+        if self._slots is not None and isinstance(key, int):
+            return positional[key].tree.unflatten
         slot = next((slot for slot in self._slots or () if slot.name == key), None)
         if slot is not None:
             return slot.tree.unflatten
-        return _one if key in numbers_by_name(self._parameters) or not _is_nested(value) else Tree.of(value).unflatten
+        return lambda leaves, _: _refilled(value, iter(leaves))
 
     def tree_without(self, indices: Collection[int]) -> Tree | None:
         """Return the structure without some parameters, by their indices; None if the file states none.
@@ -274,10 +282,6 @@ class Binding:
         return [values[index] for index in range(len(self._parameters))]
 
 
-def _one(leaves: Sequence[Any], _: NodeTypes | None) -> Any:
-    return leaves[0]
-
-
 def _without(tree: Tree, indices: Collection[int], places: Iterator[int]) -> Tree | None:
     """Return a tree without some of its leaves; None if that was all of it."""
     if tree.kind is TreeKind.LEAF:
@@ -344,6 +348,17 @@ def _flattened(value: Any) -> list[Any]:
     if isinstance(value, list | tuple) and _is_nested(value):
         return [leaf for inner in value for leaf in _flattened(inner)]
     return [value]
+
+
+def _refilled(value: Any, leaves: Iterator[Any]) -> Any:
+    """Return a nested argument with other leaves, in the order of ``_flattened``."""
+    if value is None:
+        return None
+    if isinstance(value, Mapping):
+        return {key: _refilled(value[key], leaves) for key in sorted(value)}
+    if isinstance(value, list | tuple) and _is_nested(value):
+        return [_refilled(inner, leaves) for inner in value]
+    return next(leaves)
 
 
 def _is_nested(value: Any) -> bool:
