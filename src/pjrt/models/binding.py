@@ -37,17 +37,6 @@ def fitted(client: pjrt.ifrt.Client, parameter: Parameter, value: Any) -> Argume
     return _checked(parameter, _array(client, parameter, value))
 
 
-def all_fitted(client: pjrt.ifrt.Client, parameters: Sequence[Parameter], values: Sequence[Any]) -> list[Argument]:
-    """Return a value for each parameter as an array of its type and shape, as ``fitted`` does.
-
-    Raises:
-        InvalidArgumentError: the number of values differs, or one does not fit its parameter.
-    """
-    if len(values) != len(parameters):
-        raise wrong_count(parameters, len(values))
-    return [fitted(client, *pair) for pair in zip(parameters, values, strict=True)]
-
-
 def wrong_count(parameters: Sequence[Parameter], count: int) -> InvalidArgumentError:
     """Return the error for a number of arguments that is not that of the parameters."""
     listed = "; ".join(map(str, parameters)) or "none"

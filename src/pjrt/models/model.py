@@ -25,7 +25,7 @@ from pjrt.api.errors import AbortedError, FailedPreconditionError, InvalidArgume
 from pjrt.api.loaded_executable import ExecuteOptions
 from pjrt.api.program import Program
 from pjrt.api.shape_spec import Shapes as ArgumentShapes
-from pjrt.models.binding import Argument, Binding, all_fitted, fitted
+from pjrt.models.binding import Argument, Binding, fitted, wrong_count
 from pjrt.models.model_file import ModelFile
 from pjrt.plugins import registry
 from pjrt.plugins.registry import client_with_devices
@@ -332,6 +332,8 @@ class CallableModel(ABC, Generic[E]):
         self._binding = binding
         self._node_types = node_types
         self._compilations = Compilations(shapes_kept, file.parameters)
+        # For each parameter what the last array on the devices was: calls are mostly given arrays of the same kind.
+        self._accepted: list[pjrt.ifrt.ArraySpec | None] = [None] * len(parameters)
 
     @property
     def parameters(self) -> Sequence[Parameter]:
@@ -387,7 +389,19 @@ class CallableModel(ABC, Generic[E]):
         Raises:
             InvalidArgumentError: the number of arguments differs, or one does not fit its parameter.
         """
-        return all_fitted(self.client, self.parameters, arguments)
+        parameters, accepted = self.parameters, self._accepted
+        if len(arguments) != len(parameters):
+            raise wrong_count(parameters, len(arguments))
+        arrays: list[Argument] = []
+        for parameter, argument, spec in zip(parameters, arguments, accepted, strict=True):
+            if type(argument) is pjrt.ifrt.Array and argument.spec is spec:  # its type and its client are right
+                arrays.append(argument)
+                continue
+            array = fitted(self.client, parameter, argument)
+            arrays.append(array)
+            if type(array) is pjrt.ifrt.Array:
+                accepted[len(arrays) - 1] = array.spec
+        return arrays
 
     @abstractmethod
     def close(self) -> None:
@@ -618,7 +632,11 @@ class Model(CallableModel[pjrt.ifrt.LoadedExecutable]):
         row: dict[int, pjrt.ifrt.Array] = self._weights.of(executable)
         for parameter, argument in zip(self.parameters, arguments, strict=True):
             if parameter.argument is not None:
-                row[parameter.argument] = self._put(executable, parameter.argument, argument)
+                row[parameter.argument] = (
+                    argument
+                    if isinstance(argument, pjrt.ifrt.Array)
+                    else self._put(executable, parameter.argument, argument)
+                )
         flat = [row[position] for position in range(len(executable.parameter_specs))]
         kept = self._weights.positions & executable.donatable_input_indices
         return flat, ExecuteOptions(non_donatable_input_indices=kept) if kept else None

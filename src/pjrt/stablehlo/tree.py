@@ -139,6 +139,9 @@ class Tree:
                 that are unexpected, and the nodes that are of another kind.
         """
         leaves: list[Any] = []
+        if self._gather(value, leaves):
+            return leaves
+        leaves.clear()
         differences: list[str] = []
         self._collect(value, root, leaves, differences)
         if differences:
@@ -214,6 +217,24 @@ class Tree:
                 return CustomNode(children, self.name, self.data, self.keys)
         return None
 
+    def _gather(self, value: Any, leaves: list[Any]) -> bool:
+        """Append the leaves of a value of plain dictionaries, tuples and lists; return whether it is one, and fits."""
+        kind = self.kind
+        if kind is TreeKind.LEAF:
+            leaves.append(value)
+            return value is not None and not isinstance(value, _CONTAINERS)
+        if kind is TreeKind.DICT:
+            if type(value) is not dict or len(value) != len(self.keys) or not all(map(value.__contains__, self.keys)):
+                return False
+            inner = [value[key] for key in self.keys]
+        elif kind is TreeKind.TUPLE or kind is TreeKind.LIST:
+            inner = value
+            if (type(value) is not tuple and type(value) is not list) or len(value) != len(self.children):
+                return False
+        else:
+            return kind is TreeKind.NONE and value is None
+        return all(child._gather(each, leaves) for child, each in zip(self.children, inner, strict=True))
+
     def _collect(self, value: Any, path: str, leaves: list[Any], differences: list[str]) -> None:
         """Append the leaves of a value, and what is different about it."""
         place = path or "the whole value"
@@ -255,6 +276,8 @@ class Tree:
                 differences.append(f"missing {path}{step}")
         return children
 
+
+_CONTAINERS = (Mapping, list, tuple)
 
 LEAF = Tree(TreeKind.LEAF)
 """The tree that is one leaf."""
