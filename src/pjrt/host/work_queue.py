@@ -107,7 +107,7 @@ class WorkQueue:
     def _ended(self) -> FailedPreconditionError:
         return FailedPreconditionError(f"the work queue {self._title} was closed, or the interpreter has ended")
 
-    def enter(self, *, alone: bool = False) -> Visit | None:
+    def enter(self, *, alone: bool = False) -> _Visit | None:
         """Begin work on the caller's thread if no task is to be run before it; ``None`` if one is.
 
         The end of the queue waits for the work, until ``leave``.
@@ -117,7 +117,7 @@ class WorkQueue:
         """
         if self._pending or self._closed or self._generation != generation():
             return None
-        visit = _ALONE if alone else Visit()
+        visit = _ALONE if alone else _Visit()
         if alone and not self._turn.acquire(blocking=False):
             return None
         self._pending.add(visit)
@@ -126,7 +126,7 @@ class WorkQueue:
             return None
         return visit
 
-    def leave(self, visit: Visit) -> None:
+    def leave(self, visit: _Visit) -> None:
         """End work on the caller's thread that ``enter`` began."""
         self._pending.discard(visit)
         if visit is _ALONE:
@@ -220,7 +220,7 @@ class WorkQueue:
             raise
 
 
-class Visit:
+class _Visit:
     """Work on the thread of a caller."""
 
     __slots__ = ()
@@ -235,7 +235,7 @@ class Visit:
         pass
 
 
-_ALONE = Visit()
+_ALONE = _Visit()
 """The work of the caller that holds a queue's turn."""
 
 
