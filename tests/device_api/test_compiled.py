@@ -28,6 +28,8 @@ def test_an_executable_says_what_it_is(backend: Backend, client: Client) -> None
     assert executable.num_outputs == 2
     assert list(executable.output_element_types) == [ElementType.F32] * 2
     assert list(executable.output_shapes) == [(2, 3)] * 2
+    for each in (executable, executable.executable):
+        assert [(spec.shape, spec.element_type) for spec in each.output_specs] == [((2, 3), ElementType.F32)] * 2
     assert list(executable.addressable_devices) == [client.addressable_devices[0]]
     assert executable.device_assignment.device_ids == ((client.addressable_devices[0].id,),)
 

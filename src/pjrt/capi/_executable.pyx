@@ -859,6 +859,7 @@ class PluginLoadedExecutable(LoadedExecutableCore, LoadedExecutable):
     size_of_generated_code = _of_executable("size_of_generated_code")
     output_element_types = _of_executable("output_element_types")
     output_shapes = _of_executable("output_shapes")
+    output_specs = _of_executable("output_specs")
     output_memory_kinds = _of_executable("output_memory_kinds")
     parameter_memory_kinds = _of_executable("parameter_memory_kinds")
     parameter_specs = _of_executable("parameter_specs")
