@@ -126,6 +126,21 @@ def test_a_client_learns_how_its_process_ended(captured: Server) -> None:
         attack(client, "crash")
 
 
+def test_calls_after_the_end_of_a_process_learn_of_it(captured: Server) -> None:
+    """The session is gone by then, and its number is not just any number that no session has."""
+    before = set(processes_of(captured))
+    with MessageClient(captured.address) as client:
+        (process,) = set(processes_of(captured)) - before
+        os.kill(process, signal.SIGKILL)
+        assert isinstance(client.wait_for_end(), pjrt.UnavailableError)
+        wait_until(lambda: client.session_id not in captured._sessions, "the end of the session")
+        for call in (lambda: client.store(1, b"1"), lambda: client.lookup(1)):
+            with pytest.raises(pjrt.UnavailableError, match=r"the process of this client has ended: .* SIGKILL"):
+                call()
+        with pytest.raises(pjrt.NotFoundError):
+            client.lookup(1, session_id=1)
+
+
 def test_the_memory_of_a_process_has_a_limit(captured: Server, neighbor: pjrt.Client) -> None:
     with connected(captured.address) as client:
         assert attack(client, "allocate", 100 << 20) == 1

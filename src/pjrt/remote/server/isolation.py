@@ -542,16 +542,21 @@ class IsolatedSession:
                         for fields, message in frames.add(data):
                             self._take(Response(message, *fields[1:]))
                     elif (error := self.host_buffers.handle(descriptor)) is not None:
-                        self.hang_up(error)
+                        self._fail(error)
                 while self._context.waiting() > _MOST_RESPONSES and not self._is_closed.wait(_WAIT_SECONDS):
                     pass  # the client does not read them
         except OSError:
             if not self._is_closed.is_set():
                 error = self.host_buffers.last_words() or self._why_over()
-                self.hang_up(error)  # first: the client takes the error that comes first
+                self._fail(error)  # first: the client takes the error that comes first
                 self.host_buffers.close(error)
         except Exception as error:  # it sends what no session of ours sends
-            self.hang_up(PjrtError.wrap(error))
+            self._fail(PjrtError.wrap(error))
+
+    def _fail(self, error: PjrtError) -> None:
+        """End the connection with an error, which is also that of the calls that wait."""
+        self._failure = error
+        self.hang_up(error)
 
     def _take(self, response: Response) -> None:
         self.arrays, self.executables = range(response.arrays), range(response.executables)
