@@ -286,6 +286,8 @@ def messages(device: str, count: int, seed: int, progress: Progress) -> str:
                     found["answered"] += len(client._responses)
                     ended = "that ended" if client.end is not None else "in order" if is_over else "that took too long"
                     found[f"sessions {ended}"] += 1
+                if client.end is not None:
+                    print(f"round {progress.number} of seed {seed}: {client.end}", file=sys.stderr, flush=True)
             assert front.is_up(), f"round {progress.number} of seed {seed} ended the server"
             progress.advance()
             if progress.number == first + 20:

@@ -121,7 +121,9 @@ def test_an_attack_ends_its_own_process_alone(captured: Server, neighbor: pjrt.C
 def test_a_client_learns_how_its_process_ended(captured: Server) -> None:
     with (
         connected(captured.address) as client,
-        pytest.raises(pjrt.UnavailableError, match=r"the process of this client has ended: .* SIG(ABRT|SEGV|ILL|TRAP)"),
+        pytest.raises(
+            pjrt.UnavailableError, match=r"the process of this client has ended: .* SIG(ABRT|SEGV|ILL|TRAP), as a"
+        ),
     ):
         attack(client, "crash")
 

@@ -76,6 +76,8 @@ _MANY_CALLS = 32
 _READ_BYTES = 1 << 20
 _MOST_SAID = 200
 _STATUS_NAMES = {int(code): code.name for code in StatusCode}
+_CRASHES = (signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGSEGV, signal.SIGTRAP)
+_ADVICE = ", as a compiler ends it over a damaged program; a server with --vet-programs looks at programs first"
 _SENDER = struct.Struct("3i")  # what the system says of the sender of a message: process, user, group
 _WAIT_SECONDS = 0.1
 
@@ -394,7 +396,8 @@ class Worker:
             status = self._end.future.result(_END_SECONDS)
         except PjrtError:
             return InternalError("the process of this client serves the session no more")
-        return UnavailableError(f"the process of this client has ended: {describe_exit(status)}")
+        advice = _ADVICE if -status in _CRASHES else ""
+        return UnavailableError(f"the process of this client has ended: {describe_exit(status)}{advice}")
 
     def when_over(self, callback: Callable[[], object]) -> None:
         """Have a function called once, when it has ended."""
