@@ -13,9 +13,8 @@ from typing import Any
 
 from pjrt.api.errors import DeadlineExceededError, PjrtError, StatusCode, UnauthenticatedError, UnavailableError
 from pjrt.distributed import messages
-from pjrt.distributed.encrypted_relay import EncryptedRelay
 from pjrt.distributed.messages import EventLoop, Message
-from pjrt.distributed.relay import Relay
+from pjrt.distributed.relay import EncryptedRelay, Relay
 from pjrt.distributed.settings import Member, Settings, leader_name
 
 _FIRST_PAUSE = 0.01

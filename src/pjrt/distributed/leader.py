@@ -22,9 +22,8 @@ from pjrt import system
 from pjrt.api.errors import DeadlineExceededError, StatusCode, UnavailableError
 from pjrt.distributed import messages
 from pjrt.distributed.agent import Service
-from pjrt.distributed.encrypted_relay import copy, either
 from pjrt.distributed.messages import EventLoop, Message
-from pjrt.distributed.relay import Channels
+from pjrt.distributed.relay import Channels, copy, either
 from pjrt.distributed.settings import APART, Member, Protection, Settings
 
 _HELLO_SECONDS = 30.0
