@@ -238,6 +238,22 @@ class Progress:
             self._path.write_text(json.dumps(saved, indent=1))
 
 
+@contextlib.contextmanager
+def ended_after(seconds: float, client: Any, found: Counter[str]) -> Iterator[None]:
+    """Let a client go that is not done in time: a parser that does not come back keeps its process from answering."""
+
+    def end() -> None:
+        found["sessions that took too long"] += 1
+        client.close()
+
+    timer = threading.Timer(seconds, end)
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
 def messages(device: str, count: int, seed: int, progress: Progress) -> str:
     """Mutated messages of recorded sessions, beside a session that keeps an array."""
     sys.path[:0] = [str(HERE.parents[1]), str(HERE / "security")]
@@ -256,7 +272,11 @@ def messages(device: str, count: int, seed: int, progress: Progress) -> str:
         before: dict[str, int] = {}
         while found["messages"] < count and not progress.is_over:
             chance = random.Random(f"{seed}:{progress.number}")
-            with contextlib.suppress(pjrt.PjrtError), MessageClient(front.address) as client:
+            with (
+                contextlib.suppress(pjrt.PjrtError),
+                MessageClient(front.address) as client,
+                ended_after(PATIENCE, client, found),
+            ):
                 for event in (event for part in chance.choices(parts, k=8) for event in part):
                     if event.kind == STORE:
                         with contextlib.suppress(pjrt.AlreadyExistsError):
@@ -284,7 +304,7 @@ def messages(device: str, count: int, seed: int, progress: Progress) -> str:
                         lambda client=client, last=last: last in client._responses or client.end is not None, 20
                     )
                     found["answered"] += len(client._responses)
-                    ended = "that ended" if client.end is not None else "in order" if is_over else "that took too long"
+                    ended = "that ended" if client.end is not None else "in order" if is_over else "that wait"
                     found[f"sessions {ended}"] += 1
                 if client.end is not None:
                     print(f"round {progress.number} of seed {seed}: {client.end}", file=sys.stderr, flush=True)

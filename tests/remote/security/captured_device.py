@@ -161,6 +161,12 @@ def babble(_: int) -> int:
     return spin(0)
 
 
+def stick(_: int) -> int:
+    """Keep Python's lock without an end, as a parser in C does that never returns."""
+    ctypes.PyDLL(None).pause()
+    return 1
+
+
 def hang_up(_: int) -> int:
     """Close all sockets, and never end."""
     os.closerange(3, 1024)

@@ -128,6 +128,16 @@ def test_a_client_learns_how_its_process_ended(captured: Server) -> None:
         attack(client, "crash")
 
 
+def test_a_process_that_does_not_come_back_is_ended() -> None:
+    with (
+        remote.serve(remote.Isolated(CAPTURED), limits=remote.Limits(stuck_seconds=2)) as server,
+        connected(server.address) as client,
+    ):
+        assert attack(client, "write") == 1
+        with pytest.raises(pjrt.UnavailableError, match=r"exit code 1, as it does where a parser does not come back"):
+            attack(client, "stick")
+
+
 def test_calls_after_the_end_of_a_process_learn_of_it(captured: Server) -> None:
     """The session is gone by then, and its number is not just any number that no session has."""
     before = set(processes_of(captured))

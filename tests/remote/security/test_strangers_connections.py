@@ -131,7 +131,8 @@ needs_filter = pytest.mark.skipif(sys.platform != "linux", reason="only Linux ha
 def attempt(address: tuple[str, int], host: str) -> socket.socket:
     """Return a connection from a host that is not waited for."""
     connection = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
-    connection.bind((host, 0))
+    source = host, 0  # any port of that host
+    connection.bind(source)
     connection.setblocking(False)
     connection.connect_ex(address)
     return connection

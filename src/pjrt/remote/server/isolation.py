@@ -78,6 +78,7 @@ _MOST_SAID = 200
 _STATUS_NAMES = {int(code): code.name for code in StatusCode}
 _CRASHES = (signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGSEGV, signal.SIGTRAP)
 _ADVICE = ", as a compiler ends it over a damaged program; a server with --vet-programs looks at programs first"
+_STUCK = ", as it does where a parser does not come back from a damaged program"
 _SENDER = struct.Struct("3i")  # what the system says of the sender of a message: process, user, group
 _WAIT_SECONDS = 0.1
 
@@ -396,7 +397,7 @@ class Worker:
             status = self._end.future.result(_END_SECONDS)
         except PjrtError:
             return InternalError("the process of this client serves the session no more")
-        advice = _ADVICE if -status in _CRASHES else ""
+        advice = _ADVICE if -status in _CRASHES else _STUCK if status == 1 else ""
         return UnavailableError(f"the process of this client has ended: {describe_exit(status)}{advice}")
 
     def when_over(self, callback: Callable[[], object]) -> None:
