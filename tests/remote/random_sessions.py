@@ -336,11 +336,15 @@ def programs(device: str, count: int, seed: int, progress: Progress) -> str:
         while progress.number < count and not progress.is_over:
             client = client or MessageClient(front.address)
             request.program.data = mutator.program(progress.number)
+            sent = client.send("compile", **{field.name: value for field, value in request.ListFields()})
             try:
-                client.ask("compile", **{field.name: value for field, value in request.ListFields()})
+                if not client.has_answered(sent, PATIENCE):
+                    raise pjrt.DeadlineExceededError("no answer")
+                client.wait(sent)
                 found["taken"] += 1
-            except pjrt.UnavailableError as error:
-                found["ended their process"] += 1
+            except (pjrt.UnavailableError, pjrt.DeadlineExceededError) as error:
+                took_too_long = isinstance(error, pjrt.DeadlineExceededError)
+                found["took too long" if took_too_long else "ended their process"] += 1
                 print(f"program {progress.number} of seed {seed}: {error.message}", file=sys.stderr, flush=True)
                 client.close()
                 client = None
