@@ -9,12 +9,14 @@ leaves a file behind. As a program:
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import io
 import json
 import os
 import random
 import re
+import shutil
 import struct
 import subprocess
 import sys
@@ -66,6 +68,7 @@ class FilesTarget:
         with zipfile.ZipFile(SAMPLES) as archive:
             self._samples = {name: archive.read(name) for name in archive.namelist()}
         self._folder = Path(tempfile.mkdtemp(prefix="fuzz-files-"))
+        atexit.register(shutil.rmtree, self._folder, ignore_errors=True)
         os.chdir(self._folder)
         (self._folder / "add.mlir").write_text(ADD)
 
