@@ -96,7 +96,7 @@ def serve_bare() -> None:
         def __init__(self, context: object, send: Callable[[bytes], None]) -> None:
             self.receive = send
 
-        def close(self, reason: str) -> None:
+        def close(self, reason: str, failure: object) -> None:
             pass
 
     bare = grpc.server(ThreadPoolExecutor(8))

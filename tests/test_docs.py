@@ -241,3 +241,12 @@ def test_the_pages_document_every_public_name(package: str) -> None:
     public = {name: getattr(module, name) for name in module.__all__ if not name.startswith("__")}
     missing = [name for name, entity in public.items() if not inspect.ismodule(entity) and id(entity) not in shown]
     assert not missing, "no page in docs documents these names"
+
+
+def test_the_tests_that_pages_name_are_there() -> None:
+    """Tables of what is promised name the test of each row."""
+    there = {path.name for path in Path(__file__).parent.rglob("test_*.py")}
+    pages = [*(ROOT / "docs").rglob("*.md"), ROOT / "SECURITY.md"]
+    named = {name for page in pages for name in re.findall(r"`(test_\w+\.py)`", page.read_text())}
+    assert named
+    assert named <= there

@@ -4,7 +4,7 @@ A finding is a program that ends its process, that takes longer than the limit, 
 of this package. The target ``compare`` makes random programs that are valid, and runs them on `reference` and on `cpu`:
 there a finding is also a result that differs by more than rounding. A seed and a number determine each program, so a
 run can be continued, and `--show` makes a finding again. Of the target ``remote`` a number is a round of a hundred
-mutated requests.
+mutated requests, and of ``files`` a mutated file, of the one format after the other, for a command that reads it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.fuzz.mutations import Mutator
-from benchmarks.fuzz.worker import BARE, COMPARE, DIFFERENT, REFUSED, REMOTE, TAKEN, TARGETS
+from benchmarks.fuzz.worker import BARE, COMPARE, DIFFERENT, FILES, REFUSED, REMOTE, TAKEN, TARGETS
 
 BATCH = 2000
 ROUNDS = 500  # of the target remote
@@ -35,7 +35,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.fuzz", description=__doc__)
     parser.add_argument("--programs", type=int, default=1_000_000)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--target", choices=[*TARGETS, REMOTE, COMPARE], default="parse")
+    parser.add_argument("--target", choices=[*TARGETS, REMOTE, COMPARE, FILES], default="parse")
     parser.add_argument("--workers", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--limit", type=float, default=60.0, help="seconds that one program may take")
     parser.add_argument("--binary", type=float, default=0.1, help="the share of programs that are not text")
@@ -49,6 +49,11 @@ def main() -> int:
         from benchmarks.fuzz.random_programs import RandomProgram  # here: the job itself needs none
 
         print(RandomProgram(arguments.seed, arguments.show).text)
+        return 0
+    if arguments.show is not None and arguments.target == FILES:
+        from benchmarks.fuzz.files import FilesTarget
+
+        sys.stdout.buffer.write(FilesTarget(arguments.seed).file(arguments.show)[1])
         return 0
     if arguments.show is not None:
         sys.stdout.buffer.write(Mutator(arguments.seed, arguments.binary).program(arguments.show))

@@ -6,18 +6,11 @@ import random
 from collections.abc import Sequence
 from typing import Any
 
-from benchmarks.fuzz.mutations import OF_BYTES
+from benchmarks.fuzz.mutations import mutate_bytes
 
 _NUMBERS = (0, 1, 2, 3, 4, 7, 8, 63, 64, 127, 255, 1000, 65535, 1 << 31, (1 << 32) - 1, 1 << 62, (1 << 63) - 1)
 _STRINGS = ("", "x", "device", "pinned_host", "\0", "\N{SNOWMAN}", "n" * 3000, "xla::ifrt::HloSharding")
 _REALS = (0.0, -1.0, 1e300, float("inf"), float("nan"))
-
-
-def mutate_bytes(data: bytes, chance: random.Random) -> bytes:
-    """Return bytes that differ in one to sixteen places."""
-    for _ in range(chance.choice((1, 1, 1, 2, 4, 16))):
-        data = chance.choice(OF_BYTES)(data or b"\0", chance)
-    return data
 
 
 def mutate_fields(message: Any, chance: random.Random, numbers: Sequence[int]) -> None:

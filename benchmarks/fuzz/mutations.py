@@ -131,16 +131,18 @@ class Mutator:
         chance = random.Random(f"{self._seed}:{number}")
         which = chance.randrange(len(self._texts))
         if chance.random() < self._binary:
-            code = self._binary_form(which, chance.randrange(3))
-            for _ in range(chance.choice((1, 1, 1, 2, 4, 16))):
-                code = chance.choice(OF_BYTES)(code, chance)
-            return code
+            return mutate_bytes(self._binary_form(which, chance.randrange(3)), chance)
         text = self._texts[which]
         for _ in range(chance.choice((1, 1, 1, 1, 1, 2, 2, 3, 4))):
             kinds = _REBUILT if chance.random() < _SHARE_OF_REBUILT else _OF_TEXT
             text = chance.choice(kinds)(self, text, chance)
         code = text.encode(errors="surrogateescape")
         return chance.choice(OF_BYTES)(code, chance) if chance.random() < 0.1 else code
+
+    def binary_program(self, number: int, form: int) -> bytes:
+        """Return the bytes of one program in a form: bytecode, portable artifact or HLO proto, by 0 to 2."""
+        chance = random.Random(f"{self._seed}:{form}:{number}")
+        return mutate_bytes(self._binary_form(chance.randrange(len(self._texts)), form), chance)
 
     def _binary_form(self, which: int, form: int) -> bytes:
         """Return a program of the corpus as bytecode, portable artifact or HLO proto, or else as bytecode."""
@@ -342,6 +344,13 @@ def _cut(code: bytes, chance: random.Random) -> bytes:
 def _copy(code: bytes, chance: random.Random) -> bytes:
     at, other = chance.randrange(len(code)), chance.randrange(len(code))
     return code[:other] + code[at : at + chance.randrange(1, 64)] + code[other:]
+
+
+def mutate_bytes(data: bytes, chance: random.Random) -> bytes:
+    """Return bytes that differ in one to sixteen places."""
+    for _ in range(chance.choice((1, 1, 1, 2, 4, 16))):
+        data = chance.choice(OF_BYTES)(data or b"\0", chance)
+    return data
 
 
 OF_BYTES = (_flip, _flip, _set, _set, _insert, _remove, _copy, _cut)

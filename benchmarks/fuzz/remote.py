@@ -26,7 +26,8 @@ import numpy as np
 from google.protobuf.message import DecodeError
 
 import pjrt
-from benchmarks.fuzz.message_mutations import mutate_bytes, mutate_fields
+from benchmarks.fuzz.message_mutations import mutate_fields
+from benchmarks.fuzz.mutations import mutate_bytes
 from benchmarks.fuzz.sessions import STORE, Event, read
 from pjrt import ifrt
 from pjrt.api.errors import CancelledError, PjrtError

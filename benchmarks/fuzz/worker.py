@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     import pjrt
 
 TAKEN, REFUSED, BARE, DIFFERENT = b"o", b"r", b"b", b"d"
-REMOTE, COMPARE = "remote", "compare"
+REMOTE, COMPARE, FILES = "remote", "compare", "files"
 
 _HASTY = CompileOptions(
     option_overrides={"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
@@ -47,19 +47,19 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seed", type=int, required=True)
     parser.add_argument("--binary", type=float, required=True)
-    parser.add_argument("--target", choices=[*TARGETS, REMOTE, COMPARE], required=True)
+    parser.add_argument("--target", choices=[*TARGETS, REMOTE, COMPARE, FILES], required=True)
     parser.add_argument("--untrusted", action="store_true", help="vet programs in processes first, as the commands do")
     parser.add_argument("--memory", type=int, default=2, help="the most address space that the process may use, in GiB")
     parser.add_argument("begin", type=int)
     parser.add_argument("end", type=int)
     arguments = parser.parse_args()
-    makers = {REMOTE: _rounds, COMPARE: _comparisons}
+    makers = {REMOTE: _rounds, COMPARE: _comparisons, FILES: _files}
     attempt = makers.get(arguments.target, _programs)(arguments)
     out = os.dup(1)
     os.dup2(2, 1)  # the output of native code must not be read as letters
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     resource.setrlimit(resource.RLIMIT_DATA, (arguments.memory << 30, arguments.memory << 30))
-    is_here = arguments.target in TARGETS and not arguments.untrusted
+    is_here = arguments.target in (*TARGETS, FILES) and not arguments.untrusted
     with everything_here() if is_here else contextlib.nullcontext():
         for number in range(arguments.begin, arguments.end):
             os.write(out, attempt(number))
@@ -100,6 +100,13 @@ def _rounds(arguments: argparse.Namespace) -> Callable[[int], bytes]:
 
     target = RemoteTarget(arguments.seed)
     return lambda number: BARE if BARE in target.round(number) else TAKEN
+
+
+def _files(arguments: argparse.Namespace) -> Callable[[int], bytes]:
+    """Return a function that gives a mutated file to a command by its number."""
+    from benchmarks.fuzz.files import FilesTarget
+
+    return FilesTarget(arguments.seed, apart=arguments.untrusted).attempt
 
 
 def _comparisons(arguments: argparse.Namespace) -> Callable[[int], bytes]:

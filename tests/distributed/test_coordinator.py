@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import json
 import queue
-from dataclasses import asdict
+from dataclasses import asdict, replace
+from pathlib import Path
 
 import pytest
 from job_fixtures import StartJob
 
 import pjrt
+from pjrt.clusters.workers.control_server import Authority, server_context
+from pjrt.distributed.job import Job
 from pjrt.distributed.leader import Coordinator
 from pjrt.distributed.relay import open_channel
-from pjrt.distributed.settings import Member
+from pjrt.distributed.settings import Member, Protection
 
 SECONDS = 120.0
 
@@ -49,13 +52,26 @@ def settings_of(coordinator: Coordinator) -> dict[str, str]:
     return {"SETTINGS": json.dumps(asdict(settings))}
 
 
+def protection(folder: Path, authority: Authority | None = None) -> Protection:
+    """Return a protection by a new certificate, which an authority has issued."""
+    authority = authority or Authority()
+    context, _ = server_context(authority.issue("leader"), folder)
+    return Protection(context, authority.certificate, "leader")
+
+
 @pytest.mark.full
-def test_no_process_is_needed_by_the_others(start_job: StartJob) -> None:
+@pytest.mark.parametrize("encrypted", [False, True], ids=["in the clear", "with TLS"])
+def test_no_process_is_needed_by_the_others(start_job: StartJob, tmp_path: Path, encrypted: bool) -> None:
     """The loss of process 0, which leads other jobs, does not end this one; the loss of the leader does."""
     begun: queue.SimpleQueue[list[Member]] = queue.SimpleQueue()
     lost: queue.SimpleQueue[tuple[int, str]] = queue.SimpleQueue()
     coordinator = Coordinator(
-        3, ["127.0.0.1"], bind_host="127.0.0.1", on_begin=begun.put, on_lost=lambda *loss: lost.put(loss)
+        3,
+        ["127.0.0.1"],
+        bind_host="127.0.0.1",
+        on_begin=begun.put,
+        on_lost=lambda *loss: lost.put(loss),
+        protection=protection(tmp_path) if encrypted else None,
     )
     try:
         job = start_job(3, FOLLOW, environment=settings_of(coordinator))
@@ -108,5 +124,28 @@ def test_the_store_is_for_those_who_know_the_job() -> None:
         with pytest.raises(ConnectionError):
             open_channel(settings.addresses[0], "")
         open_channel(settings.addresses[0], settings.token).close()
+    finally:
+        coordinator.close()
+
+
+def test_the_store_of_a_leader_with_tls(tmp_path: Path) -> None:
+    """Nobody reaches it in the clear, and nobody is taken for the leader who has not its certificate."""
+    own, other = Authority(), Authority()
+    coordinator = Coordinator(
+        2, ["127.0.0.1"], bind_host="127.0.0.1", heartbeat_timeout=SECONDS, protection=protection(tmp_path, own)
+    )
+    try:
+        settings = coordinator.settings_of(0, initialization_timeout=1, shutdown_timeout=1)
+        with pytest.raises(OSError):  # noqa: PT011  # the end of the connection, or bytes of TLS
+            open_channel(settings.addresses[0], settings.token)
+        for wrong in ({"authority": other.certificate}, {"certified_name": "follower"}):
+            with pytest.raises(
+                pjrt.UnauthenticatedError, match=r"is not the leader of the job: (unable to|.* mismatch)"
+            ):
+                Job.begin(replace(settings, **wrong))
+        with pytest.raises(pjrt.FailedPreconditionError, match="another job has the address"):
+            Job.begin(replace(settings, token="another"))
+        with pytest.raises(pjrt.DeadlineExceededError, match="missing: process 1"):
+            Job.begin(settings)
     finally:
         coordinator.close()

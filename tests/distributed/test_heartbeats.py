@@ -56,8 +56,19 @@ class Wire:
     def is_closing(self) -> bool:
         return self._is_closed
 
+    @property
+    def transport(self) -> Wire:
+        return self
+
+    def can_write_eof(self) -> bool:
+        return True
+
     def write_eof(self) -> None:
         self.close()
+
+    abort = write_eof
+
+    async def wait_closed(self) -> None: ...
 
     def close(self) -> None:
         if not self._is_closed and not self.is_cut:
@@ -74,12 +85,14 @@ class Network:
         self.wires: list[tuple[Wire, Wire]] = []
         self._sockets: list[Any] = []
 
-    async def start_server(self, accept: Callable[..., Any], *, sock: Any, limit: int) -> Network:
+    async def start_server(self, accept: Callable[..., Any], *, sock: Any, limit: int, ssl: None) -> Network:
         self._accept, self._limit = accept, limit
         self._sockets.append(sock)
         return self
 
-    async def open_connection(self, host: str, port: int, *, limit: int) -> tuple[asyncio.StreamReader, Wire]:
+    async def open_connection(
+        self, host: str, port: int, *, limit: int, ssl: None, server_hostname: None
+    ) -> tuple[asyncio.StreamReader, Wire]:
         there, back = (Wire(asyncio.StreamReader(each)) for each in (self._limit, limit))
         self.wires.append((there, back))
         self._served = asyncio.ensure_future(self._accept(there.reader, back))

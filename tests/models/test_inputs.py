@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -256,3 +257,15 @@ def test_an_array_that_is_too_large_is_not_read(tmp_path: Path) -> None:
     with pytest.raises(pjrt.InvalidArgumentError, match="expected arrays of at most 8 bytes"):
         arrays_in(str(path), "0=large.npz", most_bytes=8)
     assert set(arrays_in(f"{path}:y", "0=large.npz:y", most_bytes=8)) == {"y"}
+
+
+def test_archives_that_are_damaged_in_their_outline(tmp_path: Path) -> None:
+    """numpy gives the bytes of a member that is no array, and the directory is read before the arrays."""
+    path = tmp_path / "x.npz"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("x.npy", b"no array")
+    assert "'x' in it is no array" in refused(pjrt.InvalidArgumentError, str(path), x=(F32, (2,)))
+    content = bytearray(path.read_bytes())
+    content[content.index(b"PK\1\2")] ^= 1
+    path.write_bytes(content)
+    assert "is not a readable .npz file" in refused(pjrt.InvalidArgumentError, str(path), x=(F32, (2,)))

@@ -1,17 +1,20 @@
 """Clients of a server at random moments, and attackers of it: a job by hand.
 
     python tests/remote/random_sessions.py --sessions 1000 --messages 100000 --programs 2000 --beside 10
+    python tests/remote/random_sessions.py --messages 1000000 --programs 100000 --seconds 3600 --state state.json
 
 Each part has a server of its own, a process of ``pjrt serve`` with a process for each client. Clients come and go, 64
 at a time, while their processes are killed. Mutated messages and programs are sent. A client measures its steps beside
 an honest client, and beside attackers. The server may not end or grow, and nothing may be left behind. The job prints
-what it saw, and ends with exit status 1 where a part failed.
+what it saw, and ends with exit status 1 where a part failed. With a state file, messages and programs go on where the
+last run stopped.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import json
 import os
 import random
 import secrets
@@ -176,13 +179,13 @@ def live(front: Front, chance: random.Random) -> str:
         finally:
             client.close()
     except pjrt.PjrtError as error:
-        if error.code.name not in ENDED and "the number of an open session" not in error.message:
+        if error.code.name not in ENDED:
             raise
         return "ended by a kill"
     return f"went at stage {stage}"
 
 
-def sessions(device: str, count: int, seed: int) -> str:
+def sessions(device: str, count: int, seed: int, _: Progress) -> str:
     """Clients that come and go, 64 at a time; a fifth as many processes of clients are killed."""
     found: Counter[str] = Counter()
     with served(device) as front, ThreadPoolExecutor(AT_ONCE) as pool:
@@ -202,26 +205,78 @@ def sessions(device: str, count: int, seed: int) -> str:
     return f"{kills} kills, {dict(found)}, {growth}"
 
 
-def messages(device: str, count: int, seed: int) -> str:
+class Progress:
+    """How far a part is that goes on from one run to the next.
+
+    Args:
+        title: the part, with all that its numbers depend on.
+        path: the file with the state of all parts; ``None`` to begin anew and keep nothing.
+        seconds: how long it may take now.
+
+    Attributes:
+        number: the number of the next round.
+        found: how often each thing was seen.
+    """
+
+    def __init__(self, title: str, path: Path | None = None, seconds: float = float("inf")) -> None:
+        self._title, self._path = title, path
+        self._end = time.monotonic() + seconds
+        saved = {} if path is None or not path.exists() else json.loads(path.read_text()).get(title, {})
+        self.number: int = saved.get("number", 0)
+        self.found: Counter[str] = Counter(saved.get("found", {}))
+
+    @property
+    def is_over(self) -> bool:
+        return time.monotonic() > self._end
+
+    def advance(self) -> None:
+        """Count one more round as done."""
+        self.number += 1
+        if self._path is not None:
+            saved = json.loads(self._path.read_text()) if self._path.exists() else {}
+            saved[self._title] = {"number": self.number, "found": dict(self.found)}
+            self._path.write_text(json.dumps(saved, indent=1))
+
+
+@contextlib.contextmanager
+def ended_after(seconds: float, client: Any, found: Counter[str]) -> Iterator[None]:
+    """Let a client go that is not done in time: a parser that does not come back keeps its process from answering."""
+
+    def end() -> None:
+        found["sessions that took too long"] += 1
+        client.close()
+
+    timer = threading.Timer(seconds, end)
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
+def messages(device: str, count: int, seed: int, progress: Progress) -> str:
     """Mutated messages of recorded sessions, beside a session that keeps an array."""
     sys.path[:0] = [str(HERE.parents[1]), str(HERE / "security")]
-    from benchmarks.fuzz.message_mutations import mutate_bytes, mutate_fields
+    from benchmarks.fuzz.message_mutations import mutate_fields
+    from benchmarks.fuzz.mutations import mutate_bytes
     from benchmarks.fuzz.sessions import STORE, read
     from google.protobuf.message import DecodeError
     from message_client import MessageClient
 
     from pjrt.remote.protocol.messages import wire
 
-    parts, found, sent = read(), Counter[str](), 0
+    parts, found, first = read(), progress.found, progress.number
     with served(device, "--max-process-memory", "8GiB") as front:
         honest = pjrt.client("remote", address=front.address)
         kept = honest.buffer_from_host(X)
         before: dict[str, int] = {}
-        number = 0
-        while sent < count:
-            chance = random.Random(f"{seed}:{number}")
-            number += 1
-            with contextlib.suppress(pjrt.PjrtError), MessageClient(front.address) as client:
+        while found["messages"] < count and not progress.is_over:
+            chance = random.Random(f"{seed}:{progress.number}")
+            with (
+                contextlib.suppress(pjrt.PjrtError),
+                MessageClient(front.address) as client,
+                ended_after(PATIENCE, client, found),
+            ):
                 for event in (event for part in chance.choices(parts, k=8) for event in part):
                     if event.kind == STORE:
                         with contextlib.suppress(pjrt.AlreadyExistsError):
@@ -241,7 +296,7 @@ def messages(device: str, count: int, seed: int) -> str:
                         if not turn or chance.random() < 0.9:
                             request.request_metadata.op_id = client.new_number()
                         client._stream.send(request.SerializeToString())
-                        sent += bool(turn)
+                        found["messages"] += bool(turn)
                 # Requests are handled in order. What still waits then waits for what never comes.
                 last = client.send("init")
                 with client._arrived:
@@ -249,18 +304,21 @@ def messages(device: str, count: int, seed: int) -> str:
                         lambda client=client, last=last: last in client._responses or client.end is not None, 20
                     )
                     found["answered"] += len(client._responses)
-                    ended = "that ended" if client.end is not None else "in order" if is_over else "that took too long"
+                    ended = "that ended" if client.end is not None else "in order" if is_over else "that wait"
                     found[f"sessions {ended}"] += 1
-            assert front.is_up(), f"round {number - 1} of seed {seed} ended the server"
-            if number == 20:
+                if client.end is not None:
+                    print(f"round {progress.number} of seed {seed}: {client.end}", file=sys.stderr, flush=True)
+            assert front.is_up(), f"round {progress.number} of seed {seed} ended the server"
+            progress.advance()
+            if progress.number == first + 20:
                 before = front.held()
         assert np.array_equal(np.asarray(kept), X), "the array of another client has changed"
         growth = front.grown(before) if before else ""
         honest.close()
-    return f"{sent} messages: {dict(found)}, {growth}"
+    return f"{dict(found)}, {growth}"
 
 
-def programs(device: str, count: int, seed: int) -> str:
+def programs(device: str, count: int, seed: int, progress: Progress) -> str:
     """Mutated programs, each compiled for a client, which comes again when it was ended."""
     sys.path[:0] = [str(HERE.parents[1]), str(HERE / "security")]
     from benchmarks.fuzz.mutations import Mutator
@@ -271,23 +329,29 @@ def programs(device: str, count: int, seed: int) -> str:
 
     data = next(event.data for part in read() for event in part if event.kind == "compile_request")
     request = wire.IfrtRequest.FromString(data).compile_request
-    mutator, found, client = Mutator(seed, 0.3), Counter[str](), None
+    mutator, found, client = Mutator(seed, 0.3), progress.found, None
     with served(device, "--max-process-memory", "8GiB") as front:
         honest = pjrt.client("remote", address=front.address)
         kept, before = honest.buffer_from_host(X), front.held()
-        for number in range(count):
+        while progress.number < count and not progress.is_over:
             client = client or MessageClient(front.address)
-            request.program.data = mutator.program(number)
+            request.program.data = mutator.program(progress.number)
+            sent = client.send("compile", **{field.name: value for field, value in request.ListFields()})
             try:
-                client.ask("compile", **{field.name: value for field, value in request.ListFields()})
+                if not client.has_answered(sent, PATIENCE):
+                    raise pjrt.DeadlineExceededError("no answer")
+                client.wait(sent)
                 found["taken"] += 1
-            except pjrt.UnavailableError:
-                found["ended their process"] += 1
+            except (pjrt.UnavailableError, pjrt.DeadlineExceededError) as error:
+                took_too_long = isinstance(error, pjrt.DeadlineExceededError)
+                found["took too long" if took_too_long else "ended their process"] += 1
+                print(f"program {progress.number} of seed {seed}: {error.message}", file=sys.stderr, flush=True)
                 client.close()
                 client = None
             except pjrt.PjrtError:
                 found["refused"] += 1
-            assert front.is_up(), f"program {number} of seed {seed} ended the server"
+            assert front.is_up(), f"program {progress.number} of seed {seed} ended the server"
+            progress.advance()
         if client is not None:
             client.close()
         assert np.array_equal(np.asarray(kept), X), "the array of another client has changed"
@@ -337,6 +401,16 @@ def silent(address: str, token_file: str, seconds: float) -> None:
         del held[:-500]
 
 
+def flooding(address: str, token_file: str, seconds: float) -> None:
+    """Open such connections without waiting for the answer of the server's system."""
+    held, end = [], time.monotonic() + seconds
+    while time.monotonic() < end:
+        held.append(socket.socket())
+        held[-1].setblocking(False)
+        held[-1].connect_ex(("127.0.0.1", int(address.rpartition(":")[2])))
+        del held[:-500]
+
+
 def guessing(address: str, token_file: str, seconds: float) -> None:
     """Show wrong tokens."""
     wrong = Path(token_file).with_name("wrong")
@@ -349,11 +423,11 @@ def guessing(address: str, token_file: str, seconds: float) -> None:
 
 
 BESIDE: dict[str, Callable[[str, str, float], None]] = {
-    each.__name__: each for each in (measure, endless, compiling, silent, guessing)
+    each.__name__: each for each in (measure, endless, compiling, silent, flooding, guessing)
 }
 
 
-def beside(device: str, seconds: int, seed: int) -> str:
+def beside(device: str, seconds: int, seed: int, _: Progress) -> str:
     """The steps of a client for so many seconds: alone, beside an honest client, and beside attackers."""
     found = []
     with tempfile.TemporaryDirectory() as folder:
@@ -388,7 +462,7 @@ def beside(device: str, seconds: int, seed: int) -> str:
     return "; ".join(found)
 
 
-PARTS: dict[str, tuple[Callable[[str, int, int], str], int]] = {
+PARTS: dict[str, tuple[Callable[[str, int, int, Progress], str], int]] = {
     "sessions": (sessions, 1000),
     "messages": (messages, 100_000),
     "programs": (programs, 2000),
@@ -396,11 +470,11 @@ PARTS: dict[str, tuple[Callable[[str, int, int], str], int]] = {
 }
 
 
-def run(name: str, device: str, count: int, seed: int) -> bool:
+def run(name: str, device: str, count: int, seed: int, progress: Progress) -> bool:
     """Run a part; return whether it went well and left nothing behind."""
     begin, result = time.monotonic(), "WRONG"
     try:
-        result = PARTS[name][0](device, count, seed)
+        result = PARTS[name][0](device, count, seed, progress)
     except Exception as error:
         print(f"{name}: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
     print(f"{name} on {device} in {time.monotonic() - begin:.0f} s: {result}", flush=True)
@@ -414,6 +488,8 @@ def main() -> int:
         parser.add_argument(f"--{name}", type=int, default=count, help=function.__doc__)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--state", type=Path, help="where to keep how far messages and programs are")
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="how long each of these two may take now")
     for name in ("address", "token"):
         parser.add_argument(f"--{name}", help=argparse.SUPPRESS)
     parser.add_argument("--be", choices=BESIDE, help=argparse.SUPPRESS)
@@ -422,7 +498,12 @@ def main() -> int:
         BESIDE[arguments.be](arguments.address, arguments.token, arguments.beside)
         return 0
     counts: dict[str, Any] = {name: getattr(arguments, name) for name in PARTS}
-    results = [run(name, arguments.device, count, arguments.seed) for name, count in counts.items() if count]
+    device, seed = arguments.device, arguments.seed
+    results = [
+        run(name, device, count, seed, Progress(f"{name} {device} {seed}", arguments.state, arguments.seconds))
+        for name, count in counts.items()
+        if count
+    ]
     return int(not all(results))
 
 

@@ -106,11 +106,12 @@ def test_a_program_without_a_fingerprint(
     assert speaker.wait(compiling(speaker, DOUBLE)).WhichOneof("fingerprint") == reported
 
 
-def test_a_damaged_program_of_a_stranger_is_an_error() -> None:
+@pytest.mark.parametrize("vets", [True, False])
+def test_a_damaged_program_of_a_stranger_is_an_error(vets: bool) -> None:
     """MLIR's bindings end the process at an operation's name that is not UTF-8, so a subprocess parses it first."""
     code = write_bytecode(parse(DOUBLE.encode())).replace(b"add", b"a\xffd")
     assert b"a\xffd" in code
-    with pjrt.client("reference") as client, connected(client, vet_programs=True) as speaker:
+    with pjrt.client("reference") as client, connected(client, vet_programs=vets) as speaker:
         with pytest.raises(pjrt.DataLossError, match="make the native parser crash"):
             speaker.ask(
                 "compile",

@@ -63,3 +63,13 @@ def test_numbers_of_every_length_are_read(value: int, after: bytes) -> None:
     assert format._varint(code + after, 0) == (value, len(code))
     with pytest.raises(DataLossError, match="it ends inside a number"):
         format._varint(code[:-1], 0)
+
+
+@pytest.mark.parametrize(
+    ("string", "is_broken"),
+    [("plain", False), ("x" * 300, False), ("\\C3\\A9" * 300, False), ("\\FE", True), ("x" * 300 + "\\C3", True)],
+)
+def test_strings_that_are_not_utf8(string: str, is_broken: bool) -> None:
+    """The lengths of long strings, which lie before them, are no text."""
+    code = mlir_module.write_bytecode(mlir_module.parse(f'module attributes {{a.b = "{string}"}} {{}}'.encode()))
+    assert format.has_broken_string(code) is is_broken

@@ -410,3 +410,10 @@ def test_meshes_and_shardings_are_values() -> None:
     (result,) = program.result_shardings()
     assert result is not None
     assert result.shard_shape((8, 8)) == (8, 2)
+
+
+def test_a_module_whose_name_is_not_utf8_is_an_error() -> None:
+    """Names are text; an attribute that is no text is bytes, and one was the name in a page."""
+    text = 'module @"\\FF" { func.func @main(%x: tensor<f32>) -> tensor<f32> { return %x : tensor<f32> } }'
+    with pytest.raises(InvalidArgumentError, match="a name that is not UTF-8"):
+        parse(text)

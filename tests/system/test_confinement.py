@@ -50,6 +50,7 @@ attempts = {
     "tcp": lambda: socket.socket(),
     "local": lambda: socket.socket(socket.AF_UNIX),
     "start": start,
+    "session": lambda: subprocess.run([sys.executable, "-c", ""], start_new_session=True, check=True),
 }
 found = {"write own": works(lambda: open("own", "w").close())}
 found |= {name: works(attempt) for name, attempt in attempts.items()}
@@ -78,6 +79,7 @@ def expected(may: list[str]) -> dict[str, bool]:
     return {
         **dict.fromkeys(("write own", "read own", "start", "local"), True),
         "read": READING in may,
+        "session": CALLS in may,
         **dict.fromkeys(("write", "remove"), FILES in may),
         "kill": PROCESSES in may,
         **dict.fromkeys(("udp", "tcp"), NETWORK in may),
@@ -145,3 +147,29 @@ def test_an_unknown_processor_has_no_filter(monkeypatch: pytest.MonkeyPatch) -> 
     assert confinement._refuse_calls(kernel) == {NETWORK, CALLS}  # type: ignore[arg-type]
     monkeypatch.setattr(confinement.platform, "machine", lambda: "riscv64")
     assert confinement._refuse_calls(kernel) == set()  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("enabled", "groups", "file", "has_share"),
+    [
+        ("1", "3:cpuset:/x\n1:cpu,cpuacct:/\n0::/", "", True),
+        ("0", "0::/", "", False),
+        ("1", "1:cpu,cpuacct:/docker/1\n0::/", "", False),
+        ("1", "0::/system.slice/pjrt.service", "system.slice/cpu.weight", False),
+        ("1", "0::/system.slice/pjrt.service", "", True),
+        ("1", "0::/", "cpu.weight", False),
+    ],
+)
+def test_a_share_of_the_processors_is_the_kernel_s_or_a_control_group_s(
+    enabled: str, groups: str, file: str, has_share: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "mount/system.slice/pjrt.service").mkdir(parents=True)
+    for name, content in (("enabled", enabled), ("groups", groups), (f"mount/{file}", "100")):
+        if not name.endswith("/"):
+            (tmp_path / name).write_text(f"{content}\n")
+    monkeypatch.setattr(confinement, "_AUTOGROUPS", tmp_path / "enabled")
+    monkeypatch.setattr(confinement, "_GROUPS", tmp_path / "groups")
+    monkeypatch.setattr(confinement, "_MOUNTS", (tmp_path / "mount",))
+    assert confinement._has_share_of_processors() is has_share
+    (tmp_path / "enabled").unlink()
+    assert not confinement._has_share_of_processors()

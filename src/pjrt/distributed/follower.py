@@ -5,15 +5,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import ssl
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from pjrt.api.errors import DeadlineExceededError, PjrtError, StatusCode, UnavailableError
+from pjrt.api.errors import DeadlineExceededError, PjrtError, StatusCode, UnauthenticatedError, UnavailableError
 from pjrt.distributed import messages
 from pjrt.distributed.messages import EventLoop, Message
-from pjrt.distributed.relay import Relay
+from pjrt.distributed.relay import EncryptedRelay, Relay
 from pjrt.distributed.settings import Member, Settings, leader_name
 
 _FIRST_PAUSE = 0.01
@@ -36,6 +37,8 @@ class Link:
         silence: the seconds of silence after which the leader loses this process.
         leader_silence: the seconds of silence after which the leader is lost.
         notice: is called with each event.
+        context: the context of TLS; ``None`` in the clear.
+        certified_name: the name in the leader's certificate.
     """
 
     def __init__(
@@ -48,7 +51,11 @@ class Link:
         silence: float,
         leader_silence: float,
         notice: Callable[[Message], None],
+        context: ssl.SSLContext | None = None,
+        certified_name: str = "",
     ) -> None:
+        self._context = context
+        self._certified_name = certified_name or None
         self._addresses = addresses
         self._address = addresses[0]
         self._token = token
@@ -60,7 +67,7 @@ class Link:
         self._leader_silence = leader_silence
         self._notice = notice
         self._writer: asyncio.StreamWriter | None = None
-        self._relay: Relay | None = None
+        self._relay: Relay | EncryptedRelay | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._missing: asyncio.Future[str] | None = None
         self._last_heard = 0.0
@@ -73,6 +80,7 @@ class Link:
         Raises:
             DeadlineExceededError: the leader, or another process, was not there in time.
             PjrtError: the leader refused this process.
+            UnauthenticatedError: what listens there has not the leader's certificate.
             UnavailableError: the leader was lost while this process waited.
         """
         reader, writer = await self._connect(deadline)
@@ -111,9 +119,20 @@ class Link:
             for address in self._addresses:
                 try:
                     async with asyncio.timeout(min(left, _CONNECT_SECONDS)):
-                        streams = await asyncio.open_connection(*address, limit=messages.MAX_BYTES)
+                        streams = await asyncio.open_connection(
+                            *address,
+                            limit=messages.MAX_BYTES,
+                            ssl=self._context,
+                            server_hostname=self._certified_name,
+                        )
                     self._address = address
                     return streams
+                except ssl.SSLCertVerificationError as error:
+                    raise UnauthenticatedError(
+                        f"what listens at {address[0]}:{address[1]} is not {self._leader}: {error.verify_message}"
+                    ) from None
+                except ssl.SSLError as error:
+                    why = str(error)
                 except OSError as error:  # TimeoutError, too
                     why = os.strerror(error.errno) if error.errno else str(error) or "no answer"
             await asyncio.sleep(min(pause, max(0.0, deadline - time.monotonic())))
@@ -182,9 +201,12 @@ class Link:
             self._says_farewell |= event["type"] in ("left", "lost")
             messages.send(self._writer, **event)
 
-    def open_relay(self, path: str) -> None:
+    def open_relay(self, path: str, settings: Settings) -> None:
         """Listen on a local socket for the agent, whose bytes go to the leader."""
-        self._relay = Relay(path, self._address, self._token)
+        encrypted = bool(settings.authority)
+        self._relay = (
+            EncryptedRelay(path, self._address, settings) if encrypted else Relay(path, self._address, self._token)
+        )
 
     async def close(self) -> None:
         """Close the control connection."""
@@ -193,12 +215,13 @@ class Link:
             # To close a connection with data that were not read would reset it, and the last message could be lost. So
             # the leader closes it first.
             with contextlib.suppress(OSError):
-                self._writer.write_eof()
+                if self._writer.can_write_eof():  # not with TLS; the leader closes it after the last message, too
+                    self._writer.write_eof()
             await asyncio.wait(self._tasks[-1:], timeout=_FAREWELL_SECONDS)
         for task in self._tasks:
             task.cancel()
         if self._writer is not None:
-            self._writer.close()
+            await messages.hang_up(self._writer)
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def descriptors(self) -> list[int]:
@@ -229,6 +252,7 @@ class Follower:
 
     def __init__(self, settings: Settings, folder: Path, loop: EventLoop, notice: Callable[[Message], None]) -> None:
         self._loop = loop
+        self._settings = settings
         self.agent_path = folder / "relay"
         self._link = Link(
             settings.addresses,
@@ -239,6 +263,8 @@ class Follower:
             settings.heartbeat_timeout,
             settings.leader_timeout or settings.heartbeat_timeout,
             notice,
+            settings.client_context(),
+            settings.certified_name,
         )
 
     @property
@@ -249,7 +275,7 @@ class Follower:
     def meet(self, deadline: float) -> None:
         """Connect to the leader, and wait until all processes are there; raise the errors of ``Link.join``."""
         self._loop.run(self._link.join(deadline))
-        self._link.open_relay(str(self.agent_path))
+        self._link.open_relay(str(self.agent_path), self._settings)
 
     def report(self, event: Message) -> None:
         """Report an event to the leader."""

@@ -12,6 +12,7 @@ import hmac
 import os
 import secrets
 import socket
+import ssl
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -22,8 +23,8 @@ from pjrt.api.errors import DeadlineExceededError, StatusCode, UnavailableError
 from pjrt.distributed import messages
 from pjrt.distributed.agent import Service
 from pjrt.distributed.messages import EventLoop, Message
-from pjrt.distributed.relay import Channels
-from pjrt.distributed.settings import APART, Member, Settings
+from pjrt.distributed.relay import Channels, copy, either
+from pjrt.distributed.settings import APART, Member, Protection, Settings
 
 _HELLO_SECONDS = 30.0
 _BACKLOG = 4096  # all processes come at once
@@ -52,6 +53,7 @@ class Hub:
         silence: the seconds of silence after which a process is lost.
         can_rejoin: whether a process that was lost may join again.
         notice: is called with each event, which goes to all other processes, too.
+        context: the context of TLS; ``None`` in the clear.
     """
 
     def __init__(
@@ -63,11 +65,14 @@ class Hub:
         silence: float,
         can_rejoin: bool,
         notice: Callable[[Message], None],
+        context: ssl.SSLContext | None = None,
     ) -> None:
         self._leader = leader
         self._token = token
         self._process_count = process_count
         self._channels = Channels(service_path)
+        self._service_path = service_path
+        self._context = context
         self._silence = silence
         self._can_rejoin = can_rejoin
         self._notice = notice
@@ -80,13 +85,16 @@ class Hub:
         self._started = False
         self._steps: dict[int, int] = {}
         self._agreed = False
+        self._decrypted: set[int] = set()
         self._complete = asyncio.Event()
         self.check_complete()
 
     async def listen(self, host: str | None, port: int) -> int:
         """Listen; return the port."""
         listener = _listener(host, port)
-        self._server = await asyncio.start_server(self._accept, sock=listener, limit=messages.MAX_BYTES)
+        self._server = await asyncio.start_server(
+            self._accept, sock=listener, limit=messages.MAX_BYTES, ssl=self._context
+        )
         self._watch = asyncio.get_running_loop().create_task(self._watch_silence())
         return int(listener.getsockname()[1])
 
@@ -160,18 +168,20 @@ class Hub:
             if hello is None:
                 return
             if hello.get("type") == "channel":
-                if self._is_own(hello):
+                if self._is_own(hello) and self._context is not None:
+                    await self._pass_on_decrypted(reader, writer)
+                elif self._is_own(hello):
                     self._pass_on(writer)
             elif refusal := self._refusal(hello):
                 code, message = refusal
                 messages.send(writer, type="refused", code=code.name, message=message)
             else:
                 await self._serve(hello, reader, writer)
-        except (TimeoutError, asyncio.CancelledError):  # asyncio would print that the task was cancelled
+        except (OSError, asyncio.CancelledError):  # asyncio would print that the task was cancelled
             pass
         finally:
             self._tasks.discard(task)
-            writer.close()
+            await messages.hang_up(writer)
 
     def _is_own(self, hello: Message) -> bool:
         """Whether a process knows the name of the job; the time does not depend on the name that it gave."""
@@ -276,6 +286,18 @@ class Hub:
         with contextlib.suppress(OSError):
             self._channels.serve(socket.socket(fileno=os.dup(writer.get_extra_info("socket").fileno())))
 
+    async def _pass_on_decrypted(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Connect a channel with the service until one of the two ends: TLS is Python's, and so is this loop."""
+        near_reader, near_writer = await asyncio.open_unix_connection(self._service_path)
+        ends = [end.get_extra_info("socket").fileno() for end in (writer, near_writer)]
+        self._decrypted.update(ends)
+        try:
+            writer.write(messages.ACCEPTED)
+            await either(copy(reader, near_writer), copy(near_reader, writer))
+        finally:
+            self._decrypted.difference_update(ends)
+            near_writer.close()
+
     async def close(self) -> None:
         """Close all connections, when what was sent has arrived or cannot arrive."""
         if self._watch is not None:
@@ -294,7 +316,7 @@ class Hub:
         """Return the file descriptors of the connections."""
         own = [] if self._server is None else [end.fileno() for end in self._server.sockets]
         guests = [guest.writer.get_extra_info("socket").fileno() for guest in self._guests.values()]
-        return [*own, *guests, *self._channels.descriptors()]
+        return [*own, *guests, *self._decrypted, *self._channels.descriptors()]
 
     def close_channels(self) -> None:
         """End the channels of other processes."""
@@ -320,6 +342,7 @@ class Leader:
         loop: the thread of the connections.
         notice: is called with each event.
         listening: is called with the port, before the others are waited for; ``None`` if nobody waits for it.
+        context: the context of TLS; ``None`` in the clear.
 
     Attributes:
         address: where the others reach it: ``HOST:PORT``.
@@ -333,6 +356,7 @@ class Leader:
         loop: EventLoop,
         notice: Callable[[Message], None],
         listening: Callable[[int], None] | None = None,
+        context: ssl.SSLContext | None = None,
     ) -> None:
         self._settings = settings
         self._loop = loop
@@ -347,6 +371,7 @@ class Leader:
             settings.heartbeat_timeout,
             settings.can_rejoin,
             notice,
+            context,
         )
         self.address = ""
 
@@ -424,6 +449,7 @@ class Coordinator:
             timeout.
         on_begin: is called with the processes when all have joined.
         on_lost: is called with the number of a process that is lost, and the reason; not with one that has left.
+        protection: the protection of the connections by TLS; ``None`` in the clear.
 
     Raises:
         UnavailableError: no port is free, or the address is not of this host.
@@ -440,7 +466,9 @@ class Coordinator:
         leader_timeout: float | None = None,
         on_begin: Callable[[Sequence[Member]], object] = lambda members: None,
         on_lost: Callable[[int, str], object] = lambda process_index, reason: None,
+        protection: Protection | None = None,
     ) -> None:
+        self._protection = protection
         self._on_begin = on_begin
         self._on_lost = on_lost
         self._settings = Settings(
@@ -460,7 +488,8 @@ class Coordinator:
         self._loop = EventLoop()
         self._leader: Leader | None = None
         try:
-            self._leader = Leader(self._settings, self._folder.path, self._loop, self._notice)
+            context = None if protection is None else protection.context
+            self._leader = Leader(self._settings, self._folder.path, self._loop, self._notice, context=context)
             self._port = self._leader.listen()
         except BaseException:
             self.close()
@@ -479,6 +508,8 @@ class Coordinator:
             shutdown_timeout=shutdown_timeout,
             recoverable=True,
             leader_index=APART,
+            authority="" if self._protection is None else self._protection.authority,
+            certified_name="" if self._protection is None else self._protection.certified_name,
         )
 
     def give_up(self, process_index: int, reason: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import ssl
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -30,6 +31,8 @@ class Settings:
         shutdown_timeout: the seconds to wait for the other processes at the end.
         recoverable: whether the job goes on when a process is lost.
         leader_index: the number of the process that leads the job: 0, or ``APART``.
+        authority: the certificate, in PEM, of the authority of the leader's certificate; empty without TLS.
+        certified_name: the name in the leader's certificate.
     """
 
     addresses: Sequence[tuple[str, int]]
@@ -43,6 +46,8 @@ class Settings:
     recoverable: bool = False
     leader_index: int = 0
     leader_timeout: float | None = None
+    authority: str = ""
+    certified_name: str = ""
 
     def __post_init__(self) -> None:
         leads_apart = self.process_index == self.leader_index == APART
@@ -55,10 +60,34 @@ class Settings:
             if getattr(self, name) <= 0:
                 raise InvalidArgumentError(f"expected a {name} above 0 s, found {getattr(self, name)}")
 
+    def client_context(self) -> ssl.SSLContext | None:
+        """Return the context of TLS with which the leader is reached; ``None`` without."""
+        if not self.authority:
+            return None
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.minimum_version = ssl.TLSVersion.TLSv1_3
+        context.load_verify_locations(cadata=self.authority)
+        return context
+
     @property
     def can_rejoin(self) -> bool:
         """Whether a process that was lost may join again."""
         return self.recoverable and self.leader_index != APART
+
+
+@dataclass(frozen=True, slots=True)
+class Protection:
+    """The protection of the connections to a leader by TLS.
+
+    Attributes:
+        context: the leader's context, with its certificate.
+        authority: as in ``Settings``.
+        certified_name: as in ``Settings``.
+    """
+
+    context: ssl.SSLContext
+    authority: str
+    certified_name: str
 
 
 def leader_name(leader_index: int) -> str:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import json
 import math
 import os
 import re
 import sys
 import zipfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -64,16 +65,18 @@ def check_sizes(path: str | os.PathLike[str], most_bytes: int) -> None:
 
     Raises:
         InvalidArgumentError: one is larger.
+        DataLossError: the file is damaged.
     """
     if Path(path).suffix != ".npz" or not zipfile.is_zipfile(path):
         return
-    with zipfile.ZipFile(path) as archive:
-        for member in archive.infolist():
-            if member.file_size > _LARGER * most_bytes + _NPY_HEADER:
-                raise InvalidArgumentError(
-                    f"expected arrays of at most {most_bytes:,} bytes in {os.fspath(path)!r}, found "
-                    f"{member.filename.removesuffix('.npy')!r} of {member.file_size:,}"
-                )
+    with _readable(Path(path)), zipfile.ZipFile(path) as archive:
+        members = archive.infolist()
+    for member in members:
+        if member.file_size > _LARGER * most_bytes + _NPY_HEADER:
+            raise InvalidArgumentError(
+                f"expected arrays of at most {most_bytes:,} bytes in {os.fspath(path)!r}, found "
+                f"{member.filename.removesuffix('.npy')!r} of {member.file_size:,}"
+            )
 
 
 def arrays_by_name(path: str | os.PathLike[str], only: str = "") -> Mapping[str, Array]:
@@ -97,8 +100,15 @@ def arrays_by_name(path: str | os.PathLike[str], only: str = "") -> Mapping[str,
     reader = _READERS.get(file.suffix)
     if reader is None:
         raise InvalidArgumentError(f"expected a .npy, .npz or .safetensors file, found {str(file)!r}")
-    try:
+    with _readable(file):
         return reader(file, only)
+
+
+@contextlib.contextmanager
+def _readable(file: Path) -> Iterator[None]:
+    """Raise a ``DataLossError`` where a reader of the file fails in the block."""
+    try:
+        yield
     except Exception as error:  # numpy's readers raise what they are made of: ast, struct, tokenize, zipfile, zlib
         raise DataLossError(f"{str(file)!r} is not a readable {file.suffix} file: {error}") from error
 
@@ -110,7 +120,11 @@ def _load_npy(file: Path, only: str) -> Mapping[str, Array]:
 def _load_npz(file: Path, only: str) -> Mapping[str, Array]:
     # numpy leaves a file open that it opened itself and cannot read.
     with file.open("rb") as stream, np.load(stream, allow_pickle=False) as arrays:
-        return {only: arrays[only]} if only in arrays.files else dict(arrays)
+        found = {only: arrays[only]} if only in arrays.files else dict(arrays)
+    for name, array in found.items():
+        if not isinstance(array, np.ndarray):  # numpy gives the bytes of a member that is no array
+            raise ValueError(f"{name!r} in it is no array")
+    return found
 
 
 def _map_safetensors(file: Path, only: str) -> Mapping[str, Array]:

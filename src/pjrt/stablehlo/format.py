@@ -179,20 +179,42 @@ def _has_resource_section(code: bytes) -> bool:
     """
     header = read_header(code)
     # MLIR writes the section in any case; the one byte of an empty one is the number of groups.
-    return header.container > _NEWEST_CONTAINER or read_sections(code, header.end).get("RESOURCE_OFFSET", 0) > 1
+    return header.container > _NEWEST_CONTAINER or len(read_sections(code, header.end).get("RESOURCE_OFFSET", ())) > 1
 
 
-def read_sections(code: bytes, position: int) -> dict[str, int]:
-    """Return the sizes, by name, of the sections that begin at a position and fill the rest of the bytes.
+def has_broken_string(code: bytes) -> bool:
+    """Whether bytecode has a string that is not UTF-8.
+
+    Raises:
+        DataLossError: its outline is damaged.
+    """
+    header = read_header(code)
+    if header.container > _NEWEST_CONTAINER:
+        return False
+    place = read_sections(code, header.end)["STRING"]
+    if code[place.start : place.stop].isascii():
+        return False
+    count, position = _varint(code, place.start)  # then their lengths, and then all of them
+    for _ in range(count):
+        _, position = _varint(code, position)
+    try:
+        code[position : place.stop].decode()
+    except UnicodeDecodeError:
+        return True
+    return False
+
+
+def read_sections(code: bytes, position: int) -> dict[str, range]:
+    """Return the places, by name, of the sections that begin at a position and fill the rest of the bytes.
 
     Raises:
         DataLossError: they do not fill it.
     """
-    sizes: dict[str, int] = {}
+    places: dict[str, range] = {}
     while position < len(code):
         number, is_aligned = code[position] & 0x7F, code[position] & 0x80
         name = _SECTIONS[number] if number < len(_SECTIONS) else ""
-        if not name or name in sizes:
+        if not name or name in places:
             raise DataLossError(f"corrupt MLIR bytecode: section {number} at byte {position} is unknown or there twice")
         length, position = _varint(code, position + 1)
         if is_aligned:
@@ -201,8 +223,8 @@ def read_sections(code: bytes, position: int) -> dict[str, int]:
         position += length
         if position > len(code):
             raise DataLossError(f"truncated MLIR bytecode: section {name} ends at byte {position} of only {len(code)}")
-        sizes[name] = length
-    return sizes
+        places[name] = range(position - length, position)
+    return places
 
 
 def _varint(code: bytes, position: int) -> tuple[int, int]:

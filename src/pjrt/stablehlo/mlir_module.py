@@ -51,7 +51,11 @@ def senseless_refused() -> Iterator[None]:
     except PjrtError:
         raise
     except (AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
-        raise InvalidArgumentError(f"the program holds something senseless: {type(error).__name__}: {error}") from error
+        what = "a name that is not UTF-8" if _NO_TEXT in str(error) else f"{type(error).__name__}: {error}"
+        raise InvalidArgumentError(f"the program holds something senseless: {what}") from error
+
+
+_NO_TEXT = "nanobind::str(): conversion error"
 
 
 def place_of(location: str) -> str:

@@ -107,7 +107,7 @@ class _Parser:
                 functions[function.name] = function
             else:
                 declarations.append(self.operation(operation, _Names()))
-        name = attributes.pop("sym_name", "")
+        name = module.attributes["sym_name"].value if attributes.pop("sym_name", "") else ""  # it raises, if not UTF-8
         return ParsedProgram(name, functions, attributes, tuple(declarations))
 
     def _function(self, operation: Any) -> Function:

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 
 from pjrt.api.errors import CancelledError, DataLossError, FailedPreconditionError, PjrtError, ResourceExhaustedError
 from pjrt.api.program import Program, the_stranger
-from pjrt.stablehlo.format import Encoding, encoding_of
+from pjrt.stablehlo.format import Encoding, encoding_of, has_broken_string
 
 if TYPE_CHECKING:
     from pjrt.system.python_process import Ended
@@ -61,6 +61,19 @@ def vet(program: Program, *, time_limit: float | None = None) -> None:
         if not is_delicate(program.code):
             return
     check_once(program, BY_PARSER, lambda: _parse_in_subprocess(program, time_limit))
+
+
+def vet_if_delicate(program: Program) -> None:
+    """Vet bytecode with a string that is not UTF-8, which ends the process where it is the name of an operation.
+
+    Others have such strings, too, as the configuration of custom calls. Nothing is done for a program without one. Text
+    is vetted by ``to_module``.
+
+    Raises:
+        PjrtError: as for ``vet``.
+    """
+    if encoding_of(program) in (Encoding.BYTECODE, Encoding.PORTABLE_ARTIFACT) and has_broken_string(program.code):
+        vet(program)
 
 
 def check_once(program: Program, kind: bytes, check: Callable[[], bool]) -> None:

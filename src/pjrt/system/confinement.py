@@ -28,6 +28,7 @@ CAN_CONFINE = sys.platform == "linux"
 
 NETWORK, PROCESSES, FILES = "use the network", "send signals to processes of this user", "write to files of this user"
 READING, CALLS = "read files of this user", "make all calls to the kernel"
+PROCESSORS = "take more of the processors than others by more threads"
 """The rights that a confined process keeps, where the system cannot take them from it."""
 
 _END_WITH_PARENT, _SET_DUMPABLE, _SET_CHILD_SUBREAPER, _SET_NO_NEW_PRIVS = 1, 4, 36, 38
@@ -143,7 +144,36 @@ def confine(
         raise OSError("the system does not keep a process from getting further rights")
     os.setsid()
     refused = _refuse_files(library, folder, reads) | _refuse_calls(library)
-    return [each for each in (*may, READING, CALLS) if each not in refused]
+    if _has_share_of_processors():
+        refused.add(PROCESSORS)
+    return [each for each in (*may, READING, CALLS, PROCESSORS) if each not in refused]
+
+
+_AUTOGROUPS, _GROUPS = Path("/proc/sys/kernel/sched_autogroup_enabled"), Path("/proc/self/cgroup")
+_MOUNTS = (Path("/sys/fs/cgroup"), Path("/sys/fs/cgroup/unified"))
+
+
+def _has_share_of_processors() -> bool:
+    """Return whether the kernel gives each session of processes an equal share of the processors (autogroups).
+
+    It does so for processes that are in no control group with a share of its own: those share by their threads.
+    """
+    try:
+        if _AUTOGROUPS.read_text().strip() != "1":
+            return False
+        groups = [line.split(":", 2) for line in _GROUPS.read_text().splitlines()]
+    except OSError:
+        return False
+    for _, controllers, path in groups:
+        if controllers:
+            if "cpu" in controllers.split(",") and path != "/":
+                return False
+            continue
+        for mount in _MOUNTS:
+            folder = mount / path.lstrip("/")
+            if any((each / "cpu.weight").exists() for each in (folder, *folder.parents)):
+                return False
+    return True
 
 
 def hide_memory() -> None:
@@ -228,10 +258,13 @@ _ARCHITECTURES = {"x86_64": (0xC000003E, 41, 56), "aarch64": (0xC00000B7, 198, 2
 
 _CLONE_3 = 435
 _NEVER = {
-    "x86_64": (101, 155, 161, 165, 166, 248, 249, 250, 272, 298, 304, 308, 310, 311, 312, 321, 323),
-    "aarch64": (39, 40, 41, 51, 97, 117, 217, 218, 219, 241, 265, 268, 270, 271, 272, 280, 282),
+    "x86_64": (101, 112, 155, 161, 165, 166, 248, 249, 250, 272, 298, 304, 308, 310, 311, 312, 321, 323),
+    "aarch64": (39, 40, 41, 51, 97, 117, 157, 217, 218, 219, 241, 265, 268, 270, 271, 272, 280, 282),
 }
-"""Mounts and namespaces, other processes, keys, counters of the processor, and programs that the kernel runs."""
+"""Mounts and namespaces, other processes, keys, counters of the processor, and programs that the kernel runs.
+
+And further sessions of processes (``setsid``), each of which would have a share of the processors.
+"""
 
 _NEVER_ANYWHERE = (*range(425, 428), *range(428, 434), 438, 442)
 """Queues of calls (``io_uring``), which pass by the filter, the newer calls for mounts, and files of others."""

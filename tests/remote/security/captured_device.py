@@ -146,7 +146,7 @@ def overwrite(path: str) -> int:
 
 def stay(_: int) -> int:
     """Start a process that outlives its parent, and return 1."""
-    source = "import os, signal\nos.setsid()\nif os.fork(): os._exit(0)\nsignal.pause()"
+    source = "import os, signal\ntry: os.setsid()\nexcept OSError: pass\nif os.fork(): os._exit(0)\nsignal.pause()"
     subprocess.run([sys.executable, "-c", source, "pjrt-test-stays"], check=True)
     return 1
 
@@ -159,6 +159,12 @@ def babble(_: int) -> int:
         except OSError:
             continue
     return spin(0)
+
+
+def stick(_: int) -> int:
+    """Keep Python's lock without an end, as a parser in C does that never returns."""
+    ctypes.PyDLL(None).pause()
+    return 1
 
 
 def hang_up(_: int) -> int:

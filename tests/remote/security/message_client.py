@@ -105,10 +105,15 @@ class MessageClient:
         self._stream.send(request.SerializeToString())
         return number
 
+    def has_answered(self, number: int, seconds: float) -> bool:
+        """Return whether the response to a request, or the end of the connection, comes in time."""
+        with self._arrived:
+            return self._arrived.wait_for(lambda: number in self._responses or self.end is not None, seconds)
+
     def wait(self, number: int) -> Any:
         """Return the response to a request; raise its error, or that of the connection."""
+        assert self.has_answered(number, PATIENCE)
         with self._arrived:
-            assert self._arrived.wait_for(lambda: number in self._responses or self.end is not None, PATIENCE)
             response = self._responses.pop(number, None)
         if response is None:
             assert self.end is not None

@@ -121,9 +121,36 @@ def test_an_attack_ends_its_own_process_alone(captured: Server, neighbor: pjrt.C
 def test_a_client_learns_how_its_process_ended(captured: Server) -> None:
     with (
         connected(captured.address) as client,
-        pytest.raises(pjrt.UnavailableError, match=r"the process of this client has ended: .* SIG(ABRT|SEGV|ILL|TRAP)"),
+        pytest.raises(
+            pjrt.UnavailableError, match=r"the process of this client has ended: .* SIG(ABRT|SEGV|ILL|TRAP), as a"
+        ),
     ):
         attack(client, "crash")
+
+
+def test_a_process_that_does_not_come_back_is_ended() -> None:
+    with (
+        remote.serve(remote.Isolated(CAPTURED), limits=remote.Limits(stuck_seconds=2)) as server,
+        connected(server.address) as client,
+    ):
+        assert attack(client, "write") == 1
+        with pytest.raises(pjrt.UnavailableError, match=r"exit code 1, as it does where a parser does not come back"):
+            attack(client, "stick")
+
+
+def test_calls_after_the_end_of_a_process_learn_of_it(captured: Server) -> None:
+    """The session is gone by then, and its number is not just any number that no session has."""
+    before = set(processes_of(captured))
+    with MessageClient(captured.address) as client:
+        (process,) = set(processes_of(captured)) - before
+        os.kill(process, signal.SIGKILL)
+        assert isinstance(client.wait_for_end(), pjrt.UnavailableError)
+        wait_until(lambda: client.session_id not in captured._sessions, "the end of the session")
+        for call in (lambda: client.store(1, b"1"), lambda: client.lookup(1)):
+            with pytest.raises(pjrt.UnavailableError, match=r"the process of this client has ended: .* SIGKILL"):
+                call()
+        with pytest.raises(pjrt.NotFoundError):
+            client.lookup(1, session_id=1)
 
 
 def test_the_memory_of_a_process_has_a_limit(captured: Server, neighbor: pjrt.Client) -> None:

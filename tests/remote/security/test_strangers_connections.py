@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -21,6 +23,7 @@ from pjrt.remote.security.credentials import TOKEN_ATTRIBUTE, ClientSecurity
 from pjrt.remote.security.strangers import FREE_GUESSES, Strangers
 from pjrt.remote.server.server import Server
 from pjrt.remote.transport.addresses import Address
+from pjrt.system.connection_filter import drop_attempts
 
 WRONG = "qrstuvwx" * 4
 HERE = ("127.0.0.1", 0)
@@ -120,6 +123,110 @@ def test_sockets_of_others_are_left_alone() -> None:
         assert [is_open(each) for each in ends] == [False, True]
         for each in (*ends, *taken):
             each.close()
+
+
+needs_filter = pytest.mark.skipif(sys.platform != "linux", reason="only Linux has filters of sockets")
+
+
+def attempt(address: tuple[str, int], host: str) -> socket.socket:
+    """Return a connection from a host that is not waited for."""
+    connection = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+    source = host, 0  # any port of that host
+    connection.bind(source)
+    connection.setblocking(False)
+    connection.connect_ex(address)
+    return connection
+
+
+def take(listener: socket.socket) -> list[socket.socket]:
+    """Return the connections that wait to be taken: on this machine they are there before the attempts return."""
+    found = []
+    listener.setblocking(False)
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            found.append(listener.accept()[0])
+    return found
+
+
+def taken(listener: socket.socket) -> list[str]:
+    """Return the hosts of the connections that wait to be taken, and close these."""
+    found = []
+    for connection in take(listener):
+        found.append(connection.getpeername()[0])
+        connection.close()
+    return found
+
+
+@needs_filter
+def test_the_kernel_drops_attempts_of_some_networks_alone() -> None:
+    with socket.create_server(HERE) as listener, contextlib.ExitStack() as stack:
+
+        def attempts() -> list[str]:
+            for host in ("127.0.0.2", "127.0.0.3", "127.0.0.4"):
+                stack.enter_context(attempt(listener.getsockname(), host))
+            return taken(listener)
+
+        before = socket.create_connection(listener.getsockname(), 60, ("127.0.0.2", 0))
+        other = listener.accept()[0]
+        drop_attempts(listener.fileno(), {"127.0.0.2": 0.0, "2001" * 4: 0.0, "127.0.0.4": 0.0})
+        assert attempts() == ["127.0.0.3"]
+        before.sendall(b"as before")
+        assert other.recv(9) == b"as before"
+        drop_attempts(listener.fileno(), {})
+        assert attempts() == ["127.0.0.2", "127.0.0.3", "127.0.0.4"]
+        number = before.fileno()
+        before.close()
+        other.close()
+        drop_attempts(number, {"127.0.0.2": 0.0})  # it is closed by now
+
+
+@needs_filter
+def test_the_kernel_drops_attempts_of_networks_of_ipv6() -> None:
+    if not socket.has_dualstack_ipv6():
+        pytest.skip("this system has no IPv6")
+    with socket.create_server(("::1", 0), family=socket.AF_INET6) as listener, contextlib.ExitStack() as stack:
+        for network, expected in (("0" * 15 + "1", ["::1"]), ("0" * 16, [])):
+            drop_attempts(listener.fileno(), {network: 0.0})
+            stack.enter_context(attempt(listener.getsockname(), "::1"))
+            assert taken(listener) == expected
+
+
+@needs_filter
+def test_attempts_of_a_crowd_are_dropped_for_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(strangers, "MOST_NEW", 3)
+    monkeypatch.setattr(strangers, "_LEAST_SHARE", 0.0)
+    monkeypatch.setattr(strangers, "_FEWER", 1e9)
+    monkeypatch.setattr(strangers, "_taken_connections", lambda: 0)
+    guarded = Strangers(Limits())
+    with socket.create_server(HERE) as listener, contextlib.ExitStack() as stack:
+        address = Address("grpc", "127.0.0.1", listener.getsockname()[1])
+
+        def come(host: str, count: int) -> int:
+            for _ in range(count):
+                stack.enter_context(attempt(listener.getsockname(), host))
+            return len([stack.enter_context(connection) for connection in take(listener)])
+
+        assert not guarded.drop(address, 10.0)
+        assert (come("127.0.0.2", 3), come("127.0.0.3", 4)) == (3, 4)
+        assert guarded.drop(address, 11.0)
+        assert (come("127.0.0.2", 1), come("127.0.0.3", 4)) == (1, 0)
+        for now in range(12, 42):  # each second twice as many pass
+            assert guarded.drop(address, float(now)) == (now < 41)
+        assert come("127.0.0.3", 1) == 1
+
+
+def test_many_connections_that_are_closed_at_once_have_the_next_look_come_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    counted = iter([0, strangers.MOST_NEW, 3 * strangers.MOST_NEW])
+    monkeypatch.setattr(strangers, "_taken_connections", lambda: next(counted))
+    guarded, nowhere = Strangers(Limits()), Address("grpc", "127.0.0.1", 1)
+    assert [guarded.drop(nowhere, now) for now in (10.0, 11.0, 12.0)] == [False, False, True]
+
+
+@needs_filter
+def test_the_system_counts_the_connections_that_it_takes() -> None:
+    before = strangers._taken_connections()
+    with socket.create_server(HERE) as listener, socket.create_connection(listener.getsockname()):
+        assert strangers._taken_connections() > before > 0
 
 
 def test_a_number_that_is_another_file_s_by_now_is_left_alone() -> None:

@@ -17,6 +17,7 @@ from pjrt import (
     InvalidArgumentError,
     NotFoundError,
     PermissionDeniedError,
+    PjrtError,
     ResourceExhaustedError,
     UnavailableError,
     UnimplementedError,
@@ -64,6 +65,7 @@ class Echo:
         self.waits = threading.Event()
         self.gate = threading.Event()
         self.ended: queue.Queue[str] = queue.Queue()
+        self.failure: PjrtError | None = None
 
     def receive(self, message: bytes) -> None:
         self.received += 1
@@ -74,7 +76,8 @@ class Echo:
             assert self.gate.wait(TIMEOUT)
         self.send(message)
 
-    def close(self, reason: str) -> None:
+    def close(self, reason: str, failure: PjrtError | None) -> None:
+        self.failure = failure
         self.ended.put(reason)
 
 
@@ -237,7 +240,9 @@ def test_an_error_of_a_receiver_ends_the_stream(channel: Channel, echoes: "queue
     conversing.stream.send(b"fail")
     assert isinstance(conversing.end.get(timeout=TIMEOUT), NotFoundError)
     assert conversing.get(1) == [b"a"]
-    assert echoes.get(timeout=TIMEOUT).ended.get(timeout=TIMEOUT)
+    echo = echoes.get(timeout=TIMEOUT)
+    assert echo.ended.get(timeout=TIMEOUT)
+    assert isinstance(echo.failure, NotFoundError)
     conversing.stream.send(b"dropped")
     conversing.stream.close()
 
@@ -252,7 +257,9 @@ def test_the_end_of_a_client_reaches_the_receiver(server: GrpcServer, echoes: "q
     )
     child = subprocess.run([sys.executable, "-c", program, server.address], timeout=120, check=False)
     assert child.returncode == 1
-    assert "ended" in echoes.get(timeout=TIMEOUT).ended.get(timeout=TIMEOUT)
+    echo = echoes.get(timeout=TIMEOUT)
+    assert "ended" in echo.ended.get(timeout=TIMEOUT)
+    assert echo.failure is None
 
 
 def test_stop_ends_streams_and_later_calls() -> None:

@@ -22,7 +22,7 @@ from pjrt.clusters.workers import handshake
 from pjrt.distributed import messages
 from pjrt.distributed.initialization import own_hosts
 from pjrt.distributed.messages import EventLoop, Message
-from pjrt.distributed.settings import split_address
+from pjrt.distributed.settings import Protection, split_address
 from pjrt.system.processes import loopback_host
 
 _VALID = datetime.timedelta(days=365)
@@ -193,6 +193,13 @@ class Place:
     def is_encrypted(self) -> bool:
         """Whether connections have TLS."""
         return self._authority is not None
+
+    @property
+    def protection(self) -> Protection | None:
+        """The protection of the job's connections; ``None`` in the clear."""
+        if self._authority is None or self.context is None:
+            return None
+        return Protection(self.context, self._authority.certificate, _CONTROLLER)
 
     def serving(self, index: int) -> dict[str, str]:
         """Return the fields of a worker's assignment about its server."""

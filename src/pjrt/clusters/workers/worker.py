@@ -113,7 +113,9 @@ class ControllerLink:
                         return await asyncio.open_connection(
                             *split_address(address), limit=messages.MAX_BYTES, ssl=self._context()
                         )
-                except OSError as error:  # TimeoutError and SSLError, too
+                except ssl.SSLError as error:  # its number is none of the system's
+                    why = str(error)
+                except OSError as error:  # TimeoutError, too
                     why = os.strerror(error.errno) if error.errno else str(error) or "no answer"
             await asyncio.sleep(min(pause, max(0.0, deadline - time.monotonic())))
             pause = min(2 * pause, _LONGEST_PAUSE)

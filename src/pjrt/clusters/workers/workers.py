@@ -452,6 +452,7 @@ class Workers:
                 heartbeat_timeout=_PATIENCE * settings.heartbeat_timeout,
                 leader_timeout=max(_CONTROLLER_SECONDS, _PATIENCE * settings.heartbeat_timeout),
                 on_lost=self._lose,
+                protection=self._place.protection,
             )
             self._token = launcher.token or secrets.token_hex(32)
             self._server = ControlServer(self._token, self._place, self._assign, self._notice)

@@ -36,6 +36,8 @@ class Limits:
         host_buffer_seconds: how long a request waits for its array while nothing of it comes.
         process_bytes: the addresses that the process of an isolated client may use beyond what its devices have at
             first, in bytes; ``None`` for as many as this machine has memory. Files that it maps count.
+        stuck_seconds: how long the process of an isolated client may do one thing that cannot be interrupted, such as a
+            parse that does not come back from a damaged program. It is ended then.
         idle_seconds: how long a session may stay without a request, once all have been answered; it is ended then.
             ``None`` for any time.
     """
@@ -52,6 +54,7 @@ class Limits:
     strangers: int = 256
     open_seconds: float = 30.0
     host_buffer_seconds: float = 60.0
+    stuck_seconds: float = 600.0
     idle_seconds: float | None = None
 
     def __post_init__(self) -> None:

@@ -2,6 +2,8 @@
 
 gRPC takes a connection before anybody sees it, and tells nobody of it before its first call. But its sockets are among
 the open files of this process: those of strangers are found there, and shut down where they are too many or too old.
+On Linux a filter of the listening socket then has the kernel drop attempts of the addresses that they come from, before
+anything is allocated for them: each one that gRPC takes in costs the time of some steps of a client.
 """
 
 from __future__ import annotations
@@ -13,7 +15,8 @@ import os
 import socket
 import threading
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
@@ -21,6 +24,7 @@ from urllib.parse import unquote
 from pjrt.api.errors import ResourceExhaustedError
 from pjrt.remote.security.limits import Limits
 from pjrt.remote.transport.addresses import Address
+from pjrt.system.connection_filter import MOST_KEPT_OUT, drop_attempts
 
 FREE_GUESSES = 8
 """The wrong tokens of an address that are answered at once. Then it has one for each second that passes."""
@@ -28,8 +32,15 @@ FREE_GUESSES = 8
 MOST_ADDRESSES = 4096
 """The addresses whose wrong tokens are remembered: those with the latest ones."""
 
+MOST_NEW = 500
+"""The new strangers of an address in a second, beyond which the kernel drops some: so many take a tenth of a core."""
+
 _FILES = Path("/dev/fd")
 _ANY = ("0.0.0.0", "::")
+_COUNTS = Path("/proc/net/snmp")
+_LEAST_SHARE = 1 / 4  # an honest system tries again some times within seconds
+_FEWER = 2
+_MORE_SECONDS = 1.0
 _NETWORK = 4  # the groups of an IPv6 address that are its network's: its user chooses the others
 
 Endpoint = tuple[str, int]
@@ -48,6 +59,9 @@ class Strangers:
         self._known: dict[Endpoint, bool] = {}  # whether it has shown a token: others come from the host of one
         self._guesses: dict[str, float] = {}  # by host: when the next wrong token would have come at a fair pace
         self._since: dict[Endpoint, float] = {}
+        self._shares: dict[str, float] = {}  # by network: of its attempts to connect, those that the kernel passes on
+        self._raised = self._looked = 0.0
+        self._taken = 0
 
     def check_guess(self, peer: str) -> None:
         """Raise an error if a caller may show no token now, as its host has shown too many wrong ones.
@@ -96,18 +110,21 @@ class Strangers:
     def drop(self, address: Address, now: float) -> bool:
         """End the connections of strangers that are too old; then the oldest ones of hosts that have the most.
 
+        Where many new ones come from a network, the kernel drops some of its attempts at random, so that an honest
+        client there comes in when its system tries again. Each second without too many, twice as many pass.
+
         Args:
             address: where the server listens.
             now: the time of ``time.monotonic``.
 
         Returns:
-            Whether there were too many: more may be coming.
+            Whether there were too many, or some attempts are dropped: more may be coming.
         """
         if address.path or not _can_see():
             return False
         with self._lock:
             gone = set(self._known)  # what becomes known from here on may be missing among those that are found
-        found = _connections(address)
+        listeners, found = _sockets(address)
         with self._lock:
             for endpoint in gone - found.keys():
                 self._known.pop(endpoint, None)
@@ -128,7 +145,31 @@ class Strangers:
             endpoint = by_host[host][count]  # of those that are left, the oldest
             _end(found[endpoint], endpoint)
             heapq.heapreplace(most, (count + 1, host))
-        return too_many > 0
+        new = Counter(_network(endpoint[0]) for endpoint, since in self._since.items() if since == now)
+        most_new = MOST_NEW * (now - self._looked)
+        is_flooded = self._keep_out([host for host, count in new.items() if count > most_new], listeners, now)
+        connections = _taken_connections()
+        is_flooded |= connections - self._taken > most_new
+        self._looked, self._taken = now, connections
+        return too_many > 0 or is_flooded
+
+    def _keep_out(self, crowds: Collection[str], listeners: Iterable[int], now: float) -> bool:
+        """Have fewer attempts of crowds pass, and more of others if it is time for that; return whether any wait."""
+        before = dict(self._shares)
+        if crowds:
+            self._raised = now
+        elif now >= self._raised + _MORE_SECONDS:
+            self._raised = now
+            self._shares = {network: 2 * share for network, share in before.items() if 2 * share < 1}
+        for network in crowds:
+            share = self._shares.pop(network, 1.0)
+            self._shares[network] = max(_LEAST_SHARE, share / _FEWER)
+        while len(self._shares) > MOST_KEPT_OUT:
+            del self._shares[next(iter(self._shares))]
+        if self._shares != before:
+            for listener in listeners:
+                drop_attempts(listener, self._shares)
+        return bool(self._shares)
 
 
 def host_of(peer: str) -> str:
@@ -157,23 +198,38 @@ def _hosts(host: str) -> set[str]:
     return {str(info[4][0]) for info in socket.getaddrinfo(host, None)}
 
 
-def _connections(address: Address) -> dict[Endpoint, int]:
-    """Return the descriptors of the connections to an address, by the endpoints of their peers."""
-    found, hosts = {}, _hosts(address.host)
+def _sockets(address: Address) -> tuple[list[int], dict[Endpoint, int]]:
+    """Return the descriptors that listen at an address, and those of its connections by the peers' endpoints."""
+    listeners: list[int] = []
+    found: dict[Endpoint, int] = {}
+    hosts = _hosts(address.host)
     reaches_all = not hosts.isdisjoint(_ANY)
     for name in os.listdir(_FILES):
         try:
             connection = _socket(int(name))
         except OSError:
             continue  # it is none, or the file that lists them
-        with contextlib.suppress(OSError):  # it listens
+        with contextlib.suppress(OSError):  # it is open no more
             ours = _plain(connection.getsockname())
             if ours is not None and ours[1] == address.port and (reaches_all or ours[0] in hosts):
-                peer = _plain(connection.getpeername())
-                if peer is not None:
+                if connection.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+                    listeners.append(int(name))
+                elif (peer := _plain(connection.getpeername())) is not None:
                     found[peer] = int(name)
         connection.detach()
-    return found
+    return listeners, found
+
+
+def _taken_connections() -> int:
+    """Return how many connections this machine, or this container, has taken since its start; 0 where it is unknown.
+
+    Those that are closed at once are seen in no look, and have this one come sooner.
+    """
+    try:
+        names, counts = (line.split() for line in _COUNTS.read_text().splitlines() if line.startswith("Tcp:"))
+        return int(counts[names.index("PassiveOpens")])
+    except (OSError, ValueError):
+        return 0
 
 
 def _socket(descriptor: int) -> socket.socket:

@@ -76,6 +76,9 @@ _MANY_CALLS = 32
 _READ_BYTES = 1 << 20
 _MOST_SAID = 200
 _STATUS_NAMES = {int(code): code.name for code in StatusCode}
+_CRASHES = (signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGSEGV, signal.SIGTRAP)
+_ADVICE = ", as a compiler ends it over a damaged program; a server with --vet-programs looks at programs first"
+_STUCK = ", as it does where a parser does not come back from a damaged program"
 _SENDER = struct.Struct("3i")  # what the system says of the sender of a message: process, user, group
 _WAIT_SECONDS = 0.1
 
@@ -394,7 +397,8 @@ class Worker:
             status = self._end.future.result(_END_SECONDS)
         except PjrtError:
             return InternalError("the process of this client serves the session no more")
-        return UnavailableError(f"the process of this client has ended: {describe_exit(status)}")
+        advice = _ADVICE if -status in _CRASHES else _STUCK if status == 1 else ""
+        return UnavailableError(f"the process of this client has ended: {describe_exit(status)}{advice}")
 
     def when_over(self, callback: Callable[[], object]) -> None:
         """Have a function called once, when it has ended."""
@@ -542,16 +546,21 @@ class IsolatedSession:
                         for fields, message in frames.add(data):
                             self._take(Response(message, *fields[1:]))
                     elif (error := self.host_buffers.handle(descriptor)) is not None:
-                        self.hang_up(error)
+                        self._fail(error)
                 while self._context.waiting() > _MOST_RESPONSES and not self._is_closed.wait(_WAIT_SECONDS):
                     pass  # the client does not read them
         except OSError:
             if not self._is_closed.is_set():
                 error = self.host_buffers.last_words() or self._why_over()
-                self.hang_up(error)  # first: the client takes the error that comes first
+                self._fail(error)  # first: the client takes the error that comes first
                 self.host_buffers.close(error)
         except Exception as error:  # it sends what no session of ours sends
-            self.hang_up(PjrtError.wrap(error))
+            self._fail(PjrtError.wrap(error))
+
+    def _fail(self, error: PjrtError) -> None:
+        """End the connection with an error, which is also that of the calls that wait."""
+        self._failure = error
+        self.hang_up(error)
 
     def _take(self, response: Response) -> None:
         self.arrays, self.executables = range(response.arrays), range(response.executables)

@@ -55,6 +55,7 @@ from pjrt.remote.server.memory import array_in, bytes_of, shortened
 from pjrt.stablehlo import vet
 from pjrt.stablehlo.conversion import to_text
 from pjrt.stablehlo.files.hlo_text import to_hlo_text
+from pjrt.stablehlo.safe_parse import vet_if_delicate
 from pjrt.stablehlo.signatures import signature
 
 if TYPE_CHECKING:
@@ -616,6 +617,8 @@ def received(session: Session, request: Any) -> tuple[Program, CompileOptions]:
         options = taken_options(options, session.options.allow_options)
     if session.options.vet_programs:
         vet(program)
+    elif session.options.allow_options is not None:  # a stranger's
+        vet_if_delicate(program)
     return program, options
 
 

@@ -229,6 +229,7 @@ class TimeLimits:
 
 
 _MOST_REFUSED = 8
+_MOST_ENDED = 1024
 _DEFAULT_OPTIONS = ServeOptions()
 
 _log = logging.getLogger("pjrt.remote")
@@ -281,6 +282,7 @@ class Server:
         self._reception = Reception(admission, strangers, options.limits, name, self.metrics)
         self._lock = threading.Lock()
         self._sessions: dict[int, AnySession] = {}
+        self._ended: dict[int, PjrtError] = {}  # by session: why the server ended it, for calls that come later
         self._on_idle: Callable[[], object] = lambda: None
         self._refused: dict[CallContext, float] = {}
         self._stopping = threading.Event()
@@ -374,19 +376,32 @@ class Server:
         """Return the session with a number, for the transport.
 
         Raises:
-            NotFoundError: there is no such session, or it has ended.
+            NotFoundError: there is no such session, or its client has ended it.
+            PjrtError: the server has ended it; this is the error that its client gets for all that it has asked.
         """
         with self._lock:
-            session = self._sessions.get(number)
-        if session is None:
-            raise NotFoundError("expected the number of an open session, found another one")
-        return session
+            session, error = self._sessions.get(number), self._ended.get(number)
+        if session is not None:
+            return session
+        if error is not None:
+            raise PjrtError.of(error.code, error.message)
+        raise NotFoundError("expected the number of an open session, found another one")
 
-    def close_session(self, session: AnySession, reason: str) -> None:
-        """End a session whose connection has ended, for the transport."""
+    def close_session(self, session: AnySession, reason: str, failure: PjrtError | None = None) -> None:
+        """End a session whose connection has ended, for the transport.
+
+        Args:
+            session: the session.
+            reason: the reason, for the log.
+            failure: the error with which this server has ended the connection, if it has.
+        """
         with self._lock:
             self._sessions.pop(session.id, None)
             is_last = not self._sessions
+            if failure is not None:
+                self._ended[session.id] = failure
+                if len(self._ended) > _MOST_ENDED:
+                    del self._ended[next(iter(self._ended))]
         session.close(reason)
         self._reception.leave(session, reason)
         if is_last:

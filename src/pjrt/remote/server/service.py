@@ -220,8 +220,8 @@ class _Connection:
             self._counter.received(len(message))
         self._session.receive_message(message)
 
-    def close(self, reason: str) -> None:
-        self._server.close_session(self._session, reason)
+    def close(self, reason: str, failure: PjrtError | None) -> None:
+        self._server.close_session(self._session, reason, failure)
 
 
 def _refusal(server: Server, context: CallContext, error: PjrtError, send: Callable[[bytes], None]) -> Refusal:

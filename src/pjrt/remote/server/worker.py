@@ -8,6 +8,7 @@ by the system, and serves the sessions that the server gives it: the same sessio
 from __future__ import annotations
 
 import contextlib
+import faulthandler
 import importlib
 import json
 import logging
@@ -18,6 +19,7 @@ import signal
 import socket
 import sys
 import threading
+import time
 from collections import deque
 from pathlib import Path
 from typing import Any, NoReturn
@@ -206,12 +208,14 @@ class _Worker:
         self._control = control
         self._workers = Workers()
         self._sessions: dict[int, Session] = {}
+        self._put_off = 0.0
         LOGGER.handlers[:] = [_Log(control)]
         LOGGER.propagate = False
 
     def serve(self) -> None:
         """Serve the sessions that come, until the server closes its end of the socket."""
-        TimeLimits(self._options.limits, lambda: list(self._sessions.values()), lambda: ())
+        self._show_life(time.monotonic())
+        TimeLimits(self._options.limits, lambda: list(self._sessions.values()), lambda: (), self._show_life)
         while True:
             data, files, _, _ = socket.recv_fds(self._control, _LONGEST_COMMAND, 2)
             if not data:
@@ -219,6 +223,14 @@ class _Worker:
             facts = pickle.loads(data)
             connection, buffers = (socket.socket(fileno=file) for file in files)
             threading.Thread(target=self._serve, args=(facts, connection, buffers), daemon=True).start()
+
+    def _show_life(self, now: float) -> bool:
+        """Put off the end of this process, which needs no lock of Python's and comes where nobody can put it off."""
+        seconds = self._options.limits.stuck_seconds
+        if now >= self._put_off:
+            self._put_off = now + min(seconds / 4, 10.0)
+            faulthandler.dump_traceback_later(seconds, exit=True)
+        return False
 
     def _serve(self, facts: dict[str, Any], connection: socket.socket, buffers: socket.socket) -> None:
         answers = _Answers(connection)

@@ -168,8 +168,13 @@ class Receiver(Protocol):
     def receive(self, message: bytes) -> None:
         """Take a message; an exception ends the call."""
 
-    def close(self, reason: str) -> None:
-        """End: no more messages come, and none can be sent."""
+    def close(self, reason: str, failure: PjrtError | None) -> None:
+        """End: no more messages come, and none can be sent.
+
+        Args:
+            reason: the reason.
+            failure: the error with which this side has ended the call, if it has.
+        """
 
 
 class Refusal(Exception):  # noqa: N818  # what is refused is no error of the server
@@ -503,6 +508,7 @@ class Conversation:
         self._method = method
         self._lock = threading.Lock()
         self._status_sent = False
+        self._failure: PjrtError | None = None
         self._outbox = Outbox(call.start_server_batch, _SENT)
         self._thread = 0
 
@@ -530,8 +536,9 @@ class Conversation:
                 self._converse(receiver)
             except Exception as error:
                 code, details = status_of(error, self._context.method)
+                self._failure = self._failure or PjrtError.of(code, details.decode(errors="replace"))
             finally:
-                receiver.close("the connection of the client has ended")
+                receiver.close("the connection of the client has ended", self._failure)
         self._end(code, details)
 
     def _send(self, message: bytes) -> None:
@@ -627,6 +634,7 @@ class Conversation:
 
     def _hang_up(self, error: PjrtError) -> None:
         """End the call from another thread: the client gets the status, and the polling thread the end of the call."""
+        self._failure = self._failure or error
         self._outbox.close(drop=True)
         self._send_status(*status_of(error, self._context.method))
 
