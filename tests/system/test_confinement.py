@@ -145,3 +145,9 @@ def test_an_unknown_processor_has_no_filter(monkeypatch: pytest.MonkeyPatch) -> 
     assert confinement._refuse_calls(kernel) == {NETWORK, CALLS}  # type: ignore[arg-type]
     monkeypatch.setattr(confinement.platform, "machine", lambda: "riscv64")
     assert confinement._refuse_calls(kernel) == set()  # type: ignore[arg-type]
+
+
+def test_what_a_process_may_do_all_the_same_is_found_by_confining_one() -> None:
+    assert set(confinement.kept_rights(60)) <= {NETWORK, PROCESSES, FILES, READING, CALLS}
+    with pytest.raises(TimeoutError, match=r"not done after 0\.001 s"):
+        confinement.kept_rights(0.001)

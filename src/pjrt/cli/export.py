@@ -8,7 +8,7 @@ import sys
 import click
 
 from pjrt.cli._console import print_facts
-from pjrt.cli._options import complete_file
+from pjrt.cli._options import complete_device, complete_file
 from pjrt.plugins import registry
 from pjrt.plugins.declaration import is_path
 
@@ -24,14 +24,19 @@ Examples:
 
 
 @click.command(epilog=_EXAMPLES)
-@click.argument("spec")
+@click.argument("spec", shell_complete=complete_device)
 @click.option(
     "--output", "-o", required=True, metavar="PATH", shell_complete=complete_file, help="The library to write."
 )
 @click.option(
     "--name", metavar="NAME", help="The platform's name that frameworks see; the default is the device's own."
 )
-@click.option("--python", metavar="PATH", help="The Python that runs the device; the default is this one.")
+@click.option(
+    "--python",
+    metavar="PATH",
+    shell_complete=complete_file,
+    help="The Python that runs the device; the default is this one.",
+)
 @click.option(
     "--driver",
     metavar="PATH",
