@@ -22,7 +22,7 @@ from pjrt.cli import main
 ROOT = Path(__file__).parents[1]
 DIGITS = ROOT / "examples" / "digits"
 PATH = os.pathsep.join([sysconfig.get_path("scripts"), os.environ.get("PATH", "")])
-ENVIRONMENT = {**os.environ, "COLUMNS": "100", "TF_CPP_MIN_LOG_LEVEL": "2", "PATH": PATH}
+ENVIRONMENT = {**os.environ, "COLUMNS": "200", "TF_CPP_MIN_LOG_LEVEL": "2", "PATH": PATH}
 
 
 def blocks(page: str, language: str) -> list[str]:
@@ -201,6 +201,7 @@ def test_the_readme_shows_three_commands() -> None:
 def test_every_option_of_every_command_is_on_the_page() -> None:
     page = (ROOT / "docs" / "cli.md").read_text()
     context = click.Context(main)
+    assert sorted(re.findall(r"^\| \[`pjrt ([\w-]+)`\]\(#\1\) \|", page, re.MULTILINE)) == main.list_commands(context)
     for name in main.list_commands(context):
         section = re.search(rf"^## {name}\n(.*?)(?=^## )", page, re.DOTALL | re.MULTILINE)
         assert section, f"docs/cli.md has no section {name}"

@@ -22,7 +22,7 @@ def pjrt(
         content: the bytes on the standard input.
     """
     texts = [*map(str, arguments)]
-    runner = CliRunner(env={"COLUMNS": "160", "TF_CPP_MIN_LOG_LEVEL": "3"})
+    runner = CliRunner(env={"COLUMNS": "200", "TF_CPP_MIN_LOG_LEVEL": "3"})
     with contextlib.nullcontext() if folder is None else contextlib.chdir(folder):
         result = runner.invoke(main, texts, input=content, prog_name="pjrt", catch_exceptions=False)
     return subprocess.CompletedProcess(texts, result.exit_code, result.stdout, result.stderr)

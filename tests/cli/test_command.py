@@ -173,7 +173,7 @@ def test_export_writes_a_library_that_loads(tmp_path: Path, program: Path) -> No
 @pytest.mark.full
 def test_long_work_shows_progress_on_a_terminal_and_nowhere_else(program: Path) -> None:
     command = [sys.executable, "-m", "pjrt", "run", str(program), "-i", "zeros", "--json"]
-    environment = {**os.environ, "TERM": "xterm", "COLUMNS": "160"}
+    environment = {**os.environ, "TERM": "xterm", "COLUMNS": "200"}
     ours, theirs = os.openpty()
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=theirs, text=True, env=environment) as process:
         os.close(theirs)
@@ -508,3 +508,26 @@ def test_what_is_to_be_known_of_a_plugin() -> None:
     assert shown.returncode == 0, shown.stderr
     assert "built-in" in shown.stdout
     assert shown.stdout == pjrt("plugins", "reference").stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["run", "-i", "x=none.npy"], "--input x=none.npy: expected a file, found none at 'none.npy'"),
+        (["run", "-i", "none.npz:w"], "--input none.npz:w: expected a file, found none at 'none.npz'"),
+        (["run", "-i", "x=random:a"], "--input x=random:a: expected random:SEED with"),
+        (["run", "-i", "zeros", "-o", "scores.txt"], "--output scores.txt: "),
+        (["run", "-i", "zeros", "-d", "nonesuch"], "there is no device called 'nonesuch'"),
+        (["bench", "-i", "none.bin"], "--input none.bin: expected a file, found none at 'none.bin'"),
+        (["compare", "-d", "cpu", "-d", "nonesuch"], "there is no device called 'nonesuch'"),
+        (["check", "-d", "nonesuch"], "there is no device called 'nonesuch'"),
+        (["compile", "-t", "reference:x"], "is named by the number of its devices"),
+    ],
+)
+def test_what_is_cheap_is_checked_before_the_program_is_read(
+    tmp_path: Path, arguments: list[str], message: str
+) -> None:
+    """The conversion of a program of PyTorch takes seconds."""
+    (tmp_path / "damaged.mlir").write_text("func.func @main(")
+    command, *others = arguments
+    assert message in pjrt(command, "damaged.mlir", *others, folder=tmp_path).stderr

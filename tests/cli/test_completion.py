@@ -10,8 +10,10 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import click
 import pytest
 from click.shell_completion import ShellComplete
+from in_process import pjrt
 
 from pjrt import plugins
 from pjrt.cli import main
@@ -77,13 +79,44 @@ def test_files() -> None:
     assert completed("run", "-o", "x") == ["FILES"]
 
 
+def test_every_file_and_folder_is_completed() -> None:
+    context = click.Context(main)
+    for name in main.list_commands(context):
+        command = main.get_command(context, name)
+        assert command is not None
+        for option in command.params:
+            if option.metavar in ("PATH", "FILE", "DIR"):
+                assert completed(name, option.opts[0], "x") == ["FILES"], (name, option.opts)
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_the_script_is_printed(shell: str) -> None:
+    done = pjrt("--completion", shell)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert f"_PJRT_COMPLETE={shell}_complete" in done.stdout
+    page = (Path(__file__).parents[2] / "docs" / "cli.md").read_text()
+    assert f"pjrt --completion {shell} > ~/" in page
+
+
+@pytest.mark.full
+def test_the_tab_key_loads_no_compiler() -> None:
+    code = (
+        "import sys\nfrom pjrt.cli import main\n"
+        "try:\n    main(prog_name='pjrt')\nexcept SystemExit:\n    pass\n"
+        "print([name for name in ('jax', 'jaxlib', 'torch', 'grpc', 'iree') if name in sys.modules])"
+    )
+    words = {"_PJRT_COMPLETE": "bash_complete", "COMP_WORDS": "pjrt run -d ref", "COMP_CWORD": "3"}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env={**os.environ, **words})
+    assert done.stdout.splitlines() == ["plain,reference", "[]"], done.stderr
+
+
 @pytest.mark.full
 @pytest.mark.usefixtures("abacus")
 @pytest.mark.skipif(shutil.which("bash") is None, reason="there is no bash")
 def test_in_a_real_bash(tmp_path: Path) -> None:
     """The line of docs/cli.md, and what bash does when the user presses the tab key."""
     page = (Path(__file__).parents[2] / "docs" / "cli.md").read_text()
-    line = 'eval "$(_PJRT_COMPLETE=bash_source pjrt)"'
+    line = 'eval "$(pjrt --completion bash)"'
     assert line in page
     presses = [("pjrt", "run", "--device", "refer"), ("pjrt", "check", "-t", "ab"), ("pjrt", "insp")]
     script = [line]

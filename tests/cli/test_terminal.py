@@ -79,6 +79,18 @@ def test_a_bar_is_on_one_line(folder: Path) -> None:
     assert max(map(len, shown)) <= COLUMNS
 
 
+def test_a_table_for_another_program_is_as_wide_as_it_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    from pjrt.cli._console import print_table
+
+    def widest(columns: str) -> int:
+        monkeypatch.setenv("COLUMNS", columns)
+        return max(map(len, _output(lambda: print_table(["name", "text"], [["x", "word " * 30]])).splitlines()))
+
+    assert widest("60") <= 60
+    assert 150 < widest("") <= 200
+    assert 150 < widest("0") <= 200
+
+
 @pytest.mark.full
 def test_words_are_whole(folder: Path) -> None:
     shown = lines("inspect", "add.mlir", cwd=folder)
@@ -97,6 +109,15 @@ def test_needed_is_said_not_to_be_the_sum_where_it_is_not(folder: Path) -> None:
     memory = {f"{name}_size_in_bytes": 10 for name in names}
     assert "sum of the rows" not in _output(lambda: _print_memory(memory, 30, None, None))
     assert "'needed' is the compiler's peak" in _output(lambda: _print_memory(memory, 31, None, None))
+
+
+def test_a_time_that_the_compiler_does_not_know_is_not_shown() -> None:
+    from pjrt.cli._compilation import _print_cost
+
+    assert "time at best            2 s" in _output(lambda: _print_cost({"flops": 4.0, "optimal_seconds": 2.0}, None))
+    unknown = _output(lambda: _print_cost({"flops": 4.0, "optimal_seconds": -2.0}, None))
+    assert "FLOPs" in unknown
+    assert "time" not in unknown
 
 
 def test_text_between_colons_is_no_emoji() -> None:

@@ -480,7 +480,7 @@ def test_capabilities_tell_native_operations() -> None:
         ({"kernels": {}, "fuse": bool}, "fuse= chooses the operations for compile="),
         ({"kernels": {"add": np.add}}, "expected names of operations such as 'stablehlo.add', found 'add'"),
         ({"kernels": ["stablehlo.add"]}, "expected kernels as a dictionary"),
-        ({"kernels": {"stablehlo.multipy": np.add}, "fallback": "reference"}, "nearest name is 'stablehlo.multiply'"),
+        ({"kernels": {"stablehlo.multipy": np.add}, "fallback": "reference"}, "perhaps 'stablehlo.multiply' is meant"),
         ({"compile": bool, "operations": "stablehlo.add"}, "found the string 'stablehlo.add'"),
         ({"compile": bool, "operations": ["tanh"]}, "expected names of operations such as"),
         ({"kernels": {"stablehlo.add": 3}}, "found 3 for 'stablehlo.add'"),

@@ -59,6 +59,46 @@ def test_random_numbers_depend_on_the_seed_and_the_parameter() -> None:
     assert not np.array_equal(first[0], second[0])
 
 
+@pytest.mark.parametrize(
+    ("kind", "low", "high"),
+    [(ElementType.S32, 0, 30522), (ElementType.U64, (1 << 64) - 3, 1 << 64), (ElementType.S8, -128, 128)],
+)
+def test_random_integers_between_bounds(kind: ElementType, low: int, high: int) -> None:
+    ids, scale = made(f"random:0:{low}:{high}", ids=(kind, (4096,)), scale=(F32, (4096,)))
+    values = [int(value) for value in ids]
+    assert low <= min(values) <= low + (high - low) // 4
+    assert high - max(1, (high - low) // 4) <= max(values) < high
+    assert scale.min() < 0 < scale.max()  # they are for integers alone
+
+
+@pytest.mark.parametrize("bounds", ["5:5", "-1:5", "0:300", "5", "a:b"])
+def test_bounds_of_random_integers_are_checked(bounds: str) -> None:
+    message = refused(pjrt.InvalidArgumentError, f"random:0:{bounds}", ids=(ElementType.U8, (2,)))
+    assert "from 0 to 256 for argument 0 (ids)" in message or "random:SEED:LOW:HIGH for integers" in message
+
+
+LAYERS = {f"params['encoder']['layer'][{i}]['attention'].weight": (F32, (2,)) for i in range(40)}
+
+
+def test_names_with_dots_are_those_of_nested_arguments(tmp_path: Path) -> None:
+    named = {f"encoder.layer.{i}.attention.weight": np.float32([i, i]) for i in range(40)}
+    np.savez(tmp_path / "weights.npz", **named)
+    arrays = made(f"{tmp_path}/weights.npz", "x=7", **LAYERS, x=(F32, ()))
+    assert [array.tolist() for array in arrays] == [*([i, i] for i in range(40)), 7]
+    assert made("encoder.layer.3.attention.weight=[5, 6]", "zeros", **LAYERS)[3].tolist() == [5, 6]
+    np.savez(tmp_path / "more.npz", **named, **{"encoder.layer.40.attention.weight": np.float32([1, 2])})
+    message = refused(pjrt.InvalidArgumentError, f"{tmp_path}/more.npz", **LAYERS)
+    assert "found encoder.layer.40.attention.weight too (params['a']['b'] is called by this name, " in message
+    assert "or as a.b); take one array" in message
+    assert "… of 40)" in message
+    assert len(message) < 1000
+    np.savez(tmp_path / "others.npz", **{f"layers.{i}.w": np.float32([i, i]) for i in range(40)})
+    message = refused(pjrt.InvalidArgumentError, f"{tmp_path}/others.npz", **LAYERS)
+    assert "none of its names is an argument's" in message
+    assert "or as a.b)" in message
+    assert len(message) < 1500
+
+
 def test_numbers_go_by_name_by_index_and_in_order() -> None:
     types = {"x": (F32, ()), "weights['w']": (ElementType.S32, (3,)), "n": (ElementType.U8, ())}
     x, w, n = made("x=3.5", "w=[1,2,3]", "2=7", **types)

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import logging
+import re
 import threading
 from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
 
 import pjrt
 from pjrt import ifrt
+from pjrt.api.printable import html_table
 
 ADD = """
 func.func @main(%x: tensor<3xf32> loc("x"), %y: tensor<3xf32> loc("y"))
@@ -289,3 +293,43 @@ def test_arguments_are_put_on_the_device_of_the_options() -> None:
                 w = model.put(np.float32([2, 3]), "w")
                 assert list(w.sharding.devices) == [client.devices[2]]
                 np.testing.assert_array_equal(model(np.ones((1, 2), np.float32), w)[0], [[2, 3]])
+
+
+class TestInNotebooks:
+    """What a cell of a notebook shows."""
+
+    ADD = "func.func @main(%x: tensor<4xf32>) -> tensor<4xf32> {\n  return %x : tensor<4xf32>\n}"
+
+    def texts(self, shown: Any) -> list[str]:
+        html: str = shown._repr_html_()
+        ElementTree.fromstring(html)  # each element is closed
+        assert not re.search(r"(?<!-)color: ?#|background", html)  # the colors are the page's, light or dark
+        return list(filter(None, re.sub(r"<[^>]*>", "\n", html).split("\n")))
+
+    def test_clients_devices_and_executables(self) -> None:
+        with pjrt.client("reference", num_devices=2) as client:
+            facts = ["reference", "version", client.platform_version, "devices", "2 × reference", "memory"]
+            assert self.texts(client)[:6] == facts
+            assert self.texts(client.devices[1])[:5] == [str(client.devices[1]), "id", "1", "kind", "reference"]
+            executable = client.compile(self.ADD)
+            shown = self.texts(executable)
+            assert shown[:4] == [executable.name, "platform", "reference", "made for"]
+            assert "FLOPs" in shown or "memory needed" in shown
+        assert self.texts(client) == ["reference, closed"]
+
+    def test_comparisons_and_benchmarks(self) -> None:
+        devices = ["reference", "cpu"]
+        comparison = pjrt.compare(self.ADD, devices)
+        assert self.texts(comparison)[0] == "cpu and reference agree"
+        assert "agrees" in self.texts(comparison)
+        benchmark = pjrt.bench(self.ADD, devices, "random:0", count=2, rounds=1)
+        shown = self.texts(benchmark)
+        assert shown[1:6] == ["device", "median", "99%", "a second", "ratio"]
+        assert {*devices} <= {*shown}
+
+    def test_names_are_text(self) -> None:
+        shown = html_table("<script>", [("a<b", "\x1b[2J&"), ("left out", "")])
+        assert "<script" not in shown
+        assert "a&lt;b" in shown
+        assert "\\x1b[2J&amp;" in shown
+        assert "left out" not in shown

@@ -16,7 +16,7 @@ import pytest
 
 import pjrt
 from pjrt import plugins
-from pjrt.plugins import Declaration
+from pjrt.plugins import Declaration, env_vars
 from pjrt.plugins.discovery import wheels
 
 pytestmark = pytest.mark.usefixtures("nothing_configured")
@@ -385,3 +385,58 @@ class TestTopologiesByName:
         registered(name="abacus", factory=lambda **options: pjrt.client("cpu", **options))
         with pytest.raises(pjrt.UnimplementedError, match=r"Plugin\.topology"):
             pjrt.topology("abacus", "2")
+
+
+class TestOptionsBehindTheName:
+    def test_they_reach_this_device_alone(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("PJRT_OPTIONS_REFERENCE", "num_devices=3;debug_nans=true")
+        with pjrt.client("reference:num_devices=2") as two, pjrt.client("reference") as three:
+            assert (len(two.devices), len(three.devices)) == (2, 3)
+        with pjrt.client("reference:num_devices=2,debug_nans=false", num_devices=4) as four:
+            assert len(four.devices) == 4
+
+    def test_they_are_those_of_the_default_device(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("PJRT_DEVICE", "reference:num_devices=2")
+        with pjrt.client() as two:
+            assert (two.platform_name, len(two.devices)) == ("reference", 2)
+
+    def test_a_number_of_devices_is_followed(self) -> None:
+        with plugins.registry.client_with_devices("cpu:num_devices=1", 4) as one:
+            assert len(one.devices) == 1
+        with plugins.registry.client_with_devices("cpu:asynchronous=false", 4) as four:
+            assert len(four.devices) == 4
+
+    @pytest.mark.parametrize(
+        ("name", "base", "options"),
+        [
+            ("remote:address=grpc://[::1]:80", "remote", {"address": "grpc://[::1]:80"}),
+            (
+                "cuda:visible_devices=0,1,memory_fraction=0.5",
+                "cuda",
+                {"visible_devices": (0, 1), "memory_fraction": 0.5},
+            ),
+            ("./mine.py:make", "./mine.py:make", {}),
+            ("./mine.py:make:beads=2", "./mine.py:make", {"beads": 2}),
+            ("worker:reference:num_devices=2", "worker:reference", {"num_devices": 2}),
+        ],
+    )
+    def test_spellings(self, name: str, base: str, options: dict[str, Any]) -> None:
+        assert env_vars.split_options(name) == (base, options)
+
+    def test_a_file_of_such_a_name_is_a_file(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        (tmp_path / "lib:a=b.so").write_bytes(b"")
+        monkeypatch.chdir(tmp_path)
+        assert env_vars.split_options("lib:a=b.so") == ("lib:a=b.so", {})
+
+    def test_what_another_process_imports_has_none(self) -> None:
+        with pytest.raises(pjrt.InvalidArgumentError, match=r"a device without options, found 'cpu:num_devices=2'"):
+            plugins.registry.factory_place("cpu:num_devices=2")
+
+    def test_a_wrong_one_names_the_nearest(self) -> None:
+        message = "no option 'num_device'; perhaps 'num_devices' is meant; it has num_devices, "
+        with pytest.raises(pjrt.InvalidArgumentError, match=message):
+            pjrt.client("cpu:num_device=2")
+        with pytest.raises(
+            pjrt.NotFoundError, match="no device called 'cpuu'; perhaps 'cpu' is meant: expected one of"
+        ):
+            pjrt.client("cpuu:num_devices=2")

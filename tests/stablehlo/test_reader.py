@@ -91,7 +91,6 @@ def test_text_begins_as_mlir_does(text: str) -> None:
         (b"<!DOCTYPE html>", "a page of the web"),
         (b" <HTML lang=en>", "a page of the web"),
         (b"<?xml version='1.0'?>", "XML"),
-        (b"PK\x03\x04" + bytes(30), "a zip archive"),
         (b"\x1c\0\0\0TFL3" + bytes(30), "a model of TensorFlow Lite"),
         (b"\x89HDF\r\n\x1a\n" + bytes(30), "an HDF5 file"),
         (b"\x93NUMPY\x01\x00", "a NumPy array"),
@@ -105,6 +104,17 @@ def test_what_is_no_program_is_refused_with_what_it_is(wrong: bytes, what: str) 
     with pytest.raises(REFUSED, match="expected a program") as caught:
         read(wrong)
     assert what in caught.value.message
+
+
+@pytest.mark.parametrize("size", [30, 100_000])
+def test_a_zip_archive_that_is_cut_off_is_damaged(tmp_path: Path, size: int) -> None:
+    cut = b"PK\x03\x04" + bytes(size)
+    (tmp_path / "cut.pt2").write_bytes(cut)
+    message = r"truncated zip archive \(such as \.pt2, .*; get the file again"
+    with pytest.raises(DataLossError, match=message):
+        read(cut)
+    with pytest.raises(DataLossError, match=rf"cut\.pt2: {message}"):
+        read(tmp_path / "cut.pt2")
 
 
 def test_a_zero_byte_or_bad_utf8_in_text_is_named() -> None:

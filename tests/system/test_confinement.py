@@ -173,3 +173,9 @@ def test_a_share_of_the_processors_is_the_kernel_s_or_a_control_group_s(
     assert confinement._has_share_of_processors() is has_share
     (tmp_path / "enabled").unlink()
     assert not confinement._has_share_of_processors()
+
+
+def test_what_a_process_may_do_all_the_same_is_found_by_confining_one() -> None:
+    assert set(confinement.kept_rights(60)) <= {NETWORK, PROCESSES, FILES, READING, CALLS}
+    with pytest.raises(TimeoutError, match=r"not done after 0\.001 s"):
+        confinement.kept_rights(0.001)

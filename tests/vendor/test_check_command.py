@@ -63,10 +63,11 @@ def check(folder: Path, program: str, *arguments: str | Path) -> tuple[int, dict
 )
 def test_a_tpu_topology(libtpu: Path, tmp_path: Path, program: str, code: int) -> None:
     found, device = check(tmp_path, program, *TPU)
-    assert (found, device["effort"]) == (code, "compile")
-    # And it is so: compiling fails where this says no, of "dynamic" by ending the process.
+    # The compiler would end the process over dynamic shapes, so it is not asked.
+    assert (found, device["effort"]) == (code, "types" if program == "dynamic" else "compile")
+    # And it is so: compiling fails where this says no.
     compiled = pjrt("compile", tmp_path / f"{program}.mlir", *TPU)
-    assert (compiled.returncode == 0) is (code == 0), compiled.stderr
+    assert compiled.returncode == (0 if code == 0 else 2), compiled.stderr
 
 
 def test_more_partitions_than_there_are_chips(libtpu: Path, tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from pjrt.api.errors import InvalidArgumentError
+from pjrt.api.printable import perhaps
 
 T = TypeVar("T")
 
@@ -166,7 +167,8 @@ def check_option_names(platform: str, options: Mapping[str, object], known: Sequ
     for name in options:
         if name not in known:
             raise InvalidArgumentError(
-                f"the device '{platform}' has no option {name!r}; it has {', '.join(known) or 'none'}"
+                f"the device '{platform}' has no option {name!r}{perhaps(name, known)}; it has "
+                f"{', '.join(known) or 'none'}"
             )
 
 

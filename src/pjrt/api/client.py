@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import abc
 import weakref
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pjrt.api.buffer import HostBufferSemantics
 from pjrt.api.checks import expect_int
 from pjrt.api.errors import FailedPreconditionError, NotFoundError, PjrtError, unimplemented
+from pjrt.api.printable import html_table
 
 if TYPE_CHECKING:
     from pjrt.api.buffer import AliasFulfillment, AsyncHostToDeviceTransferManager, Buffer, CrossHostReceive
@@ -402,6 +404,18 @@ class Client(abc.ABC):
         if self.is_closed:
             return f"<{type(self).__name__} {self.platform_name}, closed>"
         return f"<{type(self).__name__} {self.platform_name}, {len(self.devices)} devices>"
+
+    def _repr_html_(self) -> str:
+        if self.is_closed:
+            return html_table(f"{self.platform_name}, closed", ())
+        kinds = Counter(device.kind for device in self.devices)
+        memories = dict.fromkeys(space.kind for device in self.devices for space in device.memory_spaces)
+        rows = [
+            ("version", self.platform_version),
+            ("devices", ", ".join(f"{count} × {kind}" for kind, count in kinds.items())),
+            ("memory", ", ".join(memories)),
+        ]
+        return html_table(self.platform_name, rows)
 
 
 class LocalHandler:

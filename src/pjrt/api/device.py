@@ -8,6 +8,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar, cast
 
 from pjrt.api.errors import FailedPreconditionError, NotFoundError, PjrtError, unimplemented
+from pjrt.api.printable import html_table, readable_bytes
 
 if TYPE_CHECKING:
     from pjrt.api.client import Client
@@ -171,6 +172,14 @@ class Device(abc.ABC):
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self}>"
+
+    def _repr_html_(self) -> str:
+        try:
+            memory = readable_bytes(self.memory_stats().bytes_in_use)
+        except PjrtError:  # the device does not count it, or is gone
+            memory = ""
+        spaces = ", ".join(space.kind for space in self.memory_spaces)
+        return html_table(self, [("id", self.id), ("kind", self.kind), ("memory", spaces), ("in use", memory)])
 
 
 class AsyncTrackingEvent(abc.ABC):

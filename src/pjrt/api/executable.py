@@ -7,12 +7,14 @@ stands is decided here for implementations of clients; callers do not need it.
 from __future__ import annotations
 
 import abc
+import contextlib
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from pjrt.api.checks import expect
 from pjrt.api.device import Device, MemorySpace, NamedValue
-from pjrt.api.errors import FailedPreconditionError, InvalidArgumentError, unimplemented
+from pjrt.api.errors import FailedPreconditionError, InvalidArgumentError, PjrtError, unimplemented
+from pjrt.api.printable import html_table, readable_bytes
 from pjrt.api.program import Program
 
 if TYPE_CHECKING:
@@ -173,6 +175,21 @@ class Executable(abc.ABC):
         return (
             f"<{type(self).__name__} {self.name!r} for {self.platform_name}, {self.num_replicas}×{self.num_partitions}>"
         )
+
+    def _repr_html_(self) -> str:
+        rows = [
+            ("platform", self.platform_name),
+            ("made for", f"{self.num_replicas} replicas × {self.num_partitions} partitions"),
+        ]
+        with contextlib.suppress(PjrtError):
+            rows.append(("memory needed", readable_bytes(self.memory_stats().needed_in_bytes)))
+        with contextlib.suppress(PjrtError):
+            costs = self.cost_analysis()
+            rows += [(name, f"{costs[key]:,.0f}") for name, key in _COSTS.items() if costs.get(key, -1) >= 0]
+        return html_table(self.name, rows)
+
+
+_COSTS = {"FLOPs": "flops", "bytes moved": "bytes accessed"}
 
 
 class CompiledMemoryStats(NamedTuple):

@@ -32,6 +32,9 @@ _EXTENSIONS = {
     Feature.CROSS_HOST_TRANSFERS: "CrossHostTransfers",
     Feature.HOST_CALLBACKS: "FFI",
 }
+_OF_XLA = frozenset({"TpuExecutable", "TpuTopology", "Triton"})
+"""Extensions of plugins that are made of XLA, which has no arrays of unknown sizes: some of its compilers crash."""
+
 _OF_EXPORT = frozenset({Feature.EXECUTE_CONTEXTS})
 """Features that exporting adds to every device."""
 
@@ -50,6 +53,8 @@ def plugin_capabilities(api: Any, attributes: Attributes) -> Capabilities:
     has = {feature: functions.issuperset(names) for feature, names in _FUNCTIONS.items()}
     has |= {feature: name in extensions for feature, name in _EXTENSIONS.items()}
     missing = Capabilities(features={feature: False for feature, available in has.items() if not available})
+    if not _OF_XLA.isdisjoint(extensions):
+        has[Feature.DYNAMIC_SHAPES] = False
     inferred = Capabilities(features=has, variants=_facts(attributes))
     return missing.completed(Capabilities.from_attributes(attributes)).completed(inferred)
 

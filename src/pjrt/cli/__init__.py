@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 import pjrt
-from pjrt.cli._console import CleanGroup
+from pjrt.cli._console import CleanGroup, echo
 
 # The function of each subcommand and its line of help: the help of pjrt imports no subcommand.
 _COMMANDS = {
@@ -23,6 +23,7 @@ _COMMANDS = {
     "Devices and plugins": {
         "devices": ("pjrt.cli.devices:devices", "List the devices that are here."),
         "plugins": ("pjrt.cli.plugins:plugins_", "List the plugins and their states."),
+        "doctor": ("pjrt.cli.doctor:doctor", "Show what works on this machine, and what to install."),
         "info": ("pjrt.cli.info:info", "Print the report to paste into a bug."),
         "capabilities": ("pjrt.cli.capabilities:capabilities", "Compare what devices can do."),
         "export": ("pjrt.cli.export:export", "Write a device as a PJRT plugin library."),
@@ -44,7 +45,26 @@ _COMMANDS = {
 }
 
 
+def _print_completion(context: click.Context, _: click.Parameter, shell: str | None) -> None:
+    if shell is None or context.resilient_parsing:
+        return
+    from click.shell_completion import get_completion_class  # here: commands need it at the tab key alone
+
+    kind = get_completion_class(shell)
+    assert kind is not None
+    echo(kind(context.command, {}, "pjrt", "_PJRT_COMPLETE").source())
+    context.exit()
+
+
 @click.group(cls=CleanGroup, lazy_commands=_COMMANDS, context_settings={"help_option_names": ["-h", "--help"]})
+@click.option(
+    "--completion",
+    type=click.Choice(["bash", "zsh", "fish"]),
+    is_eager=True,
+    expose_value=False,
+    callback=_print_completion,
+    help="Print the script that completes commands, devices and files in a shell.",
+)
 @click.version_option(pjrt.__version__, prog_name="pjrt")
 def main() -> None:
     """Run, compile and inspect machine learning programs on any PJRT device."""

@@ -19,6 +19,7 @@ from pjrt.artifacts.compilation_cache import CompilationCache
 from pjrt.cli._console import console, echo, error_as_dict, one_line, print_facts, print_table, progress, readable
 from pjrt.cli._options import cache_as_dict, cache_outcome
 from pjrt.stablehlo import Cost, PeakMemory
+from pjrt.stablehlo.analysis.compatibility import check_shapes
 
 
 @dataclass
@@ -107,6 +108,7 @@ def _compile(
     how = _placed(topology, how)
     with progress("reading the program"), naming(path):
         compilation.code = code_for(topology.platform_name)
+        check_shapes(compilation.code, topology.capabilities)
     begin = time.perf_counter()
     with progress(f"compiling for {device.kind}"), naming(path):
         code = compilation.code
@@ -362,7 +364,7 @@ def _print_cost(cost: dict[str, float] | None, count: Count | None) -> None:
     ]
     counted = count.cost if count is not None else None
     numbers = cost or (counted.as_dict() if counted is not None else {})
-    rows = [(label, convert(numbers[key])) for label, key, convert in shown if key in numbers]
+    rows = [(label, convert(numbers[key])) for label, key, convert in shown if numbers.get(key, -1) >= 0]
     if counted is not None:
         for total in counted.collective_totals:
             among = "" if total.group_size is None else f" among {total.group_size} devices"

@@ -7,7 +7,6 @@ progress alone: it takes as long to import as numpy's Python half.
 from __future__ import annotations
 
 import contextlib
-import difflib
 import importlib
 import os
 import signal
@@ -20,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import click
 
 from pjrt.api.errors import InvalidArgumentError, PjrtError, ResourceExhaustedError
-from pjrt.api.printable import printable
+from pjrt.api.printable import perhaps, printable
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -30,6 +29,12 @@ if TYPE_CHECKING:
 def echo(text: str = "", *, err: bool = False, nl: bool = True) -> None:
     """Print a text, on the output or the error stream, with the end of a line or without."""
     click.echo(printable(text), err=err, nl=nl)
+
+
+def note_overwriting(path: str) -> None:
+    """Print a warning where a file that is about to be written is there already."""
+    if os.path.exists(path):
+        echo(f"pjrt: warning: --output {path}: the file is there already, and is overwritten", err=True)
 
 
 def print_json(value: Any) -> None:
@@ -96,11 +101,14 @@ _FORCING = frozenset(("FORCE_COLOR", "TTY_COMPATIBLE"))
 
 
 def console() -> Console:
-    """Return the output; if it is no terminal it is wide, so that the next program gets the whole text."""
+    """Return the output; if it is no terminal it is as wide as COLUMNS says, or else wide for the next program."""
     from rich.console import Console
 
     output = Console(highlight=False, emoji=False)
-    return output if output.is_terminal else Console(highlight=False, emoji=False, width=200)
+    columns = os.environ.get("COLUMNS", "")
+    if output.is_terminal:
+        return output
+    return Console(highlight=False, emoji=False, width=int(columns) if columns.isdecimal() and int(columns) else 200)
 
 
 def problem_of(name: str, problem: str) -> str:
@@ -207,9 +215,7 @@ class CleanGroup(click.Group):
         name = args[0]
         if name in self._lazy_commands or name.startswith("-"):
             return super().resolve_command(ctx, args)
-        nearest = difflib.get_close_matches(name, self._lazy_commands, n=1)
-        advice = f"; perhaps {nearest[0]!r} is meant" if nearest else ""
-        raise click.UsageError(f"there is no command {name!r}{advice}", ctx)
+        raise click.UsageError(f"there is no command {name!r}{perhaps(name, self._lazy_commands)}", ctx)
 
     def make_context(self, info_name: str | None, args: list[str], *rest: Any, **kwargs: Any) -> click.Context:
         """Parse the options before the subcommand."""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from pjrt.cli._console import echo, print_table
+from pjrt.cli._options import complete_file
 from pjrt.host_memory.tolerance import Tolerance
 
 if TYPE_CHECKING:
@@ -24,7 +25,10 @@ _MOST_ROWS = 20
 Command = Callable[..., Any]
 
 expect_option = click.option(
-    "--expect", metavar="PATH", help="Compare with the results in a file, as 'pjrt run -o' writes it."
+    "--expect",
+    metavar="PATH",
+    shell_complete=complete_file,
+    help="Compare with the results in a file, as 'pjrt run -o' writes it.",
 )
 
 

@@ -116,7 +116,8 @@ device_option = click.option(
     metavar="NAME",
     shell_complete=complete_device,
     help="A built-in device, a plugin's name, the path of a plugin's library, or FILE.py:FUNCTION for a function "
-    "that makes clients. See 'pjrt devices'.",
+    "that makes clients; options of this device alone after a colon, as in remote:address=HOST:PORT. "
+    "See 'pjrt devices'.",
 )
 
 devices_option = click.option(
@@ -126,7 +127,7 @@ devices_option = click.option(
     multiple=True,
     metavar="NAME",
     shell_complete=complete_device,
-    help="A device, as in 'pjrt run'. May be given several times.",
+    help="A device, as in 'pjrt run', such as cpu or remote:address=HOST:PORT. May be given several times.",
 )
 
 

@@ -4,19 +4,48 @@ from __future__ import annotations
 
 import sys
 import warnings
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 import click
 
-from pjrt import stablehlo
+from pjrt import plugins, stablehlo
 from pjrt.api.errors import InvalidArgumentError, UnimplementedError, naming
 from pjrt.cli._console import echo, single_line
+from pjrt.models.inputs import check_sources
 from pjrt.models.model_file import ModelFile
 
 STDIN = "-"
 """The name that stands for the standard input."""
 
-program_argument = click.argument("program", type=click.Path())
-"""The argument PROGRAM of a command."""
+_ENTRY = "--entry"
+
+
+def _note_entry(context: click.Context, _: click.Parameter, name: str | None) -> None:
+    context.meta[_ENTRY] = name
+
+
+def program_argument(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the argument PROGRAM, and the option for its function, which ``read_model_file`` heeds."""
+    entry = click.option(
+        _ENTRY,
+        metavar="NAME",
+        expose_value=False,
+        callback=_note_entry,
+        help="The function of PROGRAM to run. The default is main, or else the only public one.",
+    )
+    return click.argument("program", type=click.Path())(entry(command))
+
+
+def check_first(devices: Iterable[str | None] = (), inputs: Sequence[str] = ()) -> None:
+    """Check what needs no program, before it is read: the conversion of one of PyTorch takes seconds.
+
+    Raises:
+        PjrtError: there is no such device, or it cannot be used, or a file of an input is not there.
+    """
+    for name in devices:
+        plugins.declaration(plugins.default() if name is None else name).check_usable()
+    check_sources(inputs)
 
 
 def read_model_file(path: str) -> ModelFile:
@@ -26,13 +55,14 @@ def read_model_file(path: str) -> ModelFile:
         InvalidArgumentError: the standard input is a terminal or empty.
         PjrtError: as ``ModelFile.read``.
     """
+    entry = click.get_current_context().meta.get(_ENTRY) or ""
     with warnings.catch_warnings(record=True, action="always", category=UserWarning) as warned:
         if path != STDIN:
-            file = ModelFile.read(path)
+            file = ModelFile.read(path, entry)
         else:
             content = _standard_input()
             with naming(STDIN):
-                file = ModelFile.of(content, STDIN)
+                file = ModelFile.of(content, STDIN, entry)
     for text in dict.fromkeys(single_line(str(each.message)) for each in warned):
         echo(f"pjrt: warning: {text}", err=True)
     if file.program is not None:

@@ -10,8 +10,8 @@ import click
 import pjrt
 from pjrt.api.printable import readable_bytes
 from pjrt.cli._console import console, echo, print_facts, print_json, print_table, progress, readable
-from pjrt.cli._options import call_options, devices_option, json_option
-from pjrt.cli._program import check_needs_no_infeed, program_argument, read_model_file
+from pjrt.cli._options import call_options, complete_file, devices_option, json_option
+from pjrt.cli._program import check_first, check_needs_no_infeed, program_argument, read_model_file
 from pjrt.models.benchmark import (
     DEFAULT_ROUNDS,
     DEFAULT_SECONDS,
@@ -102,8 +102,13 @@ Examples:
     metavar="N",
     help="Divide the measurement into N rounds, in each of which all devices have a turn.",
 )
-@click.option("--times", metavar="PATH", help="Write every measured time to a .json, .csv or .npz file.")
-@click.option("--html", metavar="PATH", help="Write a page with tables and plots.")
+@click.option(
+    "--times",
+    metavar="PATH",
+    shell_complete=complete_file,
+    help="Write every measured time to a .json, .csv or .npz file.",
+)
+@click.option("--html", metavar="PATH", shell_complete=complete_file, help="Write a page with tables and plots.")
 @click.option("--plot", is_flag=True, help="Draw a histogram, and the times in their order, for each device.")
 @json_option
 def bench(
@@ -133,6 +138,7 @@ def bench(
         check_output_path(times, SUFFIXES, option="--times")
     if html is not None:
         check_output_path(html, option="--html")
+    check_first(devices, inputs)
     with progress("measuring"):
         benchmark = measure(
             check_needs_no_infeed(read_model_file(program)),

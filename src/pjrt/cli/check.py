@@ -20,7 +20,7 @@ from pjrt.cli._options import (
     time_limit_option,
     topologies_option,
 )
-from pjrt.cli._program import program_argument, read_model_file
+from pjrt.cli._program import check_first, program_argument, read_model_file
 from pjrt.plugins import subprocess_support
 
 YES, NO, MAYBE = 0, 1, 3
@@ -75,11 +75,13 @@ def check(
 
     A saved executable is loaded on the device.
     """
-    file = read_model_file(program)
-    how = partitioning.completed(file.partitioning)
     targets = targets_of(devices, topologies, options) or [
         subprocess_support.Target(plugins.default(), options=options)
     ]
+    if len(targets) == 1:  # of several, one that is not there has no verdict
+        check_first([targets[0].plugin])
+    file = read_model_file(program)
+    how = partitioning.completed(file.partitioning)
     chosen = None if effort is None else pjrt.Effort(effort)
     answers: list[tuple[subprocess_support.Target, _Answer]] = []
     for target in targets:

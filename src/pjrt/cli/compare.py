@@ -11,8 +11,8 @@ import click
 import pjrt
 from pjrt.cli._console import echo, print_facts, print_json, progress
 from pjrt.cli._differences import DIFFER, expect_option, print_differences, tolerance_options
-from pjrt.cli._options import call_options, devices_option, json_option, time_limit_option
-from pjrt.cli._program import check_needs_no_infeed, program_argument, read_model_file
+from pjrt.cli._options import call_options, complete_file, devices_option, json_option, time_limit_option
+from pjrt.cli._program import check_first, check_needs_no_infeed, program_argument, read_model_file
 from pjrt.host_memory.tolerance import Tolerance
 from pjrt.models.comparison.comparison import Comparison, read_expected
 from pjrt.models.comparison.comparison import compare as compare_devices
@@ -35,7 +35,12 @@ Examples:
 @expect_option
 @tolerance_options
 @click.option("--no-first", is_flag=True, help="Do not search for the first operation that differs.")
-@click.option("--save-case", metavar="DIR", help="Write that operation as a program, with its inputs, to a folder.")
+@click.option(
+    "--save-case",
+    metavar="DIR",
+    shell_complete=complete_file,
+    help="Write that operation as a program, with its inputs, to a folder.",
+)
 @click.option(
     "--max-compilations",
     type=click.IntRange(min=1),
@@ -68,6 +73,7 @@ def compare(
     The exit code is 0 if they agree, 1 if they differ. The device reference is the judge where it takes part. Each
     device runs in a worker, a process of its own, so that a crash is a finding, too.
     """
+    check_first(devices, inputs)
     with progress("comparing"):
         comparison = compare_devices(
             check_needs_no_infeed(read_model_file(program)),

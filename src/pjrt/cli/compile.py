@@ -12,7 +12,7 @@ import click
 import pjrt
 from pjrt.artifacts.compilation_cache import CompilationCache
 from pjrt.cli._compilation import Compilation, Count, compile_for, print_largest, print_one, print_several
-from pjrt.cli._console import EXIT_CODE, fail, one_line, print_json, progress
+from pjrt.cli._console import EXIT_CODE, fail, note_overwriting, one_line, print_json, progress
 from pjrt.cli._options import (
     cache_option,
     client_options,
@@ -97,9 +97,13 @@ def compile_(
         raise click.BadParameter("expected PLUGIN[:NAME], found nothing", param_hint="--topology")
     if output is not None and len(topologies) > 1:
         raise click.BadParameter(f"expected one --topology, found {len(topologies)}", param_hint="--output")
-    file = read_model_file(program)
     if output is not None:
         check_output_path(output, option="--output")
+        note_overwriting(output)
+    if len(topologies) == 1:  # of several, one that is impossible has a row
+        plugin, _, name = topologies[0].partition(":")
+        pjrt.topology(plugin, name, **options)
+    file = read_model_file(program)
     with progress("reading the program"):
         how = dataclasses.replace(partitioning, option_overrides=_overrides(flags)).completed(file.partitioning)
     compilations = [

@@ -8,9 +8,10 @@ import sys
 import click
 
 from pjrt.cli._console import print_facts
-from pjrt.cli._options import complete_file
+from pjrt.cli._options import complete_device, complete_file
 from pjrt.plugins import registry
 from pjrt.plugins.declaration import is_path
+from pjrt.plugins.env_vars import split_options
 
 _EXAMPLES = """
 \b
@@ -24,14 +25,19 @@ Examples:
 
 
 @click.command(epilog=_EXAMPLES)
-@click.argument("spec")
+@click.argument("spec", shell_complete=complete_device)
 @click.option(
     "--output", "-o", required=True, metavar="PATH", shell_complete=complete_file, help="The library to write."
 )
 @click.option(
     "--name", metavar="NAME", help="The platform's name that frameworks see; the default is the device's own."
 )
-@click.option("--python", metavar="PATH", help="The Python that runs the device; the default is this one.")
+@click.option(
+    "--python",
+    metavar="PATH",
+    shell_complete=complete_file,
+    help="The Python that runs the device; the default is this one.",
+)
 @click.option(
     "--driver",
     metavar="PATH",
@@ -57,7 +63,7 @@ def export(spec: str, output: str, name: str | None, python: str | None, driver:
         return
     from pjrt.native.exported import write_exported
 
-    is_name = ":" not in spec and not is_path(spec)
+    is_name = (":" not in spec and not is_path(spec)) or bool(split_options(spec)[1])  # a name has no options here
     if not is_name and not sys.flags.safe_path:
         # The last folder: what is installed is never imported from it, unlike under 'python -m'.
         sys.path.append(os.getcwd())

@@ -23,7 +23,7 @@ from pjrt.cli._inspection import (
     sharding_dict,
     spelled_mesh,
 )
-from pjrt.cli._options import json_option, shapes_option
+from pjrt.cli._options import complete_file, json_option, shapes_option
 from pjrt.cli._program import program_argument, read_model_file
 from pjrt.models.model_file import ModelFile
 from pjrt.models.output_path import check_output_path
@@ -47,7 +47,12 @@ Examples:
 @click.option("--text", "as_text", is_flag=True, help="Print the program as MLIR text instead.")
 @click.option("--locations", is_flag=True, help="With --text: print source locations too.")
 @click.option("--dot", "as_dot", is_flag=True, help="Print the graph of operations for Graphviz instead.")
-@click.option("--html", metavar="PATH", help="Write a page with the graph, the cost and the memory of the program.")
+@click.option(
+    "--html",
+    metavar="PATH",
+    shell_complete=complete_file,
+    help="Write a page with the graph, the cost and the memory of the program.",
+)
 @shapes_option
 def inspect(
     program: str,
@@ -122,7 +127,8 @@ def _print(info: stablehlo.ProgramInfo, file: ModelFile) -> None:
     if file.writer:
         facts.append(("exported by", file.writer))
     print_facts(facts)
-    _print_rows("argument", argument_rows(file, info), info)
+    # What a caller gives comes before what the file has.
+    _print_rows("argument", sorted(argument_rows(file, info), key=lambda row: row.index is None), info)
     _print_rows("result", result_rows(file, info), info)
     print_table(
         ["operation", "count", "first seen at"],

@@ -8,7 +8,7 @@ import click
 
 from pjrt import plugins
 from pjrt.api.printable import printable
-from pjrt.cli._options import complete_device
+from pjrt.cli._options import complete_device, complete_file
 from pjrt.distributed.launcher import Launcher, command_of
 
 _EXAMPLES = """
@@ -46,7 +46,9 @@ _COLORS = ("cyan", "green", "magenta", "yellow", "blue", "bright_cyan", "bright_
     show_default=True,
     help="Seconds that processes have to end after SIGTERM, before they are killed.",
 )
-@click.argument("arguments", metavar="[PROGRAM] [ARGUMENTS]...", nargs=-1, type=click.UNPROCESSED)
+@click.argument(
+    "arguments", metavar="[PROGRAM] [ARGUMENTS]...", nargs=-1, type=click.UNPROCESSED, shell_complete=complete_file
+)
 @click.pass_context
 def launch(
     context: click.Context,

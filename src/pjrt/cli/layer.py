@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from pjrt.cli._console import print_facts
-from pjrt.cli._options import complete_file
+from pjrt.cli._options import complete_device, complete_file
 
 _EXAMPLES = """
 \b
@@ -16,7 +16,7 @@ Examples:
 
 
 @click.command(epilog=_EXAMPLES)
-@click.argument("plugin")
+@click.argument("plugin", shell_complete=complete_device)
 @click.option(
     "--layers",
     "-l",

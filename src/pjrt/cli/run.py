@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import signal
+import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,11 +16,10 @@ import numpy as np
 
 import pjrt
 import pjrt.ifrt
-from pjrt import plugins
 from pjrt.api.element_type import ElementType
 from pjrt.api.errors import InvalidArgumentError, NotFoundError
 from pjrt.api.shape_spec import format_shape
-from pjrt.cli._console import Timing, echo, print_facts, print_json, progress, readable
+from pjrt.cli._console import Timing, echo, note_overwriting, print_facts, print_json, progress, readable
 from pjrt.cli._differences import DIFFER, expect_option, print_differences, tolerance_options
 from pjrt.cli._options import (
     cache_as_dict,
@@ -29,13 +31,14 @@ from pjrt.cli._options import (
     json_option,
     memory_limit_option,
 )
-from pjrt.cli._program import STDIN, check_needs_no_infeed, program_argument, read_model_file
+from pjrt.cli._program import STDIN, check_first, check_needs_no_infeed, program_argument, read_model_file
 from pjrt.models.binding import Argument
 from pjrt.models.inputs import files_of, make_arguments
 from pjrt.models.model import Model
 from pjrt.models.model_file import ModelFile
 from pjrt.models.output_path import check_output_path, writing
 from pjrt.plugins.registry import client_with_devices
+from pjrt.system import FileStamp, file_stamp
 
 if TYPE_CHECKING:
     from pjrt.artifacts.compilation_cache import CompilationCache
@@ -183,13 +186,12 @@ def run(program: str, device: str | None, inputs: tuple[str, ...], watch: bool, 
         return
     if program == STDIN:
         raise click.UsageError("expected a file as PROGRAM with --watch, found -, which is read once")
-    from pjrt.cli._watch import run_on_change
     from pjrt.plugins import registry
     from pjrt.plugins.registry import files
 
     name = registry.default() if device is None else device
     command = [argument for argument in sys.argv[1:] if argument != "--watch"]
-    run_on_change(command, lambda: [Path(program), *files_of(inputs), *files(name)])
+    _run_on_change(command, lambda: [Path(program), *files_of(inputs), *files(name)])
 
 
 def _run(
@@ -210,8 +212,10 @@ def _run(
     cache: CompilationCache | None,
     as_json: bool,
 ) -> None:
-    plugin = plugins.declaration(plugins.default() if device is None else device)
-    plugin.check_usable()
+    check_first([device], inputs)
+    if output is not None:
+        check_output_path(output, SUFFIXES, option=_OPTION)
+        note_overwriting(output)
     file = read_model_file(program)
     with progress("reading the program"):
         if output is not None:
@@ -400,3 +404,90 @@ def _report(
         print_differences(differences)
     if profile is not None:
         echo(f"\n{profile.table()}")
+
+
+# ``--watch``: the command in a subprocess, and again whenever a file is saved.
+
+_POLL_SECONDS = 0.2
+_SETTLING_SECONDS = 0.05
+_PATIENCE_SECONDS = 2.0
+
+
+def _run_on_change(command: Sequence[str], files: Callable[[], Iterable[Path]]) -> None:
+    """Run a ``pjrt`` command until Ctrl-C, again in a new subprocess whenever a file has changed.
+
+    A run that is not done when a file changes is ended. A new process loads the new code of a device in any language,
+    and a device that crashes ends only its own process.
+
+    Args:
+        command: the command's arguments, without ``pjrt``.
+        files: called before each run; returns the files to watch.
+    """
+    from pjrt.system.python_process import module_command, module_environment  # most runs are of this process
+
+    child: subprocess.Popen[bytes] | None = None
+    try:
+        while True:
+            watched = _Watched(files())
+            child = subprocess.Popen(module_command("pjrt", *command), env=module_environment())
+            changed = _until_change(child, watched)
+            _end(child)
+            _say(f"changed: {', '.join(map(str, changed))}")
+    except KeyboardInterrupt:
+        _say("")
+    finally:
+        if child is not None:
+            _end(child)
+
+
+def _until_change(child: subprocess.Popen[bytes], watched: _Watched) -> list[Path]:
+    """Wait until files have changed, and return them; print when the run has ended meanwhile."""
+    is_running = True
+    while not (changed := watched.changed()):
+        if is_running and child.poll() is not None:
+            is_running = False
+            if child.returncode < 0:
+                _say(f"the run was ended by {signal.Signals(-child.returncode).name}")
+            _say(f"watching {len(watched.seen)} files; Ctrl-C ends it")
+        time.sleep(_POLL_SECONDS)
+    return changed
+
+
+class _Watched:
+    """Files with their stamps at the start of a run."""
+
+    def __init__(self, files: Iterable[Path]) -> None:
+        self.seen: dict[Path, FileStamp | None] = {path: file_stamp(path) for path in files}
+
+    def changed(self) -> list[Path]:
+        """Return the files that have changed, once their writer has finished; empty if none have."""
+        now = self._stamps()
+        if now != self.seen:
+            now = self._settled(now)
+        return sorted(path for path in now if now[path] != self.seen[path])
+
+    def _settled(self, now: dict[Path, FileStamp | None]) -> dict[Path, FileStamp | None]:
+        deadline = time.monotonic() + _PATIENCE_SECONDS
+        while True:
+            time.sleep(_SETTLING_SECONDS)
+            before, now = now, self._stamps()
+            # An editor may remove the old file before it writes the new one.
+            is_whole = all(now[path] for path, stamp in self.seen.items() if stamp)
+            if now == before and (is_whole or time.monotonic() >= deadline):
+                return now
+
+    def _stamps(self) -> dict[Path, FileStamp | None]:
+        return {path: file_stamp(path) for path in self.seen}
+
+
+def _end(child: subprocess.Popen[bytes]) -> None:
+    """Terminate a run, and kill it if it has not ended after some seconds."""
+    child.terminate()
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        child.wait(_PATIENCE_SECONDS)
+    child.kill()
+    child.wait()
+
+
+def _say(text: str) -> None:
+    echo(text, err=True)

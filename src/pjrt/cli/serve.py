@@ -13,6 +13,7 @@ import click
 import pjrt
 from pjrt.cli._console import asked_to_end, echo, ended_within
 from pjrt.cli._options import client_options, complete_device, limit_options, server_file_options
+from pjrt.plugins.env_vars import split_options
 
 if TYPE_CHECKING:
     from pjrt import remote
@@ -133,10 +134,10 @@ def serve(
         metrics = stack.enter_context(remote.MetricsServer(metrics_address)) if metrics_address else None
         common = remote.ServeOptions(**files, limits=remote.Limits(**limits), metrics=metrics, **served)
         for name, address in zip(devices, places, strict=True):
-            is_isolated = CAN_CONFINE and name in DIVISIBLE if isolate is None else isolate == "yes"
-            offered = (
-                remote.Isolated(name, options) if is_isolated else stack.enter_context(pjrt.client(name, **options))
-            )
+            device, behind_name = split_options(name)
+            own = {**behind_name, **options}
+            is_isolated = CAN_CONFINE and device in DIVISIBLE if isolate is None else isolate == "yes"
+            offered = remote.Isolated(device, own) if is_isolated else stack.enter_context(pjrt.client(device, **own))
             server = remote.serve(offered, address, common, name=name)
             stack.callback(server.stop, None)
             count = offered.count if isinstance(offered, remote.Isolated) else len(offered.addressable_devices)

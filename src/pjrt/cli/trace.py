@@ -18,7 +18,7 @@ import pjrt
 from pjrt import system
 from pjrt.api.printable import readable_bytes
 from pjrt.cli._console import echo, print_facts, print_json, print_table, progress, readable, single_line
-from pjrt.cli._options import complete_device, json_option
+from pjrt.cli._options import complete_device, complete_file, json_option
 from pjrt.layers import run_program
 from pjrt.layers.trace import (
     Trace,
@@ -109,7 +109,14 @@ Examples:
 
 
 @click.command(epilog=_EXAMPLES, context_settings={"allow_interspersed_args": False})
-@click.argument("words", nargs=-1, required=True, type=click.UNPROCESSED, metavar="FILE... | -- COMMAND...")
+@click.argument(
+    "words",
+    nargs=-1,
+    required=True,
+    type=click.UNPROCESSED,
+    metavar="FILE... | -- COMMAND...",
+    shell_complete=complete_file,
+)
 @click.option(
     "--plugin",
     "-p",
@@ -123,6 +130,7 @@ Examples:
     "--output",
     "-o",
     "outputs",
+    shell_complete=complete_file,
     multiple=True,
     metavar="PATH",
     help="Write a file: .json for trace viewers such as ui.perfetto.dev, .log for a log, .trace to read again. "

@@ -7,7 +7,6 @@ interpreter, which runs what the author's code does not.
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, cast
@@ -16,6 +15,7 @@ from pjrt.api.capability import Capabilities, Feature
 from pjrt.api.compile_options import CompileOptions
 from pjrt.api.device import Attributes
 from pjrt.api.errors import InvalidArgumentError, PjrtError, UnimplementedError
+from pjrt.api.printable import perhaps
 from pjrt.api.program import Program, ProgramFormat
 from pjrt.api.shape_spec import ShapeSpec
 from pjrt.devices.author.code import (
@@ -275,10 +275,9 @@ def _check_operation_names(
     for name in (*(kernels or ()), *(operations or ())):
         if not isinstance(name, str) or not name or f"stablehlo.{name}" in interpreted_operations():
             raise InvalidArgumentError(f"expected names of operations such as 'stablehlo.add', found {name!r}")
-        if fallback and name.startswith("stablehlo.") and name not in interpreted_operations():
-            similar = difflib.get_close_matches(name, interpreted_operations(), n=1, cutoff=0.9)
-            if similar:
-                raise InvalidArgumentError(f"no operation is called {name!r}; the nearest name is {similar[0]!r}")
+        is_known = not fallback or not name.startswith("stablehlo.") or name in interpreted_operations()
+        if meant := "" if is_known else perhaps(name, interpreted_operations(), cutoff=0.9):
+            raise InvalidArgumentError(f"no operation is called {name!r}{meant}")
 
 
 def stablehlo_versions(newest: Version | str | None = None) -> Attributes:

@@ -30,6 +30,14 @@ _END_SECONDS = 10.0
 """The longest time from a process's note that it fails to its end: it still tells the others, and prints its error."""
 _DRAIN_SECONDS = 1.0
 
+_JAX_WITHOUT_PLACE = b"coordinator_address should be defined"
+"""What ``jax.distributed.initialize()`` says without arguments, where no framework tells it its place."""
+
+_JAX_ADVICE = (
+    f"; JAX reads no variables of pjrt launch: register a device before, by pjrt.frameworks.jax.register, or give "
+    f"jax.distributed.initialize the values of {ADDRESS}, {COUNT} and {INDEX}"
+)
+
 Show = Callable[[int, str, bool], object]
 """A function that shows a line: of which process, the line, and whether it is of the error stream."""
 
@@ -87,6 +95,7 @@ class Launcher:
         self._selector = selectors.DefaultSelector()
         self._signals: list[int] = []
         self._kill_at: float | None = None
+        self._advice = ""
 
     def run(self) -> int:
         """Start the processes, show their output, and return the exit code of the job.
@@ -189,7 +198,8 @@ class Launcher:
                 process = self._cause(first, folder)
                 code = _exit_code(process.popen.returncode)
                 others = "; the others are ended" if len(ended) < len(self._processes) else ""
-                self._report(f"process {process.rank} failed: {system.describe_exit(process.popen.returncode)}{others}")
+                how = system.describe_exit(process.popen.returncode)
+                self._report(f"process {process.rank} failed: {how}{others}{self._advice}")
                 self._end_all(signal.SIGTERM)
             elif ended and not failed and self._is_awaited(folder):
                 code, failed = 1, True
@@ -265,6 +275,8 @@ class Launcher:
             rest = b""
         process.parts[stream] = rest
         for line in lines:
+            if _JAX_WITHOUT_PLACE in line and stream is process.popen.stderr:
+                self._advice = _JAX_ADVICE
             self._show(process.rank, line.decode(errors="replace"), stream is process.popen.stderr)
 
     def _drain(self) -> None:

@@ -6,7 +6,8 @@ Names without a package are those of modules in ``jax._src``.
   ``jax.interpreters.mlir``; the rule of ``buffer_callback_p``; ``interpreters.mlir._uncacheable_primitives``. At exit
   ``dispatch.runtime_tokens`` is emptied.
 - Inspected shardings: the rule of ``debugging.inspect_sharding_p``.
-- Jobs of several processes: ``distributed.State.initialize``, whose waiting ``pjrt launch`` sees, and
+- Jobs of several processes: ``distributed.State.initialize``, whose waiting ``pjrt launch`` sees and whose arguments it
+  gives, and
   ``distributed.State.shutdown``, after which XLA's log has no warnings.
 - DLPack: ``dlpack._jax``, ``dlpack._check_device``, ``array.ArrayImpl.__dlpack_device__`` and
   ``numpy.array_constructors._get_platform``.
@@ -165,7 +166,10 @@ def add_platform(platform: str) -> None:
 
 
 def _note_meetings() -> None:
-    """Let ``pjrt launch`` know while this process waits for the others in ``jax.distributed.initialize``."""
+    """Let ``pjrt launch`` know while this process waits for the others in ``jax.distributed.initialize``.
+
+    Without arguments that takes the place that ``pjrt launch`` gives: JAX has no variables for it.
+    """
     from jax._src import distributed
 
     meet = distributed.State.initialize
@@ -179,8 +183,15 @@ def _note_meetings() -> None:
         *arguments: Any,
         **further: Any,
     ) -> None:
-        from pjrt.distributed.initialization import noted_wait  # here: few processes are in a job
+        from pjrt.distributed.environments import LaunchEnvironment  # here: few processes are in a job
+        from pjrt.distributed.initialization import noted_wait
 
+        launched, found = LaunchEnvironment(os.environ), (coordinator_address, num_processes, process_id)
+        method = arguments[1] if len(arguments) > 1 else further.get("cluster_detection_method")
+        if method is None and found == (None, None, None) and launched.is_present():
+            place = launched.place()
+            coordinator_address, num_processes = place.coordinator_address, place.process_count
+            process_id = place.process_index
         waits: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
         if coordinator_address is not None and num_processes is not None and process_id is not None:
             waits = noted_wait(coordinator_address, num_processes, process_id)

@@ -72,6 +72,17 @@ class Place:
 
         return {TOKEN_ATTRIBUTE: read_token(self._security.token_file).encode()}
 
+    def check_token(self, timeout: float) -> None:
+        """Check the access token, if there is one: jaxlib's client tries a wrong one again and again.
+
+        Raises:
+            UnauthenticatedError: the token is not valid.
+        """
+        if self._security.token_file is not None:
+            from pjrt.remote.client.plugin import check_token
+
+            check_token(self._address, self._security, timeout)
+
     def why_unreachable(self) -> str:
         """Return why there is no connection, in words that help; empty if that is unknown."""
         from pjrt.remote.security.credentials import why_unreachable
@@ -97,6 +108,7 @@ def make_client(place: Place, timeout: float, on_disconnect: Callable[[str], obj
         raise NotFoundError(
             "this jaxlib has no client for remote devices (jaxlib._ifrt_proxy): pip install -U jaxlib"
         ) from error
+    place.check_token(timeout)
     options = _ifrt_proxy.ClientConnectionOptions()
     options.connection_timeout_in_seconds = max(1, round(timeout))
     if data := place.initialization_data():

@@ -15,7 +15,7 @@ from pjrt.api.device import NamedValue
 from pjrt.api.errors import FailedPreconditionError, InvalidArgumentError
 from pjrt.plugins import device_lock, loader, registry, visible_devices
 from pjrt.plugins.declaration import Declaration, is_path
-from pjrt.plugins.env_vars import set_environment
+from pjrt.plugins.env_vars import set_environment, split_options
 
 JAX = "jax"
 TORCH_XLA = "torch_xla"
@@ -46,8 +46,8 @@ class Served:
     ) -> None:
         if not isinstance(device, str | os.PathLike):
             raise unexpected(device, "the name of a device, or the path of a plugin's library")
-        self.device = os.fspath(device)
-        self.options = dict(options)
+        self.device, behind_name = split_options(os.fspath(device))
+        self.options = {**behind_name, **options}
         self._framework = framework
         self._wrap = wrap
 

@@ -19,6 +19,7 @@ from pjrt import ifrt
 from pjrt.api.checks import expect_int
 from pjrt.api.compile_options import CompileOptions
 from pjrt.api.errors import InvalidArgumentError, PjrtError, naming
+from pjrt.api.printable import html_table
 from pjrt.api.program import Program
 from pjrt.artifacts.saved_executable import SavedExecutable
 from pjrt.models.binding import Argument
@@ -253,6 +254,14 @@ class Benchmark:
         ]
         errors = {label: {"code": each.code.name, "message": each.message} for label, each in self.errors.items()}
         return {"program": self.program, "rounds": self.rounds, "devices": devices, "errors": errors}
+
+    def _repr_html_(self) -> str:
+        rows: list[Sequence[object]] = []
+        for each, ratio in zip(self.devices, self.ratios(), strict=True):
+            times = [f"{seconds * 1e3:.4g} ms" for seconds in (each.execute.median, each.execute.percentile(99))]
+            rows.append([each.label, *times, f"{each.throughput:.4g}", f"{ratio.median:.3g}"])
+        rows += [[label, "failed", error.message, "", ""] for label, error in self.errors.items()]
+        return html_table(self.program, rows, ("device", "median", "99%", "a second", "ratio"))
 
 
 def plan_of(count: int | None, seconds: float | None, warm_up: int | None, in_flight: int, rounds: int) -> Plan:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeAlias
@@ -310,12 +311,29 @@ def _slots(parameters: Sequence[Parameter], tree: Tree) -> list[_Slot]:
     return slots + [_Slot(key, child, False) for key, child in zip(keywords.keys, keywords.children, strict=True)]
 
 
+def spellings(name: str) -> tuple[str, str, str]:
+    """Return the spellings of a parameter's name, the preferred one first.
+
+    They are the name, its last key, and its keys with dots, as files of weights have them: ``params['a']['b'][0]``,
+    ``b`` where that is the last one, and ``a.b.0``.
+    """
+    root = _ROOT.match(name)
+    keys = _KEY.findall(name, root.end()) if root else []
+    return name, key_of(name), ".".join("".join(key) for key in keys) or name
+
+
+_KEY = re.compile(r"\['([^']*)'\]|\[(\d+)\]|\.(\w+)")
+
+SPELLINGS = "params['a']['b'] is called by this name, by its last key b where that is unique, or as a.b"
+
+
 def numbers_by_name(parameters: Sequence[Parameter]) -> dict[str, int]:
-    """Return the index of each parameter by its name, or by the last key of it, which no other has."""
+    """Return the index of each parameter by those of its spellings that no other parameter has."""
     numbers: dict[str, int] = {}
-    for names in ([each.name for each in parameters], [key_of(each.name) for each in parameters]):
+    for names in zip(*(spellings(each.name) for each in parameters), strict=True):
+        counts = Counter(names)
         for each, name in zip(parameters, names, strict=True):
-            if name and names.count(name) == 1:
+            if name and counts[name] == 1:
                 numbers.setdefault(name, each.index)
     return numbers
 

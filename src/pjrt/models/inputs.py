@@ -19,9 +19,9 @@ import numpy as np
 
 from pjrt.api.element_type import ElementType, number_array
 from pjrt.api.errors import DataLossError, InvalidArgumentError, NotFoundError, ResourceExhaustedError, naming
-from pjrt.api.loaded_executable import MOST_CHOICES, choices, key_of
+from pjrt.api.loaded_executable import MOST_CHOICES, choices
 from pjrt.api.shape_spec import format_shape
-from pjrt.models.binding import Binding, numbers_by_name
+from pjrt.models.binding import SPELLINGS, Binding, numbers_by_name, spellings
 from pjrt.models.model_file import ModelFile
 from pjrt.stablehlo.shapes.argument_shapes import known_shapes
 from pjrt.stablehlo.signatures import Parameter
@@ -166,15 +166,16 @@ _WORDS = {"true": True, "false": False, "inf": math.inf, "nan": math.nan}
 
 
 def is_filler(text: str) -> bool:
-    """Whether a source makes an array for any parameter: ``zeros``, ``ones`` or ``random:SEED``."""
+    """Whether a source makes an array for any parameter: ``zeros``, ``ones`` or ``random:SEED[:LOW:HIGH]``."""
     return text in _CONSTANTS or text == "random" or text.startswith("random:")
 
 
 def filled(text: str, parameter: Parameter) -> Array:
-    """Return the array that ``zeros``, ``ones`` or ``random:SEED`` makes for a parameter.
+    """Return the array that ``zeros``, ``ones``, ``random:SEED`` or ``random:SEED:LOW:HIGH`` makes for a parameter.
 
     Raises:
-        InvalidArgumentError: the parameter's shape is dynamic, or the seed is not a whole number.
+        InvalidArgumentError: the parameter's shape is dynamic, the seed is not a whole number, or the bounds do not fit
+            the type.
         ResourceExhaustedError: there is not enough memory for the array.
     """
     shape = tuple(size for size in parameter.shape if isinstance(size, int))
@@ -182,25 +183,51 @@ def filled(text: str, parameter: Parameter) -> Array:
         raise InvalidArgumentError(
             f"--input {text} cannot make {parameter}: its shape is dynamic; give it by --shape, or give a file"
         )
-    seed = "0" if text in _CONSTANTS else text.partition(":")[2]
-    if not (seed.isascii() and seed.isdigit()):
-        raise InvalidArgumentError(
-            f"--input {text}: expected random:SEED with a whole number from 0 up, such as random:0"
-        )
     try:
         if text in _CONSTANTS:
             return np.full(shape, text == "ones", parameter.element_type.dtype)
-        return _random(np.random.default_rng([int(seed), parameter.index]), shape, parameter.element_type)
+        seed, bounds = _seed_and_bounds(text, parameter)
+        return _random(np.random.default_rng([seed, parameter.index]), shape, parameter.element_type, bounds)
+    except InvalidArgumentError:
+        raise
     except (MemoryError, ValueError) as error:
         # A ValueError: a number of bytes, or of digits of the seed, that no machine holds.
         raise ResourceExhaustedError(f"--input {text} cannot make {parameter}: {error}") from error
 
 
-def _random(generator: np.random.Generator, shape: tuple[int, ...], kind: ElementType) -> Array:
+_RANDOM = re.compile(r"random:(\d+)(?::(-?\d+):(-?\d+))?", re.ASCII)
+
+
+_RANDOM_FORM = (
+    "expected random:SEED with a whole number from 0 up, such as random:0, or random:SEED:LOW:HIGH for integers from "
+    "LOW up to HIGH, which is not among them, such as random:0:0:30000"
+)
+
+
+def _seed_and_bounds(text: str, parameter: Parameter) -> tuple[int, tuple[int, int] | None]:
+    match, kind = _RANDOM.fullmatch(text), parameter.element_type
+    if match is None:
+        raise InvalidArgumentError(f"--input {text}: {_RANDOM_FORM}")
+    if match[2] is None or not kind.is_integer:
+        return int(match[1]), None
+    low, high = int(match[2]), int(match[3])
+    least = 0 if kind.name[0] == "U" else -(2 ** (kind.bits - 1))
+    if not least <= low < high <= least + 2**kind.bits:
+        raise InvalidArgumentError(
+            f"--input {text}: expected LOW below HIGH, both from {least} to {least + 2**kind.bits} for {parameter}"
+        )
+    return int(match[1]), (low, high)
+
+
+def _random(
+    generator: np.random.Generator, shape: tuple[int, ...], kind: ElementType, bounds: tuple[int, int] | None
+) -> Array:
     if kind is ElementType.PRED:
         return generator.random(shape) < 0.5
     if kind.is_integer:
-        low, high = _small_range(kind)
+        low, high = bounds or _small_range(kind)
+        if high > 1 << 63:
+            return generator.integers(low, high, shape, np.uint64).astype(kind.dtype)
         return generator.integers(low, high, shape).astype(kind.dtype)
     if kind.is_complex:
         return (generator.standard_normal(shape) + 1j * generator.standard_normal(shape)).astype(kind.dtype)
@@ -277,8 +304,8 @@ def _number(node: ast.expr) -> Any:
 # What an input names in files: arrays, with the parameter's type.
 
 FORMS = (
-    "PATH.npy, PATH.npz[:NAME], PATH.safetensors[:NAME], PATH.bin, a number, a list such as [1,2,3], random:SEED, "
-    "zeros or ones, each optionally after NAME= or INDEX="
+    "PATH.npy, PATH.npz[:NAME], PATH.safetensors[:NAME], PATH.bin, a number, a list such as [1,2,3], "
+    "random:SEED[:LOW:HIGH], zeros or ones, each optionally after NAME= or INDEX="
 )
 
 ARRAY_FILES = "PATH.npy, PATH.npz[:NAME] or PATH.safetensors[:NAME]"
@@ -482,11 +509,11 @@ def make_arguments(
                 _fill(chosen, parameter, filled(source.value, parameter), source)
             elif parameter.index not in chosen:
                 chosen[parameter.index] = Input(filled(source.value, parameter))
-    open_ones = [str(p) for p in parameters if p.index not in chosen]
+    open_ones = [p for p in parameters if p.index not in chosen]
     if open_ones:
         raise InvalidArgumentError(
             f"the program has {len(parameters)} arguments, --input gave {len(chosen)}; "
-            f"without a value: {'; '.join(open_ones)}; "
+            f"without a value: {_few(open_ones, '; ')}; "
             "give files, or --input random:0 or --input zeros for the rest"
         )
     return [chosen[p.index] for p in parameters]
@@ -525,6 +552,22 @@ def _sized(parameters: Sequence[Parameter], shapes: Mapping[Any, Sequence[int]])
     return [parameter if shape is None else replace(parameter, shape=shape) for parameter, shape in sizes]
 
 
+def check_sources(options: Sequence[str]) -> None:
+    """Check what can be known of inputs without the program: that their files are there, and the form of ``random:``.
+
+    Raises:
+        NotFoundError: a file does not exist.
+        InvalidArgumentError: a text that begins with ``random`` has another form.
+    """
+    for option in options:
+        _, equals, value = option.partition("=")
+        texts = [option, value] if equals else [option]
+        if any(is_filler(text) and text not in _CONSTANTS and not _RANDOM.fullmatch(text) for text in texts):
+            raise InvalidArgumentError(f"--input {option}: {_RANDOM_FORM}")
+        if _FILE_ENDS.search(option) and not files_of([option]):
+            _check_exists((value or option).partition(":")[0], option)
+
+
 def files_of(options: Sequence[str]) -> list[Path]:
     """Return the existing files that ``--input`` options name."""
     texts = [part for option in options for part in (option, option.partition("=")[2])]
@@ -534,7 +577,7 @@ def files_of(options: Sequence[str]) -> list[Path]:
 
 def _parse(option: str, parameters: Sequence[Parameter]) -> _Source:
     target, equals, value = option.partition("=")
-    names = {name for p in parameters for name in (p.name, key_of(p.name)) if name}
+    names = {name for p in parameters for name in spellings(p.name) if name}
     if equals and (target in names or target.isdigit() or _members(target, parameters)):
         return _Source(target, value, option)
     if equals and not Path(option).exists() and (is_filler(value) or are_numbers(value) or value.endswith(RAW)):
@@ -553,7 +596,7 @@ def _choices(parameters: Sequence[Parameter], wrong: str) -> str:
 def _find(parameters: Sequence[Parameter], source: _Source) -> Sequence[Parameter]:
     """Return the parameter that an input names, or the members of the nested argument that it names."""
     for parameter in parameters:
-        if source.target in (parameter.name, key_of(parameter.name), str(parameter.index)):
+        if source.target in (*spellings(parameter.name), str(parameter.index)):
             return [parameter]
     members = _members(source.target, parameters)
     if members:
@@ -651,11 +694,12 @@ def _fill_from_file(chosen: dict[int, Input], parameters: Sequence[Parameter], s
     # The name of a .npy file is not the name of an argument.
     matches = [] if source.value.endswith(".npy") else [name for name in arrays if name in by_name]
     if matches:
-        unknown = ", ".join(name for name in arrays if name not in by_name)
+        unknown = [name for name in arrays if name not in by_name]
         if unknown:
+            names = [each.name or str(each.index) for each in parameters]
             raise InvalidArgumentError(
-                f"--input {source.option}: expected the names of the program's arguments ({', '.join(by_name)}), "
-                f"found {unknown} too; take one array with :NAME"
+                f"--input {source.option}: expected the names of the program's arguments "
+                f"({choices(names, unknown[0])}), found {_few(unknown)} too ({SPELLINGS}); take one array with :NAME"
             )
         for name in matches:
             _fill(chosen, by_name[name], arrays[name], source)
@@ -664,7 +708,7 @@ def _fill_from_file(chosen: dict[int, Input], parameters: Sequence[Parameter], s
     if len(open_ones) < len(arrays):
         raise InvalidArgumentError(
             f"--input {source.option}: the program has {len(parameters)} arguments, {len(chosen)} with a value; "
-            f"{', '.join(map(repr, list(arrays)[len(open_ones) :]))} left over"
+            f"{_few([*map(repr, arrays)][len(open_ones) :])} left over"
         )
     if len(arrays) == 1:
         (array,) = arrays.values()
@@ -686,7 +730,7 @@ def _matched_by_type(
     for name, array in arrays.items():
         fitting = [p for p in parameters if _fitted(p, array) is not None]
         if len(fitting) != 1:
-            which = "; ".join(map(str, fitting)) or f"none; open are: {'; '.join(map(str, parameters))}"
+            which = _few(fitting, "; ") or f"none; open are: {_few(parameters, '; ')}"
             raise _unclear(source, f"{name!r}, {_describe(array)}, fits {which}")
         rival = next((other for other, parameter in matched.items() if parameter is fitting[0]), None)
         if rival is not None:
@@ -698,5 +742,11 @@ def _matched_by_type(
 def _unclear(source: _Source, why: str) -> InvalidArgumentError:
     return InvalidArgumentError(
         f"--input {source.option}: none of its names is an argument's, and the types of its arrays are ambiguous: "
-        f"{why}; name the argument of each, such as --input 0={source.value}:NAME"
+        f"{why}; name the argument of each, such as --input 0={source.value}:NAME ({SPELLINGS})"
     )
+
+
+def _few(values: Sequence[object], separator: str = ", ") -> str:
+    """Return values for a message: of many, the first ones and how many there are."""
+    shown = [*map(str, values[:MOST_CHOICES])]
+    return separator.join(shown) + (f", … of {len(values)}" if len(values) > MOST_CHOICES else "")

@@ -13,13 +13,13 @@ import numpy as np
 from pjrt import stablehlo
 from pjrt.api.checks import expect
 from pjrt.api.compile_options import Partitioning
-from pjrt.api.errors import FailedPreconditionError, UnimplementedError, naming
+from pjrt.api.errors import FailedPreconditionError, InvalidArgumentError, UnimplementedError, naming
 from pjrt.api.executable import Executable
 from pjrt.api.program import Program
 from pjrt.api.shape_spec import Shapes as ArgumentShapes
 from pjrt.artifacts import file_format
 from pjrt.stablehlo.files.contents import FileContents
-from pjrt.stablehlo.format import ZIP_MAGIC, is_text, looks_like_hlo_text, looks_like_jax_export
+from pjrt.stablehlo.format import ZIP_MAGIC, is_text, looks_like_hlo_text, looks_like_jax_export, may_lack_entry
 from pjrt.stablehlo.shapes.argument_shapes import resolve_shapes
 from pjrt.stablehlo.signatures import CallSignature, Parameter, Result
 from pjrt.stablehlo.tree import Tree
@@ -68,34 +68,42 @@ class ModelFile:
         self.contents = contents
 
     @staticmethod
-    def read(path: str | os.PathLike[str]) -> ModelFile:
+    def read(path: str | os.PathLike[str], entry: str = "") -> ModelFile:
         """Read a file or folder of any supported format; its name does not matter.
 
+        Args:
+            path: the path.
+            entry: the function of the program that is run; by default ``main``, or else the only public one.
+
         Raises:
-            NotFoundError: there is no such file.
-            InvalidArgumentError: the file is of no supported format.
+            NotFoundError: there is no such file, or no such function.
+            InvalidArgumentError: the file is of no supported format, or states which function is run.
             DataLossError: the file is damaged.
         """
-        source = os.fspath(path)
-        if os.path.isdir(path):  # the readers of folders are imported for folders alone: that takes time
-            if stablehlo.is_torch_folder(path):
-                return ModelFile._of_contents(stablehlo.read_torch_folder(path), source)
-            if stablehlo.is_saved_model(path):
-                return ModelFile._of_contents(stablehlo.read_saved_model(path), source)
+        return ModelFile._read(os.fspath(path))._with_entry(entry)
+
+    @staticmethod
+    def _read(source: str) -> ModelFile:
+        if os.path.isdir(source):  # the readers of folders are imported for folders alone: that takes time
+            if stablehlo.is_torch_folder(source):
+                return ModelFile._of_contents(stablehlo.read_torch_folder(source), source)
+            if stablehlo.is_saved_model(source):
+                return ModelFile._of_contents(stablehlo.read_saved_model(source), source)
         beginning = _beginning(source)
-        if beginning.startswith(ZIP_MAGIC) and stablehlo.is_torch_export(path):
-            return ModelFile._of_contents(stablehlo.read_torch_export(path), source)
+        if beginning.startswith(ZIP_MAGIC) and stablehlo.is_torch_export(source):
+            return ModelFile._of_contents(stablehlo.read_torch_export(source), source)
         if file_format.is_saved_executable(beginning):
-            return ModelFile(SAVED, source=source, executable=_saved_executable().read(path))
+            return ModelFile(SAVED, source=source, executable=_saved_executable().read(source))
         if looks_like_jax_export(beginning):
-            return ModelFile._of_contents(stablehlo.read_jax_export(Path(path)), source)
+            return ModelFile._of_contents(stablehlo.read_jax_export(Path(source)), source)
         kind = HLO_TEXT if looks_like_hlo_text(beginning) else ""
-        return ModelFile._of_program(stablehlo.read_file(path), source, kind)
+        return ModelFile._of_program(stablehlo.read_file(source), source, kind)
 
     @staticmethod
     def of(
         model: ModelFile | Program | SavedExecutable | FileContents | ExportedProgram | str | bytes | os.PathLike[str],
         source: str = "",
+        entry: str = "",
     ) -> ModelFile:
         """Return a program or an executable as a model file; read the file at a path.
 
@@ -104,7 +112,15 @@ class ModelFile:
                 ``torch.export.ExportedProgram``, or the path of a file. A ``str`` of one line that does not begin as
                 MLIR text does is a path.
             source: its origin, for messages.
+            entry: as of ``read``.
         """
+        return ModelFile._of(model, source)._with_entry(entry)
+
+    @staticmethod
+    def _of(
+        model: ModelFile | Program | SavedExecutable | FileContents | ExportedProgram | str | bytes | os.PathLike[str],
+        source: str,
+    ) -> ModelFile:
         if isinstance(model, ModelFile):
             return model
         if isinstance(model, Executable):
@@ -118,7 +134,7 @@ class ModelFile:
         if isinstance(model, os.PathLike) or (
             isinstance(model, str) and "\n" not in model and not is_text(model.encode())
         ):
-            return ModelFile.read(model)
+            return ModelFile._read(os.fspath(model))
         if isinstance(model, bytes) and file_format.is_saved_executable(model):
             return ModelFile(SAVED, source=source, executable=_saved_executable().from_bytes(model))
         if isinstance(model, bytes) and looks_like_jax_export(model):
@@ -130,6 +146,19 @@ class ModelFile:
     @staticmethod
     def _of_program(program: Program, source: str, kind: str = "") -> ModelFile:
         return ModelFile(kind or str(stablehlo.encoding_of(program)), source=source, program=program)
+
+    def _with_entry(self, name: str) -> ModelFile:
+        """Return a file that runs a function; without a name one with ``main``, so that each device runs the same."""
+        if self.program is None or self.contents is not None:
+            if name:
+                raise InvalidArgumentError(
+                    f"{self.source}: expected a program of MLIR to choose {name!r} of, found: {self.kind}"
+                )
+            return self
+        if not name and not may_lack_entry(self.program):
+            return self
+        with naming(self.source):
+            return ModelFile(self.kind, source=self.source, program=stablehlo.with_entry(self.program, name))
 
     @staticmethod
     def _of_contents(contents: FileContents, source: str) -> ModelFile:

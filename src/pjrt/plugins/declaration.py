@@ -75,6 +75,8 @@ class Declaration:
         distribution: the installed package that it comes from; empty if it comes from none.
         version: that package's version.
         options: the client's default options.
+        given_options: the options behind the name by which it was asked for (``remote:address=…``), which come before
+            the default ones and those of the environment.
         required_options: the options without which it makes no client, each with the environment variable that may have
             its value.
         environment: environment variables to set before it is loaded, unless they are set and not empty.
@@ -111,6 +113,7 @@ class Declaration:
     distribution: str = ""
     version: str = ""
     options: Mapping[str, NamedValue] = field(default_factory=dict)
+    given_options: Mapping[str, NamedValue] = field(default_factory=dict)
     required_options: Mapping[str, str] = field(default_factory=dict)
     environment: Mapping[str, str] = field(default_factory=dict)
     environment_without_hardware: Mapping[str, str] = field(default_factory=dict)

@@ -6,6 +6,7 @@ Every client of a built-in device reads some of them, so this module imports lit
 from __future__ import annotations
 
 import os
+import re
 from typing import TYPE_CHECKING
 
 from pjrt import system
@@ -86,6 +87,20 @@ def option_value(text: str) -> NamedValue:
         except ValueError:
             return text
     return text
+
+
+def split_options(name: str) -> tuple[str, dict[str, NamedValue]]:
+    """Return the name of a device, and the options of its client behind it: ``NAME:KEY=VALUE,KEY=VALUE``."""
+    begin = _OPTIONS.search(name)
+    if begin is None or os.path.exists(name):
+        return name, {}
+    pairs = (part.partition("=") for part in _NEXT_OPTION.split(name[begin.end() :]))
+    return name[: begin.start()], {key: option_value(text) for key, _, text in pairs}
+
+
+_OPTIONS = re.compile(r":(?=[A-Za-z_]\w*=)")
+_NEXT_OPTION = re.compile(r",(?=[A-Za-z_]\w*=)")
+"""A comma before a key; others are in values, such as lists of numbers."""
 
 
 def options_variable(name: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import functools
 import os
 import sys
 import threading
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from pjrt import system
 from pjrt.api.client import Client
 from pjrt.api.errors import AlreadyExistsError, FailedPreconditionError, InvalidArgumentError, NotFoundError, PjrtError
+from pjrt.api.printable import perhaps
 from pjrt.plugins import builtin, env_vars, visible_devices
 from pjrt.plugins.declaration import Declaration, Sharing, is_path, topology_lines
 from pjrt.plugins.loader import Loader, ModuleFiles, Slot, import_place, open_plugin, place_of, translate_memory
@@ -86,9 +88,10 @@ class Catalog:
         wheel = f" one from a vendor's wheel ({others})," if others else ""
         module, _, function = name.partition(":")
         file = f"a function of a module is given by its file, as {module}.py:{function}; " if function else ""
+        meant = perhaps(name, (*plugins, *wheels.vendors()))
         return NotFoundError(
-            f"there is no device called {name!r}: expected one of {names},{wheel} or the path of a plugin's library; "
-            f"{file}run 'pjrt plugins' for details"
+            f"there is no device called {name!r}{meant}: expected one of {names},{wheel} or the path of a plugin's "
+            f"library; {file}run 'pjrt plugins' for details"
         )
 
     def _builtin(self, name: str) -> Declaration | None:
@@ -181,6 +184,8 @@ def factory_place(name: str | os.PathLike[str]) -> str:
         InvalidArgumentError: the plugin was registered in this process with an object, or has no fit name.
     """
     plugin = declaration(name)
+    if plugin.given_options:
+        raise InvalidArgumentError(f"expected the name of a device without options, found {name!r}")
     is_registered = _catalog.registered.get(plugin.name) is plugin
     place = plugin.name
     if plugin.library is None and (is_registered or ".py:" in os.fspath(name)):
@@ -239,11 +244,12 @@ def client(name: str | os.PathLike[str] | None = None, /, **options: Any) -> Cli
         name: one of ``pjrt.plugins.names()``, the path of a plugin's library, or ``FILE.py:ATTRIBUTE`` for a function
             in a file that makes clients. The default is the device that ``PJRT_DEVICE`` names, otherwise the one
             with the highest priority whose hardware this machine has, and ``cpu`` where there is none. With
-            ``worker:`` before a name or ``FILE.py:ATTRIBUTE``, the device runs in a Python process of its own.
+            ``worker:`` before a name or ``FILE.py:ATTRIBUTE``, the device runs in a Python process of its own. Options
+            may stand behind all of these: ``remote:address=HOST:PORT``, ``cpu:num_devices=2,KEY=VALUE``.
         options: the device's own options, such as ``num_devices`` of ``cpu``; and, with the same names for all plugins
             that support them, ``memory``, which is ``on-demand`` or ``preallocated``, and ``memory_fraction``. They
-            override those of the environment variable ``PJRT_OPTIONS_NAME``, and those override the plugin's own and
-            the configured ones.
+            override those behind the name, those of the environment variable ``PJRT_OPTIONS_NAME``, and the plugin's
+            own and configured ones, in this order.
 
     Raises:
         NotFoundError: there is no plugin of that name, or its wheel is not installed, or the path has no file.
@@ -257,7 +263,8 @@ def client_of(plugin: Declaration, /, **options: Any) -> Client:
     """Return a new client of a declared plugin, as ``client`` does."""
     loaded = _with_layers(_loader.load(plugin))
     merged: dict[str, Any] = {}
-    for layer in (plugin.options, env_vars.client_options(plugin.name), visible_devices.start(plugin), options):
+    of_environment, share = env_vars.client_options(plugin.name), visible_devices.start(plugin)
+    for layer in (plugin.options, of_environment, share, plugin.given_options, options):
         merged.update(
             translate_memory(plugin, layer)
         )  # each by itself: a later layer overrides an earlier one's memory
@@ -289,11 +296,9 @@ def client_with_devices(
     Raises:
         PjrtError: as for ``pjrt.client``.
     """
-    options = dict(options or {})
-
-    def make(**options: Any) -> Client:
-        return client_of(name, **options) if isinstance(name, Declaration) else client(name, **options)
-
+    plugin = name if isinstance(name, Declaration) else declaration(default() if name is None else name)
+    make = functools.partial(client_of, plugin)
+    options = {**plugin.given_options, **(options or {})}
     made = make(**options)
     if len(made.devices) >= count or NUM_DEVICES in options:
         return made
@@ -464,8 +469,12 @@ def declaration(name: str | os.PathLike[str]) -> Declaration:
     """
     if not isinstance(name, (str, os.PathLike)):
         raise InvalidArgumentError(f"expected a device's name or a plugin's path, found {name!r}")
-    if isinstance(name, str) and name.startswith(WORKER):
-        return _in_worker(name)
+    if isinstance(name, str) and ":" in name:
+        base, options = env_vars.split_options(name)
+        if options:
+            return replace(declaration(base), given_options=options)
+        if name.startswith(WORKER):
+            return _in_worker(name)
     plugin = at_path(name) or _catalog.find(str(name))
     if plugin is None:
         raise _catalog.unknown(str(name))
@@ -581,7 +590,7 @@ def default() -> str:
         return named
     # PyTorch/XLA writes devices in capitals, and those of this package as PJRT_NAME.
     for name in (asked, asked.lower(), asked.lower().removeprefix("pjrt_")):
-        if _catalog.find(name) is not None:
+        if _catalog.find(env_vars.split_options(name)[0]) is not None:
             return name
     for plugin in declarations():
         if str(plugin.frameworks.get("torch_xla", {}).get("name", "")).upper() == asked.upper():
@@ -617,10 +626,12 @@ def _library_of_environment() -> str:
 def default_options(plugin: Declaration) -> Mapping[str, Any]:
     """Return the default options of a plugin's clients: its own and the configured ones, overridden by the environment.
 
+    Those behind its name (``NAME:KEY=VALUE``) override all of them.
+
     Raises:
         InvalidArgumentError: the environment variable ``PJRT_OPTIONS_NAME`` is not of the form ``key=value;key=value``.
     """
-    return {**plugin.options, **env_vars.client_options(plugin.name)}
+    return {**plugin.options, **env_vars.client_options(plugin.name), **plugin.given_options}
 
 
 def refresh() -> None:

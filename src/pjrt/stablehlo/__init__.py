@@ -37,6 +37,7 @@ if TYPE_CHECKING:
         to_hlo,
         to_module,
         to_text,
+        with_entry,
         with_partitioning,
     )
     from pjrt.stablehlo.cuts.cutting import Cut, Cutter, cut
@@ -181,6 +182,7 @@ __all__ = [
     "to_text",
     "unparse",
     "vet",
+    "with_entry",
     "with_partitioning",
 ]
 
@@ -191,7 +193,7 @@ _HOMES = {
     ".analysis.memory_analysis": "ArrayRole MemoryStep PeakArray PeakMemory peak_memory",
     ".conversion": (
         "current_version fingerprint from_hlo minimum_version needed_version partitioning_of plain serialize to_hlo "
-        "to_module to_text with_partitioning"
+        "to_module to_text with_entry with_partitioning"
     ),
     ".cuts.cutting": "Cut Cutter cut",
     ".cuts.straightening": "Source StraightLine straighten",

@@ -11,11 +11,13 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from itertools import count
 from typing import Any
 
 from pjrt.api.compile_options import CompileOptions, Partitioning
-from pjrt.api.errors import InvalidArgumentError, PjrtError
+from pjrt.api.errors import InvalidArgumentError, NotFoundError, PjrtError
 from pjrt.api.program import AnyProgram, Program, ProgramFormat
 from pjrt.stablehlo import hlo_proto, jaxlib, mlir_module, safe_parse
 from pjrt.stablehlo.format import (
@@ -378,11 +380,62 @@ def parse_here(program: Program, *, legalized: bool = True) -> MlirModule:
             to_shardy(module)
     except InvalidArgumentError as error:
         raise InvalidArgumentError(
-            f"cannot read the {encoding}: {error.message.removesuffix('.')}{_reason(program, error.message)}"
+            f"cannot read the {encoding}: {_reason(program, error.message)}{error.message.removesuffix('.')}"
             f"{_line(program, error.message)}"
         ) from error
     mlir_module.check(module)
     return module
+
+
+ENTRY = "main"
+"""The name of the function that compilers run."""
+
+
+def with_entry(program: AnyProgram, name: str = "", *, trusted: bool = False) -> Program:
+    """Return a program that runs another one of its functions: that is called ``main`` in it.
+
+    Args:
+        program: a program in any encoding, its text or bytes, or the path of its file.
+        name: the function; by default ``main``, or else the only public one.
+        trusted: as for ``to_module``.
+
+    Raises:
+        NotFoundError: there is no such function, or there are several to choose from.
+        PjrtError: as for ``to_module``.
+    """
+    copy = mlir_module.parse(mlir_module.write_bytecode(to_module(program, trusted=trusted)))
+    with copy as mlir:
+        functions = {each.attributes["sym_name"].value: each for each in top_level(mlir) if each.name == "func.func"}
+        public = [each for each, function in functions.items() if "sym_visibility" not in function.attributes]
+        chosen = name or (ENTRY if ENTRY in functions or len(public) != 1 else public[0])
+        if chosen not in functions:
+            advice = "" if name else "; choose one with --entry NAME, or with pjrt.stablehlo.with_entry"
+            expected = f"a function {ENTRY} or one public function" if not name else f"one of {', '.join(functions)}"
+            found = repr(name) if name else ", ".join(public) or "none that is public"
+            raise NotFoundError(f"expected {expected} to run, found {found}{advice}")
+        renamed = {ENTRY: _free_name(functions), chosen: ENTRY} if chosen != ENTRY else {}
+        for operation in walk(mlir.operation) if renamed else ():
+            _rename(operation, renamed)
+        for each, function in functions.items():
+            _drop(function, "sym_visibility")
+            if each != chosen:
+                function.attributes["sym_visibility"] = type(function.attributes["sym_name"]).get("private")
+        return Program(mlir_module.bytecode_of(mlir.operation), ProgramFormat.MLIR)
+
+
+def _free_name(names: Iterable[str]) -> str:
+    return next(name for number in count() if (name := f"{ENTRY}_{number}") not in names)
+
+
+def _rename(operation: Any, names: Mapping[str, str]) -> None:
+    """Rename functions where an operation defines one or refers to one."""
+    for name in list(operation.attributes):
+        stated = operation.attributes[name]
+        kind = type(stated)
+        if kind.__name__ == "FlatSymbolRefAttr" or (name == "sym_name" and operation.name == "func.func"):
+            operation.attributes[name] = kind.get(names.get(stated.value, stated.value))
+        elif kind.__name__ == "ArrayAttr" and any(type(each).__name__ == "FlatSymbolRefAttr" for each in stated):
+            operation.attributes[name] = kind.get([type(e).get(names.get(e.value, e.value)) for e in stated])
 
 
 def to_text(program: AnyProgram, *, locations: bool = False, trusted: bool = False) -> str:
@@ -523,18 +576,19 @@ def _reason(program: Program, message: str) -> str:
         return ""
     oldest, newest = minimum_version(), current_version()
     spelled = ".".join(map(str, jaxlib.version()))
-    reads = f"jaxlib {spelled} reads StableHLO {oldest} to {newest}"
+    reads = f"jaxlib {spelled} reads {oldest} to {newest}"
     if version > newest:
         return (
-            f" (it is too new: written at StableHLO {version}, and {reads}; "
-            "write it at an older version, or upgrade jaxlib)"
+            f"written by a newer StableHLO (v{version}; {reads}): update jaxlib, or export for an older one. "
+            "The reader says: "
         )
     if version < oldest:
-        return f" (it is too old: written at StableHLO {version}, and {reads})"
-    if re.search(r"(unregistered operation|failed to legalize operation) 'vhlo\.", message):
+        return f"written by a StableHLO that is too old (v{version}; {reads}). The reader says: "
+    unknown = re.search(r"(?:unregistered operation|failed to legalize operation) '(vhlo\.\w+)", message)
+    if unknown is not None:
         return (
-            f" (the operation is of a newer StableHLO, or damaged, and {reads}; write the program at an older version, "
-            "or upgrade jaxlib)"
+            f"the operation {unknown[1]} is of a newer StableHLO, or damaged (v{version}; {reads}): update jaxlib, or "
+            "export for an older one. The reader says: "
         )
     return ""
 

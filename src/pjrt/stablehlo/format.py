@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import codecs
 import enum
+import io
 import re
 import struct
-from typing import NamedTuple
+from typing import IO, NamedTuple
 
 from pjrt.api.errors import DataLossError, InvalidArgumentError
 from pjrt.api.program import Program, ProgramFormat
@@ -394,6 +395,14 @@ def has_resources(code: bytes) -> bool:
     return b"dense_resource<" in code
 
 
+_MAY_HAVE_ENTRY = re.compile(rb"(?<![\w$.-])main(?![\w$.-])")
+
+
+def may_lack_entry(program: Program) -> bool:
+    """Whether a program of MLIR may have no function ``main``: its name is nowhere in the bytes."""
+    return program.format == ProgramFormat.MLIR and _MAY_HAVE_ENTRY.search(program.code) is None
+
+
 HLO_COMMENT = rb"//[^\n]*+|/\*(?:[^*]|\*(?!/))*+(?:\*/|\Z)"
 HLO_BLANKS = rb"(?:\xef\xbb\xbf)?(?:\s|" + HLO_COMMENT + rb")*+"
 """Patterns of HLO text: a comment, and all that may stand in front of the module."""
@@ -455,15 +464,25 @@ _FOREIGN: tuple[tuple[bytes, str], ...] = (
 """Patterns of how files begin that people take for programs, and what each is."""
 
 _EXPECTED = (
-    "MLIR text, MLIR bytecode, a StableHLO portable artifact, HLO as a proto or text, a file of jax.export or "
-    "torch.export, or a SavedModel"
+    "MLIR text, MLIR bytecode, a StableHLO portable artifact, HLO as a proto or text, a file of jax.export or of "
+    "torch.export (.pt2), the folder of a SavedModel or of PyTorch/XLA, or a saved executable"
 )
+
+
+def check_archive(file: IO[bytes]) -> None:
+    """Refuse a zip archive that is cut off: the list of what is in it stands at its end."""
+    import zipfile  # few programs are in archives
+
+    if not zipfile.is_zipfile(file):
+        raise DataLossError("truncated zip archive (such as .pt2, .npz or .keras): it has no end; get the file again")
 
 
 def _refusal(code: bytes, size: int | None = None) -> InvalidArgumentError | DataLossError:
     size = len(code) if size is None else size
     if not code:
         return InvalidArgumentError(f"expected a program ({_EXPECTED}), found nothing: 0 bytes")
+    if code.startswith(ZIP_MAGIC) and size == len(code):
+        check_archive(io.BytesIO(code))
     if BYTECODE_MAGIC.startswith(code):
         return DataLossError(f"truncated MLIR bytecode: it ends after {size} bytes, inside its first word")
     if looks_like_jax_export(code):

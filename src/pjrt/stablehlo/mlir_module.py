@@ -6,7 +6,6 @@ context of its own, without worker threads. The user of an ``MlirModule`` enters
 
 from __future__ import annotations
 
-import difflib
 import functools
 import io
 import re
@@ -19,6 +18,7 @@ from types import TracebackType
 from typing import Any, NamedTuple
 
 from pjrt.api.errors import DataLossError, InternalError, InvalidArgumentError, PjrtError, UnimplementedError
+from pjrt.api.printable import perhaps
 from pjrt.stablehlo import jaxlib
 from pjrt.stablehlo.format import Version
 
@@ -120,9 +120,8 @@ def _unknown_operation(match: re.Match[str]) -> str:
         return match[0]
     if dialect not in ("chlo", "sdy", "stablehlo"):
         return f"there is no operation '{name}'; {_DIALECTS}"
-    known = [getattr(each, "OPERATION_NAME", "") for each in vars(jaxlib.dialect(dialect)).values()]
-    similar = difflib.get_close_matches(name, filter(None, known), n=1, cutoff=0.8)
-    return f"there is no operation '{name}'" + (f"; perhaps '{similar[0]}' is meant" if similar else "")
+    known = {getattr(each, "OPERATION_NAME", "") for each in vars(jaxlib.dialect(dialect)).values()}
+    return f"there is no operation '{name}'{perhaps(name, known, cutoff=0.8)}"
 
 
 def _wrong_kind(match: re.Match[str]) -> str:

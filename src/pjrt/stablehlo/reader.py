@@ -12,6 +12,7 @@ from pjrt.stablehlo.files.hlo_text import parse_hlo_text
 from pjrt.stablehlo.format import (
     BYTECODE_MAGIC,
     ZIP_MAGIC,
+    check_archive,
     is_recognized,
     looks_like_hlo_text,
     looks_like_jax_export,
@@ -101,6 +102,8 @@ def _content(path: str | os.PathLike[str]) -> bytes:
         if not file.seekable():  # a pipe
             refuse_beginning(beginning, len(beginning))
             return beginning + file.read()
+        if beginning.startswith(ZIP_MAGIC):
+            check_archive(file)
         refuse_beginning(beginning, os.fstat(file.fileno()).st_size)
         file.seek(0)
         return file.read()

@@ -13,15 +13,19 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import importlib
+import json
 import os
 import platform
 import signal
 import struct
+import subprocess
 import sys
 from collections.abc import Collection, Iterable
 from pathlib import Path
 
+from pjrt.system.files import TemporaryFolder
 from pjrt.system.processes import end_with, fork
+from pjrt.system.python_process import Ended, module_command, module_environment
 
 CAN_CONFINE = sys.platform == "linux"
 """Whether this system has confined processes."""
@@ -174,6 +178,46 @@ def _has_share_of_processors() -> bool:
             if any((each / "cpu.weight").exists() for each in (folder, *folder.parents)):
                 return False
     return True
+
+
+def kept_rights(time_limit: float) -> list[str]:
+    """Confine a process that does nothing else, and return what it may do all the same on this machine.
+
+    Raises:
+        OSError: it cannot be confined; the message says why.
+        TimeoutError: it takes longer than the time limit, in seconds.
+    """
+    with TemporaryFolder("confined") as folder:
+        command = module_command(__name__, str(os.getpid()), __name__)
+        child = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=folder, env=module_environment()
+        )
+        with child:
+            try:
+                output, errors = child.communicate(timeout=time_limit)
+            except subprocess.TimeoutExpired:
+                raise TimeoutError(f"not done after {time_limit:g} s") from None
+            finally:
+                child.kill()
+    if not output:
+        raise OSError(str(Ended(child.returncode, output, errors.decode(errors="replace"))))
+    rights: list[str] = json.loads(output)
+    return rights
+
+
+def main(may: list[str]) -> None:
+    """Print what a confined process may do all the same; ``kept_rights`` has it called in a process of its own."""
+    child = fork_apart()
+    if child:
+        os.waitpid(child, 0)
+        os._exit(0)
+    try:
+        kept = confine(os.getcwd(), (), may, readable=(), open_files=64, file_bytes=1 << 20)
+        os.write(1, json.dumps(kept).encode())
+    except OSError as error:
+        os.write(2, str(error).encode())
+    finally:
+        os._exit(0)
 
 
 def hide_memory() -> None:

@@ -14,6 +14,9 @@ from typing import Any
 import pytest
 from packages import install
 
+from pjrt.api.errors import UnimplementedError
+from pjrt.cli import doctor
+
 GOOD = """
 import pjrt
 
@@ -29,14 +32,14 @@ class Abacus(pjrt.Plugin):
 def pjrt(*arguments: str, folder: Path, **environment: str) -> subprocess.CompletedProcess[str]:
     """The command, where packages are in a folder and nothing else is configured."""
     cleared = {name: value for name, value in os.environ.items() if not name.startswith("PJRT_")}
-    said = {"PYTHONPATH": str(folder), "PJRT_CONFIG": os.devnull, "COLUMNS": "160", **environment}
+    said = {"PYTHONPATH": str(folder), "PJRT_CONFIG": os.devnull, "COLUMNS": "200", **environment}
     return subprocess.run(
         [sys.executable, "-m", "pjrt", *arguments],
         env={**cleared, **said},
         cwd=folder,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,
         check=False,
     )
 
@@ -277,3 +280,71 @@ def test_a_plugin_lists_its_topologies(tmp_path: Path, monkeypatch: pytest.Monke
     )
     lines = [line.split(maxsplit=1)[1] for line in done.stdout.splitlines() if line.startswith("topologies ")]
     assert lines == ["wood, oak: 2, 4", "bone: 1"]
+
+
+class TestDoctor:
+    @pytest.mark.full
+    def test_a_crashing_plugin_is_a_line_and_not_an_end(self, site: Path) -> None:
+        done = pjrt("doctor", "--json", folder=site)
+        assert (done.returncode, done.stderr) == (1, "")  # what is installed is broken
+        report = json.loads(done.stdout)
+        assert report["ok"] is False
+        devices = report["devices"]
+        states = {name: devices[name]["state"] for name in ("cpu", "reference", "abacus", "crash", "nothing", "remote")}
+        assert states == {
+            "cpu": "ok",
+            "reference": "ok",
+            "abacus": "ok",
+            "crash": "broken",
+            "nothing": "broken",
+            "remote": "not used",
+        }
+        assert devices["crash"]["found"] == "the process ended: SIGABRT; it printed 'falling'"
+        assert devices["cpu"]["found"].startswith("1 × cpu, XLA of jaxlib ")
+        assert {name: devices[name]["runs"]["jax"]["state"] for name in ("cpu", "abacus")} == dict.fromkeys(
+            ("cpu", "abacus"), "ok"
+        )
+        assert "crash" not in [name for name, each in devices.items() if each["runs"]]
+        assert {"python", "memory", "ports", "compiler", "clients of pjrt serve"} <= report["machine"].keys()
+        assert report["packages"]["xla"]["found"].startswith("jaxlib ")
+
+    @pytest.mark.full
+    def test_on_one_screen(self, tmp_path: Path) -> None:
+        done = pjrt("doctor", folder=tmp_path, COLUMNS="100")
+        assert (done.returncode, done.stderr) == (0, "")
+        lines = done.stdout.splitlines()
+        assert len(lines) < 40
+        assert max(map(len, lines)) <= 100
+        assert re.search(r"^ cpu +ok +[\d.]+ m?s +1 × cpu, XLA of jaxlib", done.stdout, re.MULTILINE)
+
+    def test_a_device_that_hangs_is_ended(self) -> None:
+        assert doctor._asked(("pjrt", "cpu"), 0.01) == {"state": "broken", "found": "no answer within 0.01 seconds"}
+
+    def test_what_is_missing_has_the_command_that_installs_it(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(doctor, "_version", lambda name: None if name == "iree-base-compiler" else "1.0")
+        packages = {extra: doctor._package_state(names) for extra, names in doctor._extras().items()}
+        assert {name for name, each in packages.items() if each["state"] == "missing"} == {"iree"}
+        assert list(filter(None, doctor._advice({}, packages, {}))) == ["for iree: pip install 'pjrt[iree]'"]
+
+    @pytest.mark.parametrize(
+        ("error", "state"),
+        [
+            (ModuleNotFoundError("no", name="no_such_package.part"), "missing"),
+            (ModuleNotFoundError("no", name="pjrt.no_such_part"), "broken"),
+            (UnimplementedError("no"), "not used"),
+            (ValueError("no"), "broken"),
+        ],
+    )
+    def test_what_is_missing_is_not_broken(self, error: Exception, state: str) -> None:
+        wrapped = RuntimeError("it failed")
+        wrapped.__cause__ = error
+        assert doctor._state_of(wrapped) == state
+
+    def test_a_machine_without_a_compiler(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+        monkeypatch.setenv("PATH", str(tmp_path))
+        monkeypatch.delenv("CC", raising=False)
+        assert doctor._compiler()["state"] == "missing"
+        broken = tmp_path / "cc"
+        broken.write_text("#!/bin/sh\nexit 1\n")
+        broken.chmod(0o755)
+        assert doctor._compiler()["state"] == "broken"

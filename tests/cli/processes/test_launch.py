@@ -36,6 +36,14 @@ elif mode == "absent from JAX" and rank != int(sys.argv[2]):
     names = ("PJRT_COORDINATOR_ADDRESS", "PJRT_PROCESS_COUNT", "PJRT_PROCESS_INDEX")
     address, count, index = map(os.environ.get, names)
     jax.distributed.initialize(address, int(count), int(index))
+elif mode == "JAX":
+    import jax
+    if len(sys.argv) > 2:
+        import pjrt
+        jax.config.update("jax_platforms", pjrt.frameworks.jax.register(sys.argv[2], num_devices=2))
+    jax.distributed.initialize()
+    print(jax.process_index(), jax.process_count(), len(jax.devices()))
+    jax.distributed.shutdown()
 elif mode == "slow end":
     from pathlib import Path
     failures = Path(os.environ["PJRT_LAUNCH_NOTES"])
@@ -138,6 +146,20 @@ def test_a_process_that_ends_before_the_job_begins_ends_it(program: str, mode: s
     assert status == 1
     (own,) = (line for line in errors if line.startswith("pjrt launch"))
     assert own.startswith(f"pjrt launch: process {absent} ended without an error, but the others wait for it in")
+
+
+@pytest.mark.full
+def test_jax_takes_its_place_without_arguments(program: str) -> None:
+    status, output, errors = launch("-n", "2", program, "JAX", "cpu")
+    assert (status, sorted(output)) == (0, ["[0] 0 2 4", "[1] 1 2 4"]), errors
+
+
+@pytest.mark.full
+def test_jax_without_a_device_of_ours_is_told_how_it_finds_its_place(program: str) -> None:
+    status, _, errors = launch("-n", "2", program, "JAX")
+    assert status == 1
+    (own,) = (line for line in errors if line.startswith("pjrt launch"))
+    assert "JAX reads no variables of pjrt launch: register a device before, by pjrt.frameworks.jax.register" in own
 
 
 @pytest.mark.full

@@ -88,7 +88,7 @@ def test_a_page(path: Path, tmp_path: Path) -> None:
         (["--times", "nowhere/times.csv"], "there is no folder"),
         (["--html", "nowhere/times.html"], "there is no folder"),
         (["-i", "0=zeros"], "without a value: argument 1"),
-        (["-d", "nowhere", "-i", "zeros"], "nowhere: there is no device"),
+        (["-d", "nowhere", "-i", "zeros"], "there is no device called 'nowhere'"),
     ],
 )
 def test_bad_input_is_one_line(path: Path, arguments: list[object], message: str) -> None:

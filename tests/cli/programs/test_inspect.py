@@ -164,3 +164,12 @@ def test_bad_forms(path: Path, options: list[str], message: str) -> None:
     result = inspect(path, *options)
     assert result.exit_code == 2
     assert message in result.output
+
+
+def test_the_arguments_of_a_caller_come_before_those_of_the_file() -> None:
+    folder = Path(__file__).parents[2] / "stablehlo" / "data" / "saved_model"
+    lines = inspect(folder).output.splitlines()
+    places = [next(n for n, line in enumerate(lines) if name in line.split()) for name in ("x", "p[0]", "p[1]")]
+    assert places == sorted(places)
+    listed = json.loads(inspect(folder, "--json").output)["arguments"]
+    assert listed[-1]["name"] == "x"  # which has the order of the program

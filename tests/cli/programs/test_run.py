@@ -190,3 +190,62 @@ def test_differences_that_are_no_errors(tmp_path: Path) -> None:
     done = pjrt("run", program, "-d", "reference", "-i", tmp_path / "x.npy", "--expect", tmp_path / "expected.npy")
     assert done.returncode == 1
     assert "3 differ (2 NaN, 1 infinite in one only)" in done.stdout
+
+
+FUNCTIONS = """
+func.func @double(%x: tensor<2xf32>) -> tensor<2xf32> {
+  %0 = call @twice(%x) : (tensor<2xf32>) -> tensor<2xf32>
+  return %0 : tensor<2xf32>
+}
+func.func VISIBILITY @square(%x: tensor<2xf32>) -> tensor<2xf32> {
+  %0 = stablehlo.multiply %x, %x : tensor<2xf32>
+  return %0 : tensor<2xf32>
+}
+func.func private @twice(%x: tensor<2xf32>) -> tensor<2xf32> {
+  %0 = stablehlo.add %x, %x : tensor<2xf32>
+  return %0 : tensor<2xf32>
+}
+"""
+
+
+@pytest.mark.parametrize("device", ["cpu", "reference"])
+def test_a_function_that_is_not_main(tmp_path: Path, device: str) -> None:
+    (tmp_path / "one.mlir").write_text(FUNCTIONS.replace("VISIBILITY", "private"))
+    (tmp_path / "two.mlir").write_text(FUNCTIONS.replace("VISIBILITY", ""))
+
+    def printed(file: str, *arguments: str) -> str:
+        return run(tmp_path, file, "-d", device, "-i", "[3, 4]", *arguments).stdout.partition("\n")[0]
+
+    assert printed("one.mlir").endswith("f32[2] [6, 8]")
+    assert printed("two.mlir", "--entry", "square").endswith("f32[2] [9, 16]")
+    assert printed("two.mlir", "--entry", "double").endswith("f32[2] [6, 8]")
+    assert printed("one.mlir", "--entry", "twice").endswith("f32[2] [6, 8]")
+    none = run(tmp_path, "two.mlir", "-d", device, "-i", "zeros")
+    assert none.stderr == (
+        "pjrt: error: two.mlir: expected a function main or one public function to run, found double, square; choose "
+        "one with --entry NAME, or with pjrt.stablehlo.with_entry\n"
+    )
+    wrong = run(tmp_path, "two.mlir", "-d", device, "-i", "zeros", "--entry", "sqare")
+    assert wrong.stderr == "pjrt: error: two.mlir: expected one of double, square, twice to run, found 'sqare'\n"
+
+
+def test_main_beside_a_chosen_function_is_still_called(tmp_path: Path) -> None:
+    text = FUNCTIONS.replace("VISIBILITY", "private").replace("@twice", "@main").replace("private @main", "@main")
+    (tmp_path / "calls_main.mlir").write_text(text)
+    done = run(tmp_path, "calls_main.mlir", "-i", "[3, 4]", "--entry", "double")
+    assert done.stdout.startswith("result_0   f32[2] [6, 8]"), done.stderr
+
+
+def test_a_file_that_states_its_function_has_no_other(tmp_path: Path) -> None:
+    (tmp_path / "one.mlir").write_text(FUNCTIONS.replace("VISIBILITY", "private"))
+    assert run(tmp_path, "one.mlir", "-t", "cpu", "-o", "one.bin", command="compile").returncode == 0
+    done = run(tmp_path, "one.bin", "-i", "zeros", "--entry", "double")
+    assert "one.bin: expected a program of MLIR to choose 'double' of, found: saved executable" in done.stderr
+
+
+def test_a_file_that_is_overwritten_is_named(tmp_path: Path) -> None:
+    (tmp_path / "named.mlir").write_text(NAMED)
+    arguments = ("named.mlir", "-d", "reference", "-i", "ones", "-o", "results.npz")
+    assert run(tmp_path, *arguments).stderr == ""
+    warning = "pjrt: warning: --output results.npz: the file is there already, and is overwritten\n"
+    assert run(tmp_path, *arguments).stderr == warning

@@ -11,6 +11,7 @@ from pjrt.layers.trace.trace_views import summarize
 
 def test_the_known_run(known_run: TracedRun) -> None:
     summary = summarize(known_run.trace)
+    assert f">{len(known_run.trace.calls)} in {len(known_run.trace.threads)} threads<" in known_run.trace._repr_html_()
     assert (summary.compilations, summary.buffers, summary.live_buffers) == (2, 8, 0)
     assert (summary.bytes_to_device, summary.bytes_to_host, summary.bytes_between_devices) == (4 * 16, 4 * 16, 0)
     # Three arguments, and the result of the first execution, are alive at once.

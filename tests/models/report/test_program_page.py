@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import re
+import shutil
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,7 +13,7 @@ import pytest
 from browser import Browser
 
 import pjrt
-from pjrt.models import program_page
+from pjrt.models import program_page, report
 
 PROGRAM = """
 module @tower {
@@ -249,6 +252,32 @@ def test_a_large_program_is_folded(show: Show) -> None:
         assert details(window).startswith("tanh %4321")
         assert len(groups(window)) + len(names(window)) < 300
     assert window.console() == []
+
+
+@pytest.mark.skipif(shutil.which("node") is None, reason="there is no node")
+@pytest.mark.parametrize(
+    ("scopes", "opened"),
+    [
+        (["jit(f)/Dense_0", "jit(f)/Dense_1"], ["", "main", "jit(f)"]),
+        (["jit(f)/jit(g)/Dense_0", "jit(f)/jit(g)/Dense_1"], ["", "main", "jit(f)/jit(g)"]),
+        (["a", "b"], ["", "main"]),
+        (["", ""], ["", "main"]),
+    ],
+)
+def test_the_first_level_with_several_parts_is_open(scopes: list[str], opened: list[str]) -> None:
+    """Without a browser: the groups of many operations, of which none would be opened for their small number."""
+    plain = {"function": "main", "parent": -1, "operands": [], "shortName": "add", "name": "add", "kind": "operation"}
+    nodes = [{**plain, "index": index, "scope": scopes[index // 100]} for index in range(200)]
+    nodes += [{**plain, "index": 200 + i, "scope": "", "name": "argument", "kind": "argument"} for i in range(20)]
+    groups = (Path(report.__file__).parent / "groups.js").read_text()
+    code = f"""{groups}
+        const {{root}} = groupsOf({json.dumps(nodes)}, 'scope');
+        openUntilDivided(root);
+        const opened = [];
+        forEachGroup(root, (group) => {{ if (group.isOpen) opened.push(group.label); }});
+        console.log(JSON.stringify(opened));"""
+    done = subprocess.run(["node", "-e", code], capture_output=True, text=True, check=True)
+    assert json.loads(done.stdout) == opened
 
 
 def test_a_page_needs_no_network() -> None:

@@ -164,7 +164,7 @@ x = jnp.ones(3)
     assert run(source, server.address, authority.certificate, token_file) == ["2 -524288"]
     refused = """
 try:
-    connect(sys.argv[1], ca_file=sys.argv[2], token_file=sys.argv[3], timeout=8)  # jaxlib tries for as long as that
+    connect(sys.argv[1], ca_file=sys.argv[2], token_file=sys.argv[3], timeout=9999)  # jaxlib would try as long
 except pjrt.UnauthenticatedError as error:
     print("token" in error.message, sys.argv[1] in error.message)
 """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pjrt.api.capability import (
+    ATTRIBUTE,
     Capabilities,
     Effort,
     Feature,
@@ -26,7 +28,9 @@ from pjrt.api.compile_options import CompileOptions
 from pjrt.api.element_type import ElementType
 from pjrt.api.errors import InvalidArgumentError, PjrtError, StatusCode, UnavailableError
 from pjrt.api.program import Program
+from pjrt.capi.reports import plugin_capabilities
 from pjrt.stablehlo import artifact_version, current_version, read, serialize, supports, to_hlo
+from pjrt.stablehlo.analysis.compatibility import check_shapes
 
 T = ElementType
 F32, S32, F64 = T.F32, T.S32, T.F64
@@ -420,3 +424,23 @@ def test_what_is_known_stays_when_it_is_completed(first: Capabilities, second: C
             assert dict(found) == {**theirs, **mine}
         else:
             assert found == (theirs if mine is None else mine)
+
+
+def test_arguments_of_unknown_sizes_are_refused_before_a_compiler_crashes_over_them() -> None:
+    without = Capabilities(features={Feature.DYNAMIC_SHAPES: False})
+    dynamic = read(main("(%x: tensor<?x2xf32>, %y: tensor<2xf32>)", "return"))
+    bounded = read(main("(%x: tensor<?xf32, #stablehlo.bounds<4>>)", "return"))
+    with pytest.raises(InvalidArgumentError, match=r"does not compile programs with dynamic shapes, .*\(0 \[\?, 2\]\)"):
+        check_shapes(dynamic, without)
+    check_shapes(bounded, without)
+    check_shapes(read(main("(%x: tensor<4xf32>)", "return")), without)
+    check_shapes(dynamic, Capabilities())
+    check_shapes(dynamic, Capabilities(features={Feature.DYNAMIC_SHAPES: True}))
+
+
+@pytest.mark.parametrize(("extension", "has"), [("TpuTopology", False), ("Triton", False), ("FFI", None)])
+def test_plugins_made_of_xla_have_no_unknown_sizes(extension: str, has: bool | None) -> None:
+    api = SimpleNamespace(functions=(), extensions={extension: 1})
+    assert plugin_capabilities(api, {}).has(Feature.DYNAMIC_SHAPES) is has
+    of_export = {ATTRIBUTE: Capabilities(features={Feature.DYNAMIC_SHAPES: True}).to_json()}
+    assert plugin_capabilities(api, of_export).has(Feature.DYNAMIC_SHAPES) is True

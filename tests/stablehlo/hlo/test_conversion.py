@@ -152,7 +152,7 @@ def test_an_operation_of_a_newer_version_is_explained_in_a_program_of_many_calls
   return %0 : tensor<4xf32> }}"""
     newer = serialize(text, minimum_version()).code.replace(b"tanh_v1", b"tanh_v9")
     with pytest.raises(
-        InvalidArgumentError, match=r"the operation is of a newer StableHLO, .* or upgrade jaxlib"
+        InvalidArgumentError, match=r"artifact: the operation vhlo\.tanh_v9 is of a newer StableHLO, .*: update jaxlib"
     ) as caught:
         to_module(Program(newer))
     assert "'vhlo.tanh_v9'" in caught.value.message
@@ -166,8 +166,8 @@ def test_an_artifact_that_is_too_new_is_refused_with_both_versions(artifact: Pro
     unknown = Program(newer.replace(b"tanh_v1", b"tank_v1"))
     with pytest.raises(InvalidArgumentError) as caught:
         to_module(unknown)
-    assert "too new: written at StableHLO 9.7.5" in caught.value.message
-    assert f"reads StableHLO {minimum_version()} to {current_version()}" in caught.value.message
+    assert "artifact: written by a newer StableHLO (v9.7.5; jaxlib " in caught.value.message
+    assert f"reads {minimum_version()} to {current_version()}): update jaxlib, or export" in caught.value.message
 
 
 @pytest.mark.parametrize(

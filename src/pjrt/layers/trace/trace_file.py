@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from pjrt.api.errors import InvalidArgumentError, NotFoundError, StatusCode
+from pjrt.api.printable import html_table
 
 _NULLABLE, _CREATES, _FILLS, _INLINE = 1 << 0, 1 << 1, 1 << 7, 1 << 10
 """Some of the marks of a field; ``abi/pjrt_support/schema.h`` states all."""
@@ -347,6 +348,11 @@ class Trace:
     dropped: int
     """The number of calls for which there was no place."""
     problems: list[str]
+
+    def _repr_html_(self) -> str:
+        calls = f"{len(self.calls)} in {len(self.threads)} threads"
+        rows = [("process", self.process), ("calls", calls), ("problems", "; ".join(self.problems))]
+        return html_table(self.command, rows)
 
     @property
     def plugins(self) -> list[str]:

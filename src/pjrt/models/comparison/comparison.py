@@ -13,6 +13,7 @@ import pjrt.ifrt
 from pjrt.api.client import Client
 from pjrt.api.compile_options import CompileOptions
 from pjrt.api.errors import InvalidArgumentError, PjrtError
+from pjrt.api.printable import html_table
 from pjrt.api.program import Program
 from pjrt.host_memory.difference import Difference
 from pjrt.host_memory.tolerance import Tolerance
@@ -101,6 +102,14 @@ class Comparison:
 
     def __repr__(self) -> str:
         return f"<Comparison: {self._verdict()}>"
+
+    def _repr_html_(self) -> str:
+        rows = [
+            (each.device, each.result, "agrees" if each.difference.agrees else "differs", str(each.difference))
+            for each in self.differences
+        ]
+        rows += [(name, "", "failed", error.message) for name, error in self.errors.items()]
+        return html_table(self._verdict(), rows, ("device", "result", "", "difference"))
 
     def _verdict(self) -> str:
         return f"{', '.join(self.devices)} and {self.judge} {'agree' if self.agrees else 'differ'}"

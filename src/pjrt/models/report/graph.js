@@ -28,8 +28,7 @@ class Graph {
   group(grouping) {
     this.grouping = grouping;
     Object.assign(this, groupsOf(this.nodes, grouping));
-    const [first] = this.root.groups.values();
-    if (this.root.groups.size === 1) first.isOpen = true;
+    openUntilDivided(this.root);
     this.openWhile((group) => !group.isListed, FEW_VISIBLE);
     this.draw();
     this.fit(READABLE);

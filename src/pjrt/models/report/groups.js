@@ -136,6 +136,13 @@ function sum(nodes, field) {
   return nodes.reduce((total, node) => total + (node[field] || 0), 0);
 }
 
+// Open a group as long as all of its operations are in one other group, to the first level with several parts.
+function openUntilDivided(group) {
+  group.isOpen = true;
+  const parts = [...group.groups.values()].filter((inner) => !inner.isListed);
+  if (parts.length === 1) openUntilDivided(parts[0]);
+}
+
 function open(group) {
   for (let each = group; each; each = each.parent) each.isOpen = true;
 }

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from typing import TYPE_CHECKING, Any
 
 from pjrt.abi.generated.version import API_VERSION
 from pjrt.api.checks import check_option_names
 from pjrt.api.device import Attributes
-from pjrt.api.errors import InvalidArgumentError, UnavailableError
+from pjrt.api.errors import InvalidArgumentError, PjrtError, UnauthenticatedError, UnavailableError
 from pjrt.api.plugin import Plugin
 from pjrt.remote.transport.addresses import DEFAULT_KEEPALIVE, LONGEST_KEEPALIVE, SHORTEST_KEEPALIVE
 
 if TYPE_CHECKING:
     from pjrt.remote.client.client import RemoteClient
+    from pjrt.remote.client.connection import Service, TransferFiles
+    from pjrt.remote.security.credentials import ClientSecurity
+    from pjrt.remote.transport.addresses import Address
 
 ADDRESS_VARIABLE = "PJRT_REMOTE_ADDRESS"
 """The environment variable with the address, for programs that cannot pass options to their device."""
@@ -83,21 +87,14 @@ def _connect(
 ) -> RemoteClient:
     # Here, so that the plugin can be asked for its attributes where grpcio is missing.
     from pjrt.remote.client.client import RemoteClient
-    from pjrt.remote.client.connection import Connection, Service, TransferFiles
+    from pjrt.remote.client.connection import Connection, TransferFiles
     from pjrt.remote.security.credentials import ClientSecurity, why_unreachable
-    from pjrt.remote.transport.addresses import client_keepalive, parse_address
-    from pjrt.remote.transport.channel import Channel
+    from pjrt.remote.transport.addresses import parse_address
 
     security = ClientSecurity.of(**files)
     place = security.check(parse_address(address))
-    channel = Channel(
-        place.target,
-        credentials=security.credentials(place),
-        metadata=security.metadata(),
-        options=(*client_keepalive(heartbeat_timeout), *security.channel_options()),
-    )
     transfer_files = TransferFiles(transfer_directory) if transfer_directory else None
-    service = Service(channel, str(place), files=transfer_files)
+    service = _service(place, security, heartbeat_timeout, transfer_files)
     try:
         return RemoteClient(Connection(service, timeout=timeout))
     except UnavailableError as error:
@@ -107,3 +104,34 @@ def _connect(
     except BaseException:
         service.close()
         raise
+
+
+def _service(
+    place: Address, security: ClientSecurity, heartbeat_timeout: float, files: TransferFiles | None = None
+) -> Service:
+    from pjrt.remote.client.connection import Service
+    from pjrt.remote.transport.addresses import client_keepalive
+    from pjrt.remote.transport.channel import Channel
+
+    channel = Channel(
+        place.target,
+        credentials=security.credentials(place),
+        metadata=security.metadata(),
+        options=(*client_keepalive(heartbeat_timeout), *security.channel_options()),
+    )
+    return Service(channel, str(place), files=files)
+
+
+def check_token(place: Address, security: ClientSecurity, timeout: float) -> None:
+    """Ask a server for its versions, which it tells no client with a wrong access token; other errors are no matter.
+
+    Raises:
+        UnauthenticatedError: the access token is not valid.
+    """
+    try:
+        with contextlib.closing(_service(place, security, DEFAULT_KEEPALIVE)) as service:
+            service.agree(timeout)
+    except UnauthenticatedError:
+        raise
+    except PjrtError:  # who connects next reports it; or grpcio is missing, which jaxlib's client does without
+        return

@@ -243,10 +243,7 @@ class Requirements:
             self._needs(Feature.QUANTIZED_TYPES, str(type_), location, certain=certain)
             self._add(_MAYBE, ReasonKind.TYPE, "quantized types", "which operations take quantized types is not known")
         if not type_.is_static:
-            bounded = type_.bounds is not None and all(
-                size is not None or bound is not None for size, bound in zip(type_.shape, type_.bounds, strict=True)
-            )
-            feature = Feature.BOUNDED_DYNAMIC_SHAPES if bounded else Feature.DYNAMIC_SHAPES
+            feature = Feature.BOUNDED_DYNAMIC_SHAPES if _is_bounded(type_) else Feature.DYNAMIC_SHAPES
             self._needs(feature, str(type_), location, certain=certain)
             self._add(_MAYBE, ReasonKind.FEATURE, "sizes", "whether the sizes fit is known only when it is compiled")
 
@@ -466,6 +463,28 @@ def with_advice(error: PjrtError, program: Program, options: CompileOptions | No
     except PjrtError:
         return error
     return error if refused is None else UnimplementedError(f"{refused}: {shortened(error.message)}")
+
+
+def check_shapes(program: Program, capabilities: Capabilities) -> None:
+    """Check that the arguments of a program have sizes that a device takes, before its compiler gets them.
+
+    Raises:
+        InvalidArgumentError: an argument has an unknown size, and the device has no dynamic shapes.
+    """
+    if capabilities.has(Feature.DYNAMIC_SHAPES) is not False:
+        return
+    module = to_module(program, trusted=True)
+    arguments = signature_of(parse_module(module, bodies=False), module).arguments
+    conversion.keep_module(program, module)
+    types = [each.type for each in arguments]
+    if any(isinstance(each, TensorType) and not each.is_static and not _is_bounded(each) for each in types):
+        raise InvalidArgumentError(str(_on_shapes(arguments)))
+
+
+def _is_bounded(type_: TensorType) -> bool:
+    return type_.bounds is not None and all(
+        size is not None or bound is not None for size, bound in zip(type_.shape, type_.bounds, strict=True)
+    )
 
 
 _WITHOUT_TYPE = ("primitive_type_invalid", "ends its process", "Seen buffers")

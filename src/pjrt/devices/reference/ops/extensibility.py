@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from pjrt.api.errors import FailedPreconditionError, InvalidArgumentError, UnimplementedError
+from pjrt.api.printable import perhaps
 from pjrt.devices.reference.core import registry
 from pjrt.devices.reference.core.block import (
     TOKEN,
@@ -42,13 +43,9 @@ def call_outside(view: OpView) -> Kernel:
     if compile_call is None and view.has_handler(target):
         compile_call = partial(call_handler, target=target)
     if compile_call is None:
-        import difflib  # only for messages
-
-        similar = difflib.get_close_matches(target, targets(), cutoff=0.8)
         raise view.unimplemented(
-            f"there is no custom call {target!r} on the reference device"
-            + (f"; it has {', '.join(similar)}" if similar else "")
-            + ": give the client a function for it with register_ffi_handler"
+            f"there is no custom call {target!r} on the reference device{perhaps(target, targets(), cutoff=0.8)}: give "
+            "the client a function for it with register_ffi_handler"
         )
     if not any(isinstance(type_, TupleType) for type_ in (*view.operands, *view.results)):
         return compile_call(view)
