@@ -8,7 +8,8 @@
 #include "here.h"
 #include "tiny.h"
 
-/* A loaded program. Devices that load the same code run it together: they meet by how often each ran it. */
+/* A loaded program. Devices that load the same code run it together: they meet by the number of their execution, or, where
+ * they are launched one by one, by how often each was. */
 typedef struct join {
   int64_t run;
   size_t joined;
@@ -726,9 +727,10 @@ static void unload(pjrt_driver *driver, size_t device, uint64_t executable) {
   free(each);
 }
 
-static tiny_meeting *join_meeting(pjrt_driver *driver, loaded_program *program, size_t device, size_t participants) {
+static tiny_meeting *join_meeting(pjrt_driver *driver, loaded_program *program, const pjrt_driver_launch *launch) {
+  const size_t participants = launch->num_participants ? launch->num_participants : 1;
   pthread_mutex_lock(&driver->mutex);
-  int64_t run = program->runs[device]++;
+  int64_t run = launch->execution ? -(int64_t)launch->execution : program->runs[launch->device]++;
   join **place = &program->joins;
   while (*place && (*place)->run != run) place = &(*place)->next;
   if (*place == NULL) {
@@ -775,8 +777,7 @@ static int launch_tiny(pjrt_driver *driver, const pjrt_driver_launch *launch, pj
     each.after = copy_of(launch->after, launch->num_after * sizeof *launch->after);
   }
   read_execute_options(((const worker_launch *)(const void *)launch)->options, &each);
-  each.meeting = join_meeting(driver, each.program, launch->device,
-                              launch->num_participants ? launch->num_participants : 1);
+  each.meeting = join_meeting(driver, each.program, launch);
   return enqueue(&driver->devices[launch->device], &each, fence);
 }
 
