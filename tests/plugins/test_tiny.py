@@ -18,7 +18,7 @@ def run_driver(cache: Path, flags: list[str]) -> subprocess.CompletedProcess[str
     command = [*build.compiler(), "-std=c11", "-D_GNU_SOURCE", "-g", *build.WARNINGS, *flags]
     driver = library.parent / "driver"
     subprocess.run(
-        [*command, f"-I{build.INCLUDE}", f"-I{build.HERE}", str(DRIVER), "-o", str(driver), "-ldl", "-pthread"],
+        [*command, f"-I{build.INCLUDE}", f"-I{build.PLUGIN}", str(DRIVER), "-o", str(driver), "-ldl", "-pthread"],
         check=True,
         timeout=120,
     )

@@ -13,7 +13,7 @@ from tiny import build
 from mutants.mutant import Mutant
 
 # Warnings are off: a fault may leave a function or an argument without a use.
-FLAGS = ("-std=c11", "-D_GNU_SOURCE", "-O0", "-g0", "-w", "-pthread", "-fPIC", "-fvisibility=hidden")
+FLAGS = (build.OTHER_NAME, "-std=c11", "-D_GNU_SOURCE", "-O0", "-g0", "-w", "-pthread", "-fPIC", "-fvisibility=hidden")
 
 
 class MutantLibraries:
@@ -39,7 +39,7 @@ class MutantLibraries:
 
     def _object(self, source: Path, text: str) -> Path:
         target = self._folder / f"{source.stem}-{hashlib.sha256(text.encode()).hexdigest()[:16]}.o"
-        command = [*build.compiler(), *FLAGS, f"-I{build.INCLUDE}", f"-I{build.HERE}", "-x", "c", "-c", "-"]
+        command = [*build.compiler(), *FLAGS, *(f"-I{each}" for each in build.FOLDERS), "-x", "c", "-c", "-"]
         return _made(target, command, text)
 
     def _link(self, name: str, objects: dict[str, Path]) -> Path:
@@ -62,6 +62,6 @@ def _made(target: Path, command: list[str], text: str | None = None) -> Path:
 
 def _digest() -> str:
     hasher = hashlib.sha256(" ".join((*build.compiler(), *FLAGS)).encode())
-    for path in sorted([*build.HERE.glob("*.h"), *build.INCLUDE.rglob("*.h")]):
+    for path in build.headers():
         hasher.update(path.read_bytes())
     return hasher.hexdigest()[:16]

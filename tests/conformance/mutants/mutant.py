@@ -9,7 +9,7 @@ from tiny import build
 
 @dataclass(frozen=True)
 class Mutant:
-    """One fault of a plugin, as a change of one C file of the tiny plugin.
+    """One fault of a plugin, as a change of one C file of the tiny plugin or of the runtime that it is made of.
 
     Attributes:
         name: the function or noun, a dot, and the fault.
@@ -31,11 +31,11 @@ class Mutant:
         Raises:
             ValueError: the file does not have the old text exactly once.
         """
-        text = (build.HERE / self.file).read_text()
+        (text,) = (path.read_text() for path in build.tiny_sources() if path.name == self.file)
         count = text.count(self.old)
         if count != 1:
             raise ValueError(
                 f"mutant {self.name}: {self.file} has the text {self.old!r} {count} times, expected once; "
-                "the tiny plugin has changed, so change the mutant"
+                "the file has changed, so change the mutant"
             )
         return text.replace(self.old, self.new)

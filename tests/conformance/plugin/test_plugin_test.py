@@ -63,6 +63,15 @@ def test_the_tiny_plugin_passes(tiny_library: Path, values: str) -> None:
     assert sorted(each.check for each in outcomes) == sorted(each.check for each in report.outcomes)
 
 
+def test_a_plugin_with_nothing_of_our_runtime_is_judged(noop_library: Path) -> None:
+    """Its one device answers to every number; what else it says of it is right."""
+    report = check_plugin(noop_library, tiers=["contract"], filters=["client.lookup_device.", "memory.id."], jobs=2)
+    verdicts = {each.check: each.verdict for each in report.outcomes}
+    assert verdicts["client.lookup_device.absent_id[-1]"] is Verdict.FAILED
+    assert verdicts["client.lookup_device.next_id"] is Verdict.FAILED
+    assert verdicts["memory.id.unique_in_its_kind"] is Verdict.PASSED
+
+
 ADDRESSLESS = '''
 import itertools
 import numpy as np

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import re
-from functools import cache
-
-from tiny.build import HERE
+from pjrt.abi.schema import TABLE
 
 FIRST_MISSING = {
     53: "Buffer_CopyRawToHost",
@@ -16,12 +13,9 @@ FIRST_MISSING = {
 """For a minor version the first function of our table that it does not have yet."""
 
 
-@cache
 def function_names() -> tuple[str, ...]:
     """Return the functions of PJRT_Api in table order, without the PJRT_ prefix."""
-    return tuple(
-        re.findall(r"\bX\((\w+)\)", (HERE / "functions.h").read_text().partition("#define TINY_FUNCTIONS(X)")[0])
-    )
+    return tuple(each.name.removeprefix("PJRT_") for each in TABLE)
 
 
 def number_of_functions(minor: int) -> int:

@@ -27,6 +27,14 @@ static inline pjrt_context *pjrt_context_new(void) {
   return context;
 }
 
+static inline const pjrt_context_data *pjrt_context_last(pjrt_context *context) { return atomic_load(&context->last); }
+
+static inline bool pjrt_context_has(pjrt_context *context, int64_t type_id) {
+  const pjrt_context_data *data = pjrt_context_last(context);
+  while (data != NULL && data->type_id != type_id) data = data->next;
+  return data != NULL;
+}
+
 /* Adds an address from any thread; returns false without memory. */
 static inline bool pjrt_context_add(pjrt_context *context, int64_t type_id, void *address) {
   pjrt_context_data *data = (pjrt_context_data *)malloc(sizeof *data);
@@ -38,8 +46,6 @@ static inline bool pjrt_context_add(pjrt_context *context, int64_t type_id, void
   }
   return true;
 }
-
-static inline const pjrt_context_data *pjrt_context_last(pjrt_context *context) { return atomic_load(&context->last); }
 
 static inline void pjrt_context_free(pjrt_context *context) {
   if (context == NULL) return;

@@ -84,6 +84,14 @@ PJRT_Error *storage_layout(const memory_space *space, const shape *of, pjrt_driv
   return error;
 }
 
+bool storage_is_plain(const memory_space *space, const shape *of) {
+  pjrt_driver_layout own;
+  if (!DRIVER_HAS(space->device->client->table, layout)) return shape_is_in_rows(of);
+  PJRT_Error *error = storage_layout(space, of, &own);
+  pjrt_error_release(error);
+  return !error && own.num_tiles == 0 && own.bytes == shape_size(of);
+}
+
 PJRT_Error *storage_allocate(memory_space *space, const shape *of, storage **out) {
   pjrt_driver_layout layout;
   PJRT_Error *error = storage_layout(space, of, &layout);
@@ -253,6 +261,10 @@ PJRT_Error *buffer_check(PJRT_Buffer *buffer) {
   return error;
 }
 
+bool buffer_has_bytes(const PJRT_Buffer *buffer) {
+  return shape_is_in_rows(&buffer->shape) || storage_is_plain(buffer->space, &buffer->shape);
+}
+
 static void give_up_storage(PJRT_Buffer *buffer) {
   pthread_mutex_lock(&buffer->mutex);
   if (!buffer->gone) buffer->gone = "deleted";
@@ -344,7 +356,7 @@ PJRT_Error *storage_address(const storage *of, uint64_t *out) {
 static PJRT_Error *address_of(PJRT_Buffer *buffer, uint64_t *out) {
   storage *held;
   *out = 0;
-  if (is_python(buffer->space->device->client) && !shape_is_in_rows(&buffer->shape)) return refuse_layout(&buffer->shape);
+  if (is_python(buffer->space->device->client) && !buffer_has_bytes(buffer)) return refuse_layout(&buffer->shape);
   PJRT_Error *error = buffer_use(buffer, &held);
   if (error) return error;
   error = storage_address(held, out);
@@ -434,7 +446,7 @@ PJRT_Error *native_Buffer_Memory(PJRT_Buffer_Memory_Args *args) {
 }
 
 PJRT_Error *native_Buffer_IsOnCpu(PJRT_Buffer_IsOnCpu_Args *args) {
-  args->is_on_cpu = shape_is_in_rows(&args->buffer->shape) && is_on_host(args->buffer->space);
+  args->is_on_cpu = buffer_has_bytes(args->buffer) && is_on_host(args->buffer->space);
   return NULL;
 }
 
@@ -473,14 +485,19 @@ PJRT_Error *native_Client_CreateViewOfDeviceBuffer(PJRT_Client_CreateViewOfDevic
   shape of;
   PJRT_Memory *wanted = HAS(args, PJRT_Client_CreateViewOfDeviceBuffer_Args, memory) ? args->memory : NULL;
   PJRT_Error *error = space_choose(wanted, args->device, &space);
-  if (!error) error = device_shape(&of, args->element_type, args->dims, args->num_dims, args->layout, NULL);
+  bool has_layouts = !error && DRIVER_HAS(space->device->client->table, layout);
+  if (!error)
+    error = device_shape(&of, args->element_type, args->dims, args->num_dims, args->layout, has_layouts ? space : NULL);
+  if (!error && !storage_is_plain(space, &of))
+    error = error_make(PJRT_Error_Code_UNIMPLEMENTED, "an array in this device's own layout cannot be used in place");
   if (!error && args->device_buffer_ptr == NULL && shape_size(&of))
     error = error_make(INVALID, "expected the address of %zu bytes, found null", shape_size(&of));
   if (error) return error;
   PJRT_Client *client = space->device->client;
-  if (is_python(client) && python_is_on_host(space) && (uintptr_t)args->device_buffer_ptr % ALIGNMENT)
-    return error_make(INVALID, "the memory at %p is not aligned to %d bytes, so the device cannot use it in place; copy it",
-                      args->device_buffer_ptr, ALIGNMENT);
+  const size_t alignment = is_python(client) && python_is_on_host(space) ? client->python->alignment : 0;
+  if (alignment && (uintptr_t)args->device_buffer_ptr % alignment)
+    return error_make(INVALID, "the memory at %p is not aligned to %zu bytes, so the device cannot use it in place; copy it",
+                      args->device_buffer_ptr, alignment);
   if (!DRIVER_HAS(client->table, import))
     return error_make(PJRT_Error_Code_UNIMPLEMENTED, "%s cannot use memory that it did not allocate: its driver has no "
                       "function import", client->table->platform_name);
@@ -507,7 +524,7 @@ PJRT_Error *native_Buffer_Bitcast(PJRT_Buffer_Bitcast_Args *args) {
   shape of;
   PJRT_Error *error = device_shape(&of, args->element_type, args->dims, args->num_dims, args->device_layout, NULL);
   if (!error && !shape_is_in_rows(&args->buffer->shape)) error = refuse_layout(&args->buffer->shape);
-  if (!error && DRIVER_HAS(args->buffer->space->device->client->table, layout))
+  if (!error && !(storage_is_plain(args->buffer->space, &args->buffer->shape) && storage_is_plain(args->buffer->space, &of)))
     error = error_make(PJRT_Error_Code_UNIMPLEMENTED, "an array in this device's own layout cannot be seen as another");
   if (!error && shape_size(&of) != shape_size(&args->buffer->shape))
     error = error_make(INVALID, "expected a shape of %zu bytes, as the buffer has, found one of %zu",

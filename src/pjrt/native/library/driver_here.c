@@ -493,6 +493,7 @@ static void hold(pjrt_driver *driver, bool holds) {
 
 const python_functions here_functions = {
     .ask = ask_here, .hold = hold, .is_on_host = is_on_host, .view = view, .give_back = give_back, .has_contexts = has_contexts,
+    .alignment = ALIGNMENT, .copies_at_once = true,
 };
 
 const pjrt_driver_table here_driver = {

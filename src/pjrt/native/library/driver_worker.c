@@ -795,6 +795,7 @@ static void hold(pjrt_driver *driver, bool holds) {
 
 const python_functions worker_functions = {
     .ask = ask_process, .hold = hold, .end = worker_end, .look = worker_look,
+    .copies_at_once = true,
 };
 
 const pjrt_driver_table worker_driver = {

@@ -38,6 +38,9 @@ PJRT_Error *native_ExecuteContext_Destroy(PJRT_ExecuteContext_Destroy_Args *args
 
 PJRT_Error *context_add(PJRT_ExecuteContext *context, int64_t type_id, void *data) {
   if (context == NULL) return error_make(INVALID, "expected an execute context, found null");
+  if (pjrt_context_has((pjrt_context *)context, type_id))
+    return error_make(PJRT_Error_Code_ALREADY_EXISTS, "the execute context has data of the type %lld already",
+                      (long long)type_id);
   if (pjrt_context_add((pjrt_context *)context, type_id, data)) return NULL;
   return pjrt_error_of_text(PJRT_Error_Code_RESOURCE_EXHAUSTED, "no memory for data of an execute context");
 }

@@ -161,7 +161,7 @@ static PJRT_Error *raw_create(PJRT_RawBuffer_CreateRawAliasOfBuffer_Args *args) 
   SIZED(PJRT_RawBuffer_CreateRawAliasOfBuffer_Args, args);
   storage *held;
   const shape *of = &args->buffer->shape;
-  PJRT_Error *error = shape_is_in_rows(of) ? buffer_use(args->buffer, &held) : refuse_layout(of);
+  PJRT_Error *error = buffer_has_bytes(args->buffer) ? buffer_use(args->buffer, &held) : refuse_layout(of);
   if (error) return error;
   atomic_store(&held->is_shared, true);
   atomic_fetch_sub(&held->readers, 1);

@@ -316,6 +316,8 @@ typedef struct storage {
 } storage;
 /* How an array lies in the memory, or an error where the device has no such arrays. */
 PJRT_Error *storage_layout(const memory_space *space, const shape *of, pjrt_driver_layout *out);
+/* Whether the device has the array dense, in its own order of dimensions: without tiles, padding or packed elements. */
+bool storage_is_plain(const memory_space *space, const shape *of);
 PJRT_Error *storage_allocate(memory_space *space, const shape *of, storage **out);
 PJRT_Error *storage_allocate_bytes(memory_space *space, size_t size, storage **out);
 storage *storage_borrow(memory_space *space, uint64_t memory, size_t size);
@@ -341,6 +343,7 @@ void storage_read(storage *owned); /* the reader's work is in the queue, or will
 PJRT_Error *buffer_donate(PJRT_Buffer *buffer, storage **out);
 void buffer_take_back(PJRT_Buffer *buffer, storage *owned); /* what was donated to a call that was refused */
 PJRT_Error *buffer_check(PJRT_Buffer *buffer);              /* the error of a buffer that holds nothing any more */
+bool buffer_has_bytes(const PJRT_Buffer *buffer); /* which are those of an array in the order that frameworks see */
 void buffer_destroy(PJRT_Buffer *buffer);
 
 /* An array in the memory of a device is dense and in rows to the runtime; what a driver makes of it is its own. Another
@@ -591,6 +594,8 @@ typedef struct python_functions {
   /* Frees memory that was imported, and calls the function when nobody looks at it any longer. */
   void (*give_back)(pjrt_driver *driver, uint64_t memory, void (*returned)(void *arg), void *arg);
   bool (*has_contexts)(pjrt_driver *driver); /* whether its client takes addresses of this process */
+  size_t alignment;    /* of memory that it uses in place; 0 for any */
+  bool copies_at_once; /* copies from the host have ended when they return */
   /* Null for devices of this process: */
   void (*end)(pjrt_driver *driver); /* with all that it does */
   void (*look)(pjrt_driver *driver, completion *until); /* see worker_look */

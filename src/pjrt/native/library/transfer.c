@@ -79,6 +79,21 @@ static bool import_array(memory_space *space, const shape *of, PJRT_Client_Buffe
   return true;
 }
 
+enum { SMALL_COPY = 1 << 16 };
+
+/* Whether the host copies the array once more, because the caller, who may change it after the call, would wait for the
+ * device's queue. A small array is copied sooner than the device answers. */
+static bool is_copied_first(PJRT_Device *device, PJRT_HostBufferSemantics semantics, size_t size) {
+  const PJRT_Client *client = device->client;
+  if (queue_leaves_work(client)) return true;
+  if (semantics != PJRT_HostBufferSemantics_kImmutableOnlyDuringCall) return false;
+  if (is_python(client) && client->python->copies_at_once) return false;
+  pthread_mutex_lock(&device->mutex);
+  bool is_busy = device->in_flight > 0;
+  pthread_mutex_unlock(&device->mutex);
+  return is_busy || size <= SMALL_COPY;
+}
+
 PJRT_Error *native_Client_BufferFromHostBuffer(PJRT_Client_BufferFromHostBuffer_Args *args) {
   memory_space *space;
   shape of;
@@ -96,7 +111,7 @@ PJRT_Error *native_Client_BufferFromHostBuffer(PJRT_Client_BufferFromHostBuffer_
   PJRT_Client *client = space->device->client;
   if ((semantics == PJRT_HostBufferSemantics_kImmutableZeroCopy ||
        semantics == PJRT_HostBufferSemantics_kMutableZeroCopy) &&
-      is_dense && size && DRIVER_HAS(client->table, import) && !DRIVER_HAS(client->table, layout) &&
+      is_dense && size && DRIVER_HAS(client->table, import) && shape_is_in_rows(&of) && storage_is_plain(space, &of) &&
       import_array(space, &of, args))
     return NULL;
   storage *held;
@@ -111,7 +126,7 @@ PJRT_Error *native_Client_BufferFromHostBuffer(PJRT_Client_BufferFromHostBuffer_
     return NULL;
   }
   char *staging = NULL;
-  if ((!is_dense || queue_leaves_work(client)) && (error = staging_make(size, &staging))) {
+  if ((!is_dense || is_copied_first(space->device, semantics, size)) && (error = staging_make(size, &staging))) {
     storage_unref(held);
     return error;
   }
@@ -293,7 +308,7 @@ PJRT_Error *native_Buffer_ToHostBuffer(PJRT_Buffer_ToHostBuffer_Args *args) {
 
 static PJRT_Error *raw_download(PJRT_Buffer *buffer, int64_t offset, int64_t size, download **out) {
   storage *held;
-  PJRT_Error *error = shape_is_in_rows(&buffer->shape) ? buffer_use(buffer, &held) : refuse_layout(&buffer->shape);
+  PJRT_Error *error = buffer_has_bytes(buffer) ? buffer_use(buffer, &held) : refuse_layout(&buffer->shape);
   if (error) return error;
   /* A buffer that holds an error has no memory, and is as large as its type all the same. */
   int64_t all = (int64_t)(held->size ? held->size : shape_size(&buffer->shape));
@@ -561,7 +576,7 @@ typedef struct slot {
   storage *storage;
   completion *defined;
   shape shape;
-  char *pieces;     /* the array in rows, until it is complete, where the device has a layout of its own */
+  char *pieces;     /* the array in rows, until it is complete, where the device has tiles or padding */
   size_t under_way; /* transfers that have not ended */
   bool is_last_seen;
 } slot;
@@ -595,9 +610,13 @@ static void manager_unref(manager *each) {
 
 static PJRT_Error *init_slot(slot *it, memory_space *space, const PJRT_ShapeSpec *spec,
                              const PJRT_Buffer_MemoryLayout *layout) {
-  PJRT_Error *error = device_shape(&it->shape, spec->element_type, spec->dims, spec->num_dims, layout, NULL);
+  bool has_layouts = DRIVER_HAS(space->device->client->table, layout);
+  PJRT_Error *error =
+      device_shape(&it->shape, spec->element_type, spec->dims, spec->num_dims, layout, has_layouts ? space : NULL);
+  bool is_plain = !error && storage_is_plain(space, &it->shape);
+  if (!error && !is_plain && !shape_is_in_rows(&it->shape)) error = refuse_layout(&it->shape);
   if (!error) error = storage_allocate(space, &it->shape, &it->storage);
-  if (!error && DRIVER_HAS(space->device->client->table, layout)) {
+  if (!error && !is_plain) {
     error = staging_make(shape_size(&it->shape), &it->pieces);
     if (error) storage_unref(it->storage);
   }
@@ -788,17 +807,20 @@ PJRT_Error *native_AsyncHostToDeviceTransferManager_TransferLiteral(
   if (!error && args->data == NULL && shape_size(&of))
     error = error_make(INVALID, "expected the address of %zu bytes, found null", shape_size(&of));
   if (error) return error;
-  int64_t strides[MAX_RANK];
+  const shape *wanted = &manager->slots[args->buffer_index].shape;
+  int64_t strides[MAX_RANK], wanted_strides[MAX_RANK];
   shape_strides(&of, strides);
+  shape_strides(wanted, wanted_strides);
   char *staging = NULL;
-  bool is_staged = !strides_are_row_major(&of, strides) || queue_leaves_work(manager->space->device->client);
+  bool is_staged = !shape_same_order(&of, wanted) || queue_leaves_work(manager->space->device->client);
   if (is_staged && (error = staging_make(shape_size(&of), &staging))) return error;
   error = begin(manager, args->buffer_index, true, &it);
   if (error) {
     free(staging);
     return error;
   }
-  if (staging) copy_rows(staging, args->data, &of, strides);
+  if (staging && shape_size(&of))
+    copy_strided(staging, wanted_strides, args->data, strides, of.dims, of.rank, element_bits(of.type) / 8);
   args->done_with_h2d_transfer = push(manager, it, 0, staging ? staging : args->data, shape_size(&of), staging);
   return NULL;
 }

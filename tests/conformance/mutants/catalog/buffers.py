@@ -15,8 +15,9 @@ MUTANTS = (
         "buffer.dimensions_shared",
         "buffer.c",
         "  args->dims = args->buffer->shape.dims;\n",
-        "  static int64_t dims[TINY_MAX_RANK];\n"
-        "  memcpy(dims, args->buffer->shape.dims, sizeof dims);\n  args->dims = dims;\n",
+        "  static int64_t dims[MAX_RANK];\n"
+        "  memcpy(dims, args->buffer->shape.dims, sizeof dims);\n"
+        "  args->dims = dims;\n",
         "The dimensions of a buffer are overwritten when another buffer is asked.",
     ),
     Mutant(
@@ -29,8 +30,8 @@ MUTANTS = (
     Mutant(
         "buffer.ready_event_before_data",
         "buffer.c",
-        "      args->buffer->gone ? promise_done(gone(args->buffer)) : promise_ref(args->buffer->defined);\n",
-        "      args->buffer->gone ? promise_done(gone(args->buffer)) : promise_done(NULL);\n",
+        "completion_with(gone(args->buffer)) : completion_ref(args->buffer->defined);\n",
+        "completion_with(gone(args->buffer)) : &completion_done;\n",
         "The ready event of a buffer is ready before the buffer, and never fails.",
     ),
     Mutant(
@@ -43,36 +44,36 @@ MUTANTS = (
     Mutant(
         "buffer.delete_keeps_memory",
         "buffer.c",
-        "  if (storage) buffer->storage = NULL;\n  pthread_mutex_unlock(&buffer->mutex);\n  storage_unref(storage);\n",
-        "  if (storage) buffer->storage = NULL;\n  pthread_mutex_unlock(&buffer->mutex);\n",
+        "  pthread_mutex_unlock(&buffer->mutex);\n  storage_unref(held);\n",
+        "  pthread_mutex_unlock(&buffer->mutex);\n  (void)held;\n",
         "PJRT_Buffer_Delete and PJRT_Buffer_Destroy do not free the memory.",
     ),
     Mutant(
         "buffer.use_after_delete_crashes",
         "buffer.c",
-        "  if (buffer->gone) {\n    status = gone(buffer);\n  } else {\n    *out = storage_ref(buffer->storage);\n",
+        "  if (buffer->gone) {\n    error = gone(buffer);\n  } else {\n    *out = storage_ref(buffer->storage);\n",
         "  {\n    *out = storage_ref(buffer->storage);\n",
         "The process crashes when a deleted buffer is used.",
     ),
     Mutant(
         "reference.not_kept",
         "buffer.c",
-        "  tiny_storage *storage = buffer->external_refs ? NULL : buffer->storage; /* stays while it is lent out */\n",
-        "  tiny_storage *storage = buffer->storage;\n",
+        "  storage *held = buffer->external_references ? NULL : give_storage(buffer);",
+        "  storage *held = give_storage(buffer);",
         "Deleting a buffer frees memory that an external reference still holds.",
     ),
     Mutant(
         "reference.decrease_at_zero",
         "buffer.c",
-        '    status = status_make(INVALID, "The buffer has no external reference to give back");\n',
-        "    status = NULL;\n",
+        '    error = error_make(INVALID, "Attempting to decrease reference on a buffer with zero reference count.");\n',
+        "    error = NULL;\n",
         "PJRT_Buffer_DecreaseExternalReferenceCount accepts a buffer without references.",
     ),
     Mutant(
         "reference.donation_allowed",
         "buffer.c",
-        "  } else if (buffer->external_refs) {\n",
-        "  } else if (buffer->external_refs > 100) {\n",
+        "  } else if (buffer->external_references) {\n",
+        "  } else if (buffer->external_references > 100) {\n",
         "A buffer with an external reference is donated, and its memory overwritten.",
     ),
 )

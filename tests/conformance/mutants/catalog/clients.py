@@ -5,14 +5,14 @@ from mutants.mutant import Mutant
 MUTANTS = (
     Mutant(
         "plugin.attribute_twice",
-        "api.c",
+        "table.c",
         '      {HEAD("tiny_greeting"), .type',
         '      {HEAD("xla_version"), .type',
         "Two attributes of the plugin have the same name.",
     ),
     Mutant(
         "plugin.short_table",
-        "api.c",
+        "table.c",
         "  if (settings.struct_size) api->struct_size = settings.struct_size;\n",
         "  api->struct_size -= 8 * sizeof(void *);\n",
         "The table is shorter than its version says.",
@@ -27,42 +27,43 @@ MUTANTS = (
     Mutant(
         "client.lookup_device_code",
         "client.c",
-        '    return error_make(INVALID, "There is no device with id %d',
-        '    return error_make(PJRT_Error_Code_INTERNAL, "There is no device with id %d',
+        'error_make(INVALID, "No matching device found for device_id',
+        'error_make(PJRT_Error_Code_INTERNAL, "No matching device found for device_id',
         "PJRT_Client_LookupDevice returns INTERNAL for an unknown id.",
     ),
     Mutant(
         "client.default_assignment_same_device",
         "client.c",
-        "  for (int64_t i = 0; i < wanted; ++i) args->default_assignment[i] = (int)i;\n",
-        "  for (int64_t i = 0; i < wanted; ++i) args->default_assignment[i] = 0;\n",
+        "args->default_assignment[i] = is_enough ? client->devices[i].description->id : (int)i;\n",
+        "args->default_assignment[i] = is_enough ? 0 : 0;\n",
         "The default assignment names the same device for all replicas.",
     ),
     Mutant(
         "client.default_assignment_overruns",
         "client.c",
-        "  if (args->default_assignment_size < (size_t)wanted)\n",
+        "  if ((int64_t)args->default_assignment_size < wanted)\n",
         "  if (args->default_assignment_size == 0)\n",
         "The default assignment is written behind the end of a list that is too short.",
     ),
     Mutant(
         "client.destroy_leaks_thread",
         "client.c",
-        "    queue_stop(client->local_handles[i]->queue);\n",
+        "  if (client->driver) client->table->close(client->driver);\n",
         "",
         "PJRT_Client_Destroy leaves the threads of the client running.",
     ),
     Mutant(
         "client.destroy_hangs_with_work",
         "client.c",
-        "  for (size_t i = 0; i < client->num_local; ++i) queue_drain(client->local_handles[i]->queue);\n",
-        "  for (size_t i = 0; i < client->num_local; ++i) {\n"
-        "    pthread_mutex_lock(&client->local_handles[i]->mutex);\n"
-        "    bool busy = client->local_handles[i]->launches != NULL;\n"
-        "    pthread_mutex_unlock(&client->local_handles[i]->mutex);\n"
-        "    if (busy) pthread_mutex_lock(&(pthread_mutex_t){.__data = {.__lock = 1}});\n"
-        "    queue_drain(client->local_handles[i]->queue);\n"
-        "  }\n",
+        "  client_wait_for_all(client);\n  client_unref(client);\n",
+        "  for (size_t i = 0; i < client->num_devices; ++i) {\n"
+        "    pthread_mutex_lock(&client->devices[i].mutex);\n"
+        "    bool busy = client->devices[i].launches != NULL;\n"
+        "    pthread_mutex_unlock(&client->devices[i].mutex);\n"
+        "    while (busy) pause();\n"
+        "  }\n"
+        "  client_wait_for_all(client);\n"
+        "  client_unref(client);\n",
         "PJRT_Client_Destroy hangs when an execution is under way.",
     ),
 )

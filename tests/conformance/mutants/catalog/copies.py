@@ -2,33 +2,30 @@
 
 from mutants.mutant import Mutant
 
-_COPY = (
-    "  *out = buffer_make(memory, &buffer->shape, storage_ref(target), promise_ref(done));\n"
-    "  copy_push(buffer->memory->device->queue, source, buffer->defined, target, buffer->size, done);\n"
-)
-
 MUTANTS = (
     Mutant(
         "copy.aliases_source",
-        "buffer_copy.c",
-        _COPY,
-        "  storage_unref(target);\n"
-        "  *out = buffer_make(memory, &buffer->shape, source, promise_ref(buffer->defined));\n"
-        "  promise_set(done, NULL);\n  promise_unref(done);\n",
+        "transfer.c",
+        "  when_submitted(defined, buffer->space->device, submit_copy, each);\n"
+        "  completion_unref(defined);\n"
+        "  *out = buffer_make(space, &buffer->shape, to, done);\n",
+        "  completion_unref(done);\n"
+        "  atomic_fetch_sub(&from->readers, 1);\n"
+        "  *out = buffer_make(space, &buffer->shape, from, defined);\n",
         "A copy shares the memory of its source, which a donation of the source overwrites.",
     ),
     Mutant(
         "copy.loses_error",
-        "buffer_copy.c",
-        "  promise_set(each->done, status);\n  promise_unref(each->done);\n  promise_unref(each->source_defined);\n",
-        "  promise_set(each->done, NULL);\n  promise_unref(each->done);\n  promise_unref(each->source_defined);\n",
+        "transfer.c",
+        "  storage_unref(each->to);\n  completion_set(each->done, error);\n",
+        "  storage_unref(each->to);\n  completion_set(each->done, NULL);\n",
         "The copy of a failed buffer is ready without an error.",
     ),
     Mutant(
         "donate_with_dependency.does_not_wait",
-        "buffer_copy.c",
-        "storage, promise_ref(each->done));\n  tiny_promise *dependency",
-        "storage, promise_ref(each->source_defined));\n  tiny_promise *dependency",
+        "buffer.c",
+        "&args->buffer->shape, held, completion_ref(each->done));\n",
+        "&args->buffer->shape, held, completion_ref(each->source));\n",
         "The result of PJRT_Buffer_DonateWithControlDependency does not wait for the dependency.",
     ),
 )

@@ -5,43 +5,44 @@ from mutants.mutant import Mutant
 MUTANTS = (
     Mutant(
         "compile.unknown_format_accepted",
-        "executable.c",
+        "program.c",
         "  if (!tiny && !mlir)\n",
-        "  if (!tiny && program->format_size == 0)\n",
+        "  if (!tiny && format->size == 0)\n",
         "A program of an unknown format is compiled as if it had a known one.",
     ),
     Mutant(
         "compile.options_unchecked",
         "executable.c",
-        "  if (!status) status = compile_options_parse(options, options_size, &compile_options);\n",
-        "  if (!status) status = compile_options_parse(options, options_size, &compile_options);\n"
-        '  if (status) status_unref(status), status = compile_options_parse("", 0, &compile_options);\n',
+        "  return read_options(each->options, each->options_size, each);\n",
+        "  error = read_options(each->options, each->options_size, each);\n"
+        "  pjrt_error_release(error);\n"
+        '  return error ? read_options("", 0, each) : NULL;\n',
         "Compile options that cannot be read are replaced by the default ones.",
     ),
     Mutant(
         "compile.assignment_ignored",
-        "loaded.c",
-        "    int64_t id = options->has_assignment ? options->assignment[i] : i;\n",
-        "    int64_t id = i;\n",
+        "executable.c",
+        "    PJRT_Device *device = core->has_assignment                           ? client_device",
+        "    PJRT_Device *device = core->num_replicas > MAX_DEVICES               ? client_device",
         "The device assignment of the compile options is ignored.",
     ),
     Mutant(
         "executable.output_type",
         "executable.c",
-        "    executable->output_types[i] = shape->type;\n",
-        "    executable->output_types[i] = program->values[program->outputs[0].value].shape.type;\n",
+        "    each->output_types[i] = of->type;\n",
+        "    each->output_types[i] = each->outputs[0].shape.type;\n",
         "Each output has the element type of the first one.",
     ),
     Mutant(
         "executable.replicas_and_partitions",
         "executable.c",
-        "  args->num_replicas = (size_t)args->executable->core->options.num_replicas;\n",
-        "  args->num_replicas = (size_t)args->executable->core->options.num_partitions;\n",
+        "  args->num_replicas = (size_t)args->executable->core->num_replicas;\n",
+        "  args->num_replicas = (size_t)args->executable->core->num_partitions;\n",
         "PJRT_Executable_NumReplicas answers with the number of partitions.",
     ),
     Mutant(
         "executable.handle_without_reference",
-        "loaded.c",
+        "executable.c",
         "  args->executable = executable_handle(executable_ref(args->loaded_executable->core));\n",
         "  args->executable = executable_handle(args->loaded_executable->core);\n",
         "The result of PJRT_LoadedExecutable_GetExecutable dies with the loaded executable.",
@@ -49,23 +50,24 @@ MUTANTS = (
     Mutant(
         "serialize.loses_options",
         "executable.c",
-        "  uint64_t sizes[2] = {executable->options_size, strlen(executable->program->source)};\n",
-        "  uint64_t sizes[2] = {0, strlen(executable->program->source)};\n"
-        "  bytes_add(out, SERIAL_MARK, strlen(SERIAL_MARK));\n  bytes_add(out, sizes, sizeof sizes);\n"
-        "  bytes_add(out, executable->program->source, (size_t)sizes[1]);\n  return;\n",
+        "kinds_of(args->client, kinds), &core);\n  if (error) return error;\n",
+        "kinds_of(args->client, kinds), &core);\n"
+        "  if (!error) core->has_assignment = core->is_portable = false;\n"
+        '  if (!error) error = read_options("", 0, core);\n'
+        "  if (error) return error;\n",
         "A serialized executable comes back without its compile options.",
     ),
     Mutant(
         "deserialize.cut_bytes_crash",
         "executable.c",
-        "  if (sizes[0] > size - head || sizes[1] != size - head - sizes[0])\n",
-        "  if (sizes[0] > size - head || sizes[1] != size - head - sizes[0]) abort();\n  if (sizes[0] > size - head)\n",
+        '  return is_whole ? NULL : damaged("it is cut short',
+        '  if (!is_whole) abort();\n  return is_whole ? NULL : damaged("it is cut short',
         "The process ends when a serialized executable is cut short.",
     ),
     Mutant(
         "loaded.delete_ignored",
-        "loaded.c",
-        "  atomic_store(&args->executable->deleted, true);\n",
+        "executable.c",
+        "  atomic_store(&args->executable->is_deleted, true);\n",
         "",
         "A deleted executable can still be executed, and answers that it is not deleted.",
     ),

@@ -13,16 +13,19 @@ MUTANTS = (
     Mutant(
         "topology.serialized_loses_device",
         "topology.c",
-        '  int read = sscanf(text, "tiny topology %lld %lld %lld", &rows, &columns, &processes);\n',
-        '  int read = sscanf(text, "tiny topology %lld %lld %lld", &rows, &columns, &processes);\n'
-        "  if (columns > 1 && processes == 1) --columns;\n",
+        '  if (args->topology) return NULL;\n  return error_make(INVALID, "these',
+        "  if (args->topology && args->topology->facts.num_devices > 1) --args->topology->facts.num_devices;\n"
+        "  if (args->topology) return NULL;\n"
+        '  return error_make(INVALID, "these',
         "A topology that was serialized comes back with one device less.",
     ),
     Mutant(
         "topology.deserialize_accepts_garbage",
         "topology.c",
-        "  if (read != 3) return error_make(",
-        "  if (read != 3) rows = columns = processes = 1;\n  if (rows == 0) return error_make(",
+        "  args->topology = is_one ? topology_make(&message) : NULL;\n",
+        "  args->topology = is_one ? topology_make(&message) : NULL;\n"
+        "  extern PJRT_TopologyDescription *grid_make(int64_t, int64_t, int64_t, bool, bool);\n"
+        "  if (args->topology == NULL) args->topology = grid_make(1, 1, 1, true, false);\n",
         "PJRT_TopologyDescription_Deserialize accepts bytes that are no topology.",
     ),
 )

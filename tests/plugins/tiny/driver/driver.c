@@ -135,20 +135,28 @@ static void test_donation(PJRT_Client *client) {
   float c[2];
   PJRT_Buffer *x = upload(client, device(client, 0), a, 2, PJRT_HostBufferSemantics_kImmutableUntilTransferCompletes);
   PJRT_LoadedExecutable *loaded = compile(client, "tiny 1\nin x f32[2]\nlet z = add x x\nout z alias=x\n", NULL, 0);
-  CALL(Buffer_UnsafePointer, before, .buffer = x);
   PJRT_Buffer *z;
   CALL(Buffer_IncreaseExternalReferenceCount, increase, .buffer = x);
   EXPECT(execute(loaded, &x, 1, &z) == PJRT_Error_Code_INVALID_ARGUMENT);
   CALL(Buffer_DecreaseExternalReferenceCount, decrease, .buffer = x);
   EXPECT(execute(loaded, &x, 1, &z) == PJRT_Error_Code_OK);
-  CALL(Buffer_UnsafePointer, after, .buffer = z);
-  EXPECT(before.buffer_pointer == after.buffer_pointer);
   CALL(Buffer_IsDeleted, deleted, .buffer = x);
   EXPECT(deleted.is_deleted);
   EXPECT(execute(loaded, &x, 1, &z) == PJRT_Error_Code_INVALID_ARGUMENT);
   EXPECT(download(z, c, 2) == PJRT_Error_Code_OK && c[0] == 2 && c[1] == 4);
+  /* The memory of a result that nobody has looked at becomes that of the next one. */
+  PJRT_Buffer *w;
+  EXPECT(execute(loaded, &z, 1, &w) == PJRT_Error_Code_OK);
+  CALL(Buffer_UnsafePointer, before, .buffer = w);
+  PJRT_Buffer *v;
+  EXPECT(execute(loaded, &w, 1, &v) == PJRT_Error_Code_OK);
+  CALL(Buffer_UnsafePointer, after, .buffer = v);
+  EXPECT(before.buffer_pointer == after.buffer_pointer);
+  EXPECT(download(v, c, 2) == PJRT_Error_Code_OK && c[0] == 8 && c[1] == 16);
   destroy_buffer(x);
   destroy_buffer(z);
+  destroy_buffer(w);
+  destroy_buffer(v);
   destroy_loaded(loaded);
 }
 

@@ -36,6 +36,7 @@ def referenced_buffer(subject: Subject, array: np.ndarray) -> tuple[int, int]:
     """Return a buffer with one external reference, and the pointer to its memory."""
     subject.require(*_COUNTS, POINTER)
     buffer = subject.buffer(array)
+    subject.await_buffers([buffer])
     subject.call(INCREASE, buffer=buffer)
     pointer = subject.call(POINTER, buffer=buffer).device_memory_ptr
     subject.expect(pointer, "a pointer", "a null pointer")
@@ -197,6 +198,7 @@ def _memory_ids(subject: Subject) -> None:
 
 def _pointer_on_host(subject: Subject, buffer: int) -> int:
     """Return the address of a buffer's memory, with an external reference to it."""
+    subject.await_buffers([buffer])
     subject.require(INCREASE, POINTER, "PJRT_Buffer_IsOnCpu")
     if not subject.call("PJRT_Buffer_IsOnCpu", buffer=buffer).is_on_cpu:
         raise Unsupported("memory of buffers that the host can read")

@@ -1,13 +1,11 @@
 /* What tests switch and count. The functions exported here are reached with ctypes from the very file that was loaded:
  * every copy of the library has faults and counts of its own. */
-#include "faults.h"
-
 #include "tiny.h"
 
 /* ---- counts -------------------------------------------------------------------------------------------------------*/
 static const char *const live_names[LIVE_COUNT] = {
-    "client", "topology", "buffer", "event", "executable", "loaded_executable", "error", "manager", "context", "stream",
-    "tracking_event", "alias", "serialized", "attributes", "layout", "raw_buffer", "abi_version", "profiler", "metadata",
+    NULL, "client", "topology", "buffer", "event", "executable", "loaded_executable", "error", "manager", "context",
+    "stream", "tracking_event", "alias", "serialized", "layout", "raw_buffer", "abi_version", "profiler", "metadata",
     "storage", "phase_compiler", "phase_buffers", "multi_slice"};
 static atomic_llong live[LIVE_COUNT], made[LIVE_COUNT];
 
@@ -17,7 +15,7 @@ void live_add(tiny_live kind, int delta) {
 }
 
 static int find_live(const char *kind) {
-  for (int i = 0; i < LIVE_COUNT; ++i) {
+  for (int i = 1; i < LIVE_COUNT; ++i) {
     if (strcmp(live_names[i], kind) == 0) return i;
   }
   return -1;
@@ -33,7 +31,7 @@ int64_t tiny_plugin_made(const char *kind) {
   return i < 0 ? -1 : atomic_load(&made[i]);
 }
 
-const char *tiny_plugin_live_kind(int index) { return index >= 0 && index < LIVE_COUNT ? live_names[index] : NULL; }
+const char *tiny_plugin_live_kind(int index) { return index >= 0 && index + 1 < LIVE_COUNT ? live_names[index + 1] : NULL; }
 
 /* ---- rules that callers broke -------------------------------------------------------------------------------------*/
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
@@ -67,8 +65,8 @@ typedef struct fault {
 } fault;
 
 static const char *const names[F_ALL] = {
-#define NAME(name) "PJRT_" #name,
-    TINY_FUNCTIONS(NAME) TINY_EXTENSION_FUNCTIONS(NAME)};
+#define NAME(name) [F_##name] = "PJRT_" #name,
+    TINY_VOID_FUNCTIONS(NAME) FUNCTIONS(NAME) TINY_EXTENSION_FUNCTIONS(NAME)};
 static fault returned[F_ALL], by_event[F_ALL];
 static atomic_llong calls[F_ALL];
 static atomic_bool any_fault, strict, counting;
@@ -80,7 +78,7 @@ const char *function_name(tiny_function function) { return names[function]; }
 static int find_function(const char *name) {
   if (strncmp(name, "PJRT_", 5) == 0) name += 5;
   for (int i = 0; i < F_ALL; ++i) {
-    if (strcmp(names[i] + 5, name) == 0) return i;
+    if (names[i] && strcmp(names[i] + 5, name) == 0) return i;
   }
   return -1;
 }
@@ -120,31 +118,26 @@ void tiny_plugin_clear_faults(void) {
   payload_key[0] = 0;
   pthread_mutex_unlock(&mutex);
   atomic_store(&any_fault, false);
-  queues_hold(false);
+  drivers_hold(false);
 }
 
-static tiny_status *take_fault(fault *each) {
-  tiny_status *status = NULL;
+static PJRT_Error *take_fault(fault *each) {
+  PJRT_Error *error = NULL;
   pthread_mutex_lock(&mutex);
   if (each->code && each->skip > 0) {
     --each->skip;
   } else if (each->code && each->count != 0) {
     if (each->count > 0) --each->count;
-    status = status_from_bytes((PJRT_Error_Code)each->code, each->message, strlen(each->message));
+    error = pjrt_error_of_text((PJRT_Error_Code)each->code, each->message);
     if (payload_key[0])
-      status_add_payload(status, payload_key, strlen(payload_key), payload_value, strlen(payload_value));
+      pjrt_error_add_payload(error, payload_key, strlen(payload_key), payload_value, strlen(payload_value));
   }
   pthread_mutex_unlock(&mutex);
-  return status;
+  return error;
 }
 
 void fault_count(tiny_function function) {
   if (atomic_load_explicit(&counting, memory_order_relaxed)) atomic_fetch_add(&calls[function], 1);
-}
-
-PJRT_Error *size_error(const char *type, size_t struct_size, size_t first_size) {
-  if (struct_size >= first_size) return NULL;
-  return error_make(INVALID, "Expected at least %zu bytes of %s, found struct_size %zu", first_size, type, struct_size);
 }
 
 PJRT_Error *fault_before(tiny_function function, size_t struct_size, size_t expected_size) {
@@ -155,10 +148,10 @@ PJRT_Error *fault_before(tiny_function function, size_t struct_size, size_t expe
                       expected_size);
   }
   if (!atomic_load_explicit(&any_fault, memory_order_relaxed)) return NULL;
-  return error_from(take_fault(&returned[function]));
+  return take_fault(&returned[function]);
 }
 
-tiny_status *fault_event(tiny_function function) {
+PJRT_Error *fault_event(tiny_function function) {
   if (!atomic_load_explicit(&any_fault, memory_order_relaxed)) return NULL;
   return take_fault(&by_event[function]);
 }
@@ -175,7 +168,74 @@ void tiny_plugin_count_calls(bool on) {
 
 void tiny_plugin_set_strict(bool on) { atomic_store(&strict, on); }
 
-void tiny_plugin_hold(bool on) { queues_hold(on); }
+void tiny_plugin_hold(bool on) { drivers_hold(on); }
 
 bool fault_legacy_errors(void) { return legacy_errors; }
 void fault_set_legacy_errors(bool on) { legacy_errors = on; }
+
+/* ---- errors and events that callers get -----------------------------------------------------------------------------*/
+static void destroy_error(PJRT_Error *error) {
+  if (error == NULL) return;
+  live_add(LIVE_ERROR, -1);
+  pjrt_error_release(error);
+}
+
+/* Before 0.114 the first word of an error was nobody's business: whoever follows it then is caught by the crash. */
+static const PJRT_Error_FunctionTable *error_table(void) {
+  static PJRT_Error_FunctionTable table;
+  if (legacy_errors) return (const PJRT_Error_FunctionTable *)(uintptr_t)0x5;
+  pthread_mutex_lock(&mutex);
+  if (table.destroy == NULL) {
+    table = *pjrt_error_table();
+    table.destroy = destroy_error;
+  }
+  pthread_mutex_unlock(&mutex);
+  return &table;
+}
+
+bool error_is_shown(const PJRT_Error *error) { return error && error->vtable == error_table(); }
+
+PJRT_Error *error_shown(PJRT_Error *error) {
+  if (error == NULL) return NULL;
+  const PJRT_Error_FunctionTable *table = error_table();
+  if (error->vtable != table) error->vtable = table;
+  live_add(LIVE_ERROR, 1);
+  return error;
+}
+
+typedef struct faulty_event {
+  completion *shown;
+  PJRT_Error *error;
+} faulty_event;
+
+static void end_with_fault(PJRT_Error *error, void *arg) {
+  faulty_event *each = arg;
+  pjrt_error_release(error);
+  completion_set(each->shown, each->error);
+  completion_unref(each->shown);
+  free(each);
+}
+
+/* An event that ends with a fault does so when the work is done. */
+void event_shown(tiny_function function, PJRT_Event **event) {
+  if (*event == NULL) return;
+  live_add(LIVE_EVENT, 1);
+  PJRT_Error *error = fault_event(function);
+  if (error == NULL) return;
+  faulty_event *each = new_zeroed(1, sizeof *each);
+  *each = (faulty_event){completion_make(), error};
+  PJRT_Event *real = *event;
+  *event = event_make(each->shown);
+  native_Event_OnReady(&(PJRT_Event_OnReady_Args){.event = real, .callback = end_with_fault, .user_arg = each});
+  native_Event_Destroy(&(PJRT_Event_Destroy_Args){.event = real});
+}
+
+void bytes_print(bytes *out, const char *format, ...) {
+  va_list values;
+  va_start(values, format);
+  char *text = NULL;
+  int size = vasprintf(&text, format, values);
+  va_end(values);
+  if (size > 0) bytes_add(out, text, (size_t)size);
+  free(text);
+}
