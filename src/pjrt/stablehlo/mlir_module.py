@@ -51,11 +51,12 @@ def senseless_refused() -> Iterator[None]:
     except PjrtError:
         raise
     except (AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
-        what = "a name that is not UTF-8" if _NO_TEXT in str(error) else f"{type(error).__name__}: {error}"
+        is_no_text = re.search(_NO_TEXT, str(error))
+        what = "a name that is not UTF-8" if is_no_text else f"{type(error).__name__}: {error}"
         raise InvalidArgumentError(f"the program holds something senseless: {what}") from error
 
 
-_NO_TEXT = "nanobind::str(): conversion error"
+_NO_TEXT = r"nanobind::.*\(\): conversion error"
 
 
 def place_of(location: str) -> str:
