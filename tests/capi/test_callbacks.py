@@ -82,16 +82,19 @@ def test_callbacks_outlive_everything_the_caller_drops(client: Client) -> None:
 def test_what_a_program_receives(client: Client) -> None:
     executable = client.compile(receiving())
     seen: dict[str, Any] = {}
+    returned = threading.Event()
 
     def give(stream: pjrt.CopyToDeviceStream) -> None:
         seen.update(total=stream.total_bytes, granule=stream.granule_size, before=stream.current_bytes)
         seen["first"] = stream.add_chunk(X[:2])
         seen["half"] = stream.current_bytes
         seen["second"] = stream.add_chunk(X[2:].tobytes())
+        returned.set()
 
     options = pjrt.ExecuteOptions(recv_callbacks=[[pjrt.RecvCallback(9, give)]])
     (out,) = executable.execute_sharded([], client.devices[0], options)
     np.testing.assert_array_equal(np.asarray(out), X)
+    assert returned.wait(60)  # the result may be there before
     assert (seen["total"], seen["before"], seen["half"]) == (16, 0, 8)
     assert seen["granule"] >= 1
     seen["first"].result()
