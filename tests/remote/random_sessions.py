@@ -206,7 +206,7 @@ def sessions(device: str, count: int, seed: int, _: Progress) -> str:
 
 
 class Progress:
-    """How far a part is that goes on from one run to the next.
+    """The state of a part that goes on from one run to the next.
 
     Args:
         title: the part, with all that its numbers depend on.

@@ -43,20 +43,6 @@ def unexpected(value: object, what: str) -> InvalidArgumentError:
     return InvalidArgumentError(f"expected {what}, found {text} of type {type(value).__name__}")
 
 
-def wrong_number_of_rows(executable: str, num_devices: int, num_rows: int) -> InvalidArgumentError:
-    """Return the error for an execution that has more or fewer lists of arguments than devices.
-
-    Args:
-        executable: the name of the executable.
-        num_devices: the number of devices on which it runs.
-        num_rows: the number of lists of arguments.
-    """
-    return InvalidArgumentError(
-        f"the program {executable!r} runs on {num_devices} devices: expected one list of arguments for each, "
-        f"found {num_rows}"
-    )
-
-
 def expect_all(values: Iterable[T], kind: type[Any] | tuple[type[Any], ...], what: str) -> list[T]:
     """Return a list of values that must have a type; ``what`` describes one of them.
 

@@ -31,7 +31,7 @@ _END_SECONDS = 10.0
 _DRAIN_SECONDS = 1.0
 
 _JAX_WITHOUT_PLACE = b"coordinator_address should be defined"
-"""What ``jax.distributed.initialize()`` says without arguments, where no framework tells it its place."""
+"""The error of ``jax.distributed.initialize()`` without arguments, where no framework tells it its place."""
 
 _JAX_ADVICE = (
     f"; JAX reads no variables of pjrt launch: register a device before, by pjrt.frameworks.jax.register, or give "

@@ -53,7 +53,7 @@ Output = tuple[HostMemorySpace, tuple[int, ...], ElementType, TiledLayout | None
 
 
 class Pace:
-    """How long a program's function takes on a device, as its last runs say.
+    """The time that a program's function takes on a device, as its last runs say.
 
     Attributes:
         seconds: the time of a run; endless before the first one. A slower run counts at most twice what it was before,
