@@ -16,7 +16,7 @@ from pathlib import Path
 HERE = Path(__file__).parents[1]
 SUFFIXES = (".py", ".pyi", ".pyx", ".pxd", ".pxi", ".c", ".h")
 
-BUDGET = {"files": 633, "lines": 165_120}
+BUDGET = {"files": 633, "lines": 165_100}
 """The most files and lines by hand."""
 
 
