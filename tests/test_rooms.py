@@ -39,6 +39,9 @@ FLOORS = {
     "cli": 10,
 }
 
+FOLDERS_OF_STABLEHLO = ("encodings", "ir", "files", "reading", "facts", "transforms", "analysis")
+"""The folders of ``stablehlo``: each imports from those before it alone, also inside of functions."""
+
 
 def sources() -> list[Path]:
     return sorted([*PACKAGE.rglob("*.py"), *PACKAGE.rglob("*.pyx"), *PACKAGE.rglob("*.pxd")])
@@ -98,6 +101,17 @@ def test_imports_go_downwards(path: Path) -> None:
             continue
         assert FLOORS.get(parts[1], -1) < FLOORS[room], f"{path}: {room} (floor {FLOORS[room]}) imports {name}"
         assert not any(p.startswith("_") for p in parts[2:]), f"{path}: imports the private name {name} of another room"
+
+
+@pytest.mark.parametrize("folder", FOLDERS_OF_STABLEHLO)
+def test_the_folders_of_stablehlo_import_from_those_before_them(folder: str) -> None:
+    room = PACKAGE / "stablehlo"
+    assert {path.parent.name for path in room.glob("*/__init__.py")} == set(FOLDERS_OF_STABLEHLO)
+    lower = FOLDERS_OF_STABLEHLO[: FOLDERS_OF_STABLEHLO.index(folder) + 1]
+    for path in sorted((room / folder).glob("*.py")):
+        for name in imported_modules(path):
+            if name.startswith("pjrt.stablehlo."):
+                assert name.split(".")[2] in lower, f"{path}: {folder} imports {name}"
 
 
 def imported_at_run_time(path: Path) -> set[str]:

@@ -41,12 +41,9 @@ FOLDERS = (
     # What JAX and jaxlib do: their calls, classes, files, messages and faults.
     *("tests/artifacts", "tests/devices/xla", "tests/frameworks", "tests/remote/client"),
     *(f"tests/remote/test_{noun}.py" for noun in ("jax_executables", "protocol", "schema")),
-    *(f"tests/stablehlo/{noun}" for noun in ("files", "hlo", "shapes")),
-    *(f"tests/stablehlo/shardings/test_{noun}.py" for noun in ("partitioner", "shardy_form")),
-    *(
-        f"tests/stablehlo/test_{noun}.py"
-        for noun in ("bytecode", "jaxlib", "lowering", "parser", "safe_parse", "version")
-    ),
+    *(f"tests/stablehlo/{noun}" for noun in ("encodings", "files", "reading")),
+    *(f"tests/stablehlo/transforms/test_{noun}.py" for noun in ("partitioner", "refinement")),
+    "tests/stablehlo/test_lowering.py",
 )
 """The quick tests whose outcome depends on the version of Python, JAX or jaxlib: folders, and files where a folder has
 others, too. What is computed of our own, whatever these say, needs no second run: analyses and cuts of programs, the

@@ -15,7 +15,7 @@ from pathlib import Path
 from google.protobuf import descriptor_pb2
 
 from pjrt.api.errors import DataLossError
-from pjrt.stablehlo.hlo_proto import BYTES, FIXED32, VARINT, fields
+from pjrt.stablehlo.encodings.hlo_proto import BYTES, FIXED32, VARINT, fields
 
 ROOT = Path(__file__).resolve().parents[1]
 TARGET = ROOT / "src" / "pjrt" / "remote" / "security" / "_gen_debug_options.py"

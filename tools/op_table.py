@@ -20,8 +20,8 @@ from pjrt.api.element_type import ElementType
 from pjrt.devices.reference import Evaluator, rules
 from pjrt.devices.reference.core import mlir
 from pjrt.devices.reference.fast.module_compiler import FastBlockCompiler
-from pjrt.stablehlo.mlir_attributes import decode_type
-from pjrt.stablehlo.types import TensorType
+from pjrt.stablehlo.ir.mlir_attributes import decode_type
+from pjrt.stablehlo.ir.types import TensorType
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "devices" / "reference_ops.md"

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from pjrt import stablehlo
-from pjrt.stablehlo import mlir_module
+from pjrt.stablehlo.ir import mlir_module
 
 CORPUS = Path(__file__).with_name("corpus.mlir")
 SEPARATOR = "// -----\n"

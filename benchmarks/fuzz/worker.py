@@ -74,7 +74,7 @@ def everything_here() -> Iterator[None]:
     This process may die: then the program is tried again, as the package does it.
     """
     from pjrt.devices.xla import trial_compilation
-    from pjrt.stablehlo import safe_parse
+    from pjrt.stablehlo.encodings import safe_parse
 
     modules = (safe_parse, trial_compilation)
     check_once = safe_parse.check_once

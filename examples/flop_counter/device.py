@@ -17,7 +17,7 @@ import pjrt
 from pjrt import stablehlo
 from pjrt.host import Compiled, HostClient
 from pjrt.stablehlo import Operation, TensorType, Value
-from pjrt.stablehlo.signatures import donations
+from pjrt.stablehlo.facts.signatures import donations
 
 TRANSCENDENTAL = {"exponential", "log", "logistic", "tanh", "sine", "cosine", "power", "rsqrt", "sqrt", "cbrt", "atan2"}
 DATA_MOVEMENT = {

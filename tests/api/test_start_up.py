@@ -27,10 +27,10 @@ FOR_SOME_PROGRAMS = {
     "pjrt.devices.xla.special_buffers",
     "pjrt.devices.xla.topology",
     "pjrt.plugins.discovery",
-    "pjrt.stablehlo.attributes",
-    "pjrt.stablehlo.analysis.compatibility",
-    "pjrt.stablehlo.analysis.inspection",
-    "pjrt.stablehlo.parser",
+    "pjrt.stablehlo.ir.attributes",
+    "pjrt.stablehlo.facts.compatibility",
+    "pjrt.stablehlo.facts.inspection",
+    "pjrt.stablehlo.reading.parser",
 }
 
 
@@ -48,9 +48,9 @@ FOR_SOME_COMMANDS = {
     "pjrt.models.comparison.comparison",
     "pjrt.models.offloading.offloaded_model",
     "pjrt.plugins.discovery",
-    "pjrt.stablehlo._hlo_conversion",
-    "pjrt.stablehlo.analysis.inspection",
-    "pjrt.stablehlo.attributes",
+    "pjrt.stablehlo.reading._hlo_conversion",
+    "pjrt.stablehlo.facts.inspection",
+    "pjrt.stablehlo.ir.attributes",
     "pjrt.stablehlo.files._jax_export_schema",
     "pjrt.stablehlo.files.jax_export",
     "pjrt.system.python_process",

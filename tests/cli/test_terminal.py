@@ -150,8 +150,8 @@ RARE = [
     "pjrt.models.offloading",
     "pjrt.models.report",
     "pjrt.plugins.subprocess_support",
-    "pjrt.stablehlo.shapes.refinement",
-    "pjrt.stablehlo.shardings.partitioner",
+    "pjrt.stablehlo.transforms.refinement",
+    "pjrt.stablehlo.transforms.partitioner",
     "rich._emoji_codes",
 ]
 """Modules that no command needs for a program of one device and static shapes."""

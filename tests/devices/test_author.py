@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 import pjrt
 from pjrt.stablehlo import Operation, ParsedProgram, lowering
-from pjrt.stablehlo.unparsing import unparse
+from pjrt.stablehlo.ir.unparsing import unparse
 
 Array = np.ndarray[Any, Any]
 

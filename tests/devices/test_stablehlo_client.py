@@ -9,7 +9,7 @@ import pytest
 
 import pjrt
 from pjrt.stablehlo import ParsedProgram
-from pjrt.stablehlo.shardings.sharding import Sharding
+from pjrt.stablehlo.ir.sharding import Sharding
 
 OPERATIONS = {"stablehlo.add": np.add, "stablehlo.multiply": np.multiply, "stablehlo.tanh": np.tanh}
 

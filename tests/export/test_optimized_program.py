@@ -13,10 +13,10 @@ import pytest
 import pjrt
 from pjrt import remote, stablehlo
 from pjrt.capi import load_capsule
-from pjrt.stablehlo import hlo_proto, jaxlib
+from pjrt.stablehlo.encodings import hlo_proto, jaxlib
 from pjrt.stablehlo.files.hlo_text import to_hlo_text
-from pjrt.stablehlo.shardings.partitioner import as_tiles, with_shardings
-from pjrt.stablehlo.shardings.sharding import Sharding
+from pjrt.stablehlo.ir.sharding import Sharding
+from pjrt.stablehlo.transforms.partitioner import as_tiles, with_shardings
 
 SHAPES = re.compile(r"entry_computation_layout=\{(.*?)\}[,\n]")
 """The types of the parameters and results: those of the parts that one device has."""

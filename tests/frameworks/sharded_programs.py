@@ -397,7 +397,7 @@ def check_by_jax(name: str, ours: Mesh, theirs: Mesh) -> None:
 def check_by_ifrt(name: str, client: Any, theirs: Mesh) -> None:
     import pjrt
     from pjrt import ifrt
-    from pjrt.stablehlo.shardings.sharding import Sharding as Tiling
+    from pjrt.stablehlo.ir.sharding import Sharding as Tiling
 
     mesh, context = within(name, theirs)
     with context:

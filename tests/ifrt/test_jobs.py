@@ -8,7 +8,7 @@ import pytest
 from job_fixtures import StartJob
 from job_programs import QUIET
 
-from pjrt.stablehlo.jaxlib import version
+from pjrt.stablehlo.encodings.jaxlib import version
 
 BEGIN = (
     QUIET

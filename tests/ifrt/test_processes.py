@@ -11,7 +11,7 @@ import pytest
 import pjrt
 from pjrt import ifrt
 from pjrt.ifrt import ArrayCopySemantics, ArraySpec, Interval, Mapping, RemapPlan
-from pjrt.stablehlo.shardings.sharding import Sharding as Tiling
+from pjrt.stablehlo.ir.sharding import Sharding as Tiling
 
 F32 = pjrt.ElementType.F32
 ALL = ifrt.SingleDeviceShardSemantics.ALL_SHARDS

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import pjrt
 from pjrt import ifrt
 from pjrt.ifrt import ArrayCopySemantics
-from pjrt.stablehlo.shardings.sharding import Sharding as Tiling
+from pjrt.stablehlo.ir.sharding import Sharding as Tiling
 
 X = np.arange(128, dtype=np.float32).reshape(8, 16)
 SPECS: list[tuple[Any, ...]] = [(), ("x",), (None, "y"), ("x", "y"), ("y", "x"), (("x", "y"),), (None, ("y", "x"))]

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import pjrt
 from pjrt import ifrt
 from pjrt.ifrt import ArraySpec, IndexDomain, Interval, Mapping, RemapPlan, serialization
-from pjrt.stablehlo.shardings.sharding import Sharding as Tiling
+from pjrt.stablehlo.ir.sharding import Sharding as Tiling
 
 F32 = pjrt.ElementType.F32
 KINDS = st.sampled_from([None, "device", "pinned_host"])

@@ -10,7 +10,7 @@ import pytest
 import pjrt
 from pjrt import ifrt
 from pjrt.ifrt import IndexDomain
-from pjrt.stablehlo.shardings.sharding import Sharding as Tiling
+from pjrt.stablehlo.ir.sharding import Sharding as Tiling
 
 ALL = ifrt.SingleDeviceShardSemantics.ALL_SHARDS
 

@@ -18,9 +18,9 @@ import pjrt
 from pjrt import native
 from pjrt.api.client import Client
 from pjrt.capi import load_capsule
-from pjrt.stablehlo import hlo_proto
-from pjrt.stablehlo.shardings.sharding import Sharding
-from pjrt.stablehlo.shardings.sharding_parser import parse_gspmd
+from pjrt.stablehlo.encodings import hlo_proto
+from pjrt.stablehlo.ir.sharding import Sharding
+from pjrt.stablehlo.ir.sharding_parser import parse_gspmd
 
 CUSTOM_PARTITIONER = 2
 

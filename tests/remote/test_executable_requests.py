@@ -20,7 +20,7 @@ from pjrt.remote.security.credentials import ServerSecurity
 from pjrt.remote.server.executables import HostCallback
 from pjrt.remote.server.memory import bytes_of
 from pjrt.stablehlo import serialize
-from pjrt.stablehlo.mlir_module import parse, write_bytecode
+from pjrt.stablehlo.ir.mlir_module import parse, write_bytecode
 
 DOUBLE = """module @double {
   func.func @main(%x: tensor<3xf32>) -> tensor<3xf32> {

@@ -17,7 +17,7 @@ from pjrt.api.element_type import ElementType
 from pjrt.api.shape_spec import StridedLayout, TiledLayout
 from pjrt.remote.protocol import values
 from pjrt.remote.protocol.messages import wire
-from pjrt.stablehlo.shardings.sharding import Sharding as Tiling
+from pjrt.stablehlo.ir.sharding import Sharding as Tiling
 
 
 @pytest.fixture(scope="module")

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from pjrt import Program
-from pjrt.stablehlo import mlir_module, serialize, to_hlo
+from pjrt.stablehlo import serialize, to_hlo
+from pjrt.stablehlo.ir import mlir_module
 
 TEXT = """
 #shape = loc("model.py":7:3)

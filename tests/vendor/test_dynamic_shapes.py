@@ -67,7 +67,7 @@ def test_a_batch_of_any_size(topology: pjrt.TopologyDescription, model: Path, ba
 
 
 def tiles(proto: bytes) -> Any:
-    from pjrt.stablehlo.shardings.sharding import Sharding
+    from pjrt.stablehlo.ir.sharding import Sharding
 
     return Sharding.from_proto(proto).tiles
 

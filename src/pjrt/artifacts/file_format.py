@@ -20,8 +20,8 @@ from pjrt.api.compile_options import CompileOptions
 from pjrt.api.element_type import ElementType
 from pjrt.api.errors import DataLossError, FailedPreconditionError, InvalidArgumentError, PjrtError, UnimplementedError
 from pjrt.api.executable import CompiledMemoryStats, Executable, ExecutableAbiVersion
-from pjrt.stablehlo.signatures import CallSignature, Parameter, Result
-from pjrt.stablehlo.tree import DEEPEST, Tree, TreeKind
+from pjrt.stablehlo.facts.signatures import CallSignature, Parameter, Result
+from pjrt.stablehlo.ir.tree import DEEPEST, Tree, TreeKind
 
 FORMAT_VERSION = 1
 

@@ -27,11 +27,11 @@ from pjrt.api.shape_spec import ShapeSpec
 from pjrt.api.topology import TopologyDescription
 from pjrt.artifacts import file_format
 from pjrt.artifacts.file_format import SavedAbiVersion, Weights, facts_of
-from pjrt.stablehlo.types import TensorType
+from pjrt.stablehlo.ir.types import TensorType
 from pjrt.system import read_plain_file, write_whole
 
 if TYPE_CHECKING:
-    from pjrt.stablehlo.signatures import CallSignature, Parameter, Result, Signature
+    from pjrt.stablehlo.facts.signatures import CallSignature, Parameter, Result, Signature
 
 
 def save_executable(

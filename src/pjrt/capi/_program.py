@@ -19,7 +19,7 @@ from pjrt.api.program import AnyProgram, Program, ProgramFormat
 from pjrt.api.shape_spec import Shapes, ShapeSpec
 
 if TYPE_CHECKING:
-    from pjrt.stablehlo.hlo_parameters import HloParameter
+    from pjrt.stablehlo.encodings.hlo_parameters import HloParameter
 
 _VERSION = "stablehlo_current_version"
 
@@ -60,7 +60,7 @@ def doubted(error: PjrtError, program: Program | None, doubt: PjrtError | None) 
     as it is because of ``doubt``.
     """
     if program is not None:
-        from pjrt.stablehlo.analysis.compatibility import with_advice
+        from pjrt.stablehlo.facts.compatibility import with_advice
 
         error = with_advice(error, program)
     if doubt is not None:
@@ -80,8 +80,8 @@ def parameters_of(executable: Executable) -> Sequence[HloParameter]:
         UnimplementedError: the plugin does not report the optimized program, or reports it in its own format.
     """
     from pjrt import stablehlo
-    from pjrt.stablehlo.hlo_parameters import HloParameter, hlo_parameters
-    from pjrt.stablehlo.signatures import shape_spec
+    from pjrt.stablehlo.encodings.hlo_parameters import HloParameter, hlo_parameters
+    from pjrt.stablehlo.facts.signatures import shape_spec
 
     program = executable.optimized_program()
     if program.format in (ProgramFormat.HLO, ProgramFormat.HLO_WITH_CONFIG):
@@ -123,9 +123,9 @@ def expected_parameters(
         the program says it donates.
     """
     from pjrt import stablehlo
-    from pjrt.stablehlo.hlo_parameters import hlo_parameters
-    from pjrt.stablehlo.signatures import shape_spec
-    from pjrt.stablehlo.types import TensorType, TokenType
+    from pjrt.stablehlo.encodings.hlo_parameters import hlo_parameters
+    from pjrt.stablehlo.facts.signatures import shape_spec
+    from pjrt.stablehlo.ir.types import TensorType, TokenType
 
     try:
         program = executable.optimized_program() if source is None else source

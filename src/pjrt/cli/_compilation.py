@@ -19,7 +19,7 @@ from pjrt.artifacts.compilation_cache import CompilationCache
 from pjrt.cli._console import console, echo, error_as_dict, one_line, print_facts, print_table, progress, readable
 from pjrt.cli._options import cache_as_dict, cache_outcome
 from pjrt.stablehlo import Cost, PeakMemory
-from pjrt.stablehlo.analysis.compatibility import check_shapes
+from pjrt.stablehlo.facts.compatibility import check_shapes
 
 
 @dataclass

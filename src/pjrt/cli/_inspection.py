@@ -13,10 +13,10 @@ from pjrt.api.printable import readable_bytes
 from pjrt.cli._console import print_facts, print_table
 from pjrt.models.model_file import ModelFile
 from pjrt.stablehlo import ArgumentInfo, ProgramInfo, ResultInfo, TensorType
-from pjrt.stablehlo.shapes.argument_shapes import StatedShape, spelled_shape
-from pjrt.stablehlo.shardings.sharding import Mesh, Sharding
-from pjrt.stablehlo.shardings.sharding_parser import StatedSharding
-from pjrt.stablehlo.signatures import CallSignature, Parameter, Result
+from pjrt.stablehlo.facts.signatures import CallSignature, Parameter, Result
+from pjrt.stablehlo.ir.argument_shapes import StatedShape, spelled_shape
+from pjrt.stablehlo.ir.sharding import Mesh, Sharding
+from pjrt.stablehlo.ir.sharding_parser import StatedSharding
 
 if TYPE_CHECKING:  # most files have a program, and need no module of executables
     from pjrt.artifacts.saved_executable import SavedExecutable

@@ -66,7 +66,7 @@ def read_model_file(path: str) -> ModelFile:
     for text in dict.fromkeys(single_line(str(each.message)) for each in warned):
         echo(f"pjrt: warning: {text}", err=True)
     if file.program is not None:
-        from pjrt.stablehlo.parser import vet_in_fork  # here: the help of a command needs no parser
+        from pjrt.stablehlo.reading.parser import vet_in_fork  # here: the help of a command needs no parser
 
         vet_in_fork(file.program)  # commands read their program before they make a client
     return file

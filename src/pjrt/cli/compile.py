@@ -26,7 +26,7 @@ from pjrt.cli._program import program_argument, read_model_file
 from pjrt.models.model_file import ModelFile
 from pjrt.models.output_path import check_output_path
 from pjrt.plugins.env_vars import option_value
-from pjrt.stablehlo.signatures import CallSignature
+from pjrt.stablehlo.facts.signatures import CallSignature
 
 _LARGEST = 10
 """The number of arrays that are listed when a program does not fit."""

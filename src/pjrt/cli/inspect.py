@@ -27,7 +27,7 @@ from pjrt.cli._options import complete_file, json_option, shapes_option
 from pjrt.cli._program import program_argument, read_model_file
 from pjrt.models.model_file import ModelFile
 from pjrt.models.output_path import check_output_path
-from pjrt.stablehlo.shapes.argument_shapes import spelled_shape
+from pjrt.stablehlo.ir.argument_shapes import spelled_shape
 
 _EXAMPLES = """
 \b

@@ -55,11 +55,11 @@ from pjrt.stablehlo import (
     static_check,
     to_module,
 )
-from pjrt.stablehlo.analysis.compatibility import with_advice
-from pjrt.stablehlo.analysis.outline import Outline
-from pjrt.stablehlo.parser import parse_module
-from pjrt.stablehlo.shardings.partitioner import partition, with_notes
-from pjrt.stablehlo.signatures import donations, memory_kinds, shape_spec, with_asked_layouts
+from pjrt.stablehlo.facts.compatibility import with_advice
+from pjrt.stablehlo.facts.outline import Outline
+from pjrt.stablehlo.facts.signatures import donations, memory_kinds, shape_spec, with_asked_layouts
+from pjrt.stablehlo.reading.parser import parse_module
+from pjrt.stablehlo.transforms.partitioner import partition, with_notes
 
 _log = logging.getLogger("pjrt")
 

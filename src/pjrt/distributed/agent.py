@@ -24,7 +24,7 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Any, TypeVar
 
 from pjrt.api.errors import InternalError, PjrtError, StatusCode, UnavailableError
-from pjrt.stablehlo.jaxlib import load, version
+from pjrt.stablehlo.encodings.jaxlib import load, version
 
 # The functions of XLA's agent block in native code, some of them without a time limit. The caller waits for a result
 # here, in Python, where a lost process, a time limit and Ctrl-C can end the wait.

@@ -49,8 +49,8 @@ from pjrt.api.errors import InternalError, InvalidArgumentError, UnimplementedEr
 from pjrt.host_memory import external
 from pjrt.host_memory.array import HostArray
 from pjrt.native.library import wait_for_work
-from pjrt.stablehlo.hlo_parameters import DIVIDED_TARGET, INSPECTED_TARGET
-from pjrt.stablehlo.shardings.custom_calls import CallPartitioner, let_ask, part_types
+from pjrt.stablehlo.encodings.hlo_parameters import DIVIDED_TARGET, INSPECTED_TARGET
+from pjrt.stablehlo.transforms.custom_calls import CallPartitioner, let_ask, part_types
 
 # A device in the place of JAX's CPU, for libraries that know no names but ``cpu``, ``gpu`` and ``tpu``.
 

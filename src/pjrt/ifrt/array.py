@@ -17,7 +17,7 @@ from pjrt.api.future import Future
 from pjrt.api.shape_spec import Layout, expect_shape, format_shape
 from pjrt.ifrt.hlo_sharding import HloSharding
 from pjrt.ifrt.sharding import IndexDomain, Shape, Sharding, SingleDeviceSharding, SingleDeviceShardSemantics
-from pjrt.stablehlo.shardings.sharding import REDUCE
+from pjrt.stablehlo.ir.sharding import REDUCE
 
 if TYPE_CHECKING:
     from pjrt.ifrt.client import Client

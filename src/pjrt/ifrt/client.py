@@ -24,8 +24,8 @@ from pjrt.ifrt.loaded_executable import LoadedExecutable
 from pjrt.ifrt.reshard import Resharder
 from pjrt.ifrt.sharding import DeviceList, Sharding, SingleDeviceSharding, SingleDeviceShardSemantics
 from pjrt.ifrt.transfers import ProcessTransfers, buffer_shapes, copied, parts_of, parts_of_whole, put
-from pjrt.stablehlo.conversion import with_partitioning
-from pjrt.stablehlo.signatures import Signature, signature
+from pjrt.stablehlo.facts.signatures import Signature, signature
+from pjrt.stablehlo.reading.conversion import with_partitioning
 
 if TYPE_CHECKING:
     from pjrt.ifrt.remap_plan import RemapPlan

@@ -20,9 +20,9 @@ from pjrt.api.device import Device
 from pjrt.api.errors import InvalidArgumentError
 from pjrt.api.shape_spec import expect_shape
 from pjrt.ifrt.sharding import DeviceList, IndexDomain, Shape, Sharding
-from pjrt.stablehlo.shardings.sharding import REPLICATED
-from pjrt.stablehlo.shardings.sharding import Sharding as Tiling
-from pjrt.stablehlo.shardings.sharding_parser import parse_gspmd, parse_mesh, parse_sdy
+from pjrt.stablehlo.ir.sharding import REPLICATED
+from pjrt.stablehlo.ir.sharding import Sharding as Tiling
+from pjrt.stablehlo.ir.sharding_parser import parse_gspmd, parse_mesh, parse_sdy
 
 
 class HloSharding(Sharding):

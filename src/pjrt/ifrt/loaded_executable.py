@@ -17,8 +17,8 @@ from pjrt.api.shape_spec import stands_for_token
 from pjrt.ifrt.array import Array, ArraySpec, reduction_of
 from pjrt.ifrt.hlo_sharding import HloSharding
 from pjrt.ifrt.sharding import ConcreteEvenSharding, DeviceList, Sharding, SingleDeviceSharding
-from pjrt.stablehlo.shardings.sharding import Sharding as Tiling
-from pjrt.stablehlo.signatures import Signature
+from pjrt.stablehlo.facts.signatures import Signature
+from pjrt.stablehlo.ir.sharding import Sharding as Tiling
 
 if TYPE_CHECKING:
     from pjrt.ifrt.client import Client

@@ -24,8 +24,8 @@ from pjrt.ifrt.array import Array, ArraySpec, contents, padded, reduction_of
 from pjrt.ifrt.hlo_sharding import HloSharding, Mesh
 from pjrt.ifrt.sharding import Sharding
 from pjrt.ifrt.transfers import ProcessTransfers, buffer_shapes, parts_of_whole
-from pjrt.stablehlo.shardings.sharding import Sharding as Tiling
-from pjrt.stablehlo.types import TensorType
+from pjrt.stablehlo.ir.sharding import Sharding as Tiling
+from pjrt.stablehlo.ir.types import TensorType
 
 if TYPE_CHECKING:
     from pjrt.ifrt.client import Client

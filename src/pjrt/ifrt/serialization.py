@@ -30,8 +30,8 @@ from pjrt.ifrt.sharding import (
     Sharding,
     SingleDeviceSharding,
 )
-from pjrt.stablehlo.shardings.sharding import REDUCTIONS
-from pjrt.stablehlo.shardings.sharding import Sharding as Tiling
+from pjrt.stablehlo.ir.sharding import REDUCTIONS
+from pjrt.stablehlo.ir.sharding import Sharding as Tiling
 
 _MARK = b"IFRT"
 _HEADER = len(_MARK) + 4  # the checksum is a 32-bit number, the least significant byte first

@@ -16,8 +16,8 @@ from pjrt.api.element_type import ElementType, are_python_numbers, number_array
 from pjrt.api.errors import InvalidArgumentError
 from pjrt.api.loaded_executable import choices, key_of
 from pjrt.api.shape_spec import format_shape
-from pjrt.stablehlo.signatures import Parameter
-from pjrt.stablehlo.tree import NodeTypes, Tree, TreeKind
+from pjrt.stablehlo.facts.signatures import Parameter
+from pjrt.stablehlo.ir.tree import NodeTypes, Tree, TreeKind
 
 Argument: TypeAlias = np.ndarray[Any, Any] | pjrt.ifrt.Array
 

@@ -10,14 +10,14 @@ from typing import Any
 from pjrt import stablehlo
 from pjrt.api.element_type import ElementType
 from pjrt.api.errors import DataLossError, UnimplementedError
+from pjrt.stablehlo.facts.signatures import CallSignature, Parameter, Result
 from pjrt.stablehlo.files.contents import FileContents
 from pjrt.stablehlo.files.jax_export import ExportedArray, JaxExport
 from pjrt.stablehlo.files.saved_model import SavedModel
 from pjrt.stablehlo.files.torch_export import TorchExport
 from pjrt.stablehlo.files.torch_folder import TorchFolder, TorchInput
-from pjrt.stablehlo.parser import parse_module
-from pjrt.stablehlo.signatures import CallSignature, Parameter, Result
-from pjrt.stablehlo.tree import Tree
+from pjrt.stablehlo.ir.tree import Tree
+from pjrt.stablehlo.reading.parser import parse_module
 
 _WRAPPED = "_wrapped_jax_export_main"
 """The function with the author's names, where ``main`` only computes the dimension variables and calls it."""

@@ -23,8 +23,8 @@ from pjrt.api.loaded_executable import MOST_CHOICES, choices
 from pjrt.api.shape_spec import format_shape
 from pjrt.models.binding import SPELLINGS, Binding, numbers_by_name, spellings
 from pjrt.models.model_file import ModelFile
-from pjrt.stablehlo.shapes.argument_shapes import known_shapes
-from pjrt.stablehlo.signatures import Parameter
+from pjrt.stablehlo.facts.signatures import Parameter
+from pjrt.stablehlo.ir.argument_shapes import known_shapes
 
 Array = np.ndarray[Any, Any]
 

@@ -29,11 +29,11 @@ from pjrt.models.binding import Argument, Binding, fitted, wrong_count
 from pjrt.models.model_file import ModelFile
 from pjrt.plugins import registry
 from pjrt.plugins.registry import client_with_devices
+from pjrt.stablehlo.facts.signatures import Parameter, Result
 from pjrt.stablehlo.files.contents import FileContents
-from pjrt.stablehlo.shapes.argument_shapes import resolve_shapes
-from pjrt.stablehlo.shardings.sharding import REPLICATED, Sharding
-from pjrt.stablehlo.signatures import Parameter, Result
-from pjrt.stablehlo.tree import NodeTypes
+from pjrt.stablehlo.ir.argument_shapes import resolve_shapes
+from pjrt.stablehlo.ir.sharding import REPLICATED, Sharding
+from pjrt.stablehlo.ir.tree import NodeTypes
 
 if TYPE_CHECKING:
     from pjrt.artifacts.compilation_cache import CompilationCache

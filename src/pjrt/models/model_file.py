@@ -18,16 +18,22 @@ from pjrt.api.executable import Executable
 from pjrt.api.program import Program
 from pjrt.api.shape_spec import Shapes as ArgumentShapes
 from pjrt.artifacts import file_format
+from pjrt.stablehlo.encodings.format import (
+    ZIP_MAGIC,
+    is_text,
+    looks_like_hlo_text,
+    looks_like_jax_export,
+    may_lack_entry,
+)
+from pjrt.stablehlo.facts.signatures import CallSignature, Parameter, Result
 from pjrt.stablehlo.files.contents import FileContents
-from pjrt.stablehlo.format import ZIP_MAGIC, is_text, looks_like_hlo_text, looks_like_jax_export, may_lack_entry
-from pjrt.stablehlo.shapes.argument_shapes import resolve_shapes
-from pjrt.stablehlo.signatures import CallSignature, Parameter, Result
-from pjrt.stablehlo.tree import Tree
+from pjrt.stablehlo.ir.argument_shapes import resolve_shapes
+from pjrt.stablehlo.ir.tree import Tree
 
 if TYPE_CHECKING:
     from pjrt.artifacts.saved_executable import SavedExecutable
+    from pjrt.stablehlo.facts.signatures import Signature
     from pjrt.stablehlo.files.torch_export import ExportedProgram
-    from pjrt.stablehlo.signatures import Signature
 
 SAVED = "saved executable"
 """The kind of a file with an executable that was compiled before."""

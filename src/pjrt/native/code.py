@@ -13,13 +13,13 @@ from pjrt.api.errors import InvalidArgumentError, UnimplementedError
 from pjrt.api.program import Program
 from pjrt.api.protobuf import message_classes
 from pjrt.api.shape_spec import ShapeSpec, TiledLayout
-from pjrt.stablehlo.shardings.partitioner import Partitioned
-from pjrt.stablehlo.signatures import LAYOUT_ATTRIBUTE, Signature, text_of
-from pjrt.stablehlo.types import TensorType, TokenType, ValueType
+from pjrt.stablehlo.facts.signatures import LAYOUT_ATTRIBUTE, Signature, text_of
+from pjrt.stablehlo.ir.types import TensorType, TokenType, ValueType
+from pjrt.stablehlo.transforms.partitioner import Partitioned
 
 if TYPE_CHECKING:
     from pjrt.native.steps import Step
-    from pjrt.stablehlo.operation import ParsedProgram
+    from pjrt.stablehlo.ir.operation import ParsedProgram
 
 T = TypeVar("T")
 U = TypeVar("U")

@@ -142,7 +142,7 @@ def checked_function(value: Any, spec: str, does: str) -> Callable[..., Any]:
 
 def _compiled(compile_function: CompileFunction, request: Any) -> bytes:
     from pjrt import stablehlo
-    from pjrt.stablehlo.signatures import signature_of
+    from pjrt.stablehlo.facts.signatures import signature_of
 
     program = Program(request.program, format=request.format)
     options = CompileOptions.from_proto(request.options)

@@ -14,8 +14,8 @@ from typing import Any
 
 from pjrt.api.errors import PjrtError
 from pjrt.native.questions import Questions
-from pjrt.stablehlo import jaxlib
-from pjrt.stablehlo.shardings.custom_calls import CallPartitioner, divide_in_batches, let_ask
+from pjrt.stablehlo.encodings import jaxlib
+from pjrt.stablehlo.transforms.custom_calls import CallPartitioner, divide_in_batches, let_ask
 
 _PURPOSE = "divide custom calls"
 _MAY_BE_REPLICATED, _IN_BATCHES = 1, 2

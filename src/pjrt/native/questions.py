@@ -27,7 +27,7 @@ from pjrt.api.loaded_executable import HloOutputCallback, RecvCallback, SendCall
 from pjrt.api.protobuf import message_classes
 from pjrt.api.shape_spec import ShapeSpec
 from pjrt.host_memory.array import HostArray, packed, packed_size, unpacked
-from pjrt.stablehlo.hlo_parameters import ELEMENT_TYPES
+from pjrt.stablehlo.encodings.hlo_parameters import ELEMENT_TYPES
 
 _CLASSES = message_classes(
     "pjrt_native_questions",

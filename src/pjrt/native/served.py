@@ -366,7 +366,7 @@ def _optimized(executable: Executable, program: Program) -> Program | None:
         return None
     shardings = [_stated(executable, name) or None for name in ("parameter_shardings", "output_shardings")]
     if any(shardings):
-        from pjrt.stablehlo.shardings.partitioner import with_shardings  # programs of one device need none of it
+        from pjrt.stablehlo.transforms.partitioner import with_shardings  # programs of one device need none of it
 
         return with_shardings(optimized, *shardings)
     if optimized.format == ProgramFormat.HLO:
@@ -385,7 +385,7 @@ def _signature(
         UnimplementedError: neither says it: a size is only known at run time, for example, or the program has a format
             of the device's own.
     """
-    from pjrt.stablehlo.signatures import signature
+    from pjrt.stablehlo.facts.signatures import signature
 
     @functools.cache
     def stated() -> Any:

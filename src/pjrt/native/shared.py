@@ -36,7 +36,7 @@ from pjrt.native.compiling import serve, take_connection
 from pjrt.native.partitioners import Partitioners
 from pjrt.native.served import Factory
 from pjrt.native.worker import Worker, factory_of
-from pjrt.stablehlo import jaxlib
+from pjrt.stablehlo.encodings import jaxlib
 
 _BITS = 32
 """The bits of the number that a process gives to a function; those above it have the number of the session."""
@@ -214,8 +214,8 @@ class Session(Worker):
         """Return a program whose custom calls find the handlers of this session's process, and of no other one."""
         if not any(target.encode() in program.code for target in self._traits):
             return program
-        from pjrt.stablehlo import mlir_module  # here, because few programs have handlers
-        from pjrt.stablehlo.conversion import to_module
+        from pjrt.stablehlo.ir import mlir_module  # here, because few programs have handlers
+        from pjrt.stablehlo.reading.conversion import to_module
 
         module = to_module(program, trusted=True, legalized=False)
         with module as mlir:

@@ -20,10 +20,10 @@ from pjrt.api.shape_spec import ShapeSpec, TiledLayout
 from pjrt.native.code import Code, asked_layouts, is_taken, spec_of
 from pjrt.native.compiling import COLLECTIVES
 from pjrt.native.questions import array_of, encoded_call
-from pjrt.stablehlo.operation import Block, Function, Operation, ParsedProgram, Value
-from pjrt.stablehlo.signatures import LAYOUT_ATTRIBUTE
-from pjrt.stablehlo.types import FunctionType, TensorType, TokenType
-from pjrt.stablehlo.unparsing import ANNOTATIONS, unparse
+from pjrt.stablehlo.facts.signatures import LAYOUT_ATTRIBUTE
+from pjrt.stablehlo.ir.operation import Block, Function, Operation, ParsedProgram, Value
+from pjrt.stablehlo.ir.types import FunctionType, TensorType, TokenType
+from pjrt.stablehlo.ir.unparsing import ANNOTATIONS, unparse
 
 # The fields are read in C: see native/library/steps.c.
 _Step = message_classes(

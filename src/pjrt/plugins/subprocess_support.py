@@ -19,7 +19,7 @@ from pjrt.api.program import Program
 from pjrt.api.topology import TopologyDescription
 from pjrt.plugins import registry
 from pjrt.plugins.registry import client_with_devices
-from pjrt.stablehlo.conversion import with_partitioning
+from pjrt.stablehlo.reading.conversion import with_partitioning
 from pjrt.system import TemporaryFolder
 from pjrt.system.python_process import NoAnswerError, ask
 

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 from pjrt.api.lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from pjrt.stablehlo.analysis.compatibility import static_check, supports
     from pjrt.stablehlo.analysis.cost_analysis import (
         CollectiveCost,
         CollectiveTotal,
@@ -23,25 +22,20 @@ if TYPE_CHECKING:
         cost,
         parse_for_one_device,
     )
-    from pjrt.stablehlo.analysis.inspection import OperationInfo, ProgramInfo, inspect
     from pjrt.stablehlo.analysis.memory_analysis import ArrayRole, MemoryStep, PeakArray, PeakMemory, peak_memory
-    from pjrt.stablehlo.conversion import (
-        current_version,
-        fingerprint,
-        from_hlo,
-        minimum_version,
-        needed_version,
-        partitioning_of,
-        plain,
-        serialize,
-        to_hlo,
-        to_module,
-        to_text,
-        with_entry,
-        with_partitioning,
+    from pjrt.stablehlo.encodings.format import Encoding, Version, artifact_version, encoding_of
+    from pjrt.stablehlo.encodings.safe_parse import vet
+    from pjrt.stablehlo.facts.compatibility import static_check, supports
+    from pjrt.stablehlo.facts.inspection import OperationInfo, ProgramInfo, inspect
+    from pjrt.stablehlo.facts.signatures import (
+        ArgumentInfo,
+        CallSignature,
+        Parameter,
+        Result,
+        ResultInfo,
+        Signature,
+        signature,
     )
-    from pjrt.stablehlo.cuts.cutting import Cut, Cutter, cut
-    from pjrt.stablehlo.cuts.straightening import Source, StraightLine, straighten
     from pjrt.stablehlo.files.hlo_text import parse_hlo_text
     from pjrt.stablehlo.files.jax_export import ExportedArray, JaxExport, NamedSharding, read_jax_export
     from pjrt.stablehlo.files.saved_model import (
@@ -61,25 +55,10 @@ if TYPE_CHECKING:
         is_torch_folder,
         read_torch_folder,
     )
-    from pjrt.stablehlo.format import Encoding, Version, artifact_version, encoding_of
-    from pjrt.stablehlo.location import Location
-    from pjrt.stablehlo.operation import Block, Function, Operation, ParsedProgram, Value
-    from pjrt.stablehlo.parser import parse
-    from pjrt.stablehlo.reader import read, read_file
-    from pjrt.stablehlo.safe_parse import vet
-    from pjrt.stablehlo.shapes.refinement import refine, select_platform
-    from pjrt.stablehlo.shardings.partitioner import Partitioned, partition
-    from pjrt.stablehlo.signatures import (
-        ArgumentInfo,
-        CallSignature,
-        Parameter,
-        Result,
-        ResultInfo,
-        Signature,
-        signature,
-    )
-    from pjrt.stablehlo.tree import CustomNode, Tree, TreeKind
-    from pjrt.stablehlo.types import (
+    from pjrt.stablehlo.ir.location import Location
+    from pjrt.stablehlo.ir.operation import Block, Function, Operation, ParsedProgram, Value
+    from pjrt.stablehlo.ir.tree import CustomNode, Tree, TreeKind
+    from pjrt.stablehlo.ir.types import (
         FunctionType,
         FutureType,
         OpaqueType,
@@ -89,7 +68,28 @@ if TYPE_CHECKING:
         TupleType,
         ValueType,
     )
-    from pjrt.stablehlo.unparsing import unparse
+    from pjrt.stablehlo.ir.unparsing import unparse
+    from pjrt.stablehlo.reading.conversion import (
+        current_version,
+        fingerprint,
+        from_hlo,
+        minimum_version,
+        needed_version,
+        partitioning_of,
+        plain,
+        serialize,
+        to_hlo,
+        to_module,
+        to_text,
+        with_entry,
+        with_partitioning,
+    )
+    from pjrt.stablehlo.reading.parser import parse
+    from pjrt.stablehlo.reading.reader import read, read_file
+    from pjrt.stablehlo.transforms.cutting import Cut, Cutter, cut
+    from pjrt.stablehlo.transforms.partitioner import Partitioned, partition
+    from pjrt.stablehlo.transforms.refinement import refine, select_platform
+    from pjrt.stablehlo.transforms.straightening import Source, StraightLine, straighten
 
 __all__ = [
     "ArgumentInfo",
@@ -187,16 +187,16 @@ __all__ = [
 ]
 
 _HOMES = {
-    ".analysis.compatibility": "static_check supports",
+    ".facts.compatibility": "static_check supports",
     ".analysis.cost_analysis": "CollectiveCost CollectiveTotal Cost OperationCost cost parse_for_one_device",
-    ".analysis.inspection": "OperationInfo ProgramInfo inspect",
+    ".facts.inspection": "OperationInfo ProgramInfo inspect",
     ".analysis.memory_analysis": "ArrayRole MemoryStep PeakArray PeakMemory peak_memory",
-    ".conversion": (
+    ".reading.conversion": (
         "current_version fingerprint from_hlo minimum_version needed_version partitioning_of plain serialize to_hlo "
         "to_module to_text with_entry with_partitioning"
     ),
-    ".cuts.cutting": "Cut Cutter cut",
-    ".cuts.straightening": "Source StraightLine straighten",
+    ".transforms.cutting": "Cut Cutter cut",
+    ".transforms.straightening": "Source StraightLine straighten",
     ".files.hlo_text": "parse_hlo_text",
     ".files.jax_export": "ExportedArray JaxExport NamedSharding read_jax_export",
     ".files.saved_model": "SavedModel SavedModelArgument SavedModelSource is_saved_model read_saved_model",
@@ -204,18 +204,18 @@ _HOMES = {
     ".files.torch_folder": (
         "TorchArgument TorchFolder TorchInput TorchResult TorchSource is_torch_folder read_torch_folder"
     ),
-    ".format": "Encoding Version artifact_version encoding_of",
-    ".location": "Location",
-    ".operation": "Block Function Operation ParsedProgram Value",
-    ".parser": "parse",
-    ".reader": "read read_file",
-    ".safe_parse": "vet",
-    ".shapes.refinement": "refine select_platform",
-    ".shardings.partitioner": "Partitioned partition",
-    ".signatures": "ArgumentInfo CallSignature Parameter Result ResultInfo Signature signature",
-    ".tree": "CustomNode Tree TreeKind",
-    ".types": "FunctionType FutureType OpaqueType Quantization TensorType TokenType TupleType ValueType",
-    ".unparsing": "unparse",
+    ".encodings.format": "Encoding Version artifact_version encoding_of",
+    ".ir.location": "Location",
+    ".ir.operation": "Block Function Operation ParsedProgram Value",
+    ".reading.parser": "parse",
+    ".reading.reader": "read read_file",
+    ".encodings.safe_parse": "vet",
+    ".transforms.refinement": "refine select_platform",
+    ".transforms.partitioner": "Partitioned partition",
+    ".facts.signatures": "ArgumentInfo CallSignature Parameter Result ResultInfo Signature signature",
+    ".ir.tree": "CustomNode Tree TreeKind",
+    ".ir.types": "FunctionType FutureType OpaqueType Quantization TensorType TokenType TupleType ValueType",
+    ".ir.unparsing": "unparse",
 }
 
 

@@ -15,8 +15,8 @@ import numpy as np
 
 from pjrt.api.element_type import ElementType
 from pjrt.api.errors import InvalidArgumentError
-from pjrt.stablehlo.operation import Block, Operation, Value
-from pjrt.stablehlo.types import TensorType
+from pjrt.stablehlo.ir.operation import Block, Operation, Value
+from pjrt.stablehlo.ir.types import TensorType
 
 __all__ = [
     "Broadcast",

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from in_process import pjrt
 
-from pjrt.stablehlo import jaxlib
+from pjrt.stablehlo.encodings import jaxlib
 
 SHARDY = """
 module attributes {mhlo.num_partitions = 4 : i32} {

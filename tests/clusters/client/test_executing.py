@@ -16,7 +16,7 @@ from pjrt.api.future import Future
 from pjrt.api.loaded_executable import ExecuteOptions
 from pjrt.api.shape_spec import ShapeSpec
 from pjrt.clusters.client.client import ClusterClient
-from pjrt.stablehlo import jaxlib
+from pjrt.stablehlo.encodings import jaxlib
 
 LATEST = 60
 

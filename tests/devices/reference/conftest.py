@@ -11,7 +11,7 @@ import pytest
 from pjrt.api.element_type import ElementType
 from pjrt.devices.reference import Evaluator
 from pjrt.devices.reference.core import mlir
-from pjrt.stablehlo.mlir_attributes import decode_attribute
+from pjrt.stablehlo.ir.mlir_attributes import decode_attribute
 
 Run = Callable[..., list[Any]]
 

@@ -19,7 +19,7 @@ import pytest
 import pjrt
 from pjrt.devices.reference import Evaluator
 from pjrt.devices.reference.core import mlir
-from pjrt.stablehlo.types import TensorType
+from pjrt.stablehlo.ir.types import TensorType
 
 ROOT = Path(__file__).parents[3]
 PROGRAMS = sorted(Path(__file__).with_name("programs").glob("*.mlir"))

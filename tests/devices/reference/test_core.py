@@ -21,7 +21,7 @@ from pjrt.devices.reference.core import mlir
 from pjrt.devices.reference.core.block import run_fast
 from pjrt.devices.reference.core.mlir import describe
 from pjrt.devices.reference.core.op_view import Region
-from pjrt.stablehlo.types import TensorType
+from pjrt.stablehlo.ir.types import TensorType
 
 T = ElementType
 

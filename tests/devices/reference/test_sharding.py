@@ -9,8 +9,8 @@ import pytest
 
 import pjrt
 from pjrt import ifrt
-from pjrt.stablehlo.shardings.sharding import Sharding
-from pjrt.stablehlo.shardings.sharding_parser import Mesh, parse_gspmd, parse_mesh, parse_sdy
+from pjrt.stablehlo.ir.sharding import Sharding
+from pjrt.stablehlo.ir.sharding_parser import Mesh, parse_gspmd, parse_mesh, parse_sdy
 
 X = np.arange(32, dtype=np.float32).reshape(8, 4)
 Y = np.arange(24, dtype=np.float32).reshape(4, 6)

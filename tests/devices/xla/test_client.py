@@ -10,7 +10,7 @@ import pytest
 from waiting import wait_until
 
 import pjrt
-from pjrt.stablehlo.jaxlib import version
+from pjrt.stablehlo.encodings.jaxlib import version
 
 
 def test_devices(client: pjrt.Client) -> None:

@@ -10,7 +10,7 @@ import pytest
 import pjrt
 from pjrt.devices.xla import compilation
 from pjrt.devices.xla._jaxlib import hlo, jax
-from pjrt.stablehlo.jaxlib import load
+from pjrt.stablehlo.encodings.jaxlib import load
 
 X = np.arange(4, dtype=np.float32)
 

@@ -12,7 +12,7 @@ from protobuf_fields import bytes_field, varint_field
 
 import pjrt
 from pjrt.api.compile_options import Partitioning
-from pjrt.stablehlo import hlo_proto
+from pjrt.stablehlo.encodings import hlo_proto
 
 X = np.arange(4, dtype=np.float32)
 

@@ -14,7 +14,7 @@ from hypothesis.extra import numpy as hnp
 
 import pjrt
 from pjrt import HostBufferSemantics
-from pjrt.stablehlo.jaxlib import version
+from pjrt.stablehlo.encodings.jaxlib import version
 
 WITH_VALUES = [t for t in pjrt.ElementType if t.name not in ("INVALID", "TOKEN", "S1", "U1")]
 COPIES = (HostBufferSemantics.IMMUTABLE_ONLY_DURING_CALL, HostBufferSemantics.IMMUTABLE_UNTIL_TRANSFER_COMPLETES)

@@ -19,8 +19,8 @@ from pjrt.remote.protocol.messages import wire
 from pjrt.remote.security._gen_debug_options import DEFAULTS, NAMES
 from pjrt.remote.security.allowed_options import ALLOWED_OPTIONS, taken_options
 from pjrt.stablehlo import serialize
-from pjrt.stablehlo.hlo_proto import fields
-from pjrt.stablehlo.jaxlib import load
+from pjrt.stablehlo.encodings.hlo_proto import fields
+from pjrt.stablehlo.encodings.jaxlib import load
 
 PAGE = Path(__file__).parents[3] / "docs" / "remote.md"
 ADD = """func.func @main(%x: tensor<4xf32>) -> tensor<4xf32> {

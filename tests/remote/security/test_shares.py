@@ -23,7 +23,7 @@ from pjrt import remote
 from pjrt.api.program import Stranger, for_stranger, the_stranger
 from pjrt.host import HostClient
 from pjrt.remote import Limits
-from pjrt.stablehlo import safe_parse
+from pjrt.stablehlo.encodings import safe_parse
 from pjrt.system.confinement import CAN_CONFINE
 
 LOOP = """func.func @main(%x: tensor<f32>) -> tensor<f32> {

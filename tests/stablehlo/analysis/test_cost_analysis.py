@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from jax import lax
 
 from pjrt import InvalidArgumentError, Program, UnimplementedError, stablehlo
-from pjrt.stablehlo import jaxlib
+from pjrt.stablehlo.encodings import jaxlib
 
 Numbers = tuple[int, int, int]
 

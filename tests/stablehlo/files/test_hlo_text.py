@@ -16,9 +16,10 @@ from hypothesis import strategies as st
 
 import pjrt
 from pjrt import DataLossError, InvalidArgumentError, PjrtError, Program, ProgramFormat, stablehlo
-from pjrt.stablehlo import jaxlib, parse_hlo_text
+from pjrt.stablehlo import parse_hlo_text
+from pjrt.stablehlo.encodings import jaxlib
+from pjrt.stablehlo.encodings.format import looks_like_hlo_text
 from pjrt.stablehlo.files import hlo_text
-from pjrt.stablehlo.format import looks_like_hlo_text
 
 TEXT = b"""/* a dump
 of XLA */

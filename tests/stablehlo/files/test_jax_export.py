@@ -27,7 +27,7 @@ from jax.sharding import AbstractMesh, NamedSharding, PartitionSpec
 from pjrt import DataLossError, ElementType, InvalidArgumentError, NotFoundError, UnimplementedError, stablehlo
 from pjrt.models import ModelFile
 from pjrt.stablehlo import JaxExport, read_jax_export
-from pjrt.stablehlo.shardings.sharding import Sharding
+from pjrt.stablehlo.ir.sharding import Sharding
 
 DATA = Path(__file__).parents[1] / "data"
 Point = collections.namedtuple("Point", "x y")

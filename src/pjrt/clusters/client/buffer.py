@@ -19,7 +19,7 @@ from pjrt.api.element_type import ElementType
 from pjrt.api.errors import DeadlineExceededError, FailedPreconditionError, PjrtError, UnimplementedError
 from pjrt.api.future import Future
 from pjrt.api.shape_spec import Layout, TiledLayout
-from pjrt.stablehlo.types import TensorType
+from pjrt.stablehlo.ir.types import TensorType
 
 if TYPE_CHECKING:
     from pjrt.api.loaded_executable import LoadedExecutable

@@ -30,8 +30,8 @@ from pjrt.clusters.client.buffer import ClusterBuffer, MemberFuture
 from pjrt.clusters.client.device import ClusterDevice
 from pjrt.clusters.client.member import Member, check_all, combined
 from pjrt.remote.protocol.programs import portable
-from pjrt.stablehlo.conversion import with_partitioning
-from pjrt.stablehlo.format import Version
+from pjrt.stablehlo.encodings.format import Version
+from pjrt.stablehlo.reading.conversion import with_partitioning
 
 if TYPE_CHECKING:
     from pjrt.clusters.client.client import ClusterClient

@@ -18,10 +18,10 @@ from pjrt.devices.reference.core import block
 from pjrt.devices.reference.core.block import Block, Pending, Step, assemble, context_of
 from pjrt.devices.reference.core.module_compiler import CONTROL_FLOW
 from pjrt.host import Compiled
-from pjrt.stablehlo.location import Location
-from pjrt.stablehlo.operation import Block as Body
-from pjrt.stablehlo.operation import Function, Operation, ParsedProgram, Value
-from pjrt.stablehlo.types import FunctionType, TensorType, ValueType
+from pjrt.stablehlo.ir.location import Location
+from pjrt.stablehlo.ir.operation import Block as Body
+from pjrt.stablehlo.ir.operation import Function, Operation, ParsedProgram, Value
+from pjrt.stablehlo.ir.types import FunctionType, TensorType, ValueType
 
 
 class DeclinedError(UnimplementedError):

@@ -15,7 +15,7 @@ from pjrt.devices.reference.core.block import TOKEN, Environment, Kernel, contex
 from pjrt.devices.reference.core.module_compiler import CONTROL_FLOW
 from pjrt.host import Allocation, Enqueued, Memory
 from pjrt.host.device_memory import HandleTable, handle_of, on_host, wait_for
-from pjrt.stablehlo.types import TensorType, TokenType, ValueType
+from pjrt.stablehlo.ir.types import TensorType, TokenType, ValueType
 
 PASSING = CONTROL_FLOW | {
     "func.call",

@@ -15,7 +15,7 @@ from pjrt.devices.reference.core.op_view import OpView
 from pjrt.devices.reference.spmd import MEETINGS, GatheredProgram, all_partitions, finder_of, participants
 from pjrt.host import Compiled, RunContext
 from pjrt.host.executable import ParticipantsFunction
-from pjrt.stablehlo.operation import ParsedProgram
+from pjrt.stablehlo.ir.operation import ParsedProgram
 
 
 class WholeProgram:

@@ -19,7 +19,7 @@ from pjrt.host import Compiled
 from pjrt.host.executable import HostExecutable
 from pjrt.host.loaded_executable import HostLoadedExecutable
 from pjrt.stablehlo import cost
-from pjrt.stablehlo.operation import ParsedProgram
+from pjrt.stablehlo.ir.operation import ParsedProgram
 
 PLACES = {"subprocess": compiler.in_subprocess, "process": compiler.in_process}
 """The functions that compile, by the value of the option ``compile_in``."""

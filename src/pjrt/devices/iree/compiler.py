@@ -18,7 +18,7 @@ from pjrt.api.checks import expect_all
 from pjrt.api.errors import FailedPreconditionError, InvalidArgumentError, PjrtError
 from pjrt.devices.author.code import DeclinedError
 from pjrt.devices.iree import packages
-from pjrt.stablehlo.operation import Operation, ParsedProgram
+from pjrt.stablehlo.ir.operation import Operation, ParsedProgram
 from pjrt.system import make_protected_folder, processor_features, writable_by_everyone, write_whole
 
 _BACKENDS = {

@@ -15,10 +15,10 @@ from pjrt.api.element_type import ElementType
 from pjrt.api.shape_spec import ShapeSpec
 from pjrt.devices.iree.runtime import SUPPORTED
 from pjrt.stablehlo import parse, plain, unparse
-from pjrt.stablehlo.location import Location
-from pjrt.stablehlo.operation import Block, Operation, ParsedProgram, Value
-from pjrt.stablehlo.signatures import shape_spec
-from pjrt.stablehlo.types import TensorType, ValueType
+from pjrt.stablehlo.facts.signatures import shape_spec
+from pjrt.stablehlo.ir.location import Location
+from pjrt.stablehlo.ir.operation import Block, Operation, ParsedProgram, Value
+from pjrt.stablehlo.ir.types import TensorType, ValueType
 
 
 def rewrite(program: ParsedProgram) -> ParsedProgram:

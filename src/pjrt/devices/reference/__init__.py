@@ -31,7 +31,7 @@ as little as possible. The docstring of ``op`` explains the decorator's other ar
 - ``view.operand(i)``, ``view.result(i)``: ``TensorType`` with ``shape`` (None for an unknown size), ``sizes`` (static
   or an error), ``rank``, ``element`` (``pjrt.api.element_type.ElementType``), ``dtype``. ``view.operands`` and
   ``view.results`` may hold tokens and tuples too.
-- ``view.attr("name")``, ``view.attr("name", default)``: Python values, see ``pjrt.stablehlo.attributes``. Dimension
+- ``view.attr("name")``, ``view.attr("name", default)``: Python values, see ``pjrt.stablehlo.ir.attributes``. Dimension
   numbers are frozen dataclasses.
 - ``view.regions``: already compiled; ``view.function("name")`` compiles a function of the module.
 - ``view.derive(name=..., attributes=..., ...).compile()``: the kernel of another op, for ops that reduce to it.

@@ -25,13 +25,13 @@ from pjrt.devices.reference.evaluator import Evaluator
 from pjrt.devices.reference.numerics.element_types import BOOLEAN, EVERY
 from pjrt.devices.reference.spmd import GatheredProgram, all_partitions, participants
 from pjrt.host import Compiled, RunContext
-from pjrt.stablehlo.analysis.outline import Outline
-from pjrt.stablehlo.parser import parse_module
-from pjrt.stablehlo.signatures import donations, memory_kinds, shape_spec, with_asked_layouts
-from pjrt.stablehlo.types import FutureType, TensorType, TupleType, ValueType
+from pjrt.stablehlo.facts.outline import Outline
+from pjrt.stablehlo.facts.signatures import donations, memory_kinds, shape_spec, with_asked_layouts
+from pjrt.stablehlo.ir.types import FutureType, TensorType, TupleType, ValueType
+from pjrt.stablehlo.reading.parser import parse_module
 
 if TYPE_CHECKING:
-    from pjrt.stablehlo.shardings.partitioner import Partitioned
+    from pjrt.stablehlo.transforms.partitioner import Partitioned
 
 
 _VIEWS = frozenset({"stablehlo.reshape", "stablehlo.transpose", "stablehlo.broadcast_in_dim", "stablehlo.broadcast"})

@@ -14,9 +14,9 @@ from pjrt.devices.reference.core.module_compiler import Author, ModuleCompiler, 
 from pjrt.devices.reference.fast.module_compiler import FastModuleCompiler
 from pjrt.devices.reference.spmd import GroupFinder
 from pjrt.host import Allocation
-from pjrt.stablehlo.shardings.sharding_parser import shardings_of
-from pjrt.stablehlo.signatures import free_transposes
-from pjrt.stablehlo.types import TensorType, TokenType, TupleType, ValueType
+from pjrt.stablehlo.facts.signatures import free_transposes
+from pjrt.stablehlo.ir.sharding_parser import shardings_of
+from pjrt.stablehlo.ir.types import TensorType, TokenType, TupleType, ValueType
 
 _OPEN = frozenset(("stablehlo.while", "sdy.manual_computation"))
 """Ops that ask their run something: whether it goes on, and which partition it is."""

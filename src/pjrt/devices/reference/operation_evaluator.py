@@ -11,9 +11,9 @@ from pjrt.devices.reference.core.block import Context, run_fast
 from pjrt.devices.reference.evaluator import Evaluator
 from pjrt.host import RunContext
 from pjrt.stablehlo import to_module
-from pjrt.stablehlo.cuts.cutting import Cut, Cutter
-from pjrt.stablehlo.operation import Operation, ParsedProgram
-from pjrt.stablehlo.types import TensorType
+from pjrt.stablehlo.ir.operation import Operation, ParsedProgram
+from pjrt.stablehlo.ir.types import TensorType
+from pjrt.stablehlo.transforms.cutting import Cut, Cutter
 
 
 class OperationEvaluator:

@@ -16,10 +16,10 @@ from pjrt.devices.reference.core.block import Context
 from pjrt.devices.reference.core.op_view import OpView
 from pjrt.host.device_memory import on_host
 from pjrt.host.processes import Collective, LaunchCollective
-from pjrt.stablehlo.attributes import Opaque
-from pjrt.stablehlo.shardings.sharding import REPLICATED, Sharding
-from pjrt.stablehlo.shardings.sharding_parser import parse_mesh, parse_mesh_axes
-from pjrt.stablehlo.types import TensorType, ValueType
+from pjrt.stablehlo.ir.attributes import Opaque
+from pjrt.stablehlo.ir.sharding import REPLICATED, Sharding
+from pjrt.stablehlo.ir.sharding_parser import parse_mesh, parse_mesh_axes
+from pjrt.stablehlo.ir.types import TensorType, ValueType
 
 Process = tuple[int, int]
 Group = tuple[Process, ...]

@@ -19,7 +19,7 @@ import numpy as np
 
 from pjrt.api.element_type import AnyDType
 from pjrt.api.errors import InternalError, PjrtError, StatusCode, UnimplementedError
-from pjrt.stablehlo.jaxlib import load, load_hlo, version, without_stages
+from pjrt.stablehlo.encodings.jaxlib import load, load_hlo, version, without_stages
 
 # The cause of a failed collective. XLA's error has the address of a connection that broke. The job learns at about the
 # same time, and in another way, which process was lost; and a process that has failed its part of a program says so to

@@ -28,16 +28,16 @@ from pjrt.devices.xla._jaxlib import converted, status_of
 from pjrt.devices.xla.executable import SERIALIZED, XlaExecutable, result_shapes
 from pjrt.devices.xla.runtime import ArrayType
 from pjrt.stablehlo import read, to_module, with_partitioning
-from pjrt.stablehlo.conversion import with_fitting_partitioner
-from pjrt.stablehlo.hlo_parameters import HloCustomCall, custom_calls
-from pjrt.stablehlo.hlo_proto import with_debug_options
-from pjrt.stablehlo.jaxlib import load
-from pjrt.stablehlo.mlir_module import first_printed
-from pjrt.stablehlo.types import TupleType
+from pjrt.stablehlo.encodings.hlo_parameters import HloCustomCall, custom_calls
+from pjrt.stablehlo.encodings.hlo_proto import with_debug_options
+from pjrt.stablehlo.encodings.jaxlib import load
+from pjrt.stablehlo.ir.mlir_module import first_printed
+from pjrt.stablehlo.ir.types import TupleType
+from pjrt.stablehlo.reading.conversion import with_fitting_partitioner
 
 if TYPE_CHECKING:
     from pjrt.devices.xla.runtime import Runtime
-    from pjrt.stablehlo.analysis.outline import Outline
+    from pjrt.stablehlo.facts.outline import Outline
 
 
 JAX_ONLY = frozenset(
@@ -375,11 +375,11 @@ def _check_groups(mlir: Any, counts: Partitioning, outline: Outline | None) -> N
     Raises:
         InvalidArgumentError: there is such a collective.
     """
-    from pjrt.stablehlo.analysis.outline import COLLECTIVES  # here: `inspect` has imported it, if there is an outline
+    from pjrt.stablehlo.facts.outline import COLLECTIVES  # here: `inspect` has imported it, if there is an outline
 
     if outline is not None and COLLECTIVES.isdisjoint(outline.operations):
         return
-    from pjrt.stablehlo.mlir_module import place_of, walk  # here: few programs have collectives
+    from pjrt.stablehlo.ir.mlir_module import place_of, walk  # here: few programs have collectives
 
     for operation in walk(mlir.operation):
         if operation.name not in COLLECTIVES:

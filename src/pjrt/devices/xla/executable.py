@@ -15,9 +15,9 @@ from pjrt.api.shape_spec import Layout, ShapeSpec, TiledLayout
 from pjrt.devices.xla import _jaxlib, shutdown
 from pjrt.devices.xla._jaxlib import converted
 from pjrt.devices.xla.device import DEVICE, PINNED_HOST
-from pjrt.stablehlo.hlo_parameters import hlo_parameters
-from pjrt.stablehlo.hlo_proto import BYTES, VARINT, fields, varint
-from pjrt.stablehlo.jaxlib import load
+from pjrt.stablehlo.encodings.hlo_parameters import hlo_parameters
+from pjrt.stablehlo.encodings.hlo_proto import BYTES, VARINT, fields, varint
+from pjrt.stablehlo.encodings.jaxlib import load
 
 if TYPE_CHECKING:
     from pjrt.api.compile_options import CompileOptions, DeviceAssignment
@@ -333,7 +333,7 @@ def _serialized(shardings: Sequence[Any] | None) -> Sequence[bytes] | None:
     """Return shardings, all of tiles: XLA before jaxlib 0.12 does not report those over a mesh so."""
     if shardings is None:
         return None
-    from pjrt.stablehlo.shardings.partitioner import as_tiles  # most executables have none
+    from pjrt.stablehlo.transforms.partitioner import as_tiles  # most executables have none
 
     return [as_tiles(sharding.SerializeToString()) for sharding in shardings]
 

@@ -18,9 +18,9 @@ from pjrt.api.element_type import AnyDType, ElementType
 from pjrt.api.errors import InternalError, InvalidArgumentError, PjrtError, from_author
 from pjrt.devices.xla import _jaxlib
 from pjrt.host_memory.array import packed, packed_size, unpacked
-from pjrt.stablehlo.hlo_parameters import ELEMENT_TYPES, HloArray, HloCustomCall
-from pjrt.stablehlo.jaxlib import load
-from pjrt.stablehlo.mlir_module import walk
+from pjrt.stablehlo.encodings.hlo_parameters import ELEMENT_TYPES, HloArray, HloCustomCall
+from pjrt.stablehlo.encodings.jaxlib import load
+from pjrt.stablehlo.ir.mlir_module import walk
 
 
 @dataclasses.dataclass(frozen=True)

@@ -14,7 +14,7 @@ from pjrt.api.checks import check_num_devices, check_option_names, topology_opti
 from pjrt.api.errors import FailedPreconditionError, InvalidArgumentError, unimplemented
 from pjrt.api.key_value_store import job_of_caller
 from pjrt.api.plugin import Plugin, Profiler
-from pjrt.stablehlo.jaxlib import load
+from pjrt.stablehlo.encodings.jaxlib import load
 
 if TYPE_CHECKING:
     from pjrt.api.device import Attributes

@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 
 from pjrt.api.errors import InvalidArgumentError, UnimplementedError
-from pjrt.stablehlo.jaxlib import load
-from pjrt.stablehlo.location import Location
-from pjrt.stablehlo.mlir_module import MlirModule, run_passes, walk
-from pjrt.stablehlo.types import TensorType, decode_type
+from pjrt.stablehlo.encodings.jaxlib import load
+from pjrt.stablehlo.ir.location import Location
+from pjrt.stablehlo.ir.mlir_module import MlirModule, run_passes, walk
+from pjrt.stablehlo.ir.types import TensorType, decode_type
 
 _TO_NUMBERS = "builtin.module(func.func(stablehlo-legalize-quantized-op-to-qdq))"
 _TO_ARITHMETIC = "builtin.module(func.func(stablehlo-legalize-quant-to-math,chlo-legalize-to-stablehlo))"

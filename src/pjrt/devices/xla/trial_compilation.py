@@ -25,9 +25,9 @@ from pjrt.api.program import Program
 from pjrt.devices.xla.compilation import compile_program, is_ordinary_call
 from pjrt.devices.xla.executable import SERIALIZED
 from pjrt.devices.xla.runtime import Runtime
-from pjrt.stablehlo.analysis.outline import Outline
-from pjrt.stablehlo.safe_parse import check_once, run_module
-from pjrt.stablehlo.types import TensorType, TokenType, TupleType, ValueType
+from pjrt.stablehlo.encodings.safe_parse import check_once, run_module
+from pjrt.stablehlo.facts.outline import Outline
+from pjrt.stablehlo.ir.types import TensorType, TokenType, TupleType, ValueType
 
 if TYPE_CHECKING:
     from pjrt.devices.xla.executable import XlaExecutable
@@ -74,7 +74,7 @@ def compile_safely(runtime: Runtime, program: Program, options: CompileOptions |
         outline.check()
         if outline.custom_calls:
             # Here, because few programs need them.
-            from pjrt.stablehlo.shardings.custom_calls import prepare_calls, rename_calls
+            from pjrt.stablehlo.transforms.custom_calls import prepare_calls, rename_calls
 
             if names := prepare_calls({target for target, _ in outline.custom_calls}):
                 with module as mlir:
@@ -93,7 +93,7 @@ def compile_safely(runtime: Runtime, program: Program, options: CompileOptions |
     try:
         return compile_program(runtime, program, options, inspect)
     except PjrtError as error:
-        from pjrt.stablehlo.analysis.compatibility import with_advice  # here: it looks into programs, and imports much
+        from pjrt.stablehlo.facts.compatibility import with_advice  # here: it looks into programs, and imports much
 
         raise with_advice(error, program, options) from error
 

@@ -25,7 +25,7 @@ from pjrt.host_memory.difference import Difference
 from pjrt.host_memory.tolerance import Tolerance
 from pjrt.models.comparison.compared_device import Array, ComparedDevice, Row
 from pjrt.stablehlo import Block, Cut, Cutter, Operation, TensorType, Value
-from pjrt.stablehlo.cuts.cutting import inputs_of, limit_iterations
+from pjrt.stablehlo.transforms.cutting import inputs_of, limit_iterations
 
 
 class Cause(enum.StrEnum):

@@ -26,8 +26,8 @@ from pjrt.models.model import SHAPES_KEPT, CallableModel, Shapes
 from pjrt.models.model_file import ModelFile
 from pjrt.models.offloading.staged_program import Placement, StagedProgram
 from pjrt.models.offloading.stages import OffloadPlan
-from pjrt.stablehlo.signatures import Parameter
-from pjrt.stablehlo.tree import NodeTypes
+from pjrt.stablehlo.facts.signatures import Parameter
+from pjrt.stablehlo.ir.tree import NodeTypes
 
 HostArray = np.ndarray[Any, Any]
 

@@ -16,8 +16,8 @@ import numpy as np
 from pjrt import stablehlo
 from pjrt.api.errors import UnimplementedError
 from pjrt.api.printable import readable_bytes
-from pjrt.stablehlo.cuts.cutting import inputs_of
-from pjrt.stablehlo.cuts.straightening import FIRST_OF_LOOP
+from pjrt.stablehlo.transforms.cutting import inputs_of
+from pjrt.stablehlo.transforms.straightening import FIRST_OF_LOOP
 
 # Data flow: the operations of a straight line, in an order that keeps few values alive.
 

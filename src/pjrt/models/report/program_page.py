@@ -17,9 +17,9 @@ from pjrt.models.report.page import page
 from pjrt.stablehlo import Block, Function, Operation, ParsedProgram, TensorType, Value, ValueType, to_module
 from pjrt.stablehlo.analysis.cost_analysis import OperationCost, cost
 from pjrt.stablehlo.analysis.memory_analysis import PeakArray, peak_memory
-from pjrt.stablehlo.analysis.outline import COLLECTIVES
-from pjrt.stablehlo.location import PROGRAM_TEXT
-from pjrt.stablehlo.parser import parse_module
+from pjrt.stablehlo.facts.outline import COLLECTIVES
+from pjrt.stablehlo.ir.location import PROGRAM_TEXT
+from pjrt.stablehlo.reading.parser import parse_module
 
 ARGUMENT, RESULTS = "argument", "results"
 """The names of the nodes that are no operations."""

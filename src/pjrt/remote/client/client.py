@@ -43,8 +43,8 @@ from pjrt.remote.protocol.versions import (
     load_request,
     saved_request_of,
 )
-from pjrt.stablehlo.conversion import with_partitioning
-from pjrt.stablehlo.format import HLO_ENCODINGS, Encoding, Version, encoding_of
+from pjrt.stablehlo.encodings.format import HLO_ENCODINGS, Encoding, Version, encoding_of
+from pjrt.stablehlo.reading.conversion import with_partitioning
 
 _OF_PROTOCOL = {
     Feature.ALIAS_BUFFERS: False,

@@ -33,10 +33,10 @@ from pjrt.remote.protocol.versions import (
     load_request,
     saved_executable,
 )
+from pjrt.stablehlo.encodings.format import looks_like_hlo_text
+from pjrt.stablehlo.facts.signatures import ArgumentInfo, ResultInfo, Signature, shape_spec
 from pjrt.stablehlo.files.hlo_text import parse_hlo_text
-from pjrt.stablehlo.format import looks_like_hlo_text
-from pjrt.stablehlo.shardings.sharding import Sharding
-from pjrt.stablehlo.signatures import ArgumentInfo, ResultInfo, Signature, shape_spec
+from pjrt.stablehlo.ir.sharding import Sharding
 
 
 @dataclass(frozen=True, slots=True)

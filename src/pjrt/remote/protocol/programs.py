@@ -13,8 +13,8 @@ from pjrt.api.errors import InvalidArgumentError, PjrtError, UnimplementedError
 from pjrt.api.loaded_executable import ExecuteOptions
 from pjrt.api.program import Program, ProgramFormat
 from pjrt.remote.protocol.messages import wire
-from pjrt.stablehlo.format import Version
-from pjrt.stablehlo.hlo_parameters import ELEMENT_TYPES
+from pjrt.stablehlo.encodings.format import Version
+from pjrt.stablehlo.encodings.hlo_parameters import ELEMENT_TYPES
 
 _PROGRAM = "xla::ifrt::XlaProgram"
 _COMPILE_OPTIONS = "xla::ifrt::XlaCompileOptions"

@@ -16,7 +16,7 @@ from dataclasses import replace
 from pjrt.api.compile_options import CompileOptions
 from pjrt.api.errors import PermissionDeniedError
 from pjrt.remote.security._gen_debug_options import DEFAULTS, NAMES
-from pjrt.stablehlo.hlo_proto import BYTES, FIXED32, FIXED64, VARINT, fields, message
+from pjrt.stablehlo.encodings.hlo_proto import BYTES, FIXED32, FIXED64, VARINT, fields, message
 
 ALLOWED_OPTIONS = frozenset(
     (

@@ -53,10 +53,10 @@ from pjrt.remote.security.allowed_options import taken_options
 from pjrt.remote.server.executables import Call, HostCallback, SessionExecutable
 from pjrt.remote.server.memory import array_in, bytes_of, shortened
 from pjrt.stablehlo import vet
-from pjrt.stablehlo.conversion import to_text
+from pjrt.stablehlo.encodings.safe_parse import vet_if_delicate
+from pjrt.stablehlo.facts.signatures import signature
 from pjrt.stablehlo.files.hlo_text import to_hlo_text
-from pjrt.stablehlo.safe_parse import vet_if_delicate
-from pjrt.stablehlo.signatures import signature
+from pjrt.stablehlo.reading.conversion import to_text
 
 if TYPE_CHECKING:
     from pjrt.remote.server.session import PassOnCall, Session

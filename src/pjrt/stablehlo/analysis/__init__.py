@@ -1,1 +1,1 @@
-"""Analyses: what a program holds, whether a device can run it, what it costs, and the memory that it needs."""
+"""Analyses: what a program costs, and the memory that it needs."""

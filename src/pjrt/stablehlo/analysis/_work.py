@@ -19,8 +19,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from pjrt.stablehlo.operation import Block, Operation, Value
-from pjrt.stablehlo.types import FutureType, TensorType, TupleType, ValueType
+from pjrt.stablehlo.ir.operation import Block, Operation, Value
+from pjrt.stablehlo.ir.types import FutureType, TensorType, TupleType, ValueType
 
 _MARKS = (
     "AllocateBuffer CreateBuffer LayoutConstraint MoveToDevice MoveToHost PinToDevice PinToHost SPMDFullToShardShape "

@@ -22,14 +22,14 @@ from pjrt.api.compile_options import CompileOptions
 from pjrt.api.errors import InvalidArgumentError, PjrtError, UnimplementedError
 from pjrt.api.program import AnyProgram, Program
 from pjrt.stablehlo.analysis._work import Work, flops_and_bytes, nbytes, work_of
-from pjrt.stablehlo.analysis.inspection import SIDE_EFFECTS
-from pjrt.stablehlo.analysis.outline import COLLECTIVES, CallGraph
-from pjrt.stablehlo.attributes import Opaque
-from pjrt.stablehlo.conversion import to_module, with_partitioning
-from pjrt.stablehlo.location import Location
-from pjrt.stablehlo.operation import Block, Function, Operation, ParsedProgram, Value
-from pjrt.stablehlo.parser import parse_module
-from pjrt.stablehlo.shardings.partitioner import partition
+from pjrt.stablehlo.facts.inspection import SIDE_EFFECTS
+from pjrt.stablehlo.facts.outline import COLLECTIVES, CallGraph
+from pjrt.stablehlo.ir.attributes import Opaque
+from pjrt.stablehlo.ir.location import Location
+from pjrt.stablehlo.ir.operation import Block, Function, Operation, ParsedProgram, Value
+from pjrt.stablehlo.reading.conversion import to_module, with_partitioning
+from pjrt.stablehlo.reading.parser import parse_module
+from pjrt.stablehlo.transforms.partitioner import partition
 
 
 def live_operations(block: Block) -> list[Operation]:

@@ -26,10 +26,10 @@ from pjrt.api.compile_options import CompileOptions
 from pjrt.api.program import Program
 from pjrt.stablehlo.analysis._work import is_elementwise, is_free, nbytes
 from pjrt.stablehlo.analysis.cost_analysis import counted_program, live_operations
-from pjrt.stablehlo.location import Location
-from pjrt.stablehlo.operation import Block, Function, Operation, ParsedProgram, Value
-from pjrt.stablehlo.signatures import signature_of
-from pjrt.stablehlo.types import TensorType, ValueType
+from pjrt.stablehlo.facts.signatures import signature_of
+from pjrt.stablehlo.ir.location import Location
+from pjrt.stablehlo.ir.operation import Block, Function, Operation, ParsedProgram, Value
+from pjrt.stablehlo.ir.types import TensorType, ValueType
 
 MOST_STEPS = 50_000
 """The number of steps beyond which a call is one step: functions that call functions have very many."""

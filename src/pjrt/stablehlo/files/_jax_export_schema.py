@@ -15,7 +15,7 @@ from struct import Struct
 
 from pjrt.api.element_type import ElementType
 from pjrt.api.errors import DataLossError, InvalidArgumentError, PjrtError
-from pjrt.stablehlo.format import JAX_FUNCTION_NAME, JAX_IN_TREE, JAX_MLIR_MODULE, JAX_OUT_TREE
+from pjrt.stablehlo.encodings.format import JAX_FUNCTION_NAME, JAX_IN_TREE, JAX_MLIR_MODULE, JAX_OUT_TREE
 
 UINT8, UINT16, UINT32 = Struct("<B"), Struct("<H"), Struct("<I")
 INT8, INT16, _INT32 = Struct("<b"), Struct("<h"), Struct("<i")

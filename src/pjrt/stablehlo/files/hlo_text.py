@@ -12,8 +12,8 @@ import warnings
 
 from pjrt.api.errors import DataLossError, InvalidArgumentError
 from pjrt.api.program import Program, ProgramFormat
-from pjrt.stablehlo import hlo_proto, jaxlib, safe_parse
-from pjrt.stablehlo.format import HLO_BLANKS, HLO_COMMENT
+from pjrt.stablehlo.encodings import hlo_proto, jaxlib, safe_parse
+from pjrt.stablehlo.encodings.format import HLO_BLANKS, HLO_COMMENT
 
 _PURPOSE = "read or write HLO text"
 _HEADER = rb"(?m)^HloModule\b[^\n]*"

@@ -25,14 +25,14 @@ import numpy as np
 from pjrt.api.element_type import ElementType
 from pjrt.api.errors import DataLossError, InvalidArgumentError, PjrtError
 from pjrt.api.program import Program
+from pjrt.stablehlo.encodings.format import encoding_of
 from pjrt.stablehlo.files import _jax_export_schema as schema
 from pjrt.stablehlo.files._jax_export_schema import INT8, INT16, UINT8, UINT16, UINT32, Exported, FlatBuffer, FlatTable
 from pjrt.stablehlo.files.contents import FileContents, reading
-from pjrt.stablehlo.format import encoding_of
-from pjrt.stablehlo.shapes.argument_shapes import symbols_in
-from pjrt.stablehlo.shardings.sharding import MOST_PARTITIONS, Axis, Mesh, MeshSharding, Sharding
-from pjrt.stablehlo.tree import DEEPEST, LEAF, Tree, TreeKind, shortened
-from pjrt.stablehlo.types import FunctionType, TensorType, ValueType
+from pjrt.stablehlo.ir.argument_shapes import symbols_in
+from pjrt.stablehlo.ir.sharding import MOST_PARTITIONS, Axis, Mesh, MeshSharding, Sharding
+from pjrt.stablehlo.ir.tree import DEEPEST, LEAF, Tree, TreeKind, shortened
+from pjrt.stablehlo.ir.types import FunctionType, TensorType, ValueType
 
 
 @dataclass(frozen=True, slots=True)

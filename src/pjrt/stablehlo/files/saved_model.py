@@ -24,10 +24,10 @@ import numpy as np
 from pjrt.api.element_type import ElementType
 from pjrt.api.errors import DataLossError, InvalidArgumentError, NotFoundError, PjrtError, UnimplementedError
 from pjrt.api.program import Program
+from pjrt.stablehlo.encodings.format import encoding_of
+from pjrt.stablehlo.encodings.hlo_proto import varint
 from pjrt.stablehlo.files._jax_export_schema import NEWEST_CONVENTION, OLDEST_CONVENTION
 from pjrt.stablehlo.files.contents import SAVED_MODEL_FILE, FileContents, reading
-from pjrt.stablehlo.format import encoding_of
-from pjrt.stablehlo.hlo_proto import varint
 
 _MAGIC = (0xDB4775248B80FB57).to_bytes(8, "little")
 _FOOTER_SIZE = 48

@@ -30,12 +30,12 @@ from pjrt.api.checks import unexpected
 from pjrt.api.element_type import ElementType
 from pjrt.api.errors import DataLossError, FailedPreconditionError, InvalidArgumentError, PjrtError, UnimplementedError
 from pjrt.api.program import Program
+from pjrt.stablehlo.encodings.format import ZIP_MAGIC
+from pjrt.stablehlo.encodings.safe_parse import run_module
 from pjrt.stablehlo.files.contents import FileContents, reading
 from pjrt.stablehlo.files.jax_export import ExportedArray, read_jax_export
 from pjrt.stablehlo.files.torch_folder import NONE, TorchInput, call_tree, parse_torch_tree, without_none
-from pjrt.stablehlo.format import ZIP_MAGIC
-from pjrt.stablehlo.safe_parse import run_module
-from pjrt.stablehlo.tree import Tree
+from pjrt.stablehlo.ir.tree import Tree
 from pjrt.system import TemporaryFolder
 
 REQUIREMENTS = "torch torchax jax"

@@ -24,9 +24,9 @@ import numpy as np
 from pjrt.api.element_type import ElementType
 from pjrt.api.errors import DataLossError, InvalidArgumentError, NotFoundError, PjrtError
 from pjrt.api.program import Program
+from pjrt.stablehlo.encodings.format import program_of
 from pjrt.stablehlo.files.contents import FileContents, reading
-from pjrt.stablehlo.format import program_of
-from pjrt.stablehlo.tree import DEEPEST, LEAF, Tree, TreeKind
+from pjrt.stablehlo.ir.tree import DEEPEST, LEAF, Tree, TreeKind
 
 _PROTOCOL = 1
 _DICTS = ("builtins.dict", "collections.OrderedDict", "collections.defaultdict")

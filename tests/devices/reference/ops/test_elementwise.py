@@ -447,7 +447,7 @@ def test_clamp(run: Any, t: ElementType) -> None:
 def test_refuses_what_is_not_defined(run: Any, op: str, t: ElementType) -> None:
     from pjrt.devices.reference.core import registry
     from pjrt.devices.reference.core.op_view import OpView
-    from pjrt.stablehlo.types import TensorType
+    from pjrt.stablehlo.ir.types import TensorType
 
     operand = TensorType((2,), t)
     rule = registry.find(f"stablehlo.{op}")

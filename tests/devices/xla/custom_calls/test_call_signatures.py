@@ -10,7 +10,7 @@ import pytest
 import pjrt
 from pjrt.devices.xla import _jaxlib, compilation
 from pjrt.devices.xla.ffi_handler import CHECKED_CSR_PRODUCT, CSR_PRODUCT, SIGNATURES, Signature, check_signature
-from pjrt.stablehlo.hlo_parameters import HloArray, HloCustomCall
+from pjrt.stablehlo.encodings.hlo_parameters import HloArray, HloCustomCall
 
 SIZES = {"m": 5, "n": 4, "c": 3, "p": 4, "q": 3, "r": 3, "z": 6, "j": 2, "b": 7, "k": 4, "l": 3, "low": 1, "high": 4}
 BATCH = (2, 3)

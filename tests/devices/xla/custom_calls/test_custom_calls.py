@@ -13,7 +13,7 @@ import pytest
 
 import pjrt
 from pjrt.devices.xla import _jaxlib, compilation
-from pjrt.stablehlo.jaxlib import load
+from pjrt.stablehlo.encodings.jaxlib import load
 
 Array = np.ndarray[Any, Any]
 Call = Callable[..., list[Array]]

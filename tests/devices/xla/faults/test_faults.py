@@ -64,8 +64,9 @@ from fault_programs import (
 import pjrt
 from pjrt.devices.xla import faults, trial_compilation
 from pjrt.devices.xla.faults import mending, place
-from pjrt.stablehlo import jaxlib, parse_hlo_text, read, serialize, to_hlo, to_module
-from pjrt.stablehlo.analysis.outline import Outline
+from pjrt.stablehlo import parse_hlo_text, read, serialize, to_hlo, to_module
+from pjrt.stablehlo.encodings import jaxlib
+from pjrt.stablehlo.facts.outline import Outline
 from pjrt.stablehlo.files.hlo_text import to_hlo_text
 
 PAGE = Path(__file__).parents[4] / "docs" / "devices" / "cpu.md"

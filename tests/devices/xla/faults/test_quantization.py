@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 import pjrt
 from pjrt.devices.xla import quantization
 from pjrt.stablehlo import read, to_module
-from pjrt.stablehlo.mlir_module import write_text
+from pjrt.stablehlo.ir.mlir_module import write_text
 
 TYPE = "tensor<2x3x!quant.uniform<{storage}:{expressed}{axis}, {parameters}>>"
 PER_TENSOR = TYPE.format(storage="i8", expressed="f32", axis="", parameters="0.5:3")

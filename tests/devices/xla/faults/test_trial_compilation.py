@@ -16,9 +16,10 @@ from hypothesis import strategies as st
 import pjrt
 from pjrt.api.program import from_caller
 from pjrt.devices.xla import compilation, trial_compilation
-from pjrt.stablehlo import read, safe_parse, to_module
-from pjrt.stablehlo.analysis.outline import MANY, Outline
-from pjrt.stablehlo.types import TensorType
+from pjrt.stablehlo import read, to_module
+from pjrt.stablehlo.encodings import safe_parse
+from pjrt.stablehlo.facts.outline import MANY, Outline
+from pjrt.stablehlo.ir.types import TensorType
 
 SIX = """func.func @main(%x: tensor<3xf6E2M3FN>) -> tensor<3xf6E2M3FN> {
   %0 = stablehlo.exponential %x : tensor<3xf6E2M3FN>

@@ -11,7 +11,7 @@ from job_programs import ALL_REDUCE
 
 from pjrt import ElementType, InvalidArgumentError, ShapeSpec
 from pjrt.devices.xla.peers import CrossHostTransfers
-from pjrt.stablehlo.jaxlib import version
+from pjrt.stablehlo.encodings.jaxlib import version
 
 
 def test_a_device_of_this_process_is_no_other() -> None:

@@ -8,7 +8,7 @@ import pytest
 from job_fixtures import StartJob
 from job_programs import ALL_REDUCE
 
-from pjrt.stablehlo.jaxlib import version
+from pjrt.stablehlo.encodings.jaxlib import version
 
 TRANSFERS = pytest.mark.skipif(version() < (0, 10), reason="jaxlib before 0.10 cannot pull arrays from other processes")
 BEGIN = (

@@ -9,8 +9,8 @@ from operator import itemgetter
 from typing import Any, NamedTuple, Protocol
 
 from pjrt.api.errors import PjrtError, from_author
-from pjrt.stablehlo.operation import Operation, Value
-from pjrt.stablehlo.types import FutureType, OpaqueType, TupleType, ValueType
+from pjrt.stablehlo.ir.operation import Operation, Value
+from pjrt.stablehlo.ir.types import FutureType, OpaqueType, TupleType, ValueType
 
 
 @dataclass

@@ -7,8 +7,8 @@ from typing import Any
 
 from pjrt.api.program import SourceLocation
 from pjrt.stablehlo import read, to_module
-from pjrt.stablehlo.jaxlib import load
-from pjrt.stablehlo.location import Location
+from pjrt.stablehlo.encodings.jaxlib import load
+from pjrt.stablehlo.ir.location import Location
 
 _PURPOSE = "interpret programs"
 

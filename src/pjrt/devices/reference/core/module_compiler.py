@@ -15,10 +15,10 @@ from pjrt.devices.reference.core.block import EXPECTED, Block, Kernel, Pending, 
 from pjrt.devices.reference.core.mlir import describe
 from pjrt.devices.reference.core.op_view import LazyAttributes, OpView, Region, on_expressed_types
 from pjrt.devices.reference.core.registry import Rule
-from pjrt.stablehlo.mlir_attributes import decode_attribute
-from pjrt.stablehlo.operation import Operation, Value
-from pjrt.stablehlo.parser import OperationParser
-from pjrt.stablehlo.types import TensorType, TokenType, ValueType, decode_type
+from pjrt.stablehlo.ir.mlir_attributes import decode_attribute
+from pjrt.stablehlo.ir.operation import Operation, Value
+from pjrt.stablehlo.ir.types import TensorType, TokenType, ValueType, decode_type
+from pjrt.stablehlo.reading.parser import OperationParser
 
 CONTROL_FLOW = frozenset({"stablehlo.while", "stablehlo.if", "stablehlo.case", "sdy.manual_computation"})
 """Ops whose regions are parts of the program like any other, so that the author's code computes operations in them too.

@@ -14,9 +14,9 @@ from pjrt.api.errors import InvalidArgumentError, PjrtError, UnimplementedError
 from pjrt.devices.reference.core.block import Block, Environment, Kernel
 from pjrt.devices.reference.numerics.element_types import compute_dtype, converter
 from pjrt.devices.reference.numerics.indexing import CHUNK, chunks
-from pjrt.stablehlo.attributes import Opaque
-from pjrt.stablehlo.mlir_attributes import decode_attribute_of
-from pjrt.stablehlo.types import Quantization, TensorType, ValueType
+from pjrt.stablehlo.ir.attributes import Opaque
+from pjrt.stablehlo.ir.mlir_attributes import decode_attribute_of
+from pjrt.stablehlo.ir.types import Quantization, TensorType, ValueType
 
 _COMMUTATIVE = {f"stablehlo.{name}": name for name in ("add", "multiply", "maximum", "minimum", "and", "or", "xor")}
 
@@ -172,7 +172,7 @@ class OpView:
         return self._tensor(self.results[index], f"result {index}")
 
     def attr(self, name: str, default: Any = _REQUIRED) -> Any:
-        """Return an attribute as a Python value (see ``pjrt.stablehlo.attributes``).
+        """Return an attribute as a Python value (see ``pjrt.stablehlo.ir.attributes``).
 
         Raises:
             InvalidArgumentError: the op does not have the attribute, and the call names no default.

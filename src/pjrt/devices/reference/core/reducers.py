@@ -17,7 +17,7 @@ from pjrt.devices.reference.core.op_view import Region, conversion, dequantizer,
 from pjrt.devices.reference.numerics import reals
 from pjrt.devices.reference.numerics.element_types import COMPLEX, FLOAT, compute_dtype, is_native
 from pjrt.devices.reference.numerics.indexing import CHUNK, chunks
-from pjrt.stablehlo.types import TensorType, ValueType
+from pjrt.stablehlo.ir.types import TensorType, ValueType
 
 Array = Any
 

@@ -11,7 +11,7 @@ from typing import Any
 from pjrt.api.element_type import ElementType
 from pjrt.devices.reference.core.block import Kernel
 from pjrt.devices.reference.core.op_view import OpView
-from pjrt.stablehlo.attributes import Opaque
+from pjrt.stablehlo.ir.attributes import Opaque
 
 Compile = Callable[[OpView], Kernel]
 """A function that returns the kernel of an op. It runs once, when the program is compiled."""
@@ -160,7 +160,7 @@ def config(view: OpView) -> Mapping[str, Any]:
             try:
                 return dict(json.loads(value))
             except ValueError:
-                from pjrt.stablehlo.mlir_attributes import dictionary_of  # here: nearly all are JSON
+                from pjrt.stablehlo.ir.mlir_attributes import dictionary_of  # here: nearly all are JSON
 
                 parsed = dictionary_of(value)  # as XLA since jaxlib 0.12 writes those of its own calls
                 if parsed is None:

@@ -13,8 +13,8 @@ from pjrt.devices.reference.core.block import Block, Kernel, Pending, Step, asse
 from pjrt.devices.reference.core.module_compiler import Author, BlockCompiler, ModuleCompiler
 from pjrt.devices.reference.core.op_view import OpView, Region
 from pjrt.devices.reference.core.registry import Rule
-from pjrt.stablehlo.mlir_attributes import decode_attribute
-from pjrt.stablehlo.types import TensorType, ValueType
+from pjrt.stablehlo.ir.mlir_attributes import decode_attribute
+from pjrt.stablehlo.ir.types import TensorType, ValueType
 
 # Step by step, every intermediate value of a chain of elementwise steps goes out to memory and comes back. In chunks
 # that fit into the processor's cache it does not, and no memory is allocated for it. The result is the same, bit by

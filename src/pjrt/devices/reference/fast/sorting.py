@@ -23,7 +23,7 @@ from pjrt.devices.reference.ops.chlo import top_k_in
 from pjrt.devices.reference.ops.data_movement import Order, as_table, from_table, sort_in
 from pjrt.devices.reference.ops.elementwise import total_order
 from pjrt.devices.reference.ops.extensibility import approx_top_k_in
-from pjrt.stablehlo.types import TensorType
+from pjrt.stablehlo.ir.types import TensorType
 
 Array = Any
 Before = Callable[[Sequence[Array], Sequence[Array]], Array]

@@ -7,7 +7,7 @@ from typing import Any
 from pjrt.devices.reference.core.block import TOKEN, Environment, Kernel, context_of, one_or_all
 from pjrt.devices.reference.core.op_view import OpView
 from pjrt.devices.reference.core.registry import op
-from pjrt.stablehlo.types import TensorType
+from pjrt.stablehlo.ir.types import TensorType
 
 _ROUNDS_PER_CHECK = 16
 

@@ -16,7 +16,7 @@ from pjrt.devices.reference.core.registry import op
 from pjrt.devices.reference.numerics.element_types import BOOLEAN, compute_dtype
 from pjrt.devices.reference.spmd import Group, Rendezvous, channel_of, finder_of, group_table
 from pjrt.host.processes import Collective
-from pjrt.stablehlo.types import TensorType
+from pjrt.stablehlo.ir.types import TensorType
 
 Array = Any
 

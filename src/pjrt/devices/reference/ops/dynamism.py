@@ -15,7 +15,7 @@ from pjrt.devices.reference.core.op_view import OpView
 from pjrt.devices.reference.core.registry import custom_call, op
 from pjrt.devices.reference.numerics.indexing import PadPlan
 from pjrt.devices.reference.ops.data_movement import counted, spread
-from pjrt.stablehlo.types import TensorType
+from pjrt.stablehlo.ir.types import TensorType
 
 # Calls of frameworks that stand for an op with sizes as operands. When one runs its sizes are known; then it is the op
 # itself, compiled for these sizes once.

@@ -25,7 +25,7 @@ from pjrt.devices.reference.core.op_view import OpView, Region
 from pjrt.devices.reference.core.registry import config, custom_call, find_target, op, targets
 from pjrt.devices.reference.numerics.element_types import BOOLEAN
 from pjrt.devices.reference.ops.data_movement import Order, order_by
-from pjrt.stablehlo.types import TensorType, TupleType
+from pjrt.stablehlo.ir.types import TensorType, TupleType
 
 
 @op("stablehlo.composite", environment=True, quantized=True)

@@ -28,7 +28,7 @@ from pjrt.devices.reference.numerics.linear_algebra import (
 )
 from pjrt.devices.reference.numerics.linear_algebra import cholesky as cholesky_factor
 from pjrt.devices.reference.numerics.linear_algebra import eigh as eigen
-from pjrt.stablehlo.types import TensorType
+from pjrt.stablehlo.ir.types import TensorType
 
 Array = Any
 

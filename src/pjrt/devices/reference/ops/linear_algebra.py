@@ -15,7 +15,7 @@ from pjrt.devices.reference.core.registry import op
 from pjrt.devices.reference.numerics.element_types import COMPLEX, FLOAT, compute_dtype, converter, precision_reducer
 from pjrt.devices.reference.numerics.linear_algebra import adjoint, matmul_of, solve_triangular
 from pjrt.devices.reference.numerics.linear_algebra import cholesky as factorize
-from pjrt.stablehlo.types import OpaqueType, TensorType, ValueType
+from pjrt.stablehlo.ir.types import OpaqueType, TensorType, ValueType
 
 Shape = tuple[int, ...]
 Product = Callable[[Any, Any], Any]

@@ -13,9 +13,9 @@ from pjrt.devices.reference.core.block import Context, Environment, Kernel, cont
 from pjrt.devices.reference.core.op_view import OpView
 from pjrt.devices.reference.core.registry import custom_call, op
 from pjrt.devices.reference.spmd import Rendezvous, all_partitions
-from pjrt.stablehlo.attributes import Opaque
-from pjrt.stablehlo.shardings.sharding import REPLICATED, Mesh, Sharding
-from pjrt.stablehlo.shardings.sharding_parser import parse_gspmd, parse_mesh, parse_sdy
+from pjrt.stablehlo.ir.attributes import Opaque
+from pjrt.stablehlo.ir.sharding import REPLICATED, Mesh, Sharding
+from pjrt.stablehlo.ir.sharding_parser import parse_gspmd, parse_mesh, parse_sdy
 
 Array = Any
 

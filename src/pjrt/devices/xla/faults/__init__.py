@@ -10,10 +10,10 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
-from pjrt.stablehlo.types import TensorType
+from pjrt.stablehlo.ir.types import TensorType
 
 if TYPE_CHECKING:
-    from pjrt.stablehlo.analysis.outline import Outline
+    from pjrt.stablehlo.facts.outline import Outline
 
 
 def mend(module: Any, num_partitions: int = 1, outline: Outline | None = None) -> None:

@@ -27,8 +27,8 @@ from pjrt.devices.xla.faults.place import (
     width_of,
     wrap,
 )
-from pjrt.stablehlo.jaxlib import load
-from pjrt.stablehlo.mlir_module import walk
+from pjrt.stablehlo.encodings.jaxlib import load
+from pjrt.stablehlo.ir.mlir_module import walk
 
 # Bits.
 

@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from pjrt.api.errors import UnimplementedError
-from pjrt.stablehlo.jaxlib import version
-from pjrt.stablehlo.location import Location
+from pjrt.stablehlo.encodings.jaxlib import version
+from pjrt.stablehlo.ir.location import Location
 
 
 class Fault(NamedTuple):

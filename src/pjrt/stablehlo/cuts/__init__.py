@@ -1,1 +1,0 @@
-"""Cuts: programs made of parts of other programs."""

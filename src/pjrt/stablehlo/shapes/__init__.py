@@ -1,1 +1,0 @@
-"""Shapes that only a run decides: sizes, assertions about them, and programs refined for given ones."""

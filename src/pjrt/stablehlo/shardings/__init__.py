@@ -1,1 +1,0 @@
-"""Shardings: what a program states about its devices, and the partitioner."""
