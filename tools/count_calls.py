@@ -21,7 +21,7 @@ import numpy as np
 
 import pjrt
 
-READING = ("stablehlo.format._recognized", "stablehlo.conversion.parse_here")
+READING = ("stablehlo.encodings.format._recognized", "stablehlo.reading.conversion.parse_here")
 TANH = """
 func.func @main(%x: tensor<8xf32>) -> tensor<8xf32> {
   %0 = stablehlo.tanh %x : tensor<8xf32>

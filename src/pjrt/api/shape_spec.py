@@ -48,7 +48,7 @@ class TiledLayout:
     @property
     def is_row_major(self) -> bool:
         """Whether this is untiled C order."""
-        return not self.tiles and all(a > b for a, b in zip(self.minor_to_major, self.minor_to_major[1:], strict=False))
+        return not self.tiles and self.minor_to_major == tuple(range(len(self.minor_to_major) - 1, -1, -1))
 
     def __str__(self) -> str:
         """Return XLA's spelling, such as ``{1,0:T(8,128)(2,1)}``."""

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import math
 import os
 import re
 import sys
@@ -208,13 +209,11 @@ def _is_ordinary_type(type_: ValueType) -> bool:
     if isinstance(type_, TupleType):
         return all(map(_is_ordinary_type, type_.elements))
     if isinstance(type_, TensorType):
-        return (
-            type_.is_static
-            and type_.quantization is None
-            and type_.element in _ELEMENTS
-            and type_.nbytes <= _most_bytes()
-            and max(type_.sizes, default=0) <= _MOST_BYTES
-        )
+        if type_.quantization is not None or type_.element not in _ELEMENTS or not type_.is_static:
+            return False
+        sizes = type_.sizes
+        nbytes = math.prod(sizes) * type_.element.dtype.itemsize
+        return nbytes <= _most_bytes() and max(sizes, default=0) <= _MOST_BYTES
     return isinstance(type_, TokenType)
 
 
