@@ -31,6 +31,7 @@ _COMMANDS = {
     },
     "Many machines": {
         "serve": ("pjrt.cli.serve:serve", "Serve devices to programs in other processes."),
+        "top": ("pjrt.cli.top:top", "Show the clients of servers on this machine."),
         "launch": ("pjrt.cli.launch:launch", "Start a job of several processes on this machine."),
         "worker": ("pjrt.cli.worker:worker", "Serve this host's devices to the controller of a cluster."),
         "tunnel": ("pjrt.cli.tunnel:tunnel", "Reach a server with TLS from programs without TLS."),

@@ -113,6 +113,7 @@ def serve(
     from pjrt import remote
     from pjrt.remote.connection_log import LOGGER, log_to
     from pjrt.remote.server.isolation import DIVISIBLE
+    from pjrt.remote.server.status import StatusAnswers
     from pjrt.system import keep_freed_memory, limit_xla_log, use_all_open_files
     from pjrt.system.confinement import CAN_CONFINE
 
@@ -133,6 +134,11 @@ def serve(
         stack.callback(LOGGER.removeHandler, handler)
         metrics = stack.enter_context(remote.MetricsServer(metrics_address)) if metrics_address else None
         common = remote.ServeOptions(**files, limits=remote.Limits(**limits), metrics=metrics, **served)
+        servers: list[remote.Server] = []
+        try:
+            stack.enter_context(StatusAnswers(servers))
+        except OSError as error:
+            echo(f"pjrt: warning: 'pjrt top' cannot show this server: {error}", err=True)
         for name, address in zip(devices, places, strict=True):
             device, behind_name = split_options(name)
             own = {**behind_name, **options}
@@ -140,6 +146,7 @@ def serve(
             offered = remote.Isolated(device, own) if is_isolated else stack.enter_context(pjrt.client(device, **own))
             server = remote.serve(offered, address, common, name=name)
             stack.callback(server.stop, None)
+            servers.append(server)
             count = offered.count if isinstance(offered, remote.Isolated) else len(offered.addressable_devices)
             echo(f"serving {name} with {count} device{'s' * (count != 1)} at {server.address}")
             notes.append(f"{name}: {_note(offered)}")

@@ -437,6 +437,9 @@ class IsolatedSession:
     Attributes:
         id: the number by which the client names the session when it sends host buffers. It cannot be guessed.
         number: the number of the session in the server's log.
+        caller: the name of the client.
+        peer: the address of the client.
+        process: the process identifier of the client's process.
         opened: the time at which it was opened, on the clock of ``time.monotonic``.
         requests: the number of messages with requests so far.
         transfer_subdirectory: the client's subdirectory for large arrays.
@@ -474,7 +477,9 @@ class IsolatedSession:
         self._devices = devices
         self._is_closed = threading.Event()
         self._failure: PjrtError | None = None
+        self.caller, self.peer = client, context.peer
         self._worker = devices.take(client)
+        self.process = self._worker.process
         try:
             facts = {"id": self.id, "version": tuple(version), "takes_batches": takes_batches}
             facts["is_counted"] = metrics is not None

@@ -350,6 +350,7 @@ class Server:
                 self.metrics,
             )
             session.number, session.hang_up, session.takes_batches = number, context.hang_up, takes_batches
+            session.caller, session.peer = client, context.peer
         subdirectory = data.get(SUBDIRECTORY_ATTRIBUTE, "")
         session.transfer_subdirectory = subdirectory if isinstance(subdirectory, str) else "."
         with self._lock:
@@ -411,6 +412,25 @@ class Server:
     def on_idle(self, callback: Callable[[], object]) -> None:
         """Have a function called each time that the last session has ended."""
         self._on_idle = callback
+
+    def status(self) -> dict[str, Any]:
+        """Return the open sessions of this moment, as ``pjrt top --json`` prints them; they have no secrets."""
+        now = time.monotonic()
+        sessions = [
+            {
+                "number": each.number,
+                "client": each.caller,
+                "peer": each.peer,
+                "process": each.process,
+                "seconds": round(now - each.opened, 3),
+                "requests": each.requests,
+                "arrays": len(each.arrays),
+                "executables": len(each.executables),
+                "bytes": each.usage.bytes,
+            }
+            for each in self._open_sessions()
+        ]
+        return {"device": self._options.name, "address": self.address, "sessions": sessions}
 
     def _refused_clients(self) -> list[tuple[CallContext, float]]:
         with self._lock:

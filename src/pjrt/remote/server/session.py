@@ -477,6 +477,9 @@ class Session:
         requests: the number of requests so far.
         opened: the time at which it was opened, on the clock of ``time.monotonic``.
         number: the number of the session in the server's log.
+        caller: the name of the client's token or certificate; empty where it has none.
+        peer: the address of the client.
+        process: the process in which the client's programs run.
         takes_batches: whether the client knows of batches, and of requests whose success is not answered.
         hang_up: ends the connection with an error.
     """
@@ -512,6 +515,8 @@ class Session:
         self.requests = 0
         self.opened = time.monotonic()
         self.number = 0
+        self.caller, self.peer = "", ""
+        self.process = os.getpid()
         self.transfer_subdirectory = ""
         self.takes_batches = False
         self.hang_up: Callable[[PjrtError], None] = lambda error: None
