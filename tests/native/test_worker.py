@@ -703,3 +703,20 @@ def test_a_stream_that_is_released_without_its_bytes(library: Path) -> None:
 def test_an_array_that_is_larger_than_all_memory(library: Path) -> None:
     with pjrt.load_plugin(library).client() as client, pytest.raises(pjrt.ResourceExhaustedError, match="bytes left"):
         client.create_uninitialized_buffer(pjrt.ShapeSpec((1 << 54,), pjrt.ElementType.F32))
+
+
+DYNAMIC = """
+func.func @main(%x: tensor<10xf32>, %n: tensor<i32>) -> tensor<?xf32, #stablehlo.bounds<10>> {
+  %0 = stablehlo.set_dimension_size %x, %n, dim = 0
+      : (tensor<10xf32>, tensor<i32>) -> tensor<?xf32, #stablehlo.bounds<10>>
+  return %0 : tensor<?xf32, #stablehlo.bounds<10>>
+}"""
+
+
+def test_a_result_whose_size_only_the_run_decides_is_an_error_for_who_reads_it() -> None:
+    with pjrt.client("worker:cpu") as client:
+        (result,) = client.compile(DYNAMIC)(np.arange(10, dtype=np.float32), np.int32(3))
+        with pytest.raises(pjrt.UnimplementedError, match=r"the shape \(3,\), which only the run has decided"):
+            np.asarray(result)
+        (whole,) = client.compile(DYNAMIC)(np.arange(10, dtype=np.float32), np.int32(10))
+        assert np.asarray(whole).tolist() == list(range(10))

@@ -29,6 +29,7 @@ from pjrt.api.element_type import ElementType
 from pjrt.api.errors import (
     CancelledError,
     InternalError,
+    UnimplementedError,
     from_author,
 )
 from pjrt.api.future import Future
@@ -210,15 +211,19 @@ class Worker(ServedClient, CommandLoop):
 
         def write(values: HostArray) -> None:
             data = np.ascontiguousarray(values).reshape(-1).view(np.uint8)
+            if offset + size > data.size:  # the runtime knows the bounds alone
+                raise UnimplementedError(
+                    f"the array has the shape {values.shape}, which only the run has decided: a device that is "
+                    "exported has arrays of the shapes that the program states"
+                )
             np.frombuffer(self._shared, np.uint8, size, place)[:] = data[offset : offset + size]
             self.done(fence)
 
         def bring(future: Future[HostArray]) -> None:
-            error = future.exception()
-            if error is not None:
-                self.fail(fence, error)
-            else:
+            try:
                 write(future.result())
+            except Exception as error:  # whoever waits for the fence must learn of it
+                self.fail(fence, error)
 
         value = self.value(number)
         if type(value) is np.ndarray:
