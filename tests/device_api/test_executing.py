@@ -228,16 +228,21 @@ def test_an_argument_keeps_its_value_when_others_come(backend: Backend, client: 
         np.testing.assert_array_equal(np.asarray(other), np.full(4, number, np.float32))
 
 
-def test_donated_memory_is_used_again(backend: Backend, client: Client) -> None:
+@pytest.mark.parametrize("lent", ["external_reference", "raw", None])
+def test_donated_memory_is_used_again(backend: Backend, client: Client, lent: str | None) -> None:
+    """Also where it was lent before, and given back."""
     if not backend.uses_donated_memory:
         raise Absent("results in donated memory")
     executable = client.compile(backend.programs.double((1024,), donate=True))
     x = client.buffer_from_host(np.ones(1024, np.float32))
     x.ready().result(60)
+    if lent:
+        getattr(x, lent)().release()
     pointer = x.unsafe_pointer()
     (z,) = executable(x)
     z.ready().result(60)
     assert z.unsafe_pointer() == pointer
+    np.testing.assert_array_equal(np.asarray(z), np.full(1024, 2, np.float32))
 
 
 def test_donation_can_be_refused(backend: Backend, client: Client, device: Device) -> None:

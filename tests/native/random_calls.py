@@ -6,7 +6,7 @@
 A round is a process of ten thousand calls with a seed of its own, on the example's chip or on emitted code. The chip's
 functions and work fail in some rounds, and in some of them fences are held back until the watchdog gives the work up.
 The job ends at the first round that crashes, hangs, leaks or reads a wrong value, and prints its command. The other job
-runs each program so often, and fails where the process has grown.
+runs each program so often, and fails where the process has more memory, files or threads then.
 """
 
 from __future__ import annotations
@@ -191,30 +191,55 @@ def failure(folder: Path, each: Round, seed: int, calls: int = ROUND) -> str:
     return f"{each}: exit status {done.returncode}: {shlex.join(command)}\n{done.stdout}{done.stderr}"
 
 
-def grown(executions: int) -> Iterator[tuple[str, float]]:
-    """Yield each program, and by how many bytes an execution of it makes this process larger, on the chip."""
+@dataclass(frozen=True)
+class Held:
+    """What a process has: its resident bytes, files and threads."""
+
+    resident: int
+    files: int
+    threads: int
+
+    @classmethod
+    def now(cls) -> Held:
+        """Return what this process has."""
+        threads, files = (len(os.listdir(f"/proc/self/{each}")) for each in ("task", "fd"))
+        return cls(_resident(), files, threads)
+
+
+def held_after(executions: int) -> Iterator[tuple[str, list[Held]]]:
+    """Yield each example with a program, and what this process has at the begin, in the middle and at the end of so many."""
     folder = Path(tempfile.mkdtemp(prefix="pjrt-executions-"))
     build(folder, "undefined", "-fPIC", "-shared", str(HERE / "faulty_chip.c"), "-o", "driver.so")
-    spec = f"{EXAMPLES / 'native_chip' / 'compiler.py'}:compile"
-    plugin = native.write_library(folder / "chip.so", spec, driver=folder / "driver.so")
-    with pjrt.load_plugin(plugin).client() as client:
-        client.register_ffi_handler("halve", lambda x, result: np.multiply(x, np.float32(0.5), out=result))
-        for name, text in PROGRAMS.items():
-            devices = client.devices[: 2 if name in ON_TWO else 1]
-            executable = client.compile(text, pjrt.CompileOptions(num_replicas=len(devices)))
-            count = 1 if name in ("donates", "meets", "meets_in_steps") else 2
-            before = _resident_after(client, executable, devices, count, max(executions // 10, 100))
-            yield name, (_resident_after(client, executable, devices, count, executions) - before) / executions
+    for example, driver in (("native_chip", folder / "driver.so"), ("emitted_c", "host")):
+        spec = f"{EXAMPLES / example / 'compiler.py'}:compile"
+        plugin = native.write_library(folder / f"{example}.so", spec, driver=driver)
+        with pjrt.load_plugin(plugin).client() as client:
+            client.register_ffi_handler("halve", lambda x, result: np.multiply(x, np.float32(0.5), out=result))
+            for name, text in PROGRAMS.items():
+                devices = client.devices[: 2 if name in ON_TWO else 1]
+                if example != "native_chip" and name in ON_TWO:
+                    continue
+                executable = client.compile(text, pjrt.CompileOptions(num_replicas=len(devices)))
+                count = 1 if name in ("donates", "meets", "meets_in_steps") else 2
+                yield (
+                    f"{example} {name}",
+                    [
+                        _held_after(client, executable, devices, count, times)
+                        for times in (max(executions // 10, 100), executions // 2, executions - executions // 2)
+                    ],
+                )
 
 
-def _resident_after(
-    client: Client, executable: LoadedExecutable, devices: Sequence[Device], count: int, times: int
-) -> int:
+def _held_after(client: Client, executable: LoadedExecutable, devices: Sequence[Device], count: int, times: int) -> Held:
     x = np.ones((3, 40), np.float32)
     for _ in range(times):
         arguments = [[client.buffer_from_host(x, device=device)] * count for device in devices]
         for (result,) in executable.execute(arguments):
             np.asarray(result)
+    return Held.now()
+
+
+def _resident() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
@@ -234,9 +259,16 @@ def main() -> int:
     arguments = parser.parse_args()
     if arguments.executions:
         is_flat = True
-        for name, growth in grown(arguments.executions):
-            print(f"{name}: {growth:+.2f} bytes an execution", flush=True)
+        print("| program | resident MB: begin, middle, end | bytes an execution | files | threads |")
+        print("| --- | --- | ---: | --- | --- |", flush=True)
+        for name, held in held_after(arguments.executions):
+            growth = (held[-1].resident - held[0].resident) / arguments.executions
+            resident = ", ".join(f"{each.resident / 1e6:.1f}" for each in held)
+            files = ", ".join(str(each.files) for each in held)
+            threads = ", ".join(str(each.threads) for each in held)
+            print(f"| {name} | {resident} | {growth:+.2f} | {files} | {threads} |", flush=True)
             is_flat = is_flat and growth <= FLAT_BYTES
+            is_flat = is_flat and held[-1].files <= held[0].files and held[-1].threads <= held[0].threads
         return int(not is_flat)
     begin = time.monotonic()
     folder = Path(tempfile.mkdtemp(prefix="pjrt-random-calls-"))  # stays: the command of a failure names its files

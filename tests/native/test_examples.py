@@ -261,6 +261,28 @@ def test_programs_are_told_apart(emitted_library: Path) -> None:
             np.testing.assert_array_equal(executable(x)[0], getattr(np, name)(x, x))
 
 
+def test_what_is_lent_keeps_its_value(emitted_library: Path) -> None:
+    """A donation writes elsewhere as long as somebody looks at the memory."""
+    text = """func.func @main(%x: tensor<4xf32> {tf.aliasing_output = 0 : i32}) -> tensor<4xf32> {
+  %0 = stablehlo.add %x, %x : tensor<4xf32>
+  return %0 : tensor<4xf32>
+}"""
+    ones, seen = np.ones(4, np.float32), np.zeros(4, np.float32)
+    with pjrt.load_plugin(emitted_library).client() as client:
+        double = client.compile(text)
+        x = client.buffer_from_host(ones)
+        raw = x.raw()
+        (y,) = double(x)
+        np.testing.assert_array_equal(y, 2 * ones)
+        raw.copy_to_host(seen).result(60)
+        np.testing.assert_array_equal(seen, ones)
+        raw.release()
+        with y.external_reference(), pytest.raises(pjrt.InvalidArgumentError, match="1 external references"):
+            double(y)
+        pointer = y.unsafe_pointer()
+        assert double(y)[0].unsafe_pointer() == pointer
+
+
 def test_a_large_program_leaves_the_callers_thread(emitted_library: Path) -> None:
     program = """
     func.func @main(%x: tensor<300x300xf32>) -> tensor<300x300xf32> {

@@ -105,6 +105,7 @@ storage *storage_ref(storage *each) {
 
 static void end_storage(void *arg) {
   storage *each = arg;
+  if (each->target) atomic_fetch_sub(&each->target->sharers, 1);
   storage_unref(each->target);
   if (each->on_free) each->on_free(each->on_free_data, each->on_free_arg);
   if (each->freed) {
@@ -304,12 +305,8 @@ PJRT_Error *native_Buffer_IsDeleted(PJRT_Buffer_IsDeleted_Args *args) {
 PJRT_Error *native_Buffer_IncreaseExternalReferenceCount(PJRT_Buffer_IncreaseExternalReferenceCount_Args *args) {
   PJRT_Error *error = NULL;
   pthread_mutex_lock(&args->buffer->mutex);
-  if (args->buffer->gone) {
-    error = gone(args->buffer);
-  } else {
-    ++args->buffer->external_references;
-    atomic_store(&args->buffer->storage->is_shared, true);
-  }
+  if (args->buffer->gone) error = gone(args->buffer);
+  else ++args->buffer->external_references; /* until they are given back it is not donated */
   pthread_mutex_unlock(&args->buffer->mutex);
   return error;
 }
@@ -514,7 +511,7 @@ PJRT_Error *native_Client_CreateViewOfDeviceBuffer(PJRT_Client_CreateViewOfDevic
   held->on_free = args->on_delete_callback;
   held->on_free_data = args->device_buffer_ptr;
   held->on_free_arg = args->on_delete_callback_arg;
-  atomic_store(&held->is_shared, true);
+  atomic_init(&held->sharers, 1);
   args->buffer = buffer_make(space, &of, held, &completion_done);
   return NULL;
 }
@@ -553,7 +550,7 @@ PJRT_Error *native_Client_CreateAliasBuffer(PJRT_Client_CreateAliasBuffer_Args *
   if (error) return error;
   completion *defined = completion_make();
   storage *held = storage_make(space, 0, 0);
-  atomic_store(&held->is_shared, true);
+  atomic_init(&held->sharers, 1); /* its bytes are those of another buffer */
   PJRT_FulfillAliasBufferCallback *callback = new_zeroed(1, sizeof *callback);
   callback->end = open_end_make(args->client, defined);
   callback->storage = storage_ref(held);
@@ -585,7 +582,7 @@ PJRT_Error *native_Client_FulfillAliasBuffer(PJRT_Client_FulfillAliasBuffer_Args
     completion_set(defined, given ? given : pjrt_error_share(refusal));
     completion_unref(defined);
   } else {
-    atomic_store(&target->is_shared, true);
+    atomic_fetch_add(&target->sharers, 1); /* until the alias ends */
     atomic_fetch_sub(&target->readers, 1);
     callback->storage->target = target;
     completion_then(args->buffer->defined, follow, defined);

@@ -516,8 +516,8 @@ static PJRT_Error *take_outputs(launch *each) {
 }
 
 static bool can_write(const storage *each, const memory_space *space, const shape *of, const shape *was) {
-  return each->space == space && each->target == NULL && shape_same(of, was) && shape_same_order(of, was) && !atomic_load(&each->is_shared) &&
-         atomic_load(&each->readers) == 0;
+  return each->space == space && each->target == NULL && shape_same(of, was) && shape_same_order(of, was) &&
+         atomic_load(&each->sharers) == 0 && atomic_load(&each->readers) == 0;
 }
 
 /* A donated argument's memory becomes the output's where nobody else looks at it, or will. */

@@ -156,14 +156,14 @@ struct PJRT_RawBuffer {
   completion *defined;
 };
 
-/* The alias shares the memory: a donation of the buffer does not write to it. */
+/* The alias shares the memory: as long as it lives, a donation of the buffer does not write to it. */
 static PJRT_Error *raw_create(PJRT_RawBuffer_CreateRawAliasOfBuffer_Args *args) {
   SIZED(PJRT_RawBuffer_CreateRawAliasOfBuffer_Args, args);
   storage *held;
   const shape *of = &args->buffer->shape;
   PJRT_Error *error = buffer_has_bytes(args->buffer) ? buffer_use(args->buffer, &held) : refuse_layout(of);
   if (error) return error;
-  atomic_store(&held->is_shared, true);
+  atomic_fetch_add(&held->sharers, 1);
   atomic_fetch_sub(&held->readers, 1);
   PJRT_RawBuffer *raw = args->raw_buffer = new_zeroed(1, sizeof *raw);
   raw->space = args->buffer->space;
@@ -176,6 +176,7 @@ static PJRT_Error *raw_destroy(PJRT_RawBuffer_Destroy_Args *args) {
   SIZED(PJRT_RawBuffer_Destroy_Args, args);
   if (args->buffer == NULL) return NULL;
   completion_unref(args->buffer->defined);
+  atomic_fetch_sub(&args->buffer->storage->sharers, 1);
   storage_unref(args->buffer->storage);
   free(args->buffer);
   return NULL;

@@ -306,7 +306,7 @@ typedef struct storage {
   uint64_t memory;
   size_t size;           /* what it counts for */
   bool is_owned;         /* the driver's function free gives it back */
-  atomic_bool is_shared; /* others look at the bytes too: a donation must not write here */
+  atomic_int sharers;    /* others that look at the bytes too: a donation must not write here */
   atomic_int holders;    /* buffers */
   atomic_int readers;    /* work that will read it and is not in the device's queue yet */
   struct storage *target; /* an alias: the bytes are there, once it is defined */

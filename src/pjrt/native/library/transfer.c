@@ -72,7 +72,7 @@ static bool import_array(memory_space *space, const shape *of, PJRT_Client_Buffe
                             shape_size(of), &memory, message) != 0 || memory == 0)
     return false;
   storage *held = storage_borrow(space, memory, shape_size(of));
-  atomic_store(&held->is_shared, args->host_buffer_semantics == PJRT_HostBufferSemantics_kImmutableZeroCopy);
+  atomic_init(&held->sharers, args->host_buffer_semantics == PJRT_HostBufferSemantics_kImmutableZeroCopy);
   held->freed = completion_make();
   args->done_with_host_buffer = event_make(held->freed);
   args->buffer = buffer_make(space, of, held, &completion_done);
@@ -505,7 +505,7 @@ typedef struct raw_upload {
 
 static void end_raw_upload(PJRT_Error *borrowed, void *arg) {
   raw_upload *each = arg;
-  storage_unref(each->storage);
+  storage_read(each->storage);
   completion_set(each->done, pjrt_error_share(borrowed));
   completion_unref(each->done);
   free(each->staging);
@@ -551,6 +551,7 @@ completion *raw_copy_in(storage *held, completion *defined, size_t offset, const
   completion *done = completion_make();
   *each = (raw_upload){.storage = storage_ref(held), .done = completion_ref(done), .host = host, .offset = offset,
                        .size = size};
+  atomic_fetch_add(&held->readers, 1); /* nobody else writes there until it has ended */
   when_submitted(defined, held->space->device, submit_raw_upload, each);
   return done;
 }
