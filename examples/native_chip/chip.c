@@ -1,7 +1,8 @@
 /* A simulated accelerator, as an example of a driver: pjrt_driver.h explains each function.
  *
  * The chip has memory of its own behind handles, in words of four bytes. Arrays lie there in tiles of 8 x 128 elements, with
- * padding, in any order of their dimensions; an element takes a word, or as many as it needs. Each of its devices, which are two unless the option `num_devices` says more, has a queue on a thread of its own,
+ * padding, in any order of their dimensions; an element takes a word, or as many as it needs, and those of less than a byte
+ * lie packed in words. Each of its devices, which are two unless the option `num_devices` says more, has a queue on a thread of its own,
  * and fences. Its programs are instructions that
  * `compiler.py` writes.
  *
@@ -34,6 +35,19 @@ static int size_on_host(int type) {
     default: return type > 0 && type <= LAST_TYPE ? 1 : 0;
   }
 }
+
+/* The bits of an element that lies packed in a word with others, by its type; 0 for other types. */
+static int packed_bits(int type) {
+  enum { S4 = 21, U4, S2 = 24, U2, F4E2M1FN = 29, S1, U1 };
+  switch (type) {
+    case S4: case U4: case F4E2M1FN: return 4;
+    case S2: case U2: return 2;
+    case S1: case U1: return 1;
+    default: return 0;
+  }
+}
+
+static bool has_sign(int type) { return type == 21 || type == 24 || type == 30; } /* of the packed types */
 
 /* What each device did since the process began, for whoever measures it: in the order of these names. */
 enum { LAUNCHES, BUSY_NANOSECONDS, TIMES_EMPTY, NUM_COUNTERS };
@@ -68,14 +82,18 @@ static int64_t elements_of(const array *a) {
 }
 static int64_t round_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
 
-static int64_t words_each(const array *a) { return (size_on_host(a->type) + 3) / 4; }
+/* The words of so many elements. */
+static int64_t words_for(const array *a, int64_t elements) {
+  int bits = packed_bits(a->type);
+  return bits ? (elements * bits + 31) / 32 : elements * ((size_on_host(a->type) + 3) / 4);
+}
 
 static int64_t words_of(const array *a) {
-  if (a->rank == 0) return words_each(a);
-  if (a->rank == 1) return round_up(a->dims[0], TILE_ROWS * TILE_COLUMNS) * words_each(a);
-  int64_t words = round_up(rows_of(a), TILE_ROWS) * round_up(columns_of(a), TILE_COLUMNS) * words_each(a);
-  for (int i = 0; i < a->rank - 2; ++i) words *= a->dims[i];
-  return words;
+  if (a->rank == 0) return words_for(a, 1);
+  if (a->rank == 1) return words_for(a, round_up(a->dims[0], TILE_ROWS * TILE_COLUMNS));
+  int64_t elements = round_up(rows_of(a), TILE_ROWS) * round_up(columns_of(a), TILE_COLUMNS);
+  for (int i = 0; i < a->rank - 2; ++i) elements *= a->dims[i];
+  return words_for(a, elements);
 }
 
 /* Where the element with a number, counted in rows, lies in the tiles, counted in elements. */
@@ -419,6 +437,7 @@ static int chip_layout(pjrt_driver *driver, size_t number, size_t kind, const pj
   out->num_tiles = a.rank > 0;
   out->tile_ranks = &ranks[a.rank > 1];
   out->tile_dims = a.rank > 1 ? tile : line;
+  if (out->struct_size >= sizeof *out) out->element_bits = (size_t)packed_bits(a.type);
   return 0;
 }
 
@@ -500,6 +519,20 @@ static void turn(copy_job *each, const pjrt_driver_shape *shape) {
   }
 }
 
+/* Writes an element into its bits, or reads it into a byte. */
+static void copy_packed(bool is_in, word *words, int64_t number, int type, char *host) {
+  const int bits = packed_bits(type), at = (int)(number * bits % 32);
+  const uint32_t mask = (1u << bits) - 1;
+  uint32_t *within = (uint32_t *)&words[number * bits / 32], value = (uint8_t)*host & mask;
+  if (is_in) {
+    *within = (*within & ~(mask << at)) | value << at;
+    return;
+  }
+  value = *within >> at & mask;
+  if (has_sign(type) && value >> (bits - 1)) value |= ~mask;
+  *host = (char)value;
+}
+
 static int run_copy(job *base, char *message) {
   (void)message;
   copy_job *each = (copy_job *)base;
@@ -510,10 +543,13 @@ static int run_copy(job *base, char *message) {
     char *at = (char *)chip->words + each->offset;
     memcpy(each->to ? at : each->host, each->to ? each->host : at, each->size);
   } else {
-    int64_t count = elements_of(&each->shape), size = size_on_host(each->shape.type), step = words_each(&each->shape);
+    int64_t count = elements_of(&each->shape), size = size_on_host(each->shape.type);
+    const bool is_packed = packed_bits(each->shape.type) != 0;
     for (int64_t i = 0; i < count; ++i) {
-      word *on_chip = &chip->words[word_at(&each->shape, number_of(each, i)) * step];
-      if (each->shape.type == PRED && each->to) on_chip->i = each->host[i] != 0;
+      int64_t number = word_at(&each->shape, number_of(each, i));
+      word *on_chip = &chip->words[is_packed ? 0 : words_for(&each->shape, number)];
+      if (is_packed) copy_packed(each->to != NULL, on_chip, number, each->shape.type, &each->host[i]);
+      else if (each->shape.type == PRED && each->to) on_chip->i = each->host[i] != 0;
       else if (each->shape.type == PRED) each->host[i] = on_chip->i != 0;
       else if (each->to) memcpy(on_chip, each->host + i * size, (size_t)size);
       else memcpy(each->host + i * size, on_chip, (size_t)size);

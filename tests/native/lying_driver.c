@@ -163,7 +163,8 @@ static int lying_reset(pjrt_driver *driver, size_t device, char *message) {
 static int lying_layout(pjrt_driver *driver, size_t device, size_t kind, const pjrt_driver_shape *shape,
                         pjrt_driver_layout *layout, char *message) {
   (void)driver, (void)device, (void)kind, (void)shape, (void)message;
-  layout->bytes = lies("size_0") ? 0 : SIZE_MAX - 3;
+  if (lies("size_packed")) layout->element_bits = 4;
+  else layout->bytes = lies("size_0") ? 0 : SIZE_MAX - 3;
   return 0;
 }
 
@@ -192,7 +193,7 @@ const pjrt_driver_table *pjrt_driver_entry(void) {
   if (lies("short_table")) table.struct_size = offsetof(pjrt_driver_table, launch);
   if (lies("no_wait")) table.wait = NULL, table.on_done = NULL;
   if (lies("fence_waits") || lies("fence_fails") || lies("fence_waits_for_ever")) table.on_done = NULL;
-  if (lies("size_0") || lies("size_huge")) table.layout = lying_layout;
+  if (lies("size_0") || lies("size_huge") || lies("size_packed")) table.layout = lying_layout;
   if (lies("fence_cancel") || lies("fence_cancel_fails")) table.cancel = lying_cancel;
   if (lies("fence_reset") || lies("fence_cancel_fails")) table.reset = lying_reset;
   return &table;

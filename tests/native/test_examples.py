@@ -154,6 +154,26 @@ for function in (lambda v: v + 1, lambda v: jnp.sort(v, 1) + 1, lambda v: jnp.cb
 donated = jax.jit(lambda v: v + 1, donate_argnums=0, out_shardings=columns)(jax.device_put(a, place))
 np.testing.assert_array_equal(donated, a + 1)
 
+# Elements of four bits are packed, and a framework sees that.
+n = np.arange(-8, 8).astype(jnp.int4).repeat(20).reshape(2, 160)
+packed = jax.device_put(n, place)
+assert packed.format.layout == Layout((0, 1), tiles, 4), packed.format
+assert packed.on_device_size_in_bytes() == 8 * 256 // 2
+np.testing.assert_array_equal(packed, n)
+columns = Format(Layout((1, 0), tiles, 4), place)
+turned = jax.device_put(packed, columns)
+assert turned.format == columns, turned.format
+assert turned.on_device_size_in_bytes() == 160 * 128 // 2
+np.testing.assert_array_equal(turned, n)
+for array in (packed, turned):
+    np.testing.assert_array_equal(jax.jit(lambda v: v + 1)(array), n + jnp.int4(1))
+    np.testing.assert_array_equal(jax.jit(lambda v: v.astype(jnp.float32) * 2)(array), 2 * n.astype(np.float32))
+to_columns = jax.jit(lambda v: v * v, in_shardings=columns, out_shardings=columns, donate_argnums=0)
+squares = to_columns(turned)
+assert squares.format == columns, squares.format
+np.testing.assert_array_equal(squares, n * n)
+assert to_columns.lower(squares).compile().memory_analysis().argument_size_in_bytes == 160 * 128 // 2
+
 # Weights are laid out once, as the compiler wants them.
 weights = np.random.default_rng(0).normal(size=(5, 150)).astype(np.float32)
 shapes = [jax.ShapeDtypeStruct(each.shape, each.dtype, sharding=place) for each in (weights, a)]

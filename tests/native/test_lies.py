@@ -97,6 +97,7 @@ def test_a_lie_about_the_devices(lying_library: Path, lie: str, expected: str) -
         ("allocate_0", "function allocate gave 0 for 16 bytes, which stands for no memory"),
         ("size_0", "function layout gave 0 bytes for f32[4]"),
         ("size_huge", "function layout gave 18446744073709551612 bytes for f32[4]"),
+        ("size_packed", "function layout gave elements of 4 bits for f32[4]"),
         ("message_without_end", "xxxxxxxx"),
         ("load_0", "function load gave 0"),
         ("fence_fails", "the chip is too hot"),

@@ -130,6 +130,26 @@ def test_padding_counts(chip: Client) -> None:
     assert chip.devices[0].memory_stats().bytes_in_use == before
 
 
+@pytest.mark.parametrize("bits", [4, 2, 1])
+def test_packed_elements(chip: Client, bits: int) -> None:
+    """The host has a byte for each element, the chip as many bits as it needs."""
+    for element in (pjrt.ElementType[f"S{bits}"], pjrt.ElementType[f"U{bits}"]):
+        low = 0 if element.name.startswith("U") else -(1 << bits - 1)
+        values = (np.arange(600) % (1 << bits) + low).astype(element.dtype).reshape(3, 200)
+        buffer = chip.buffer_from_host(values)
+        np.testing.assert_array_equal(np.asarray(buffer), values)
+        assert buffer.on_device_size == 8 * 256 * bits // 8
+        assert not buffer.is_on_cpu
+        other = buffer.copy_to(chip.devices[1])
+        np.testing.assert_array_equal(np.asarray(other), values)
+        turned = chip.buffer_from_host(values, layout=pjrt.TiledLayout((0, 1)))
+        assert turned.on_device_size == 200 * 128 * bits // 8
+        np.testing.assert_array_equal(np.asarray(turned), values)
+        scalar = chip.buffer_from_host(values[0, 0])
+        np.testing.assert_array_equal(np.asarray(scalar), values[0, 0])
+        assert scalar.on_device_size == 4
+
+
 def test_a_donated_argument_is_gone(chip: Client) -> None:
     executable = chip.compile(DONATE)
     buffer = chip.buffer_from_host(X)

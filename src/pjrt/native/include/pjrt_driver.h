@@ -50,11 +50,13 @@ typedef struct pjrt_driver_shape {
 
 /* How an array lies in memory. Its first tile divides the array, with padding; the second one that tile, and so on. */
 typedef struct pjrt_driver_layout {
-  size_t struct_size;
+  size_t struct_size; /* set by the runtime: write only fields that lie within */
   size_t bytes; /* with tiles and padding; what the runtime wrote is without */
   size_t num_tiles;
   const size_t *tile_ranks; /* of each tile; both lists stay valid as long as the library is loaded */
   const int64_t *tile_dims; /* of all tiles, one behind the other */
+  size_t element_bits; /* of packed elements: 1, 2 or 4, as many as the type has at least; 0, as the runtime wrote it, where
+                          each element has bytes of its own. On the host it always has */
 } pjrt_driver_layout;
 
 /* A fact by its name, such as "coords". */

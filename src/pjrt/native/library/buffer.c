@@ -76,10 +76,16 @@ PJRT_Error *storage_layout(const memory_space *space, const shape *of, pjrt_driv
   char message[PJRT_DRIVER_MESSAGE_SIZE] = "";
   int code = client->table->layout(client->driver, space->device->number, space->kind_number, &given, out, message);
   if (code) return error_of_driver("layout", code, message);
-  if ((out->bytes == 0) == (shape_size(of) == 0) && out->bytes <= INT64_MAX / 2) return NULL;
+  const size_t elements = (size_t)shape_elements(of), bits = out->element_bits;
+  const bool has_elements = bits == 0 || element_fits(of->type, bits);
+  const size_t least = bits == 0 ? elements > 0 : elements / 8 * bits + (elements % 8 * bits + 7) / 8;
+  if (has_elements && out->bytes >= least && (out->bytes == 0) == (elements == 0) && out->bytes <= INT64_MAX / 2) return NULL;
   char *text = shape_text(of);
-  PJRT_Error *error = error_make(PJRT_Error_Code_INTERNAL, "the driver's function layout gave %zu bytes for %s, "
-                                 "expected as many as an array of %zu bytes takes", out->bytes, text, shape_size(of));
+  PJRT_Error *error =
+      has_elements ? error_make(PJRT_Error_Code_INTERNAL, "the driver's function layout gave %zu bytes for %s, expected as "
+                                "many as an array of %zu bytes takes", out->bytes, text, bits ? least : shape_size(of))
+                   : error_make(PJRT_Error_Code_INTERNAL, "the driver's function layout gave elements of %zu bits for %s, "
+                                "expected 0, or 1, 2 or 4 that hold such an element", bits, text);
   free(text);
   return error;
 }
@@ -89,7 +95,7 @@ bool storage_is_plain(const memory_space *space, const shape *of) {
   if (!DRIVER_HAS(space->device->client->table, layout)) return shape_is_in_rows(of);
   PJRT_Error *error = storage_layout(space, of, &own);
   pjrt_error_release(error);
-  return !error && own.num_tiles == 0 && own.bytes == shape_size(of);
+  return !error && own.num_tiles == 0 && own.element_bits == 0 && own.bytes == shape_size(of);
 }
 
 PJRT_Error *storage_allocate(memory_space *space, const shape *of, storage **out) {
@@ -443,7 +449,7 @@ PJRT_Error *native_Buffer_Memory(PJRT_Buffer_Memory_Args *args) {
 }
 
 PJRT_Error *native_Buffer_IsOnCpu(PJRT_Buffer_IsOnCpu_Args *args) {
-  args->is_on_cpu = buffer_has_bytes(args->buffer) && is_on_host(args->buffer->space);
+  args->is_on_cpu = is_on_host(args->buffer->space) && storage_is_plain(args->buffer->space, &args->buffer->shape);
   return NULL;
 }
 

@@ -738,6 +738,7 @@ static PJRT_Error *measure_one(const PJRT_Device *device, size_t kind, const sha
   if (error) return error;
   atomic_store(out, own.bytes);
   if (asked == NULL || asked->size == 0) return NULL;
+  own.element_bits = 0; /* frameworks may ask for them or not: there is one way to have the elements */
   char *text = layout_text(of, &own);
   if (!is_text(asked->data, asked->size, text))
     error = error_make(PJRT_Error_Code_UNIMPLEMENTED, "expected an array in the device's layout %s, found the layout %.*s",

@@ -117,6 +117,7 @@ typedef struct shape {
 } shape;
 size_t element_bits(PJRT_Buffer_Type type); /* 0 for a token, and for unknown types */
 bool element_is_known(PJRT_Buffer_Type type);
+bool element_fits(PJRT_Buffer_Type type, size_t bits); /* so that elements can be packed */
 PJRT_Error *shape_init(shape *out, PJRT_Buffer_Type type, const int64_t *dims, size_t rank,
                        const PJRT_Buffer_MemoryLayout *layout);
 int64_t shape_elements(const shape *of);
@@ -127,7 +128,7 @@ bool shape_same_order(const shape *a, const shape *b); /* of dimensions that are
 void shape_strides(const shape *of, int64_t *byte_strides);
 void row_major_strides(const shape *of, int64_t *byte_strides);
 char *shape_text(const shape *of);  /* f32[2,3] */
-char *layout_text(const shape *of, const pjrt_driver_layout *tiles); /* {1,0:T(8,128)}; without tiles for null */
+char *layout_text(const shape *of, const pjrt_driver_layout *tiles); /* {1,0:T(8,128)E(4)}; {1,0} for null */
 void copy_strided(char *to, const int64_t *to_strides, const char *from, const int64_t *from_strides,
                   const int64_t *dims, size_t rank, size_t element);
 bool strides_are_row_major(const shape *of, const int64_t *byte_strides);

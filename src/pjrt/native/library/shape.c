@@ -4,10 +4,11 @@
 typedef struct element {
   const char *name;
   size_t bits; /* in the memory of the host */
+  size_t own;  /* those that it needs, where these are fewer */
 } element;
 
 static const element elements[] = {
-    [PJRT_Buffer_Type_PRED] = {"pred", 8},
+    [PJRT_Buffer_Type_PRED] = {"pred", 8, 1},
     [PJRT_Buffer_Type_S8] = {"s8", 8},
     [PJRT_Buffer_Type_S16] = {"s16", 16},
     [PJRT_Buffer_Type_S32] = {"s32", 32},
@@ -27,19 +28,19 @@ static const element elements[] = {
     [PJRT_Buffer_Type_F8E4M3B11FNUZ] = {"f8e4m3b11fnuz", 8},
     [PJRT_Buffer_Type_F8E5M2FNUZ] = {"f8e5m2fnuz", 8},
     [PJRT_Buffer_Type_F8E4M3FNUZ] = {"f8e4m3fnuz", 8},
-    [PJRT_Buffer_Type_S4] = {"s4", 8},
-    [PJRT_Buffer_Type_U4] = {"u4", 8},
+    [PJRT_Buffer_Type_S4] = {"s4", 8, 4},
+    [PJRT_Buffer_Type_U4] = {"u4", 8, 4},
     [PJRT_Buffer_Type_TOKEN] = {"token", 0},
-    [PJRT_Buffer_Type_S2] = {"s2", 8},
-    [PJRT_Buffer_Type_U2] = {"u2", 8},
+    [PJRT_Buffer_Type_S2] = {"s2", 8, 2},
+    [PJRT_Buffer_Type_U2] = {"u2", 8, 2},
     [PJRT_Buffer_Type_F8E4M3] = {"f8e4m3", 8},
     [PJRT_Buffer_Type_F8E3M4] = {"f8e3m4", 8},
     [PJRT_Buffer_Type_F8E8M0FNU] = {"f8e8m0fnu", 8},
-    [PJRT_Buffer_Type_F4E2M1FN] = {"f4e2m1fn", 8},
-    [PJRT_Buffer_Type_S1] = {"s1", 8},
-    [PJRT_Buffer_Type_U1] = {"u1", 8},
-    [PJRT_Buffer_Type_F6E2M3FN] = {"f6e2m3fn", 8},
-    [PJRT_Buffer_Type_F6E3M2FN] = {"f6e3m2fn", 8},
+    [PJRT_Buffer_Type_F4E2M1FN] = {"f4e2m1fn", 8, 4},
+    [PJRT_Buffer_Type_S1] = {"s1", 8, 1},
+    [PJRT_Buffer_Type_U1] = {"u1", 8, 1},
+    [PJRT_Buffer_Type_F6E2M3FN] = {"f6e2m3fn", 8, 6},
+    [PJRT_Buffer_Type_F6E3M2FN] = {"f6e3m2fn", 8, 6},
 };
 
 bool element_is_known(PJRT_Buffer_Type type) {
@@ -47,6 +48,10 @@ bool element_is_known(PJRT_Buffer_Type type) {
 }
 
 size_t element_bits(PJRT_Buffer_Type type) { return element_is_known(type) ? elements[type].bits : 0; }
+
+bool element_fits(PJRT_Buffer_Type type, size_t bits) {
+  return (bits == 1 || bits == 2 || bits == 4) && element_is_known(type) && elements[type].own && elements[type].own <= bits;
+}
 
 static size_t element_size(PJRT_Buffer_Type type) { return element_bits(type) / 8; }
 
@@ -193,6 +198,11 @@ char *layout_text(const shape *of, const pjrt_driver_layout *tiles) {
     if (i == 0) bytes_add(&out, ":T", 2);
     add_numbers(&out, '(', dims, tiles->tile_ranks[i]);
     bytes_add(&out, ")", 1);
+  }
+  if (tiles && tiles->element_bits) {
+    char text[32];
+    int size = snprintf(text, sizeof text, "%sE(%zu)", tiles->num_tiles ? "" : ":", tiles->element_bits);
+    bytes_add(&out, text, (size_t)size);
   }
   bytes_add(&out, "}", 1);
   return out.data;
