@@ -178,9 +178,11 @@ typedef struct meeting {
 struct pjrt_driver {
   int num_devices;
   device devices[MOST_DEVICES];
-  pthread_mutex_t mutex; /* guards the meetings */
+  pthread_mutex_t mutex; /* guards what follows */
   pthread_cond_t changed;
   meeting *meetings;
+  pjrt_driver_event tell; /* what a profiler wants to hear of; null for no profiler */
+  void *tell_arg;
   int64_t limit; /* bytes of each device */
 };
 
@@ -594,6 +596,10 @@ static int chip_copy(pjrt_driver *driver, size_t number, uint64_t from, size_t t
 /* ---- programs: what compiler.py writes --------------------------------------------------------------------------------------*/
 enum op { CONSTANT, IOTA, MOVE, ADD, SUBTRACT, MULTIPLY, DIVIDE, MAXIMUM, MINIMUM, POWER, EQ, NE, LT, LE, GT, GE, NEGATE,
           EXP, LOG, TANH, SQRT, RSQRT, ABS, SIGN, NOT, SELECT, CONVERT, MATMUL, SUM, MAX_OF, ALL_GATHER, FAIL, NUM_OPS };
+static const char *const op_names[] = {
+    "CONSTANT", "IOTA", "MOVE", "ADD", "SUBTRACT", "MULTIPLY", "DIVIDE", "MAXIMUM", "MINIMUM", "POWER", "EQ", "NE", "LT",
+    "LE", "GT", "GE", "NEGATE", "EXP", "LOG", "TANH", "SQRT", "RSQRT", "ABS", "SIGN", "NOT", "SELECT", "CONVERT", "MATMUL",
+    "SUM", "MAX_OF", "ALL_GATHER", "FAIL"};
 
 typedef struct instruction {
   int32_t op, result, operands[3];
@@ -876,6 +882,23 @@ static int run_instruction(const launch_job *launch, const instruction *each, ch
   }
 }
 
+static int chip_trace(pjrt_driver *driver, pjrt_driver_event function, void *arg, char *message) {
+  (void)message;
+  pthread_mutex_lock(&driver->mutex);
+  __atomic_store_n(&driver->tell, function, __ATOMIC_RELAXED);
+  driver->tell_arg = arg;
+  pthread_mutex_unlock(&driver->mutex);
+  return 0;
+}
+
+/* Tells a profiler of an instruction that ends now. */
+static void tell(const launch_job *each, enum op op, int64_t begun) {
+  pjrt_driver *driver = each->driver;
+  pthread_mutex_lock(&driver->mutex);
+  if (driver->tell && begun) driver->tell(driver->tell_arg, each->device, "instructions", op_names[op], begun, now());
+  pthread_mutex_unlock(&driver->mutex);
+}
+
 static int run_launch(job *base, char *message) {
   launch_job *each = (launch_job *)base;
   for (size_t i = 0; i < each->num_after; ++i) { /* whether that work failed, the runtime sees itself */
@@ -884,7 +907,11 @@ static int run_launch(job *base, char *message) {
   }
   int code = 0;
   for (int32_t i = 0; i < each->program->head.num_instructions && !code; ++i) {
-    code = run_instruction(each, &each->program->instructions[i], message);
+    const instruction *it = &each->program->instructions[i];
+    const bool is_told = __atomic_load_n(&each->driver->tell, __ATOMIC_RELAXED) != NULL;
+    const int64_t begun = is_told ? now() : 0;
+    code = run_instruction(each, it, message);
+    if (is_told) tell(each, (enum op)it->op, begun);
     if (!code) code = stop_where_cancelled(&each->driver->devices[each->device], base, message);
   }
   return code;
@@ -947,6 +974,7 @@ const pjrt_driver_table *pjrt_driver_entry(void) {
       .stats = chip_stats,
       .cancel = chip_cancel,
       .reset = chip_reset,
+      .trace = chip_trace,
   };
   return &table;
 }

@@ -168,6 +168,18 @@ static int lying_layout(pjrt_driver *driver, size_t device, size_t kind, const p
   return 0;
 }
 
+static int lying_trace(pjrt_driver *driver, pjrt_driver_event function, void *arg, char *message) {
+  (void)driver;
+  if (lies("trace_fails")) {
+    snprintf(message, PJRT_DRIVER_MESSAGE_SIZE, "the trace buffer is broken");
+    return 13;
+  }
+  if (function)
+    function(arg, lies("trace_device") ? 77 : 0, lies("trace_null") ? NULL : "wheel", "turn", 5,
+             lies("trace_backwards") ? 4 : 6);
+  return 0;
+}
+
 const pjrt_driver_table *pjrt_driver_entry(void) {
   static pjrt_driver_table table = {
       .struct_size = sizeof(pjrt_driver_table),
@@ -194,6 +206,7 @@ const pjrt_driver_table *pjrt_driver_entry(void) {
   if (lies("no_wait")) table.wait = NULL, table.on_done = NULL;
   if (lies("fence_waits") || lies("fence_fails") || lies("fence_waits_for_ever")) table.on_done = NULL;
   if (lies("size_0") || lies("size_huge") || lies("size_packed")) table.layout = lying_layout;
+  table.trace = lying_trace;
   if (lies("fence_cancel") || lies("fence_cancel_fails")) table.cancel = lying_cancel;
   if (lies("fence_reset") || lies("fence_cancel_fails")) table.reset = lying_reset;
   return &table;

@@ -144,6 +144,10 @@ typedef struct pjrt_driver_stats {
   int64_t largest_free;   /* -1 where it does not know */
 } pjrt_driver_stats;
 
+/* What a device did, for a profiler: the line on which it is shown, such as "DMA engine 1", and its begin and end by the clock
+ * CLOCK_MONOTONIC, in nanoseconds. Both texts are copied. */
+typedef void (*pjrt_driver_event)(void *arg, size_t device, const char *line, const char *name, int64_t begin, int64_t end);
+
 /* Work is done: code and message are those of the work, 0 and "" if it went well. */
 typedef void (*pjrt_driver_done)(void *arg, int code, const char *message);
 
@@ -231,6 +235,12 @@ typedef struct pjrt_driver_table {
    * return 0 where there are no more. Null: an error has a code and a message. */
   int (*payload)(pjrt_driver *driver, size_t device, pjrt_fence fence, size_t index, const char **name,
                  const char **value, size_t *value_size);
+
+  /* ---- optional: more for profilers -----------------------------------------------------------------------------------*/
+  /* A profiler records from now on: call the function for what devices do, from any thread. With null it records no more,
+   * and nobody may be within the function when this returns. Null entry: profiles have what the runtime knows, when
+   * launches and copies began and ended. */
+  int (*trace)(pjrt_driver *driver, pjrt_driver_event function, void *arg, char *message);
 } pjrt_driver_table;
 
 /* The one symbol of a driver's shared library. */

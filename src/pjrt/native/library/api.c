@@ -189,10 +189,10 @@ static void extend(PJRT_Extension_Base *extension) {
   table.extension_start = extension;
 }
 
-/* Nobody else compiles programs that ask functions of this process, or has a profiler. */
+/* Nobody else compiles programs that ask functions of this process. Devices in Python have a profiler, or none. */
 static void offer_more(void) {
   if (setting("compiler")) extend(&partitioner_extension.base);
-  if (setting("profiler") || here_has_profiler()) extend(&profiler_extension.base);
+  if (setting("profiler") || here_has_profiler() || driver_is_in_c()) extend(&profiler_extension.base);
 }
 
 __attribute__((visibility("default"))) const PJRT_Api *GetPjrtApi(void) {

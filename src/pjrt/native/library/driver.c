@@ -78,6 +78,11 @@ static const pjrt_driver_table *named(const pjrt_driver_table *ours) {
   return &table;
 }
 
+bool driver_is_in_c(void) {
+  const char *driver = setting("driver");
+  return driver == NULL || (strcmp(driver, "here") != 0 && strcmp(driver, "worker") != 0);
+}
+
 static const pjrt_driver_table *choose(const char *driver) {
   if (driver == NULL || strcmp(driver, "host") == 0) return named(&host_driver);
   if (strcmp(driver, "here") == 0) return named(&here_driver);
@@ -91,8 +96,8 @@ static void find(void) {
   if (missing)
     snprintf(found.reason, sizeof found.reason, "%s: the driver's table has no %s, which every driver needs",
              path ? path : "host", missing);
-  else
-    found.table = table;
+  else if (table)
+    found.table = driver_is_in_c() ? recording_table(table) : table;
 }
 
 PJRT_Error *driver_find(const pjrt_driver_table **out) {

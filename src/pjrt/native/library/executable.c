@@ -426,6 +426,7 @@ static PJRT_Error *compile(PJRT_Client *client, const PJRT_Program *program, con
   proto_bytes(&request, 4, options, options_size);
   if (DRIVER_HAS(client->table, layout)) proto_varint(&request, 5, 1);
   answer compiled;
+  int64_t begun = recording_now();
   error = is_python(client) ? client->python->ask(client->driver, &request, &compiled)
                             : process_ask(client->compiler, &request, &compiled);
   free(request.data);
@@ -433,6 +434,7 @@ static PJRT_Error *compile(PJRT_Client *client, const PJRT_Program *program, con
   const char *kinds[MAX_KINDS];
   error = executable_read(compiled.data, compiled.data_size, kinds, kinds_of(client, kinds), out);
   answer_free(&compiled);
+  if (!error) recording_host(client, "compilations", (*out)->name, begun);
   return error;
 }
 

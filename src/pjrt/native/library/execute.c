@@ -357,7 +357,10 @@ static bool submit(launch *each, PJRT_Error **error) {
     *error = error_of_driver("launch", code, message);
     return true;
   }
-  if (fence == 0 && !is_open) return true;
+  if (fence == 0 && !is_open) {
+    recording_work(each->device, &(work){.program = core->name}, recording_called());
+    return true;
+  }
   if (each->done == NULL) each->done = completion_make();
   if (fence) completion_submit(each->done, each->device, fence);
   return false;

@@ -9,12 +9,6 @@
 
 static bool has_watchdog(const PJRT_Client *client) { return client->patience > 0; }
 
-static int64_t now(void) {
-  struct timespec time;
-  clock_gettime(CLOCK_MONOTONIC, &time);
-  return (int64_t)time.tv_sec * 1000000000 + time.tv_nsec;
-}
-
 bool queue_leaves_work(const PJRT_Client *client) {
   return has_watchdog(client) && !DRIVER_HAS(client->table, cancel) && !DRIVER_HAS(client->table, reset);
 }
@@ -33,6 +27,7 @@ struct watch {
   watch_state state;
   PJRT_Error *late;       /* of work that was given up */
   int64_t begun;          /* where there is a watchdog */
+  int64_t called;         /* where a profiler records: when the driver was asked */
   watch *previous, *next; /* in the queue; next also among those that are unused */
 };
 
@@ -60,12 +55,12 @@ static void put_unused(PJRT_Device *device, watch *each) {
 }
 
 static watch *begin_watch(PJRT_Device *device, pjrt_fence fence, const work *of) {
-  int64_t begun = has_watchdog(device->client) ? now() : 0;
+  int64_t begun = has_watchdog(device->client) ? monotonic_now() : 0, called = recording_called();
   pthread_mutex_lock(&device->mutex);
   watch *each = take_unused(device, WATCHES_KEPT);
   if (each == NULL) each = new_zeroed(1, sizeof *each);
   *each = (watch){.device = device, .work = *of, .fence = fence, .state = RUNNING, .begun = begun,
-                  .previous = device->last_watch};
+                  .called = called, .previous = device->last_watch};
   *(each->previous ? &each->previous->next : &device->first_watch) = each;
   device->last_watch = each;
   ++device->in_flight;
@@ -76,9 +71,10 @@ static watch *begin_watch(PJRT_Device *device, pjrt_fence fence, const work *of)
 /* Takes the entry out of the queue; false where it has ended before. It stays in use until its work is told. */
 static bool leave_queue(watch *each, watch *was) {
   PJRT_Device *device = each->device;
-  int64_t ended = has_watchdog(device->client) ? now() : 0;
+  int64_t ended = has_watchdog(device->client) || each->called ? monotonic_now() : 0;
   pthread_mutex_lock(&device->mutex);
   *was = *each;
+  if (was->called && was->called < device->moved) was->called = device->moved; /* it began behind what was before it */
   each->state = ENDED;
   if (was->state != ENDED) {
     *(each->previous ? &each->previous->next : &device->first_watch) = each->next;
@@ -109,6 +105,7 @@ static void end_watch(watch *each, const char *function, int code, const char *m
     return;
   }
   PJRT_Device *device = was.device;
+  recording_work(device, &was.work, was.called);
   PJRT_Error *error = was.late ? was.late : told_error(&was, function, code, message);
   ++is_within_queue;
   was.work.then(error, was.work.arg);
@@ -202,6 +199,7 @@ static void stop_waiter(struct waiter *waiter) {
 void queue_follow(PJRT_Device *device, pjrt_fence fence, work of) {
   PJRT_Client *client = device->client;
   if (fence == 0) {
+    recording_work(device, &of, recording_called());
     of.then(NULL, of.arg);
     return;
   }
@@ -403,7 +401,7 @@ static void *watch_queues(void *arg) {
   pthread_mutex_lock(&watchdog->mutex);
   while (!watchdog->is_stopped) {
     pthread_mutex_unlock(&watchdog->mutex);
-    int64_t time = now(), next = time + client->patience;
+    int64_t time = monotonic_now(), next = time + client->patience;
     for (size_t i = 0; i < client->num_devices; ++i) {
       int64_t wanted = look_after(&client->devices[i], time);
       if (wanted < next) next = wanted;

@@ -86,6 +86,8 @@ void proto_bytes(bytes *out, int number, const void *data, size_t size);
 /* Writes at most so many numbers, packed or single, and returns how many there are. */
 size_t proto_int64s(const proto_field *field, int64_t *out, size_t capacity);
 
+int64_t monotonic_now(void); /* nanoseconds */
+
 /* ---- event.c ------------------------------------------------------------------------------------------------------*/
 typedef struct completion completion;
 typedef void (*continuation)(PJRT_Error *borrowed, void *arg);
@@ -137,6 +139,7 @@ pjrt_driver_shape driver_shape(const shape *of);
 /* ---- driver.c: which driver the library has, and its settings ---------------------------------------------------------*/
 const char *setting(const char *key); /* null where it is not set */
 PJRT_Error *driver_find(const pjrt_driver_table **out);
+bool driver_is_in_c(void); /* not one of ours before Python */
 extern const pjrt_driver_table host_driver;
 
 /* A function that a driver may lack because its struct is shorter than ours, or because the entry is null. */
@@ -220,7 +223,7 @@ struct PJRT_Device {
   watch *first_watch, *last_watch; /* the work in the driver's queue */
   size_t in_flight; /* how much of it somebody waits for */
   uint64_t ended;   /* how often work has ended, or was given up */
-  int64_t moved;    /* when work ended last, or was given up; where there is a watchdog */
+  int64_t moved;    /* when work ended last, or was given up; where there is a watchdog, or a profiler records */
   remedy remedy;    /* what was tried since then */
   watch *first_unused, *last_unused;
   size_t num_unused;
@@ -507,6 +510,19 @@ void questions_end(questions *owned);
 PJRT_Error *answer_read(answer *out); /* of its text */
 void answer_free(answer *each);
 
+/* ---- recording.c: what devices of a driver in C did while a profiler recorded --------------------------------------------*/
+typedef struct recording recording;
+recording *recording_make(PJRT_Client *client); /* which must not end before it */
+PJRT_Error *recording_switch(recording *each, bool is_on);
+void recording_write(const recording *each, bytes *space); /* adds an XSpace */
+void recording_free(recording *owned);
+const pjrt_driver_table *recording_table(const pjrt_driver_table *of); /* the same, whose calls are noted */
+int64_t recording_called(void); /* when this thread gave work to a driver last, asked once; 0 where nobody records */
+int64_t recording_now(void);    /* 0 where nobody records */
+/* Work has ended now; nothing is recorded of what began at 0. */
+void recording_work(const PJRT_Device *device, const work *of, int64_t begun);
+void recording_host(const PJRT_Client *client, const char *line, const char *name, int64_t begun);
+
 /* ---- printout.c ------------------------------------------------------------------------------------------------------*/
 typedef struct printout printout;
 /* Reads what a process writes to the file `theirs`; null where it cannot. */
@@ -629,7 +645,7 @@ extern PJRT_Layouts_Extension layouts_extension;
 extern PJRT_Shardings_Extension shardings_extension;
 extern PJRT_RawBuffer_Extension raw_buffer_extension;
 extern PJRT_FFI_Extension ffi_extension;
-extern PJRT_Profiler_Extension profiler_extension; /* before them, where Python has a profiler */
+extern PJRT_Profiler_Extension profiler_extension; /* before them, where there is a profiler */
 extern PJRT_Custom_Partitioner_Extension partitioner_extension; /* where programs are compiled */
 
 #include "functions.h"

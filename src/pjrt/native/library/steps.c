@@ -437,7 +437,9 @@ static PJRT_Error *run_on_host(run *each, const step *it) {
 static void run_host_step(void *arg, size_t number) {
   run *each = arg;
   PJRT_Error *error = launch_refusal(each->of.launch);
+  int64_t begun = recording_now();
   if (!error) error = run_on_host(each, &each->core->steps[number]);
+  recording_host(each->of.device->client, "steps of the host", each->core->name, begun);
   pthread_mutex_lock(&each->mutex);
   each->states[number] = RETURNED;
   if (error) fail(each, error);

@@ -119,8 +119,10 @@ PJRT_Error *native_Client_BufferFromHostBuffer(PJRT_Client_BufferFromHostBuffer_
   if (error) return error;
   char *view = DRIVER_HAS(client->table, layout) ? NULL : storage_host_view(held);
   if (view || size == 0) {
+    int64_t begun = recording_now();
     if (is_dense && size) memcpy(view, args->data, size);
     else if (size) copy_rows(view, args->data, &of, strides);
+    recording_work(space->device, &(work){.function = "copy_in"}, begun);
     args->done_with_host_buffer = event_make(&completion_done);
     args->buffer = buffer_make(space, &of, held, &completion_done);
     return NULL;
@@ -189,6 +191,7 @@ static void copy_view(PJRT_Error *borrowed, void *arg) {
   download *each = arg;
   if (borrowed == NULL && each->size) {
     const char *view = storage_host_view(each->storage);
+    int64_t begun = recording_now();
     if (view == NULL) {
       submit_download(NULL, each);
       return;
@@ -201,6 +204,7 @@ static void copy_view(PJRT_Error *borrowed, void *arg) {
       copy_strided(each->to, each->strides, view, dense, each->shape.dims, each->shape.rank,
                    element_bits(each->shape.type) / 8);
     }
+    recording_work(each->storage->space->device, &(work){.function = "copy_out"}, begun);
   }
   end_download(borrowed, each);
 }

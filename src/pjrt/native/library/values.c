@@ -1,4 +1,6 @@
 /* Memory, text, errors, named values, and the little of protocol buffers that is needed. */
+#include <time.h>
+
 #include "runtime.h"
 
 static void *checked(void *pointer) {
@@ -10,6 +12,12 @@ static void *checked(void *pointer) {
 }
 
 void *new_zeroed(size_t count, size_t size) { return checked(calloc(count ? count : 1, size ? size : 1)); }
+
+int64_t monotonic_now(void) {
+  struct timespec time;
+  clock_gettime(CLOCK_MONOTONIC, &time);
+  return (int64_t)time.tv_sec * 1000000000 + time.tv_nsec;
+}
 
 void *copy_of(const void *data, size_t size) {
   char *copy = checked(malloc(size + 1));

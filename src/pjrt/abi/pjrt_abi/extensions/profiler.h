@@ -45,7 +45,8 @@ typedef struct PLUGIN_Profiler_Destroy_Args {
 typedef PLUGIN_Profiler_Destroy_Args PLUGIN_Profiler_Start_Args;
 typedef PLUGIN_Profiler_Destroy_Args PLUGIN_Profiler_Stop_Args;
 
-/* Asked twice: with buffer null the plugin writes the size, then it fills the buffer (a serialized XSpace proto). */
+/* Asked twice: with buffer null the plugin writes the size, then it fills the buffer (a serialized XSpace proto). XLA asks
+ * once: it reads memory of the plugin, whose address it expects in place of null. It sets struct_size in none of them. */
 typedef struct PLUGIN_Profiler_CollectData_Args {
   size_t struct_size;
   PLUGIN_Profiler *profiler;
