@@ -806,6 +806,7 @@ const char *setting(const char *key) {
 }
 
 bool here_has_profiler(void) { return false; }
+bool driver_is_in_c(void) { return false; } /* it has a profiler of its own */
 PJRT_Error *here_profile(bytes *request, answer *out) {
   (void)request, (void)out;
   return error_make(PJRT_Error_Code_UNIMPLEMENTED, "The tiny plugin has a profiler of its own");
