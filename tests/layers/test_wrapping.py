@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -17,6 +18,9 @@ import pjrt
 from pjrt import capi, layers
 from pjrt.capi import environment
 from pjrt.layers import stack
+from pjrt.layers.replay.replay_process import replay
+from pjrt.layers.trace.trace_file import read_trace
+from pjrt.layers.trace.trace_views import summarize
 
 
 def make_client(**options: object) -> pjrt.Client:
@@ -41,6 +45,37 @@ def test_whatever_is_a_plugin(kind: str, tiny_copy: Callable[..., Control]) -> N
     assert stack.layers_of(wrapped.address) == ("pass",)
     with wrapped.client() as client:
         assert client.buffer_from_host(np.arange(3.0)).tolist() == [0, 1, 2]
+
+
+def test_a_plugin_with_nothing_of_our_runtime(noop_library: Path, tmp_path: Path) -> None:
+    """All layers, before a plugin whose every event and every buffer is the same handle, as no runtime of ours has it."""
+    names = ["trace", "validate", "inject", "record"]
+    trace, recording = tmp_path / "noop.trace", tmp_path / "noop.rec"
+    path = shutil.copy(noop_library, tmp_path)
+    plugin = layers.wrap(path, names, trace={"file": trace}, validate="limit=1000", record={"file": recording})
+    client = plugin.client()
+    executable = client.compile(pjrt.Program(b"nothing", format="nothing"))
+    for _ in range(3):
+        ((result,),) = executable.execute([[]])
+        assert np.asarray(result) == 0
+        result.delete()
+        del result
+    layers.inject(plugin, "call=PJRT_Buffer_ToHostBuffer,nth=2,error=DATA_LOSS")
+    buffer = client.buffer_from_host(np.float32(3))
+    with pytest.raises(pjrt.PjrtError, match="injected into call 2 of PJRT_Buffer_ToHostBuffer"):
+        np.asarray(buffer), np.asarray(buffer)
+    layers.inject(plugin, "")
+    assert layers.findings(plugin) == []
+    second = client.buffer_from_host(np.float32(3))
+    (finding,) = layers.findings(plugin)
+    assert finding.rule == "returned-twice"
+    del second, buffer, executable
+    client.close()
+    assert replay(recording, path, time_limit=120.0).agrees
+    stack.flush()
+    calls = {row.name: row for row in summarize(read_trace(trace)).functions}
+    assert calls["PJRT_LoadedExecutable_Execute"].calls == 3
+    assert (calls["PJRT_Buffer_ToHostBuffer"].calls, calls["PJRT_Buffer_ToHostBuffer"].errors) == (5, 1)
 
 
 def test_the_same_plugin_again_is_the_same(tiny_copy: Callable[..., Control]) -> None:
