@@ -891,8 +891,8 @@ static int chip_trace(pjrt_driver *driver, pjrt_driver_event function, void *arg
   return 0;
 }
 
-/* Tells a profiler of an instruction that ends now. */
-static void tell(const launch_job *each, enum op op, int64_t begun) {
+/* Shows a profiler an instruction that ends now. */
+static void show(const launch_job *each, enum op op, int64_t begun) {
   pjrt_driver *driver = each->driver;
   pthread_mutex_lock(&driver->mutex);
   if (driver->tell && begun) driver->tell(driver->tell_arg, each->device, "instructions", op_names[op], begun, now());
@@ -908,10 +908,10 @@ static int run_launch(job *base, char *message) {
   int code = 0;
   for (int32_t i = 0; i < each->program->head.num_instructions && !code; ++i) {
     const instruction *it = &each->program->instructions[i];
-    const bool is_told = __atomic_load_n(&each->driver->tell, __ATOMIC_RELAXED) != NULL;
-    const int64_t begun = is_told ? now() : 0;
+    const bool is_shown = __atomic_load_n(&each->driver->tell, __ATOMIC_RELAXED) != NULL;
+    const int64_t begun = is_shown ? now() : 0;
     code = run_instruction(each, it, message);
-    if (is_told) tell(each, (enum op)it->op, begun);
+    if (is_shown) show(each, (enum op)it->op, begun);
     if (!code) code = stop_where_cancelled(&each->driver->devices[each->device], base, message);
   }
   return code;

@@ -30,6 +30,7 @@ enum { BUFFERS = 24, EVENTS = 24, OTHERS = 6, ELEMENTS = 120, MOST_DEVICES = 8, 
 
 static const PJRT_Api *api;
 static const PJRT_RawBuffer_Extension *raw_api;
+static const PLUGIN_Profiler_Api *profiler_api;
 static PJRT_Client *client;
 static PJRT_Device *const *devices;
 static size_t num_devices;
@@ -82,6 +83,7 @@ typedef struct worker {
   struct { PJRT_Buffer_CopyRawToHostFuture_Args args; float *memory; } futures[OTHERS];
   struct { PJRT_RawBuffer *handle; node *node; int shape; } raws[OTHERS];
   PJRT_Event *settable[OTHERS];
+  struct { PLUGIN_Profiler *handle; bool runs; } profiler;
 } worker;
 
 static void die(const char *what) {
@@ -815,6 +817,41 @@ static void raw(worker *w) {
   }
 }
 
+/* ---- sessions of profilers: one of each thread at a time --------------------------------------------------------------------------------*/
+static void no_error(PLUGIN_Profiler_Error *error) {
+  if (error) die("a profiler failed");
+}
+
+static void end_profiler(worker *w) {
+  PLUGIN_Profiler_CollectData_Args collect = START(PLUGIN_Profiler_CollectData_Args);
+  collect.profiler = w->profiler.handle;
+  no_error(profiler_api->collect_data(&collect));
+  size_t size = collect.buffer_size_in_bytes;
+  collect.buffer = malloc(size + 1);
+  no_error(profiler_api->collect_data(&collect));
+  free(collect.buffer);
+  PLUGIN_Profiler_Destroy_Args destroy = START(PLUGIN_Profiler_Destroy_Args);
+  destroy.profiler = w->profiler.handle;
+  no_error(profiler_api->destroy(&destroy));
+  w->profiler.handle = NULL;
+}
+
+static void profile(worker *w) {
+  PLUGIN_Profiler_Destroy_Args args = START(PLUGIN_Profiler_Destroy_Args);
+  args.profiler = w->profiler.handle;
+  if (args.profiler == NULL) {
+    PLUGIN_Profiler_Create_Args create = START(PLUGIN_Profiler_Create_Args);
+    no_error(profiler_api->create(&create));
+    w->profiler.handle = create.profiler;
+  } else if (below(w, 4) == 0) {
+    end_profiler(w);
+    w->profiler.runs = false;
+  } else {
+    no_error(w->profiler.runs ? profiler_api->stop(&args) : profiler_api->start(&args));
+    w->profiler.runs = !w->profiler.runs;
+  }
+}
+
 /* ---- the whole -----------------------------------------------------------------------------------------------------------------------*/
 static void step(worker *w) {
   switch (below(w, 20)) {
@@ -823,7 +860,7 @@ static void step(worker *w) {
     case 7: case 8: to_host(w); break;
     case 9: copy_buffer(w); break;
     case 10: end_buffers(w); break;
-    case 11: ready_event(w); break;
+    case 11: below(w, 4) ? ready_event(w) : profile(w); break;
     case 12: ask_buffer(w); break;
     case 13: below(w, 2) ? references(w) : raw(w); break;
     case 14: other_buffers(w); break;
@@ -843,6 +880,7 @@ static void finish(worker *w) {
     destroy_event(w->settable[i]);
     if (w->raws[i].handle) destroy_raw(w->raws[i].handle);
   }
+  if (w->profiler.handle) end_profiler(w);
   for (int i = 0; i < OTHERS; ++i) future(w, true); /* it waits for what was open until now */
   for (int i = 0; i < BUFFERS; ++i) destroy_buffer(&w->buffers[i]);
   for (int i = 0; i < EVENTS; ++i) {
@@ -911,6 +949,7 @@ int main(int argc, char **argv) {
   api = get();
   for (PJRT_Extension_Base *each = api->extension_start; each; each = each->next) {
     if (each->type == PJRT_Extension_Type_RawBuffer) raw_api = (const PJRT_RawBuffer_Extension *)each;
+    if (each->type == PJRT_Extension_Type_Profiler) profiler_api = ((PJRT_Profiler_Extension *)each)->profiler_api;
     if (each->type != PJRT_Extension_Type_FFI) continue;
     PJRT_FFI_Register_Handler_Args handler = START(PJRT_FFI_Register_Handler_Args);
     handler.target_name = "halve";
