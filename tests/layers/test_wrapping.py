@@ -48,7 +48,7 @@ def test_whatever_is_a_plugin(kind: str, tiny_copy: Callable[..., Control]) -> N
 
 
 def test_a_plugin_with_nothing_of_our_runtime(noop_library: Path, tmp_path: Path) -> None:
-    """All layers, before a plugin whose every event and every buffer is the same handle, as no runtime of ours has it."""
+    """All layers, before a plugin whose every event and every buffer is the same handle, unlike any of our runtime."""
     names = ["trace", "validate", "inject", "record"]
     trace, recording = tmp_path / "noop.trace", tmp_path / "noop.rec"
     path = shutil.copy(noop_library, tmp_path)

@@ -207,7 +207,7 @@ class Held:
 
 
 def held_after(executions: int) -> Iterator[tuple[str, list[Held]]]:
-    """Yield each example with a program, and what this process has at the begin, in the middle and at the end of so many."""
+    """Yield each example with a program, and what this process has at the begin, in the middle and at the end."""
     folder = Path(tempfile.mkdtemp(prefix="pjrt-executions-"))
     build(folder, "undefined", "-fPIC", "-shared", str(HERE / "faulty_chip.c"), "-o", "driver.so")
     for example, driver in (("native_chip", folder / "driver.so"), ("emitted_c", "host")):
@@ -230,7 +230,9 @@ def held_after(executions: int) -> Iterator[tuple[str, list[Held]]]:
                 )
 
 
-def _held_after(client: Client, executable: LoadedExecutable, devices: Sequence[Device], count: int, times: int) -> Held:
+def _held_after(
+    client: Client, executable: LoadedExecutable, devices: Sequence[Device], count: int, times: int
+) -> Held:
     x = np.ones((3, 40), np.float32)
     for _ in range(times):
         arguments = [[client.buffer_from_host(x, device=device)] * count for device in devices]

@@ -131,11 +131,10 @@ with plugin.client() as client:
         ("trace_backwards", "the driver told of an event of device 0, line wheel, from 5 to 4"),
     ],
 )
-def test_a_lie_about_events(
-    lying_library: Path, lie: str, expected: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_lie_about_events(lying_library: Path, lie: str, expected: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LIE", lie)
-    done = subprocess.run([sys.executable, "-c", LYING, str(lying_library)], capture_output=True, text=True, timeout=240)
+    command = [sys.executable, "-c", LYING, str(lying_library)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
     assert done.returncode == 0, done.stderr
     assert expected in done.stdout
 

@@ -17,6 +17,7 @@ typedef struct event {
 struct recording {
   PJRT_Client *client;
   bool is_on;
+  int64_t since; /* it was on: nothing is recorded of what began before */
   recording *next;
   event *events;
   size_t num_events, capacity, num_lost;
@@ -37,31 +38,36 @@ static _Thread_local int64_t called;
 int64_t recording_now(void) { return atomic_load_explicit(&num_on, memory_order_relaxed) ? monotonic_now() : 0; }
 
 int64_t recording_called(void) {
+  if (!atomic_load_explicit(&num_on, memory_order_relaxed)) return 0;
   int64_t time = called;
   called = 0;
   return time;
 }
 
+static void note(void) {
+  if (atomic_load_explicit(&num_on, memory_order_relaxed)) called = monotonic_now();
+}
+
 static int copy_in(pjrt_driver *driver, size_t device, uint64_t memory, const pjrt_driver_shape *shape, size_t offset,
                    const void *host, size_t bytes, pjrt_fence *fence, char *message) {
-  called = recording_now();
+  note();
   return real->copy_in(driver, device, memory, shape, offset, host, bytes, fence, message);
 }
 
 static int copy_out(pjrt_driver *driver, size_t device, uint64_t memory, const pjrt_driver_shape *shape, size_t offset,
                     void *host, size_t bytes, pjrt_fence *fence, char *message) {
-  called = recording_now();
+  note();
   return real->copy_out(driver, device, memory, shape, offset, host, bytes, fence, message);
 }
 
 static int copy(pjrt_driver *driver, size_t device, uint64_t memory, size_t to_device, uint64_t to_memory, size_t bytes,
                 pjrt_fence *fence, char *message) {
-  called = recording_now();
+  note();
   return real->copy(driver, device, memory, to_device, to_memory, bytes, fence, message);
 }
 
 static int launch_program(pjrt_driver *driver, const pjrt_driver_launch *launch, pjrt_fence *fence, char *message) {
-  called = recording_now();
+  note();
   return real->launch(driver, launch, fence, message);
 }
 
@@ -109,7 +115,7 @@ static void add_to_all(const PJRT_Client *client, size_t device, const char *lin
                        int64_t end) {
   pthread_mutex_lock(&mutex);
   for (recording *each = first; each; each = each->next) {
-    if (each->client == client && each->is_on) add(each, device, line, name, begin, end);
+    if (each->client == client && each->is_on && begin >= each->since) add(each, device, line, name, begin, end);
   }
   pthread_mutex_unlock(&mutex);
 }
@@ -165,6 +171,7 @@ PJRT_Error *recording_switch(recording *each, bool is_on) {
   for (const recording *other = first; other; other = other->next)
     others = others || (other != each && other->client == each->client && other->is_on);
   each->is_on = is_on;
+  each->since = monotonic_now();
   pthread_mutex_unlock(&mutex);
   if (changes) atomic_fetch_add(&num_on, is_on ? 1 : -1);
   if (changes && !others) error = trace(each->client, is_on ? told : NULL);
