@@ -92,7 +92,7 @@ class Code:
         parameter_layouts: the order of the dimensions in which the code takes a parameter, the most minor first, by its
             number; rows for those that are left out. The driver's function ``layout`` must have the order.
         output_layouts: the same of results.
-        name: the program's name.
+        name: the program's name; by default that of the module, or `main` where it has none.
         cost: the cost of a run, by PJRT's keys such as ``flops``.
     """
 
@@ -107,7 +107,7 @@ class Code:
     output_memory_kinds: Sequence[str] = ()
     parameter_layouts: Mapping[int, Sequence[int]] = field(default_factory=dict)
     output_layouts: Mapping[int, Sequence[int]] = field(default_factory=dict)
-    name: str = "main"
+    name: str = ""
     cost: Mapping[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

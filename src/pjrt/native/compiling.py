@@ -14,6 +14,7 @@ import signal
 import socket
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from pjrt.api.compile_options import CompileOptions
@@ -152,6 +153,7 @@ def _compiled(compile_function: CompileFunction, request: Any) -> bytes:
     code = compile_function(parsed, options)
     if not isinstance(code, Code):
         raise InternalError(f"expected pjrt.native.Code from the function that compiles, found {type(code).__name__}")
+    code = code if code.name else replace(code, name=parsed.name or "main")
     operations = (operation.name for function in parsed.functions.values() for operation in _walk(function))
     has_collectives = any(name.removeprefix("stablehlo.") in COLLECTIVES for name in operations)
     return code.serialize(
