@@ -109,10 +109,12 @@ def test_the_memory_of_a_program_has_the_padding(chip: Client) -> None:
 
 
 def test_an_array_in_pieces(chip: Client) -> None:
-    """The caller counts the bytes of the array in rows, whatever the device makes of them."""
+    """The data are the bytes of the array in rows, whatever the device makes of them."""
     manager = chip.create_buffers_for_async_host_to_device([pjrt.ShapeSpec((3, 200), pjrt.ElementType.F32)])
-    assert manager.buffer_size(0) == X.nbytes
     buffer, data = manager.retrieve_buffer(0), X.tobytes()
+    assert manager.buffer_size(0) == buffer.on_device_size == 8 * 256 * 4
+    with pytest.raises(pjrt.InvalidArgumentError, match="expected a range within a buffer of 2400 bytes"):
+        manager.transfer_data(0, data[:600], 2400)
     for start in (1200, 0, 600, 1800):
         manager.transfer_data(0, data[start : start + 600], start, is_last_transfer=start == 1800)
     np.testing.assert_array_equal(buffer, X)
@@ -145,6 +147,11 @@ def test_packed_elements(chip: Client, bits: int) -> None:
         turned = chip.buffer_from_host(values, layout=pjrt.TiledLayout((0, 1)))
         assert turned.on_device_size == 200 * 128 * bits // 8
         np.testing.assert_array_equal(np.asarray(turned), values)
+        manager = chip.create_buffers_for_async_host_to_device([pjrt.ShapeSpec((64, 256), element)])
+        many = np.resize(values, (64, 256))
+        manager.transfer_data(0, many.tobytes()[:9000], 0, is_last_transfer=False)
+        manager.transfer_data(0, many.tobytes()[9000:], 9000)
+        np.testing.assert_array_equal(np.asarray(manager.retrieve_buffer(0)), many)
         scalar = chip.buffer_from_host(values[0, 0])
         np.testing.assert_array_equal(np.asarray(scalar), values[0, 0])
         assert scalar.on_device_size == 4

@@ -869,8 +869,11 @@ PJRT_Error *native_AsyncHostToDeviceTransferManager_BufferCount(
 PJRT_Error *native_AsyncHostToDeviceTransferManager_BufferSize(
     PJRT_AsyncHostToDeviceTransferManager_BufferSize_Args *args) {
   PJRT_Error *error = no_slot(args->transfer_manager, args->buffer_index);
-  if (!error) args->buffer_size = shape_size(&args->transfer_manager->slots[args->buffer_index].shape);
-  return error;
+  if (error) return error;
+  const slot *it = &args->transfer_manager->slots[args->buffer_index];
+  size_t in_rows = shape_size(&it->shape); /* as the data comes, which is more where elements are packed */
+  args->buffer_size = it->storage->size > in_rows ? it->storage->size : in_rows;
+  return NULL;
 }
 
 /* Metadata says nothing to a driver. */
