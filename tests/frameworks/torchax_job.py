@@ -61,7 +61,7 @@ class Parts:
         batch = torch.export.Dim("batch")
         torch.export.save(torch.export.export(model, (x,), dynamic_shapes=({0: batch},)), self.file)
         np.save(self.file.with_name("x.npy"), x.numpy())
-        self.device = pjrt.frameworks.torch.register(target)
+        self.device = pjrt.frameworks.torch.register_torchax(target)
 
     def network(self) -> Any:
         """Return a small network, always with the same weights."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import logging
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -18,7 +19,8 @@ ClientFactory = Callable[..., Client]
 """A function that makes a client from create options, given by keyword.
 
 It may have the parameters ``key_value_store`` (the framework's store, or ``None``) and ``node_id``, ``num_nodes`` and
-``partition_index`` (the place of the process in the framework's job). It gets only those of these four that it names.
+``partition_index`` (the place of the process in the framework's job), and ``premapped_buffer_size``, an option for TPUs.
+It gets only those of these five that it names.
 
 The function may have the attribute ``named_topology``, a function of a topology's name and of options by keyword, which
 returns the topology. Then no client is made for a topology with a name.
@@ -26,6 +28,11 @@ returns the topology. Then no client is made for a topology with a name.
 
 PLACE_OPTIONS = frozenset({"node_id", "num_nodes", "partition_index"})
 """The options that place a process in a job. JAX gives them to every plugin, also to plugins that do not know them."""
+
+_OF_TPUS = frozenset({"premapped_buffer_size"})
+"""The options of a TPU's client, which TorchTPU gives to every plugin."""
+
+_log = logging.getLogger("pjrt")
 
 
 def takes(factory: ClientFactory, option: str) -> bool:
@@ -49,9 +56,10 @@ def make_client(
         InternalError: the function returns something else.
     """
     parameters = inspect.signature(factory).parameters
-    arguments: dict[str, Any] = {
-        name: value for name, value in options.items() if name not in PLACE_OPTIONS or name in parameters
-    }
+    ignored = (PLACE_OPTIONS | _OF_TPUS) - set(parameters)
+    arguments: dict[str, Any] = {name: value for name, value in options.items() if name not in ignored}
+    if unknown := sorted(_OF_TPUS & ignored & set(options)):
+        _log.info("%s ignores the framework's options %s, which are for TPUs", whose, ", ".join(unknown))
     if "key_value_store" in parameters:
         arguments["key_value_store"] = store
     place = [options.get(name) for name in ("node_id", "num_nodes")]

@@ -17,7 +17,8 @@ from collections.abc import Iterator
 from contextvars import ContextVar
 from pathlib import Path
 
-from pjrt.api.errors import InvalidArgumentError, NotFoundError, UnimplementedError
+from pjrt import system
+from pjrt.api.errors import FailedPreconditionError, InvalidArgumentError, NotFoundError, UnimplementedError
 from pjrt.capi.library_files import check_loadable, library_of, write_with_settings
 
 PROBLEM_SIZE = 1024
@@ -96,10 +97,42 @@ def library_capsule(library: str | os.PathLike[str]) -> object:
         InvalidArgumentError: a layer or an option is unknown.
         PjrtError: the library cannot be opened, or is no plugin.
     """
-    from pjrt.capi import capsule_of, open_table
+    from pjrt.capi import capsule_of
+
+    return capsule_of(library_table(library))
+
+
+def library_table(library: str | os.PathLike[str]) -> int:
+    """Return the address of the table of a plugin's library, with the layers of ``PJRT_LAYERS``.
+
+    Raises:
+        InvalidArgumentError: a layer or an option is unknown.
+        PjrtError: the library cannot be opened, or is no plugin.
+    """
+    from pjrt.capi import open_table
 
     table, path, _ = open_table(library)
-    return capsule_of(with_layers(table, path))
+    return with_layers(table, path)
+
+
+def replace_table(library: str | os.PathLike[str], table: int) -> None:
+    """Write a table over that of a library that a framework has loaded and that has no client: it gets the other's clients.
+
+    Raises:
+        FailedPreconditionError: the library's table is shorter, or cannot be written to.
+        PjrtError: the library cannot be opened, or is no plugin.
+    """
+    from pjrt.capi import open_table
+
+    own, path, _ = open_table(library)
+    found, size = (ctypes.c_size_t.from_address(each).value for each in (own, table))  # each begins with its size
+    if found < size or not system.is_writable(own, size):
+        raise FailedPreconditionError(
+            f"the framework has loaded {path} already, whose table of {found} bytes cannot be replaced by one of {size}; "
+            "register the device before the framework is imported"
+        )
+    if own != table:
+        ctypes.memmove(own, table, size)
 
 
 @functools.cache

@@ -266,7 +266,8 @@ def _run_jax(device: str) -> str:
 
 
 def _run_torch(device: str) -> str:
-    place = pjrt.frameworks.torch.register(device)
+    has_torch_tpu = importlib.util.find_spec("torch_tpu") is not None
+    place = (pjrt.frameworks.torch.register if has_torch_tpu else pjrt.frameworks.torch.register_torchax)(device)
     import torch
 
     _check((torch.ones(4).to(place) * 2).cpu())

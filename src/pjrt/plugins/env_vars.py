@@ -98,6 +98,13 @@ def split_options(name: str) -> tuple[str, dict[str, NamedValue]]:
     return name[: begin.start()], {key: option_value(text) for key, _, text in pairs}
 
 
+def option_text(key: str, value: NamedValue) -> str:
+    """Return an option as ``KEY=VALUE``, which ``option_value`` reads again."""
+    if isinstance(value, bool):
+        return f"{key}={str(value).lower()}"
+    return f"{key}={','.join(map(str, value)) if isinstance(value, list | tuple) else value}"
+
+
 _OPTIONS = re.compile(r":(?=[A-Za-z_]\w*=)")
 _NEXT_OPTION = re.compile(r",(?=[A-Za-z_]\w*=)")
 """A comma before a key; others are in values, such as lists of numbers."""

@@ -6,10 +6,12 @@
 from __future__ import annotations
 
 import functools
+import json
 import logging
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
 
 from pjrt.api.client import Client
 from pjrt.api.errors import FailedPreconditionError, NotFoundError
@@ -104,8 +106,11 @@ def _exports(library: Path, name: str) -> bool:
 if not TYPE_CHECKING:  # a type checker would accept any name
 
     def __getattr__(name: str) -> Callable[..., Client]:
-        """Return the function of the plugin with this name."""
+        """Return the function of the plugin with this name; ``NAME?OPTIONS`` is quoted, with options of its clients."""
+        name, _, options = name.partition("?")
         try:
+            if options:
+                return functools.partial(factory(unquote(name)), **json.loads(unquote(options)))
             return factory(name)
         except NotFoundError as error:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}: {error.message}") from None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import functools
+import json
 import os
 import sys
 import threading
@@ -13,6 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 from pjrt import system
 from pjrt.api.client import Client
@@ -139,12 +141,13 @@ _workers: dict[tuple[str, str], Path] = {}
 _folders: list[system.TemporaryFolder] = []  # of the libraries of workers, as long as the process
 
 
-def worker_library(device: str, name: str = "") -> Path:
+def worker_library(device: str, name: str = "", options: Mapping[str, Any] | None = None) -> Path:
     """Return a library with the runtime in C for a device whose Python runs in a process of its own.
 
     Args:
         device: the plugin's name, the path of its library, or ``FILE.py:ATTRIBUTE``.
         name: the platform's name that frameworks see; by default the device's own.
+        options: options of all its clients, for a framework that passes none.
 
     Raises:
         NotFoundError: there is no such device.
@@ -154,6 +157,8 @@ def worker_library(device: str, name: str = "") -> Path:
     """
     declaration(device).check_usable()
     place = factory_place(device)
+    if options:
+        place = f"{FACTORIES}:{quote(device)}?{quote(json.dumps(options))}"
     with _lock:
         if (place, name) not in _workers:
             if not _folders:

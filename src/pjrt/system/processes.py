@@ -383,3 +383,18 @@ def _peak_of_usage() -> int | None:
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     # macOS counts bytes, the other systems count KiB.
     return peak if sys.platform == "darwin" else peak * 1024
+
+
+def is_writable(address: int, size: int) -> bool:
+    """Whether memory of this process can be written to; false where the system does not say."""
+    try:
+        lines = Path("/proc/self/maps").read_text().splitlines()
+    except OSError:
+        return False
+    end = address + size
+    for line in lines:  # in the order of their addresses
+        span, rights = line.split()[:2]
+        first, last = (int(each, 16) for each in span.split("-"))
+        if first <= address < last and "w" in rights:
+            address = last
+    return address >= end

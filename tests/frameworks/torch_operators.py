@@ -1,0 +1,204 @@
+"""The operators of PyTorch's own database (``op_db``) on a device, beside PyTorch's CPU: a job, run by hand.
+
+    python tests/frameworks/torch_operators.py reference --dtype float32        # or cpu; bfloat16, int64
+    python tests/frameworks/torch_operators.py reference --dtype float32 --without-fallback
+    python tests/frameworks/torch_operators.py --record                         # all of it, into docs/frameworks/torch.md
+
+Each operator runs with the first samples of its inputs. It is right if each result has the CPU's type, shape and values, or,
+where no result is prescribed, the CPU's type and shape. Operators run one after the other in a process, which starts again
+behind one that ends it or that takes too long.
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+PAGE = Path(__file__).parents[2] / "docs" / "frameworks" / "torch.md"
+DEVICES = ("reference", "cpu")
+DTYPES = ("float32", "bfloat16", "int64")
+SECONDS = 120
+TOLERANCES = {"float32": (1e-4, 1e-4), "bfloat16": (5e-2, 2e-2), "int64": (1e-5, 1e-5)}
+"""The relative and the absolute tolerance of each type; results of integers may be floating-point numbers."""
+
+ANY_VALUES = re.compile(
+    r"empty|uninitialized|^(rand|normal|bernoulli|multinomial|cauchy|exponential|geometric|log_normal|uniform|poisson)"
+    r"|dropout|rrelu|sample|randn|randint|randperm|^nn.functional.*alpha_dropout|attention"
+)
+"""Operators whose values are random, or any."""
+
+ON_HOST = ("tensor_split",)
+"""Operators whose further arguments are on the CPU on all devices."""
+
+ANY_SIGNS = re.compile(r"svd|pca|eig|qr|lu$|lu_factor|ormqr|householder|geqrf|ldl|lobpcg|matrix_rank")
+"""Decompositions, whose factors have several right values: the products of them are compared, or the absolute values."""
+
+
+def operators(dtype: str) -> list[Any]:
+    import torch
+    from torch.testing._internal.common_methods_invocations import op_db
+
+    return [each for each in op_db if getattr(torch, dtype) in each.supported_dtypes("cpu")]
+
+
+def full_name(operator: Any) -> str:
+    return operator.name + (f".{operator.variant_test_name}" if operator.variant_test_name else "")
+
+
+def compare(operator: str, found: Any, expected: Any, dtype: str) -> str:
+    """Return what differs; empty if nothing does."""
+    import torch
+    from torch.utils._pytree import tree_leaves
+
+    founds, expecteds = tree_leaves(found), tree_leaves(expected)
+    if len(founds) != len(expecteds):
+        return f"{len(founds)} results, expected {len(expecteds)}"
+    rtol, atol = TOLERANCES[dtype]
+    for a, b in zip(founds, expecteds, strict=True):
+        if not isinstance(b, torch.Tensor):
+            if type(a) is not type(b) or (isinstance(b, int | float | bool) and a != b and not ANY_VALUES.search(operator)):
+                return f"{a!r}, expected {b!r}"
+            continue
+        if a.dtype != b.dtype or a.shape != b.shape:
+            return f"{a.dtype}{list(a.shape)}, expected {b.dtype}{list(b.shape)}"
+        if ANY_VALUES.search(operator) or b.is_sparse or b.layout != torch.strided:
+            continue
+        a, b = a.detach().cpu(), b.detach()
+        if ANY_SIGNS.search(operator):
+            a, b = a.abs(), b.abs()
+        try:
+            torch.testing.assert_close(a, b, rtol=rtol, atol=atol, equal_nan=True)
+        except AssertionError as error:
+            return " ".join(str(error).split())[:200]
+    return ""
+
+
+def run_all(device: str, dtype: str, fallback: bool, samples: int, first: int) -> None:
+    """Run the operators from a number on, and print a line of each: its name before, its outcome behind."""
+    import itertools
+
+    import torch
+    import pjrt
+    from torch.utils._pytree import tree_map
+
+    place = pjrt.frameworks.torch.register(device, cpu_fallback=fallback)
+
+    def moved(value: Any) -> Any:
+        if isinstance(value, torch.Tensor):
+            return value.detach().to(place)
+        return place if isinstance(value, torch.device) else value
+
+    for number, operator in enumerate(operators(dtype)):
+        if number < first:
+            continue
+        print(json.dumps([number, full_name(operator)]), flush=True)
+        outcome = "right"
+        before = sum(pjrt.frameworks.torch.fallback_counts().values())
+        try:
+            torch.manual_seed(number)
+            inputs = operator.sample_inputs("cpu", getattr(torch, dtype), requires_grad=False)
+            for sample in itertools.islice(inputs, samples):
+                arguments = (sample.input, sample.args, sample.kwargs)
+                on_device = tree_map(moved, arguments)  # before the CPU's operator may change them
+                if full_name(operator) in ON_HOST:
+                    on_device = (on_device[0], sample.args, sample.kwargs)
+                try:
+                    expected = operator(arguments[0], *arguments[1], **arguments[2])
+                except Exception as error:
+                    outcome = f"not on the CPU: {type(error).__name__}: {' '.join(str(error).split())[:200]}"
+                    break
+                if "device" in on_device[2]:
+                    on_device[2]["device"] = place
+                found = operator(on_device[0], *on_device[1], **on_device[2])
+                problem = compare(full_name(operator), found, expected, dtype)
+                if problem:
+                    outcome = f"differs: {problem}"
+                    break
+        except Exception as error:
+            text = " ".join(str(error).split())
+            missing = "is not implemented for TPU" in text
+            outcome = f"{'missing' if missing else 'refused'}: {type(error).__name__}: {text[:300]}"
+        if outcome == "right" and sum(pjrt.frameworks.torch.fallback_counts().values()) > before:
+            outcome = "right, on the CPU"
+        print(json.dumps(outcome), flush=True)
+    print("null", flush=True)
+
+
+def outcomes(device: str, dtype: str, fallback: bool, samples: int) -> Iterator[tuple[str, str]]:
+    """Return what became of each operator."""
+    first = 0
+    while True:
+        command = [sys.executable, __file__, device, "--dtype", dtype, "--samples", str(samples), "--first", str(first)]
+        with subprocess.Popen(
+            command + ["--without-fallback"] * (not fallback), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+        ) as process:
+            name = ""
+            for line in _lines(process):
+                value = json.loads(line)
+                if value is None:
+                    return
+                if isinstance(value, list):
+                    first, name = value[0] + 1, value[1]
+                else:
+                    yield name, value
+                    name = ""
+            status = process.poll()
+        if not name:
+            raise SystemExit(f"{device}, {dtype}: the process ended with {process.returncode} before the first operator")
+        yield name, "hangs" if status is None else f"ends the process: {process.returncode}"
+
+
+def _lines(process: subprocess.Popen[str]) -> Iterator[str]:
+    """Return the lines of a process, which is killed if the next one takes too long."""
+    import threading
+
+    assert process.stdout is not None
+    while True:
+        timer = threading.Timer(SECONDS, process.kill)
+        timer.start()
+        line = process.stdout.readline()
+        timer.cancel()
+        if not line:
+            return
+        if line[0] in '["n':
+            yield line
+
+
+def measure(device: str, dtype: str, fallback: bool, samples: int) -> collections.Counter[str]:
+    began, kinds = time.monotonic(), collections.Counter()
+    for name, outcome in outcomes(device, dtype, fallback, samples):
+        kinds[outcome.partition(":")[0]] += 1
+        if not outcome.startswith("right"):
+            print(f"    {name}: {outcome}", flush=True)
+    print(f"{device} {dtype} fallback={fallback} samples={samples}: {sum(kinds.values())} operators: {dict(kinds)}, "
+          f"{time.monotonic() - began:.0f} s", flush=True)
+    return kinds
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("device", nargs="?")
+    parser.add_argument("--dtype", choices=DTYPES, default="float32")
+    parser.add_argument("--without-fallback", action="store_true")
+    parser.add_argument("--samples", type=int, default=1)
+    parser.add_argument("--first", type=int)
+    parser.add_argument("--record", action="store_true")
+    args = parser.parse_args()
+    if args.first is not None:
+        run_all(args.device, args.dtype, not args.without_fallback, args.samples, args.first)
+        sys.stdout.flush()
+        os._exit(0)
+    measure(args.device, args.dtype, not args.without_fallback, args.samples)
+
+
+if __name__ == "__main__":
+    main()
