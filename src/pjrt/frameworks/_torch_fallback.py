@@ -65,7 +65,7 @@ def _log_counts() -> None:
     _log.warning("operators that ran on the CPU, and how often:\n%s", "\n".join(lines))
 
 
-def _run(name: str, overload: str, schema: Any, device: str, *args: Any, **kwargs: Any) -> Any:
+def _run(name: str, overload: str, schema: Any, device: str, /, *args: Any, **kwargs: Any) -> Any:
     """Run an operator on the CPU: copy what it takes, what it changes, and what it returns."""
     import torch
     from torch.utils._pytree import tree_map

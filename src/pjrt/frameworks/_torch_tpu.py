@@ -106,7 +106,9 @@ def start_tpu() -> None:
         FailedPreconditionError: there is no TPU, or PyTorch has another device.
     """
     if _started:
-        raise FailedPreconditionError(f"PyTorch has the device {_started[0]!r} already; use another process for the TPU")
+        raise FailedPreconditionError(
+            f"PyTorch has the device {_started[0]!r} already; use another process for the TPU"
+        )
     loader, hardware = _modules()
     if not hardware.get_tpu_device_count():
         raise FailedPreconditionError("there is no TPU in this machine: TorchTPU finds none on its PCI bus")

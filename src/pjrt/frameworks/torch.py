@@ -158,6 +158,7 @@ def _start_named(served: Served) -> None:
 
 def _start_registered(served: Served) -> None:
     """Have TorchTPU use a device that was registered with an object of this process, in this process."""
+
     def make(**options: Any) -> Client:
         return registry.client_of(served.declaration, **{**options, **served.options})
 

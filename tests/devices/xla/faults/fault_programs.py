@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -402,3 +403,43 @@ BOOLEANS = [np.array(each) for each in zip(*itertools.product([False, True], rep
 
 
 COMPLEX = unary("bitcast_convert", "2x2xcomplex<f32>", "2xcomplex<f64>")
+
+
+SCAN = """
+func.func @main(%x: tensor<3x2xf32>) -> tensor<3x2xf32> {
+  %zero = stablehlo.constant dense<0.0> : tensor<2xf32>
+  %0:2 = "stablehlo.composite"(%x, %zero) <{name = "chlo.scan", decomposition = @sums, version = 1 : i32,
+    composite_attributes = {dimension = 0 : i64, is_associative = true, is_reverse = false, scan_dim_size = 3 : i64,
+      operandSegmentSizes = array<i32: 1, 1>, resultSegmentSizes = array<i32: 1, 1>}}> ({
+    ^bb0(%a: tensor<2xf32>, %b: tensor<2xf32>):
+      %c = stablehlo.add %a, %b : tensor<2xf32>
+      stablehlo.return %c, %c : tensor<2xf32>, tensor<2xf32>
+  }) : (tensor<3x2xf32>, tensor<2xf32>) -> (tensor<3x2xf32>, tensor<2xf32>)
+  return %0#0 : tensor<3x2xf32>
+}
+func.func private @sums(%x: tensor<3x2xf32>, %zero: tensor<2xf32>) -> (tensor<3x2xf32>, tensor<2xf32>) {
+  %none = stablehlo.constant dense<0.0> : tensor<f32>
+  %0 = "stablehlo.reduce_window"(%x, %none) <{window_dimensions = array<i64: 3, 1>,
+      padding = dense<[[2, 0], [0, 0]]> : tensor<2x2xi64>}> ({
+    ^bb0(%a: tensor<f32>, %b: tensor<f32>):
+      %c = stablehlo.add %a, %b : tensor<f32>
+      stablehlo.return %c : tensor<f32>
+  }) : (tensor<3x2xf32>, tensor<f32>) -> tensor<3x2xf32>
+  %1 = stablehlo.slice %0 [2:3, 0:2] : (tensor<3x2xf32>) -> tensor<1x2xf32>
+  %2 = stablehlo.reshape %1 : (tensor<1x2xf32>) -> tensor<2xf32>
+  return %0, %2 : tensor<3x2xf32>, tensor<2xf32>
+}"""
+
+
+def factorization(shape: Sequence[int], kind: str = "f32") -> str:
+    """Return a program with the custom call by which XLA's builders factorize matrices."""
+    *stack, rows, columns = shape
+    sizes = ([*shape], kind), ([*stack, min(rows, columns)], "i32"), ([*stack, rows], "i32")
+    whole, *others = (f"tensor<{'x'.join([*map(str, each), element])}>" for each, element in sizes)
+    types = ", ".join([whole, *others])
+    return f"""func.func @main(%x: {whole}) -> ({types}) {{
+      %0:3 = stablehlo.custom_call @LuDecomposition(%x) {{api_version = 4 : i32}} : ({whole}) -> ({types})
+      return %0#0, %0#1, %0#2 : {types} }}"""
+
+
+MATRIX = np.array([[1.0, 2.0], [4.0, 9.0]], "f4")  # its factors have few bits

@@ -22,9 +22,11 @@ from fault_programs import (
     COMPLEX,
     FLOATS,
     INTEGERS,
+    MATRIX,
     NARROW,
     RANDOM_BITS,
     REPLICAS,
+    SCAN,
     SCATTER,
     SCATTERED,
     all_reduce,
@@ -33,6 +35,7 @@ from fault_programs import (
     constant_of,
     convolution_of,
     dtype_of,
+    factorization,
     floats,
     indexed,
     joined,
@@ -181,6 +184,8 @@ PROBES: dict[str, Callable[[], tuple[Any, ...]]] = {
     "sign of zero": lambda: (computed("sign", "f32", np.array([-0.0, 2.0])),),
     "complex abs": lambda: (of_counting("abs", "complex<f32>", "f32"),),
     "zeros of atan2": lambda: (of_counting("atan2", "f32", "f32"),),
+    "scan": lambda: (SCAN, [np.arange(6, dtype="f4").reshape(3, 2)]),
+    "factorization": lambda: (factorization([2, 2]), [MATRIX]),
     "counting": lambda: (computed("negate", "f32", np.array([0.0, -1.0, -2.0])),),
 }
 
@@ -303,6 +308,36 @@ def test_sums_and_bounds_of_booleans(dialect: str, agree: Callable[..., None]) -
             agree(program_of("tensor<8xi1>", *bounds, constant_of("x", BOOLEANS[0], "i1"), clamp))
     else:
         agree(computed("broadcast_add", "i1", *BOOLEANS[:2], dialect="chlo"))
+
+
+@pytest.mark.parametrize("name", ["chlo.scan", "my.scan"])
+def test_a_composite_with_a_region_runs_its_decomposition(name: str, agree: Callable[..., None]) -> None:
+    agree(SCAN.replace("chlo.scan", name), [np.arange(6, dtype="f4").reshape(3, 2)])
+
+
+@pytest.mark.parametrize("shape", [(2, 2), (3, 2, 2), (0, 3), (3, 0), (2, 0, 0)])
+def test_matrices_are_factorized(shape: tuple[int, ...], agree: Callable[..., None]) -> None:
+    agree(factorization(shape), [np.zeros(shape, "f4") if 0 in shape else np.broadcast_to(MATRIX, shape).copy()])
+
+
+@pytest.mark.parametrize("shape", [(5, 5), (2, 6, 4), (3, 5)])
+def test_the_rows_of_a_factorization_are_in_the_order_that_it_says(
+    shape: tuple[int, ...], both: Callable[..., tuple[Any, Any]]
+) -> None:
+    given = np.random.default_rng(0).normal(size=shape).astype("f8")
+    for factors, exchanges, order in both(factorization(shape, "f64"), [given]):
+        least = min(shape[-2:])
+        lower = np.tril(factors, -1)[..., :least] + np.eye(shape[-2], least)
+        upper = np.triu(factors)[..., :least, :]
+        np.testing.assert_allclose(lower @ upper, np.take_along_axis(given, order[..., None], -2), atol=1e-12)
+        assert (exchanges >= np.arange(least)).all()
+
+
+def test_a_factorization_without_a_letter_of_lapack_is_refused(client: pjrt.Client) -> None:
+    with pytest.raises(
+        pjrt.UnimplementedError, match=r"of tensor<2x2xf16>; use the device 'reference'|has no factorization"
+    ):
+        client.compile(factorization([2, 2], "f16"))
 
 
 @pytest.mark.parametrize("kind", ["i2", "ui2", "i4", "ui4", "i8", "ui8"])

@@ -68,6 +68,7 @@ SUSPECT = {
     **dict.fromkeys(("reduce", "reduce_window"), "[SU]2$|B?F"),
     "select_and_scatter": "B?F",
     **dict.fromkeys(("all_reduce", "bitcast_convert", "convolution", "reduce_precision", "reduce_scatter"), ""),
+    **dict.fromkeys(("composite", "custom_call"), ""),
     **dict.fromkeys(("rng_bit_generator", "scatter", "sign", "sort"), ""),
 }
 """The operations that may be computed wrongly, and the element types of programs in which they are; empty for all."""

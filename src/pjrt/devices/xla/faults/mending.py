@@ -671,6 +671,103 @@ def mend_rng_bit_generator(place: Place) -> None:
         place.retype(bits, unsigned, lambda value, own: place.cast(value, own, point=place.after))
 
 
+# What XLA knows on other devices than the CPU.
+
+
+def mend_composite(place: Place) -> None:
+    """Call the decomposition of a composite with a region, such as a scan, as XLA does with composites without one."""
+    if any(region.blocks for region in place.operation.regions):
+        place.call(place.operation.attributes["decomposition"].value)
+
+
+def mend_custom_call(place: Place) -> None:
+    """Call a function that has LAPACK's factorization, and counts its row exchanges from 0 up, for ``LuDecomposition``."""
+    operation = place.operation
+    if operation.attributes["call_target_name"].value != "LuDecomposition":
+        return
+    (operand,) = operation.operands
+    letter = _LETTERS.get(str(operand.type.element_type))
+    if letter is None or not operand.type.has_static_shape:
+        raise place.refused(f"of {operand.type}", "has no factorization in {}")
+    name = f"pjrt.lu_decomposition.{'x'.join(map(str, operand.type.shape))}.{letter}"
+    whole = operation.parent
+    while whole.parent is not None:
+        whole = whole.parent
+    body = whole.regions[0].blocks[0]
+    names = [each.attributes["sym_name"].value for each in body.operations if "sym_name" in each.attributes]
+    if name not in names:
+        text = _lu_decomposition(name, letter, [each.type for each in operation.results], operand.type.shape)
+        made = place.ir.Module.parse(text, operation.context)
+        function = made.body.operations[0]
+        function.detach_from_parent()
+        body.append(function)
+    place.call(name)
+
+
+_LETTERS = {"f32": "s", "f64": "d", "complex<f32>": "c", "complex<f64>": "z"}
+"""LAPACK's letters for element types."""
+
+
+def _lu_decomposition(name: str, letter: str, types: Sequence[Any], shape: Sequence[int]) -> str:
+    """Return a module with a function that factorizes matrices by LAPACK, and exchanges the numbers of their rows."""
+    *stack, rows, columns = shape
+    least, last, numbers = min(rows, columns), len(stack), list(range(len(stack)))
+
+    def tensor(*sizes: int, element: str = "i32") -> str:
+        return f"tensor<{'x'.join([*map(str, sizes), element])}>"
+
+    def layout(*order: int) -> str:
+        return f"dense<[{', '.join(map(str, order))}]> : tensor<{len(order)}xindex>"
+
+    whole, exchanges, order = map(str, types)
+    status, row, truth = tensor(*stack), tensor(*stack, 1), tensor(*stack, rows, element="i1")
+    if not min(rows, columns, *stack, 1):
+        count = "stablehlo.constant dense<0>" if not min(rows, *stack, 1) else f"stablehlo.iota dim = {last}"
+        return f"""module {{ func.func private @{name}(%a: {whole}) -> ({whole}, {exchanges}, {order}) {{
+          %p = stablehlo.constant dense<0> : {exchanges}
+          %o = {count} : {order}
+          return %a, %p, %o : {whole}, {exchanges}, {order} }} }}"""
+    columnwise, plain = layout(last, last + 1, *reversed(numbers)), [*reversed(numbers)]
+    of_status = layout(*plain) if plain else "dense<> : tensor<0xindex>"
+    at_front, everywhere = f"dims = {numbers}", f"dims = {[*numbers, last]}"
+    return f"""module {{ func.func private @{name}(%a: {whole}) -> ({whole}, {exchanges}, {order}) {{
+      %0:3 = stablehlo.custom_call @lapack_{letter}getrf_ffi(%a) {{api_version = 4 : i32, mhlo.backend_config = {{}},
+        operand_layouts = [{columnwise}], result_layouts = [{columnwise}, {layout(last, *plain)}, {of_status}]}}
+        : ({whole}) -> ({whole}, {exchanges}, {status})
+      %ones = stablehlo.constant dense<1> : {exchanges}
+      %exchanges = stablehlo.subtract %0#1, %ones : {exchanges}
+      %none = stablehlo.constant dense<0> : {order}
+      %zero = stablehlo.constant dense<0> : tensor<i32>
+      %one = stablehlo.constant dense<1> : tensor<i32>
+      %count = stablehlo.constant dense<{least}> : tensor<i32>
+      %rows = stablehlo.iota dim = {last} : {order}
+      %1:2 = stablehlo.while(%step = %zero, %order = %rows) : tensor<i32>, {order}
+      cond {{
+        %more = stablehlo.compare LT, %step, %count : (tensor<i32>, tensor<i32>) -> tensor<i1>
+        stablehlo.return %more : tensor<i1>
+      }} do {{
+        %other = stablehlo.dynamic_slice %exchanges, {"%zero, " * last}%step, sizes = {[*stack, 1]}
+          : ({exchanges}, {", ".join(["tensor<i32>"] * (last + 1))}) -> {row}
+        %first = stablehlo.broadcast_in_dim %step, dims = [] : (tensor<i32>) -> {order}
+        %second = stablehlo.broadcast_in_dim %other, {everywhere} : ({row}) -> {order}
+        %is_first = stablehlo.compare EQ, %rows, %first : ({order}, {order}) -> {truth}
+        %is_second = stablehlo.compare EQ, %rows, %second : ({order}, {order}) -> {truth}
+        %masked = stablehlo.select %is_first, %order, %none : {truth}, {order}
+        %masked_too = stablehlo.select %is_second, %order, %none : {truth}, {order}
+        %a_first = stablehlo.reduce(%masked init: %zero) applies stablehlo.add across dimensions = [{last}]
+          : ({order}, tensor<i32>) -> {status}
+        %a_second = stablehlo.reduce(%masked_too init: %zero) applies stablehlo.add across dimensions = [{last}]
+          : ({order}, tensor<i32>) -> {status}
+        %of_first = stablehlo.broadcast_in_dim %a_first, {at_front} : ({status}) -> {order}
+        %of_second = stablehlo.broadcast_in_dim %a_second, {at_front} : ({status}) -> {order}
+        %half = stablehlo.select %is_second, %of_first, %order : {truth}, {order}
+        %exchanged = stablehlo.select %is_first, %of_second, %half : {truth}, {order}
+        %next = stablehlo.add %step, %one : tensor<i32>
+        stablehlo.return %next, %exchanged : tensor<i32>, {order}
+      }}
+      return %0#0, %exchanges, %1#1 : {whole}, {exchanges}, {order} }} }}"""
+
+
 # Mends of programs: each operation that XLA computes wrongly, with what is done about it.
 
 
@@ -681,6 +778,9 @@ def mend_operations(module: Any, num_partitions: int) -> None:
         UnimplementedError: there is no replacement for one of them.
     """
     ir = load("mlir.ir", "change programs for XLA's CPU compiler")
+    for operation in reversed(list(walk(module.operation))):  # with their regions: inner ones first
+        if operation.name == "stablehlo.composite":
+            mend_composite(Place(ir, operation, num_partitions))
     operations = list(walk(module.operation))
     for operation in operations:
         name = operation.name.partition(".")[2]
@@ -747,9 +847,11 @@ MENDERS: dict[str, Callable[[Place], None]] = {
     "bitcast_convert": mend_bitcast_convert,
     "clamp": mend_clamp,
     "compare": mend_compare,
+    "composite": mend_composite,
     "concatenate": in_bytes,
     "convert": mend_convert,
     "convolution": mend_convolution,
+    "custom_call": mend_custom_call,
     "divide": in_f32,
     "dot": mend_product,
     "dot_general": mend_product,

@@ -203,6 +203,12 @@ FAULTS = {
         "NaN",
         "takes the sign of the second zero",
     ),
+    "scan": Fault(
+        "a composite with a region, such as `chlo.scan`",
+        "an end of the process, or an error",
+        "calls its decomposition",
+    ),
+    "factorization": Fault("a custom call of `LuDecomposition`", "an error", "calls LAPACK"),
     "counting": Fault(
         "a constant of floats or complex numbers, or a value computed from constants, that is [-0, 1, 2, …]",
         "0 for -0",
@@ -290,6 +296,20 @@ class Place:
     def replace(self, value: Value) -> None:
         """Put a value in the place of the operation's only result."""
         self.operation.results[0].replace_all_uses_with(value)
+        self.operation.erase()
+
+    def call(self, callee: str) -> None:
+        """Put a call of a function of the module, with the same operands and results, in the place of the operation."""
+        called = self.ir.Operation.create(
+            "func.call",
+            [each.type for each in self.operation.results],
+            list(self.operation.operands),
+            {"callee": self.ir.FlatSymbolRefAttr.get(callee, context=self.operation.context)},
+            loc=self.operation.location,
+            ip=self._point,
+        )
+        for old, new in zip(self.operation.results, called.results, strict=True):
+            old.replace_all_uses_with(new)
         self.operation.erase()
 
     def carry(
