@@ -85,6 +85,13 @@ def torch(session: nox.Session) -> None:
 
 
 @nox.session
+def torch_tpu(session: nox.Session) -> None:
+    """Run PyTorch through TorchTPU on the built-in devices; 6 GB of packages."""
+    torch = ("torch==2.11.*", "torch-tpu==0.2.0", "transformers")
+    _run(session, "xla", "python", "tests/frameworks/torch_tpu_job.py", packages=torch)
+
+
+@nox.session
 def torch_xla(session: nox.Session) -> None:
     """Run PyTorch/XLA on every built-in device; 7 GB of packages."""
     torch = ("torch==2.9.0", "torch_xla==2.9.0")

@@ -2,22 +2,24 @@
 
     python tests/frameworks/torch_operators.py reference --dtype float32        # or cpu; bfloat16, int64
     python tests/frameworks/torch_operators.py reference --dtype float32 --without-fallback
-    python tests/frameworks/torch_operators.py --record                         # all of it, into docs/frameworks/torch.md
+    python tests/frameworks/torch_operators.py --record                         # all, into docs/frameworks/torch.md
 
-Each operator runs with the first samples of its inputs. It is right if each result has the CPU's type, shape and values, or,
-where no result is prescribed, the CPU's type and shape. Operators run one after the other in a process, which starts again
-behind one that ends it or that takes too long.
+Each operator runs with the first samples of its inputs. It is right if each result has the CPU's type, shape and
+values, or, where no values are prescribed, the CPU's type and shape. Operators run one after the other in a process,
+which starts again behind one that ends it or that takes too long. The environment is that of ``torch_tpu_job.py``.
 """
 
 from __future__ import annotations
 
 import argparse
 import collections
+import itertools
 import json
 import os
 import re
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -43,7 +45,7 @@ ANY_ORDER = re.compile(r"^(sort|argsort|topk|kthvalue|mode|median|nanmedian|msor
 """Operators with indices among equal elements, of which any is right."""
 
 ANY_SIGNS = re.compile(r"svd|pca|eig|qr|lu$|lu_factor|ormqr|householder|geqrf|ldl|lobpcg|matrix_rank")
-"""Decompositions, whose factors have several right values: the products of them are compared, or the absolute values."""
+"""Decompositions, whose factors may have either sign: their absolute values are compared."""
 
 
 def operators(dtype: str) -> list[Any]:
@@ -91,11 +93,10 @@ def compare(operator: str, found: Any, expected: Any, dtype: str) -> str:
 
 def run_all(device: str, dtype: str, fallback: bool, samples: int, first: int) -> None:
     """Run the operators from a number on, and print a line of each: its name before, its outcome behind."""
-    import itertools
-
     import torch
-    import pjrt
     from torch.utils._pytree import tree_map
+
+    import pjrt
 
     place = pjrt.frameworks.torch.register(device, cpu_fallback=fallback)
 
@@ -145,13 +146,9 @@ def outcomes(device: str, dtype: str, fallback: bool, samples: int) -> Iterator[
     first = 0
     while True:
         command = [sys.executable, __file__, device, "--dtype", dtype, "--samples", str(samples), "--first", str(first)]
-        with subprocess.Popen(
-            command + ["--without-fallback"] * (not fallback),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-        ) as process:
-            name = ""
+        command += ["--without-fallback"] * (not fallback)
+        name = ""
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
             for line in _lines(process):
                 value = json.loads(line)
                 if value is None:
@@ -161,18 +158,13 @@ def outcomes(device: str, dtype: str, fallback: bool, samples: int) -> Iterator[
                 else:
                     yield name, value
                     name = ""
-            status = process.poll()
         if not name:
-            raise SystemExit(
-                f"{device}, {dtype}: the process ended with {process.returncode} before the first operator"
-            )
-        yield name, "hangs" if status is None else f"ends the process: {process.returncode}"
+            raise SystemExit(f"{device}, {dtype}: the process ended with {process.returncode} between two operators")
+        yield name, f"ends the process, or takes {SECONDS} s: {process.returncode}"
 
 
 def _lines(process: subprocess.Popen[str]) -> Iterator[str]:
     """Return the lines of a process, which is killed if the next one takes too long."""
-    import threading
-
     assert process.stdout is not None
     while True:
         timer = threading.Timer(SECONDS, process.kill)
@@ -185,8 +177,32 @@ def _lines(process: subprocess.Popen[str]) -> Iterator[str]:
             yield line
 
 
+HEADING = "| device | type | operators | right | of them on the CPU | refused | other values |"
+"""The head of the table in the page."""
+
+
+def row(device: str, dtype: str, kinds: collections.Counter[str]) -> str:
+    """Return the row of the table in the page."""
+    here, there = kinds["right"], kinds["right, on the CPU"]
+    refused, other = kinds["refused"] + kinds["missing"], kinds["differs"]
+    count = sum(kinds.values()) - kinds["not on the CPU"]
+    ended = count - here - there - refused - other
+    numbers = [count, f"{here + there} ({100 * (here + there) / count:.1f} %)", there, refused + ended, other]
+    return f"| {' | '.join([f'`{device}`', f'`{dtype}`', *map(str, numbers)])} |"
+
+
+def record(rows: list[str]) -> None:
+    """Write the table of the page anew."""
+    lines = PAGE.read_text(encoding="utf-8").splitlines()
+    begin = end = lines.index(HEADING) + 2
+    while lines[end].startswith("|"):
+        end += 1
+    PAGE.write_text("\n".join([*lines[:begin], *rows, *lines[end:]]) + "\n", encoding="utf-8")
+
+
 def measure(device: str, dtype: str, fallback: bool, samples: int) -> collections.Counter[str]:
-    began, kinds = time.monotonic(), collections.Counter()
+    began = time.monotonic()
+    kinds: collections.Counter[str] = collections.Counter()
     for name, outcome in outcomes(device, dtype, fallback, samples):
         kinds[outcome.partition(":")[0]] += 1
         if not outcome.startswith("right"):
@@ -212,7 +228,11 @@ def main() -> None:
         run_all(args.device, args.dtype, not args.without_fallback, args.samples, args.first)
         sys.stdout.flush()
         os._exit(0)
-    measure(args.device, args.dtype, not args.without_fallback, args.samples)
+    fallback = not args.without_fallback
+    if args.record:
+        record([row(each, dtype, measure(each, dtype, fallback, 1)) for each in DEVICES for dtype in DTYPES])
+    else:
+        measure(args.device, args.dtype, fallback, args.samples)
 
 
 if __name__ == "__main__":

@@ -18,8 +18,8 @@ from pjrt.capi.environment import no_layers
 ClientFactory = Callable[..., Client]
 """A function that makes a client from create options, given by keyword.
 
-It may have the parameters ``key_value_store`` (the framework's store, or ``None``) and ``node_id``, ``num_nodes`` and
-``partition_index`` (the place of the process in the framework's job), and ``premapped_buffer_size``, an option for TPUs.
+It may have the parameters ``key_value_store`` (the framework's store, or ``None``), ``node_id``, ``num_nodes`` and
+``partition_index`` (the place of the process in the framework's job), and ``premapped_buffer_size``, an option of TPUs.
 It gets only those of these five that it names.
 
 The function may have the attribute ``named_topology``, a function of a topology's name and of options by keyword, which

@@ -116,7 +116,7 @@ def library_table(library: str | os.PathLike[str]) -> int:
 
 
 def replace_table(library: str | os.PathLike[str], table: int) -> None:
-    """Write a table over that of a library that a framework has loaded and that has no client: it gets the other's clients.
+    """Write a table over that of a library that a framework has loaded, and that has no client yet.
 
     Raises:
         FailedPreconditionError: the library's table is shorter, or cannot be written to.
@@ -128,8 +128,8 @@ def replace_table(library: str | os.PathLike[str], table: int) -> None:
     found, size = (ctypes.c_size_t.from_address(each).value for each in (own, table))  # each begins with its size
     if found < size or not system.is_writable(own, size):
         raise FailedPreconditionError(
-            f"the framework has loaded {path} already, whose table of {found} bytes cannot be replaced by one of {size}; "
-            "register the device before the framework is imported"
+            f"the framework has loaded {path} already, whose table of {found} bytes cannot be replaced by one of "
+            f"{size} bytes; register the device before the framework is imported"
         )
     if own != table:
         ctypes.memmove(own, table, size)

@@ -106,8 +106,8 @@ def _run(name: str, overload: str, schema: Any, device: str, /, *args: Any, **kw
             original.copy_(copy)
     if len(schema.returns) == 1:
         return _returned(schema.returns[0], found, changed, device)
-    pairs = zip(schema.returns, found, strict=True) if schema.returns else ()
-    return tuple(_returned(each, value, changed, device) for each, value in pairs)
+    results = zip(schema.returns, found, strict=True) if schema.returns else ()
+    return tuple(_returned(each, value, changed, device) for each, value in results)
 
 
 def _returned(description: Any, found: Any, changed: dict[str, list[Any]], device: str) -> Any:

@@ -1,11 +1,12 @@
-"""TorchTPU with another plugin than a TPU's: all that this package replaces in it, and the versions that this was tested with.
+"""TorchTPU with another plugin than a TPU's: all that this package replaces in it, and the versions that were tested.
 
-TorchTPU (the package ``torch-tpu``) is PyTorch's backend over a PJRT plugin. It loads the library at ``TPU_LIBRARY_PATH``
-when it is imported, which ``import torch`` does, and makes its client when the device is first used. Nothing of it is
-changed on disk. In memory this module replaces
+TorchTPU (the package ``torch-tpu``) is PyTorch's backend over a PJRT plugin. When it is imported, which
+``import torch`` does, it loads the library at ``TPU_LIBRARY_PATH``. It makes its client when the device is first used.
+Nothing of it is changed on disk. In memory this module replaces
 
 - the function by which it counts the TPUs of the machine: it leaves the device out where there is none,
 - the table of a TPU's library that it has loaded already, where the machine has no TPU,
+- the function that makes its process groups: several processes need the links of a TPU's slice,
 - its compiler, for a device whose Python runs in this process: it would wait for that Python forever.
 
 It also switches PyTorch's flash attention off: TorchTPU's is a kernel for TPUs alone.
@@ -85,6 +86,7 @@ def start(what: str, library: Path, table: int, *, in_process: bool = False) -> 
             replace_table(os.environ[_LIBRARY], table)
             os.environ[_LIBRARY] = str(library)  # for the processes that this one starts
         hardware.get_tpu_device_count = lambda: 1
+        _refuse_groups(loader.tpu_distributed, what)
         loader.load()
         if in_process:
             _refuse_to_compile(what)
@@ -124,6 +126,21 @@ def _modules() -> tuple[Any, Any]:
         )
     except (ImportError, OSError, RuntimeError) as error:
         raise FailedPreconditionError(f"TorchTPU is installed, and cannot be imported: {error}") from error
+
+
+def _refuse_groups(module: Any, what: str) -> None:
+    """Have ``torch.distributed`` raise an error for several processes; TorchTPU would ask for variables of a TPU."""
+    make = module.create_process_group
+
+    def make_alone(store: Any, rank: int, size: int, *arguments: Any) -> Any:
+        if size > 1:
+            raise FailedPreconditionError(
+                f"expected one process, found a group of {size}: processes compute together on a TPU's slice only, and "
+                f"not on {what!r}; use the backend gloo, with tensors on the CPU"
+            )
+        return make(store, rank, size, *arguments)
+
+    module.create_process_group = make_alone
 
 
 def _refuse_to_compile(what: str) -> None:

@@ -25,7 +25,7 @@ from pjrt.plugins.env_vars import option_text
 from pjrt.stablehlo.files import torch_export
 
 FALLBACK_VARIABLE = "PJRT_TORCH_FALLBACK"
-"""Whether the CPU runs operators that TorchTPU lacks: ``on``, the default, ``off``, or ``count`` for a count at the end."""
+"""Whether the CPU runs operators that TorchTPU lacks: ``on`` (the default), ``off``, or ``count``, to print a count."""
 
 _alive: list[ExportedPlugin] = []  # what PyTorch uses until the process ends
 _PURPOSE = "run PyTorch on a device of JAX"
@@ -40,26 +40,26 @@ def register(
 ) -> Any:
     """Make a device PyTorch's own device ``tpu``, through TorchTPU: with autograd, optimizers and ``torch.compile``.
 
-    Call it before or after ``import torch``, and before the device is first used. PyTorch has one such device in a
-    process. A device in Python that is named, or in a file, runs in a process of its own; a client and an exported plugin
-    run in this one, where ``torch.compile`` cannot use them. TorchTPU loads a vendor's library itself, if it needs no options.
-    The name ``tpu`` leaves the TPU of this machine as it is.
+    Call it before or after ``import torch``. PyTorch has one such device in a process. A device in Python that is
+    named, or in a file, runs in a process of its own. A client and an exported plugin run in this one, where
+    ``torch.compile`` cannot use them. TorchTPU loads a vendor's library itself, if it needs no options. The name
+    ``tpu`` leaves the TPU of this machine as it is.
 
     Args:
-        device: one of ``pjrt.plugins.names()``, ``FILE.py:ATTRIBUTE``, the path of a plugin's library, a client, or a plugin
-            from ``pjrt.export``. PyTorch does not close a client: keep it open as long as PyTorch uses it.
-        wrap: whether a library runs in a process of its own, through this package; by default only with options, because
-            TorchTPU passes none.
-        cpu_fallback: whether operators that TorchTPU lacks run on the CPU, each with a warning at its first use. By default
-            they do, unless ``PJRT_TORCH_FALLBACK`` is ``off``.
+        device: one of ``pjrt.plugins.names()``, ``FILE.py:ATTRIBUTE``, the path of a plugin's library, a client, or a
+            plugin from ``pjrt.export``. PyTorch does not close a client: keep it open as long as PyTorch uses it.
+        wrap: whether a library runs in a process of its own, through this package; by default only with options,
+            because TorchTPU passes none.
+        cpu_fallback: whether operators that TorchTPU lacks run on the CPU, each with a warning at its first use. By
+            default they do, unless ``PJRT_TORCH_FALLBACK`` is ``off``.
         options: the client's options, such as ``num_devices``.
 
     Returns:
         The device as PyTorch has it, for ``model.to(device)``: ``torch.device("tpu")``.
 
     Raises:
-        FailedPreconditionError: TorchTPU is not installed or of a version that was not tested, PyTorch has another device
-            already, or the plugin cannot be used.
+        FailedPreconditionError: TorchTPU is not installed or of a version that was not tested, PyTorch has another
+            device already, or the plugin cannot be used.
         NotFoundError: there is no such device.
         UnimplementedError: the system is not Linux.
     """
@@ -78,7 +78,7 @@ def register(
 
 
 def fallback_counts() -> Mapping[str, int]:
-    """Return how often each operator that TorchTPU lacks has run on the CPU in this process, the most frequent first."""
+    """Return how often each operator that TorchTPU lacks has run on the CPU in this process, the commonest first."""
     return dict(_torch_fallback.counts.most_common())
 
 
@@ -122,8 +122,8 @@ def _without_torch_tpu(device: Any, wrap: bool | None, options: dict[str, Any]) 
     """Do what ``register`` did before it knew TorchTPU, where torchax is installed."""
     if importlib.util.find_spec("torchax") is None:
         raise FailedPreconditionError(
-            "TorchTPU is needed for a device of PyTorch's own, and it is not installed: pip install torch-tpu (for Python "
-            "3.13 and later); or use torchax: pjrt.frameworks.torch.register_torchax"
+            "TorchTPU is needed for a device of PyTorch's own, and it is not installed: pip install torch-tpu (for "
+            "Python 3.13 and later); or pip install torchax, and call pjrt.frameworks.torch.register_torchax"
         )
     warnings.warn(
         "TorchTPU is not installed, so register uses torchax; call register_torchax for it, or pip install torch-tpu",
@@ -172,8 +172,8 @@ def _start_here(device: Client | ExportedPlugin, options: Mapping[str, Any]) -> 
         return
     if options:
         raise InvalidArgumentError(
-            f"TorchTPU passes no options to the clients of {device!r}, found {', '.join(options)}; give them in the function "
-            "that makes its clients"
+            f"TorchTPU passes no options to the clients of {device!r}, found {', '.join(options)}; give them in the "
+            "function that makes its clients"
         )
     _start_exported(device, device.name)
 

@@ -1,8 +1,9 @@
-"""The target of the entry point ``torch.backends``: ``import torch`` gives PyTorch the device that ``PJRT_TORCH`` names."""
+"""The target of the entry point ``torch.backends``: at ``import torch`` PyTorch gets the device of ``PJRT_TORCH``."""
 
 from __future__ import annotations
 
 import os
+import sys
 
 VARIABLE = "PJRT_TORCH"
 
@@ -13,7 +14,8 @@ def load() -> None:
     Raises:
         PjrtError: the device cannot be used. Then PyTorch cannot be imported, and no program runs elsewhere unnoticed.
     """
-    if device := os.environ.get(VARIABLE, "").strip():
+    is_worker = "pjrt.native.worker" in sys.modules  # of a device that uses PyTorch itself
+    if not is_worker and (device := os.environ.get(VARIABLE, "").strip()):
         from pjrt.frameworks import torch
 
         torch.register(device)

@@ -681,14 +681,14 @@ def mend_composite(place: Place) -> None:
 
 
 def mend_custom_call(place: Place) -> None:
-    """Call a function that has LAPACK's factorization, and counts its row exchanges from 0 up, for ``LuDecomposition``."""
+    """Call a function with LAPACK's factorization, which counts row exchanges from 0 up, for ``LuDecomposition``."""
     operation = place.operation
     if operation.attributes["call_target_name"].value != "LuDecomposition":
         return
     (operand,) = operation.operands
     letter = _LETTERS.get(str(operand.type.element_type))
     if letter is None or not operand.type.has_static_shape:
-        raise place.refused(f"of {operand.type}", "has no factorization in {}")
+        raise place.refused(f"LuDecomposition of {operand.type}", "has no code for {}")
     name = f"pjrt.lu_decomposition.{'x'.join(map(str, operand.type.shape))}.{letter}"
     whole = operation.parent
     while whole.parent is not None:
