@@ -62,7 +62,8 @@ class Here:
         library = ctypes.CDLL("pjrt", handle=open_library_content(content))
         python = ctypes.pythonapi
         is_ending = python.Py_IsFinalizing if sys.version_info >= (3, 13) else python._Py_IsFinalizing
-        functions = python.PyGILState_Check, is_ending, python.PyEval_SaveThread, python.PyEval_RestoreThread
+        questions = python.PyGILState_Check, is_ending, python.Py_IsInitialized
+        functions = *questions, python.PyEval_SaveThread, python.PyEval_RestoreThread
         library.pjrt_native_interpreter(*(ctypes.cast(each, ctypes.c_void_p) for each in functions))
         profile = partial(answered, ProfilerSessions(lambda _: profiler).answer) if profiler else None
         self._functions = Functions(self._open, profile)

@@ -6,7 +6,7 @@
 
 /* A caller may hold the lock of the interpreter in which the device computes: it is let go of meanwhile. */
 static struct {
-  int (*is_held)(void), (*is_ending)(void);
+  int (*is_held)(void), (*is_ending)(void), (*is_there)(void);
   void *(*release)(void);
   void (*take)(void *);
   pid_t owner;
@@ -14,19 +14,24 @@ static struct {
 
 /* Called by Python, once, before anybody has the table. */
 __attribute__((visibility("default"))) void pjrt_native_interpreter(int (*is_held)(void), int (*is_ending)(void),
-                                                                    void *(*release)(void), void (*take)(void *)) {
+                                                                    int (*is_there)(void), void *(*release)(void),
+                                                                    void (*take)(void *)) {
   interpreter.owner = getpid();
   interpreter.is_held = is_held;
   interpreter.is_ending = is_ending;
+  interpreter.is_there = is_there;
   interpreter.release = release;
   interpreter.take = take;
 }
 
 bool interpreter_was_forked(void) { return interpreter.owner != getpid(); }
 
-bool interpreter_is_ending(void) { return interpreter.is_ending && interpreter.is_ending(); }
+/* A framework in C++ may end its clients after the interpreter is gone, which is ending no more then. */
+bool interpreter_is_ending(void) { return interpreter.is_ending && (interpreter.is_ending() || !interpreter.is_there()); }
 
-void *interpreter_release(void) { return interpreter.is_held && interpreter.is_held() ? interpreter.release() : NULL; }
+void *interpreter_release(void) {
+  return interpreter.is_held && interpreter.is_there() && interpreter.is_held() ? interpreter.release() : NULL;
+}
 
 void interpreter_take(void *released) {
   if (released) interpreter.take(released);
