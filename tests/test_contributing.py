@@ -88,9 +88,9 @@ def test_every_key_for_a_framework_is_in_the_tutorial() -> None:
     from pjrt.frameworks import _served
 
     page = (ROOT / "docs" / "plugin.md").read_text()
-    rows = re.findall(r"^\| (`\w+`|both) \| `(\w+)` \|", page, re.MULTILINE)
+    rows = re.findall(r"^\| (`\w+`|all) \| `(\w+)` \|", page, re.MULTILINE)
     for framework, keys in _served._SETTINGS.items():
-        assert {key for name, key in rows if name in (f"`{framework}`", "both")} == set(keys)
+        assert {key for name, key in rows if name in (f"`{framework}`", "all")} == set(keys)
 
 
 def test_every_source_of_plugins_has_its_place_in_the_order() -> None:

@@ -9,7 +9,8 @@ Nothing of it is changed on disk. In memory this module replaces
 - the function that makes its process groups: several processes need the links of a TPU's slice,
 - its compiler, for a device whose Python runs in this process: it would wait for that Python forever.
 
-It also switches PyTorch's flash attention off: TorchTPU's is a kernel for TPUs alone.
+It also switches PyTorch's flash attention off, because TorchTPU's is a kernel for TPUs alone, and has ``model.to`` keep
+parameters that modules share: otherwise PyTorch makes new ones for a device of another kind.
 """
 
 from __future__ import annotations
@@ -96,6 +97,7 @@ def start(what: str, library: Path, table: int, *, in_process: bool = False) -> 
         import pjrt
 
         torch.backends.cuda.enable_flash_sdp(False)
+        torch.__future__.set_swap_module_params_on_conversion(True)
         # What was compiled for one device lies on disk, and is none for another.
         compiler_config.cache_key_tag += f" pjrt {pjrt.__version__} {what}"
         _started.append(what)

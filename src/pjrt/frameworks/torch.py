@@ -17,12 +17,14 @@ from pjrt.capi.environment import library_table, library_with_layers
 from pjrt.frameworks import _torch_fallback, _torch_tpu
 from pjrt.frameworks import jax as jax_framework
 from pjrt.frameworks._served import TORCH, Served
-from pjrt.frameworks.torch_plugin import VARIABLE
 from pjrt.native.exported import ExportedPlugin, check_no_options, export
 from pjrt.native.library import heed_interrupts, is_library
 from pjrt.plugins import registry
 from pjrt.plugins.env_vars import option_text
 from pjrt.stablehlo.files import torch_export
+
+VARIABLE = "PJRT_TORCH"
+"""The environment variable that names the device; ``register`` sets it for the processes that this one starts."""
 
 FALLBACK_VARIABLE = "PJRT_TORCH_FALLBACK"
 """Whether the CPU runs operators that TorchTPU lacks: ``on`` (the default), ``off``, or ``count``, to print a count."""

@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 import sys
 
-VARIABLE = "PJRT_TORCH"
-
 
 def load() -> None:
     """Register the device; PyTorch calls it at the end of its import.
@@ -15,7 +13,7 @@ def load() -> None:
         PjrtError: the device cannot be used. Then PyTorch cannot be imported, and no program runs elsewhere unnoticed.
     """
     is_worker = "pjrt.native.worker" in sys.modules  # of a device that uses PyTorch itself
-    if not is_worker and (device := os.environ.get(VARIABLE, "").strip()):
+    if not is_worker and (device := os.environ.get("PJRT_TORCH", "").strip()):
         from pjrt.frameworks import torch
 
         torch.register(device)
