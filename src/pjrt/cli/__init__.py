@@ -27,6 +27,7 @@ _COMMANDS = {
         "info": ("pjrt.cli.info:info", "Print the report to paste into a bug."),
         "capabilities": ("pjrt.cli.capabilities:capabilities", "Compare what devices can do."),
         "export": ("pjrt.cli.export:export", "Write a device as a PJRT plugin library."),
+        "tensorflow": ("pjrt.cli.tensorflow:tensorflow", "Make devices for TensorFlow ahead of time."),
         "new-plugin": ("pjrt.cli.new_plugin:new_plugin", "Write a package for a device of your own."),
     },
     "Many machines": {

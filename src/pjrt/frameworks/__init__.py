@@ -1,4 +1,4 @@
-"""Frameworks: the parts by which JAX and PyTorch use plugins. They do not know the structs of the C ABI."""
+"""Frameworks: the parts by which JAX, PyTorch and TensorFlow use plugins. They do not know the structs of the C ABI."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 from pjrt.api.lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from pjrt.frameworks import jax, torch, torch_xla
+    from pjrt.frameworks import jax, tensorflow, torch, torch_xla
 
-__all__ = ["jax", "torch", "torch_xla"]
+__all__ = ["jax", "tensorflow", "torch", "torch_xla"]
 
 
 # Every program that uses JAX imports this package, by the entry point ``jax_plugin``: it must stay cheap.

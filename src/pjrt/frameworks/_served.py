@@ -20,12 +20,14 @@ from pjrt.plugins.env_vars import set_environment, split_options
 JAX = "jax"
 TORCH_XLA = "torch_xla"
 TORCH = "torch"
+TENSORFLOW = "tensorflow"
 
 # The settings that a plugin may declare for a framework, and their types.
 _SETTINGS: Mapping[str, Mapping[str, type]] = {
     JAX: {"platform": str, "priority": int, "make_default": bool, "wrap": bool, "experimental": bool},
     TORCH_XLA: {"name": str, "coordinator": bool, "wrap": bool},
     TORCH: {"wrap": bool},
+    TENSORFLOW: {"name": str, "platform": str, "wrap": bool},
 }
 
 # The plugins that frameworks may have clients of, with the claims of their devices, which last as long as the process.
@@ -37,7 +39,7 @@ class Served:
 
     Args:
         device: the plugin's name, or the path of its library.
-        framework: ``JAX``, ``TORCH_XLA`` or ``TORCH``.
+        framework: ``JAX``, ``TORCH_XLA``, ``TORCH`` or ``TENSORFLOW``.
         options: the client's options, which come before all others.
         wrap: whether the framework gets a library through this package instead of loading it itself; by default the
             plugin's own setting. A plugin in Python always goes through this package.
