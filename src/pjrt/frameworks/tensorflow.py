@@ -329,14 +329,19 @@ def _compiler() -> list[str]:
 
 
 def _check_not_too_late(tf: Any, name: str) -> None:
-    """Raise an error if TensorFlow has made its devices already: it adds none later."""
+    """Raise an error if TensorFlow has made its devices already: it adds none later.
+
+    It says so by refusing another number of threads.
+    """
+    threads = tf.config.threading.get_inter_op_parallelism_threads()
     try:
-        tf.config.set_visible_devices(tf.config.get_visible_devices())
+        tf.config.threading.set_inter_op_parallelism_threads(threads + 1)
     except RuntimeError as error:
         raise FailedPreconditionError(
             f"TensorFlow has used its devices already, and takes no further ones: register {name!r} before the first "
             "tensor is made and before devices are listed"
         ) from error
+    tf.config.threading.set_inter_op_parallelism_threads(threads)
 
 
 def _add_flag() -> None:
