@@ -207,9 +207,9 @@ def test_every_option_of_every_command_is_on_the_page() -> None:
         assert section, f"docs/cli.md has no section {name}"
         command = main.get_command(context, name)
         assert command is not None
-        here = {
-            option for p in command.params if isinstance(p, click.Option) for option in (*p.opts, *p.secondary_opts)
-        }
+        inner = command.commands.values() if isinstance(command, click.Group) else ()
+        parameters = [each for one in (command, *inner) for each in one.params]
+        here = {option for p in parameters if isinstance(p, click.Option) for option in (*p.opts, *p.secondary_opts)}
         rows = re.findall(r"^\| (`-.*?) \|", section[1], re.MULTILINE)
         listed = {option for row in rows for option in re.findall(r"(?<![\w-])--?[\w-]+", row)}
         assert listed == here, name
