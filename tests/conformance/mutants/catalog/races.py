@@ -25,12 +25,8 @@ MUTANTS = (
     Mutant(
         "race.references_not_atomic",
         "buffer.c",
-        "    ++args->buffer->external_references;\n"
-        "    atomic_store(&args->buffer->storage->is_shared, true);\n"
-        "  }\n"
+        "  else ++args->buffer->external_references; /* until they are given back it is not donated */\n"
         "  pthread_mutex_unlock(&args->buffer->mutex);\n",
-        "    atomic_store(&args->buffer->storage->is_shared, true);\n"
-        "  }\n"
         "  pthread_mutex_unlock(&args->buffer->mutex);\n"
         "  if (!error) {\n"
         "    int64_t count = *(volatile int64_t *)&args->buffer->external_references;\n"
