@@ -1,4 +1,4 @@
-"""What TensorFlow's adapter is told of a device. TensorFlow itself is used by ``tensorflow_job.py``."""
+"""The file that tells TensorFlow's adapter of a device, and errors. TensorFlow itself runs in ``tensorflow_job.py``."""
 
 from __future__ import annotations
 

@@ -141,7 +141,7 @@ def attempt(device, **options):
     except pjrt.PjrtError as error:
         print(type(error).__name__, error.message)
 """
-"""What stands for an installed TorchTPU where nothing of it is used."""
+"""A stand-in for an installed TorchTPU, of which nothing is used."""
 
 
 def test_a_version_that_was_not_tested_is_refused() -> None:

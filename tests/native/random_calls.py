@@ -193,7 +193,7 @@ def failure(folder: Path, each: Round, seed: int, calls: int = ROUND) -> str:
 
 @dataclass(frozen=True)
 class Held:
-    """What a process has: its resident bytes, files and threads."""
+    """The resident bytes, files and threads of a process."""
 
     resident: int
     files: int

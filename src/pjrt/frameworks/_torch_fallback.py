@@ -18,7 +18,7 @@ _COMPOSITE = ("CompositeImplicitAutograd", "CompositeExplicitAutograd", "Composi
 _log = logging.getLogger("pjrt")
 _libraries: list[Any] = []  # PyTorch forgets the functions of a library that is freed
 counts: collections.Counter[str] = collections.Counter()
-"""How often each operator ran on the CPU."""
+"""The counts of each operator's runs on the CPU."""
 
 
 def install(device: str, *, at_end: bool) -> None:

@@ -119,11 +119,11 @@ def memory_stats(device: str) -> AllocatorStats:
     name, _, number = device.rpartition("/")[2].removeprefix("device:").partition(":")
     if name not in _registered:
         raise NotFoundError(f"expected a device that register has made ({_few(_registered)}), found {device!r}")
+    if number and not number.isdigit():
+        raise NotFoundError(f"expected a device such as '{name}:0', found {device!r}")
     adapter = _registered[name][1]
     stats = (ctypes.c_int64 * _STATS)()
     adapter.PjrtAdapter_MemoryStats.restype = ctypes.c_bool
-    if not number.isdigit() and number:
-        raise NotFoundError(f"expected a device such as '{name}:0', found {device!r}")
     if not adapter.PjrtAdapter_MemoryStats(ctypes.c_int32(int(number or 0)), stats):
         raise UnimplementedError(f"there is no device {device!r}, or it does not count its memory")
     used, peak, limit = (None if each < 0 else each for each in stats)
@@ -199,20 +199,14 @@ def build() -> Path:
         with system.TemporaryFolder("tensorflow-build") as scratch:
             made = Path(scratch) / library.name
             libraries = ["-l:libtensorflow_cc.so.2", "-l:libtensorflow_framework.so.2"]
-            command = [
-                *compiler,
-                "-O1",
-                "-shared",
-                "-fPIC",
-                "-fvisibility=hidden",
-                "-w",
-                str(SOURCE),
-                *flags,
-                *libraries,
-            ]
-            done = subprocess.run(
-                [*command, "-o", str(made)], capture_output=True, text=True, timeout=_BUILD_SECONDS, check=False
-            )
+            own = ["-O1", "-shared", "-fPIC", "-fvisibility=hidden", "-w", "-o", str(made), str(SOURCE)]
+            command = [*compiler, *own, *flags, *libraries]
+            try:
+                done = subprocess.run(command, capture_output=True, text=True, timeout=_BUILD_SECONDS, check=False)
+            except subprocess.TimeoutExpired as error:
+                raise FailedPreconditionError(
+                    f"{shlex.join(compiler)} did not compile the adapter for TensorFlow within {_BUILD_SECONDS:g} s"
+                ) from error
             if done.returncode:
                 reason = next((line for line in done.stderr.splitlines() if "error" in line), done.stderr.strip()[:500])
                 raise FailedPreconditionError(

@@ -153,7 +153,7 @@ def process_command(pid: int) -> str:
 
 
 class ProcessUsage(NamedTuple):
-    """What a process and those that it has started have used.
+    """The resources of a process and of those that it has started.
 
     Attributes:
         seconds: the processor time, also of those that have ended and that their parent has waited for.
