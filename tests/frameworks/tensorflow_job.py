@@ -22,8 +22,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import jobs_with_layers
 import numpy as np
-import torch_xla_layers
 
 DEVICES = ("reference", "cpu")
 TIME_LIMIT = 1800
@@ -608,7 +608,7 @@ def run_in_subprocess(device: str, part: str) -> None:
     if part not in VALIDATED:
         return
     with tempfile.TemporaryDirectory() as folder:
-        done, calls = torch_xla_layers.run_validated(command, Path(folder))
+        done, calls = jobs_with_layers.run_validated(command, Path(folder))
     assert done.returncode == 0, ("under validate", done.returncode, done.stderr[-2000:])
     print(f"    {calls['PJRT_LoadedExecutable_Execute']} executions under validate, no finding")
 

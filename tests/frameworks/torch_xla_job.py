@@ -22,7 +22,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import torch_xla_layers
+import jobs_with_layers
 
 DEVICES = ("reference", "cpu")
 NUM_PROCESSES = 2
@@ -303,7 +303,7 @@ def run_in_subprocess(device: str, part: str) -> None:
     sys.stdout.write(done.stdout)
     assert done.returncode == 0, (done.returncode, done.stderr[-2000:])
     with tempfile.TemporaryDirectory() as folder:
-        done, calls = torch_xla_layers.run_validated(command, Path(folder))
+        done, calls = jobs_with_layers.run_validated(command, Path(folder))
     assert done.returncode == 0, ("under validate", done.returncode, done.stderr[-2000:])
     assert calls["PJRT_Client_Create"], calls
     print(f"    {calls['PJRT_LoadedExecutable_Execute']} executions under validate, no finding")
@@ -313,12 +313,12 @@ def main(devices: Sequence[str]) -> int:
     os.environ["TF_CPP_MIN_LOG_LEVEL"] = "2"
     failed = count = 0
     for device in devices:
-        for part in (*PARTS, *torch_xla_layers.PARTS):
+        for part in (*PARTS, *jobs_with_layers.PARTS):
             if (device, part) == ("cpu", "processes"):
                 continue  # XLA's CPU numbers its devices anew in each process, which PyTorch/XLA cannot tell apart
             count += 1
             print(f"{device}: {part}", flush=True)
-            run = run_in_subprocess if part in PARTS else torch_xla_layers.run_part
+            run = run_in_subprocess if part in PARTS else jobs_with_layers.run_part
             try:
                 run(device, part)
             except (AssertionError, subprocess.TimeoutExpired) as problem:

@@ -1,4 +1,4 @@
-"""Layers before the plugins of PyTorch/XLA programs that know nothing of them: parts of ``torch_xla_job.py``."""
+"""Layers before the plugins of frameworks that know nothing of them: ``validate`` for all, and parts of ``torch_xla_job.py``."""
 
 from __future__ import annotations
 
