@@ -1,10 +1,11 @@
-"""Make the recordings of programs with JAX and PyTorch/XLA that ``pjrt conform`` replays.
+"""Make the recordings of programs with frameworks that ``pjrt conform`` replays.
 
-    python tools/gen_framework_recordings.py                                     # those of JAX
-    python tools/gen_framework_recordings.py --torch-xla torchxla/bin/python     # those of PyTorch/XLA, too
+    python tools/gen_framework_recordings.py jax                                 # those of JAX
+    python tools/gen_framework_recordings.py torch_xla=torchxla/bin/python tensorflow=tensorflow/bin/python
 
-The programs are in ``tools/framework_programs/``. PyTorch/XLA needs a Python of its own, with the packages that
-``tests/frameworks/torch_xla_job.py`` names and the extra ``xla``.
+The programs are in ``tools/framework_programs/``. PyTorch/XLA and TensorFlow need a Python of their own, with the
+packages that ``tests/frameworks/torch_xla_job.py`` and ``tests/frameworks/tensorflow_job.py`` name and the extra
+``xla``.
 """
 
 from __future__ import annotations
@@ -26,6 +27,12 @@ ROOT = Path(__file__).resolve().parents[1]
 PROGRAMS = ROOT / "tools" / "framework_programs"
 RECORDINGS = ROOT / "src" / "pjrt" / "conformance" / "plugin" / "framework" / "recordings"
 INDEX = RECORDINGS / "recordings.json"
+FRAMEWORKS = {
+    "jax": ("JAX", "jax"),
+    "torch_xla": ("PyTorch/XLA", "torch_xla"),
+    "tensorflow": ("TensorFlow", "tensorflow_cpu"),
+}
+"""The title and the package of each framework."""
 _PATH = re.compile(rb"/(?:home|root|tmp|usr|Users)/[\w./-]{4,}")
 
 
@@ -40,7 +47,10 @@ def programs(file: Path) -> dict[str, tuple[str, int]]:
 
 
 def record(python: str, file: Path, name: str, folder: Path) -> Path:
-    """Run a program under the layer ``record``; return the recording without times, which differ from run to run."""
+    """Run a program under the layer ``record``; return the recording without what differs from run to run.
+
+    These are times, and paths of this machine: the plugin's, and those of source files in programs.
+    """
     path = folder / f"{name}.rec"
     environment = os.environ | {
         "PJRT_LAYERS": "record",
@@ -49,7 +59,10 @@ def record(python: str, file: Path, name: str, folder: Path) -> Path:
         "TF_CPP_MIN_LOG_LEVEL": "2",
     }
     subprocess.run([python, file.name, name], cwd=PROGRAMS, env=environment, check=True, timeout=600)
-    recording = Recording.open(path)
+    data = bytearray(path.read_bytes())
+    recording = Recording.parse(data, name)  # which reads programs from the bytes when they are written
+    data[:] = _PATH.sub(lambda found: found[0].rpartition(b"/")[2].rjust(len(found[0]), b"/"), data)
+    recording.header = {**recording.header, "plugin": Path(recording.header["plugin"]).name}
     for call in recording.calls:
         call.time = 0
         call.duration = None if call.duration is None else 0
@@ -67,15 +80,21 @@ def version_of(python: str, package: str) -> str:
 def main() -> None:
     """Make the recordings, and the index of them."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--torch-xla", metavar="PYTHON", help="the Python that has PyTorch/XLA")
-    options = parser.parse_args()
-    frameworks = [("jax", "JAX", "jax", sys.executable)]
-    if options.torch_xla:
-        frameworks.append(("torch_xla", "PyTorch/XLA", "torch_xla", options.torch_xla))
+    parser.add_argument(
+        "frameworks",
+        nargs="+",
+        metavar="FRAMEWORK[=PYTHON]",
+        help=f"{', '.join(FRAMEWORKS)}, and the Python that has it; the default is this one",
+    )
+    asked = [text.partition("=") for text in parser.parse_args().frameworks]
+    if unknown := {prefix for prefix, _, _ in asked} - set(FRAMEWORKS):
+        parser.error(f"expected {', '.join(FRAMEWORKS)}, found {', '.join(sorted(unknown))}")
     RECORDINGS.mkdir(exist_ok=True)
     index = json.loads(INDEX.read_text()) if INDEX.exists() else {}
     with tempfile.TemporaryDirectory() as folder:
-        for prefix, title, package, python in frameworks:
+        for prefix, _, stated in asked:
+            title, package = FRAMEWORKS[prefix]
+            python = stated or sys.executable
             index = {name: facts for name, facts in index.items() if not name.startswith(f"{prefix}.")}
             file = PROGRAMS / f"{prefix}_programs.py"
             for program, (about, devices) in programs(file).items():

@@ -1,4 +1,7 @@
-"""Layers before the plugins of frameworks that know nothing of them: ``validate`` for all, and parts of ``torch_xla_job.py``."""
+"""Layers before the plugins of frameworks that know nothing of them.
+
+``run_validated`` is for each framework, and the parts are those of ``torch_xla_job.py``.
+"""
 
 from __future__ import annotations
 

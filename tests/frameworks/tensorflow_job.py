@@ -1,6 +1,6 @@
 """TensorFlow on devices of ours: an opt-in job, because its packages are 1.7 GB.
 
-    python3.13 -m venv tensorflow && tensorflow/bin/pip install "tensorflow-cpu==2.21.*" ".[xla]"
+    python3.13 -m venv tensorflow && tensorflow/bin/pip install "tensorflow-cpu==2.21.*" scikit-learn ".[xla]"
     tensorflow/bin/python tests/frameworks/tensorflow_job.py                    # or with the names of devices
     tensorflow/bin/python tests/frameworks/tensorflow_job.py --part operations reference
     tensorflow/bin/python tests/frameworks/tensorflow_job.py --repeat 20 --part training reference
@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import runpy
 import subprocess
 import sys
 import tempfile
@@ -25,9 +26,10 @@ from typing import Any
 import jobs_with_layers
 import numpy as np
 
+ROOT = Path(__file__).resolve().parents[2]
 DEVICES = ("reference", "cpu")
 TIME_LIMIT = 1800
-VALIDATED = ("compiled", "eager", "training", "types")
+VALIDATED = ("compiled", "eager", "training", "types", "devices")
 HOST = "CPU:0"
 
 
@@ -564,6 +566,42 @@ def operations(tf: Any, device: str) -> None:
     assert len(on_device) + len(placed) >= 200
 
 
+def example(tf: Any, device: str) -> None:
+    """Run ``examples/tensorflow_digits``: the network learns to read."""
+    train = runpy.run_path(str(ROOT / "examples" / "tensorflow_digits" / "train.py"))["train"]
+    accuracy = train(device)
+    print(f"    accuracy on the digits held out: {accuracy:.3f}")
+    assert accuracy > 0.9
+
+
+def wheel(folder: Path) -> None:
+    """Build the wheel of a new device, and unpack it: TensorFlow has the device, and nothing imports pjrt for it."""
+
+    def run(*command: str, **environment: str) -> str:
+        done = subprocess.run(
+            [sys.executable, *command],
+            cwd=folder,
+            env=os.environ | environment,
+            capture_output=True,
+            text=True,
+            timeout=TIME_LIMIT,
+        )
+        assert done.returncode == 0, (command, done.returncode, done.stderr[-2000:])
+        return done.stdout
+
+    run("-m", "pjrt", "new-plugin", "gadget", "--tensorflow")
+    run("-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", "wheels", "./gadget")
+    (made,) = (folder / "wheels").iterdir()
+    assert "-py3-none-linux" in made.name, made.name
+    site = folder / "site-packages"  # TensorFlow looks into folders of this name
+    run("-m", "pip", "install", "--no-deps", "--target", str(site), str(made))
+    code = "import sys, test_tensorflow; exec(test_tensorflow.PROGRAM); print('pjrt' in sys.modules)"
+    places = os.pathsep.join((str(site), str(folder / "gadget" / "tests")))
+    printed = run("-c", code, PYTHONPATH=places, PATH=os.defpath).splitlines()
+    assert printed[-2:] == ["device:GADGET:0 [[8.0, 11.0], [16.0, 23.0]]", "False"], printed
+    print(f"    {made.name}: {made.stat().st_size} bytes")
+
+
 PARTS: dict[str, Callable[[Any, str], None]] = {
     f.__name__: f
     for f in (
@@ -582,6 +620,7 @@ PARTS: dict[str, Callable[[Any, str], None]] = {
         errors,
         memory,
         operations,
+        example,
     )
 }
 OPTIONS: dict[str, dict[str, Any]] = {"devices": {"num_devices": 2}, "memory": {"memory_limit": 128 << 20}}
@@ -601,6 +640,10 @@ def run_part(device: str, part: str) -> None:
 
 
 def run_in_subprocess(device: str, part: str) -> None:
+    if part == "wheel":
+        with tempfile.TemporaryDirectory() as folder:
+            wheel(Path(folder))
+        return
     command = [sys.executable, "-X", "faulthandler", __file__, "--run", device, part]
     done = subprocess.run(command, capture_output=True, text=True, timeout=TIME_LIMIT)
     sys.stdout.write(done.stdout)
@@ -618,8 +661,8 @@ def main(devices: list[str], parts: list[str], repeat: int) -> int:
     failed = count = 0
     for device in devices:
         for part in parts:
-            if (device, part) == ("cpu", "memory"):
-                continue  # XLA's CPU has the memory of the host, without a limit
+            if (device, part) in (("cpu", "memory"), ("cpu", "wheel")):
+                continue  # XLA's CPU has the memory of the host, without a limit; a wheel has a device of its own
             for _ in range(repeat):
                 count += 1
                 start = time.perf_counter()
@@ -637,11 +680,11 @@ def main(devices: list[str], parts: list[str], repeat: int) -> int:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser()
     parser.add_argument("devices", nargs="*", default=[])
-    parser.add_argument("--part", action="append", choices=PARTS)
+    parser.add_argument("--part", action="append", choices=[*PARTS, "wheel"])
     parser.add_argument("--repeat", type=int, default=1)
     parser.add_argument("--run", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.run:
         run_part(*arguments.devices)
     else:
-        sys.exit(main(arguments.devices or [*DEVICES], arguments.part or [*PARTS], arguments.repeat))
+        sys.exit(main(arguments.devices or [*DEVICES], arguments.part or [*PARTS, "wheel"], arguments.repeat))

@@ -39,6 +39,7 @@ def test_the_adapter_learns_of_the_device_and_its_options(tmp_path: Path, adapte
     assert found == {
         "device": "REFERENCE",
         "platform": "XLA_CPU_JIT",
+        "problems": "kept",
         "option i num_devices": "2",
         "option b optimize": "0",
         "option f rate": "0.5",
@@ -53,6 +54,14 @@ def test_a_folder_has_the_plugin_too(tmp_path: Path, adapter: Path) -> None:
     assert not Path(found["plugin"]).is_absolute()
     assert (library.parent / found["plugin"]).read_bytes().startswith(b"\x7fELF")
     assert (found["device"], found["option i num_devices"]) == ("CHIP", "3")
+
+
+def test_a_folder_for_a_wheel_says_no_python(tmp_path: Path, adapter: Path) -> None:
+    device = pjrt.export(pjrt.StableHloClient, name="mine")
+    library = _Place(device, "", {}, None).write(tmp_path, adapter, copy=True, relocatable=True)
+    (plugin,) = (library.parent / "pjrt").iterdir()
+    assert stated(library)["plugin"] == f"pjrt/{plugin.name}"
+    assert sys.prefix.encode() not in plugin.read_bytes()
 
 
 def make_client() -> pjrt.Client:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import select
+import shutil
 import signal
 import subprocess
 import sys
@@ -24,6 +25,7 @@ from pjrt.api.client import Client
 from pjrt.api.shape_spec import TiledLayout
 from pjrt.capi.reports import stated_capabilities
 from pjrt.native.facts import ADDED
+from pjrt.native.library import make_relocatable
 
 REFERENCE = "pjrt.devices.reference.plugin:ReferencePlugin"
 ADD = """
@@ -720,3 +722,35 @@ def test_a_result_whose_size_only_the_run_decides_is_an_error_for_who_reads_it()
             np.asarray(result)
         (whole,) = client.compile(DYNAMIC)(np.arange(10, dtype=np.float32), np.int32(10))
         assert np.asarray(whole).tolist() == list(range(10))
+
+
+def test_a_library_for_other_machines(library: Path, tmp_path: Path) -> None:
+    """It states no Python: that of the search path runs the device, or the one that a framework's adapter names."""
+    path = shutil.copy(library, tmp_path / "moved.so")
+    make_relocatable(path)
+    code = f"""
+import ctypes, sys, pjrt
+plugin = pjrt.load_plugin({str(path)!r})
+try:
+    plugin.client()
+except pjrt.PjrtError as error:
+    print(error)
+ctypes.CDLL({str(path)!r}).pjrt_native_python(sys.executable.encode())
+print(plugin.client().platform_name)
+"""
+    environment = {**os.environ, "PATH": str(tmp_path)}
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=environment, check=False)
+    assert done.returncode == 0, done.stderr
+    refused, name = done.stdout.splitlines()
+    assert "could not be started: python3: No such file" in refused
+    assert name == "reference"
+
+
+def test_a_library_that_needs_files_of_this_machine(tmp_path: Path) -> None:
+    (tmp_path / "device.py").write_text("import pjrt\nmake = pjrt.devices.reference.ReferenceClient\n")
+    path = native.write_library(tmp_path / "here.so", f"{tmp_path / 'device.py'}:make", driver="worker")
+    with pytest.raises(pjrt.InvalidArgumentError, match=r"by the name of a module, found the file .*device.py"):
+        make_relocatable(path)
+    with pytest.raises(pjrt.InvalidArgumentError, match="expected a library of an exported device"):
+        make_relocatable(tmp_path / "device.py")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import keyword
 import re
+from collections.abc import Mapping
 from importlib import resources, util
 from pathlib import Path
 
@@ -19,6 +20,7 @@ Examples:
   pjrt new-plugin mydevice
   pjrt new-plugin mydevice --folder ~/projects
   pjrt new-plugin mychip --driver
+  pjrt new-plugin mydevice --tensorflow
 """
 
 _FILES = {
@@ -27,6 +29,18 @@ _FILES = {
     "device.py.txt": "src/{name}/__init__.py",
     "manifest.json.txt": "src/{name}/pjrt-plugin-{name}.json",
     "test_device.py.txt": "tests/test_{name}.py",
+}
+
+_TENSORFLOW_FILES = {
+    "tensorflow/setup.py.txt": "setup.py",
+    "tensorflow/test_tensorflow.py.txt": "tests/test_tensorflow.py",
+}
+# What they add to the other files.
+_TENSORFLOW = {
+    "@BUILD@": ', "pjrt[xla]", "tensorflow-cpu==2.21.*"',
+    "@EXTRA@": '\ntensorflow = ["tensorflow-cpu==2.21.*"]',
+    "@ROW@": '| TensorFlow | `pip install ".[tensorflow]"`, which needs a C++ compiler; then '
+    '`tf.device("@UPPER@:0")` |\n',
 }
 
 _DRIVER_FILES = {
@@ -49,17 +63,25 @@ _HEADER = "pjrt_driver.h"
 @click.option(
     "--driver", is_flag=True, help="Write a device whose programs run in C: a driver in C, and a compiler in Python."
 )
-def new_plugin(name: str, folder: Path, driver: bool) -> None:
+@click.option(
+    "--tensorflow",
+    is_flag=True,
+    help="Have the package's wheel give the device to TensorFlow, too, which finds it without pjrt being imported.",
+)
+def new_plugin(name: str, folder: Path, driver: bool, tensorflow: bool) -> None:
     """Write a package for a device called NAME: the device, its manifest and entry points, tests, a README."""
     _check(name)
+    if tensorflow:
+        _check_for_tensorflow(name, driver)
     target = folder / name
     if not folder.is_dir():
         raise pjrt.NotFoundError(f"there is no folder {str(folder)!r}")
     if target.exists():
         raise pjrt.AlreadyExistsError(f"{str(target)!r} exists already; choose another name or folder")
     templates = resources.files("pjrt.cli") / "template"
-    files = _DRIVER_FILES if driver else _FILES
-    texts = {place: _filled((templates / source).read_text(), name) for source, place in files.items()}
+    files = _DRIVER_FILES if driver else {**_FILES, **(_TENSORFLOW_FILES if tensorflow else {})}
+    added = {key: text if tensorflow else "" for key, text in _TENSORFLOW.items()}
+    texts = {place: _filled((templates / source).read_text(), name, added) for source, place in files.items()}
     if driver:
         texts["src/{name}/" + _HEADER] = (Path(native.get_include()) / _HEADER).read_text()
     for place, text in texts.items():
@@ -70,12 +92,33 @@ def new_plugin(name: str, folder: Path, driver: bool) -> None:
         except OSError as error:
             raise pjrt.PermissionDeniedError(f"{str(path)!r} cannot be written: {error.strerror or error}") from error
         echo(f"wrote {path}")
-    echo(f"\nnow: cd {target} && pip install -e '.[test]' && pytest && pjrt devices {name}")
+    package = "'.[test,tensorflow]'" if tensorflow else "-e '.[test]'"
+    echo(f"\nnow: cd {target} && pip install {package} && pytest && pjrt devices {name}")
 
 
-def _filled(template: str, name: str) -> str:
+def _filled(template: str, name: str, added: Mapping[str, str]) -> str:
+    for key, text in added.items():
+        template = template.replace(key, text)
     # PyTorch/XLA reads only the part of a device's name before the first _.
     return template.replace("@NAME@", name).replace("@UPPER@", name.upper().replace("_", ""))
+
+
+def _check_for_tensorflow(name: str, driver: bool) -> None:
+    """Check that TensorFlow can have a device of a name.
+
+    Raises:
+        InvalidArgumentError: TensorFlow takes the name for a device of its own.
+        UnimplementedError: the device has a driver in C.
+    """
+    if driver:
+        raise pjrt.UnimplementedError(
+            "packages for TensorFlow are written for devices in Python alone; give --driver or --tensorflow. "
+            "pjrt tensorflow write makes TensorFlow's files for the library of a device with a driver"
+        )
+    if any(own in name.upper() for own in ("CPU", "GPU", "TPU")):
+        raise pjrt.InvalidArgumentError(
+            f"expected a name without cpu, gpu and tpu, which TensorFlow takes for devices of its own, found {name!r}"
+        )
 
 
 def _check(name: str) -> None:

@@ -195,8 +195,8 @@ def trace(
 ) -> None:
     """Record the calls that a program makes of PJRT plugins.
 
-    COMMAND is a program that uses JAX, PyTorch/XLA or this package, and needs no change; its exit code is passed on.
-    FILE is a trace that was recorded before, also of a process that died.
+    COMMAND is a program that uses JAX, PyTorch/XLA, TensorFlow or this package, and needs no change; its exit code
+    is passed on. FILE is a trace that was recorded before, also of a process that died.
     """
     paths = [_output_path(output) for output in outputs]
     show = _Show(as_log, as_summary or not (as_log or paths), as_json, paths)

@@ -29,6 +29,7 @@ from pjrt.capi.environment import library_with_layers
 from pjrt.capi.library_files import check_loadable
 from pjrt.frameworks._served import TENSORFLOW, Served
 from pjrt.native.exported import ExportedPlugin
+from pjrt.native.library import make_relocatable
 from pjrt.plugins import registry
 
 SOURCE = Path(__file__).with_name("tensorflow_adapter.cc")
@@ -98,9 +99,12 @@ def register(
             found = tf.config.list_physical_devices(place.name)  # makes the client
         except tf.errors.OpError as error:
             raise FailedPreconditionError(f"TensorFlow cannot use {place.device!r}: {error.message}") from error
+        adapter = ctypes.CDLL(str(library))
         if not found:
-            raise FailedPreconditionError(f"TensorFlow finds no device {place.name!r}: the plugin has none")
-        _registered[place.name] = (asked, ctypes.CDLL(str(library)))
+            adapter.PjrtAdapter_Problem.restype = ctypes.c_char_p
+            problem = adapter.PjrtAdapter_Problem().decode(errors="replace") or "the plugin has none"
+            raise FailedPreconditionError(f"TensorFlow has no device {place.name!r}: {problem}")
+        _registered[place.name] = (asked, adapter)
     return place.name
 
 
@@ -136,6 +140,7 @@ def write_plugin(
     *,
     name: str = "",
     wrap: bool | None = None,
+    relocatable: bool = False,
     **options: Any,
 ) -> Path:
     """Write what TensorFlow needs for a device into a folder, for programs that do not import this package.
@@ -148,12 +153,15 @@ def write_plugin(
         device: as for ``register``.
         name: as for ``register``.
         wrap: as for ``register``.
+        relocatable: whether the files go into a wheel. The device then runs in TensorFlow's own Python, which has its
+            package and this one; by default it runs in the Python that writes the files.
         options: as for ``register``.
 
     Returns:
         The adapter in the folder. The plugin's library is beside it, and a file with their names and the options.
 
     Raises:
+        InvalidArgumentError: a relocatable device is in a file instead of a module; or as for ``register``.
         PjrtError: as ``register``, but for what concerns this process.
     """
     _tensorflow()
@@ -161,7 +169,7 @@ def write_plugin(
     target = Path(folder)
     try:
         target.mkdir(parents=True, exist_ok=True)
-        return place.write(target, build(), copy=True)
+        return place.write(target, build(), copy=True, relocatable=relocatable)
     except OSError as error:
         raise InvalidArgumentError(f"cannot write to {os.fspath(folder)}: {error.strerror}") from error
 
@@ -200,7 +208,8 @@ def build() -> Path:
             made = Path(scratch) / library.name
             libraries = ["-l:libtensorflow_cc.so.2", "-l:libtensorflow_framework.so.2"]
             own = ["-O1", "-shared", "-fPIC", "-fvisibility=hidden", "-w", "-o", str(made), str(SOURCE)]
-            command = [*compiler, *own, *flags, *libraries]
+            version = f'-DTENSORFLOW_VERSION="{tf.version.VERSION}"'
+            command = [*compiler, version, *own, *flags, *libraries]
             try:
                 done = subprocess.run(command, capture_output=True, text=True, timeout=_BUILD_SECONDS, check=False)
             except subprocess.TimeoutExpired as error:
@@ -249,27 +258,33 @@ class _Place:
         own = re.sub("[^A-Z0-9_]", "_", own.upper())
         self.name = name or (_OTHER_NAME if any(each in own for each in _RESERVED) or not _NAME.match(own) else own)
 
-    def write(self, folder: Path, adapter: Path, *, copy: bool = False) -> Path:
+    def write(self, folder: Path, adapter: Path, *, copy: bool = False, relocatable: bool = False) -> Path:
         """Write the adapter's library for this device, and the file that it reads; return the former.
 
         Args:
             folder: the folder.
             adapter: the compiled adapter; each device needs a file of its own, which the system loads once.
             copy: whether the plugin's library is to be in the folder, too.
+            relocatable: whether the folder, with that library, works on other machines.
         """
         library = folder / f"libpjrt_{self.name.lower()}.so"
         platform = _PLATFORM
         if self._served is not None:
             platform = str(self._served.settings.get("platform", "")) or platform
-        plugin = self._plugin(folder)
         if copy:
-            inside = folder / "pjrt" / plugin.name  # TensorFlow loads each library of the folder itself
-            inside.parent.mkdir(exist_ok=True)
-            shutil.copyfile(plugin, inside)
+            inside = folder / "pjrt"  # TensorFlow loads each library of the folder itself
+            inside.mkdir(exist_ok=True)
+            plugin = self._plugin(inside)
+            if plugin.parent != inside:
+                plugin = Path(shutil.copyfile(plugin, inside / plugin.name))
+            if relocatable:
+                make_relocatable(plugin)
             stated = f"pjrt/{plugin.name}"
         else:
-            stated = str(plugin)
-        lines = [("device", self.name), ("plugin", stated), ("platform", platform)]
+            stated = str(self._plugin(folder))
+        # register raises an error about what the adapter would print.
+        problems = "printed" if copy else "kept"
+        lines = [("device", self.name), ("plugin", stated), ("platform", platform), ("problems", problems)]
         lines += [(f"option {_type_of(key, value)} {key}", _text_of(value)) for key, value in self._options.items()]
         for key, value in lines:
             if "\n" in key + value or "\t" in key + value:
@@ -280,7 +295,7 @@ class _Place:
         return library
 
     def _plugin(self, folder: Path) -> Path:
-        """Return the library with the plugin."""
+        """Return the library with the plugin, which is written to the folder if a device was exported."""
         if self._exported is not None:
             library = self._exported.write_library(folder / f"plugin_{self.name.lower()}.so")
         else:

@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
@@ -21,6 +22,7 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/statusor.h"
+#include "tensorflow/c/c_api.h"
 #include "tensorflow/c/kernels.h"
 #include "tensorflow/c/tf_status.h"
 #include "tensorflow/c/tf_tensor.h"
@@ -61,6 +63,7 @@ struct Option {
 
 struct Configuration {
   std::string device_type, plugin, platform = "XLA_CPU_JIT", problem;
+  bool says_problems = false;
   std::vector<Option> options;
 };
 
@@ -85,6 +88,8 @@ Configuration Read() {
       found.plugin = value.rfind('/', 0) == 0 ? value : own.substr(0, own.rfind('/') + 1) + value;
     } else if (key == "platform") {
       found.platform = value;
+    } else if (key == "problems") {
+      found.says_problems = value == "printed";
     } else if (key.rfind("option ", 0) == 0 && key.size() > 9) {
       Option option{key[7], key.substr(9), value, {}, std::strtof(value.c_str(), nullptr)};
       std::istringstream numbers(value);
@@ -93,8 +98,12 @@ Configuration Read() {
       found.options.push_back(option);
     }
   }
-  if (found.device_type.empty() || found.plugin.empty())
-    found.problem = "expected the device and the plugin in " + path + ", found none of them there";
+  if (std::strcmp(TF_Version(), TENSORFLOW_VERSION) != 0)
+    found.problem = own + " was compiled for TensorFlow " TENSORFLOW_VERSION ", and this is TensorFlow " +
+                    TF_Version() + "; write it with this one, or install the device's package for this one";
+  if (found.device_type.empty()) found.device_type = "PJRT";
+  if (found.plugin.empty())
+    found.problem = "expected the device and the plugin in " + path + ", found no plugin there";
   return found;
 }
 
@@ -105,6 +114,26 @@ const Configuration& configuration() {
 
 const PJRT_Api* plugin_api = nullptr;
 PJRT_Client* client = nullptr;
+std::string problem;  // why TensorFlow has no device; it must not end with an import of TensorFlow
+
+// Tells a library of an exported device the Python of this process, if there is one: one from a wheel names none itself.
+void NamePython(void* library) {
+  const auto name = reinterpret_cast<void (*)(const char*)>(dlsym(library, "pjrt_native_python"));
+  const auto ensure = reinterpret_cast<int (*)()>(dlsym(RTLD_DEFAULT, "PyGILState_Ensure"));
+  const auto release = reinterpret_cast<void (*)(int)>(dlsym(RTLD_DEFAULT, "PyGILState_Release"));
+  const auto get = reinterpret_cast<void* (*)(const char*)>(dlsym(RTLD_DEFAULT, "PySys_GetObject"));
+  const auto text = reinterpret_cast<const char* (*)(void*)>(dlsym(RTLD_DEFAULT, "PyUnicode_AsUTF8"));
+  const auto clear = reinterpret_cast<void (*)()>(dlsym(RTLD_DEFAULT, "PyErr_Clear"));
+  if (name == nullptr || ensure == nullptr || release == nullptr || get == nullptr || text == nullptr ||
+      clear == nullptr)
+    return;
+  const int state = ensure();
+  void* const executable = get("executable");  // null or None where Python is inside of another program
+  const char* const path = executable == nullptr ? nullptr : text(executable);
+  if (path != nullptr && *path != 0) name(path);
+  clear();
+  release(state);
+}
 
 // Loads the plugin, and returns why it cannot; nothing if it is there.
 std::string LoadPlugin() {
@@ -114,6 +143,7 @@ std::string LoadPlugin() {
   if (library == nullptr) return std::string("the plugin cannot be loaded: ") + dlerror();
   const auto get = reinterpret_cast<const PJRT_Api* (*)()>(dlsym(library, "GetPjrtApi"));
   plugin_api = get == nullptr ? nullptr : get();
+  NamePython(library);
   return plugin_api == nullptr ? found.plugin + " has no GetPjrtApi, or it gives nothing: it is no PJRT plugin" : "";
 }
 
@@ -158,20 +188,27 @@ PJRT_Error* CreateClient(PJRT_Client_Create_Args* args) {
   return error;
 }
 
-void Set(TF_Status* status, TF_Code code, const std::string& message) { TF_SetStatus(status, code, message.c_str()); }
+void Have(const std::string& found) {
+  problem = found;
+  if (!problem.empty() && configuration().says_problems)
+    std::fprintf(stderr, "pjrt: TensorFlow has no device %s: %s\n", configuration().device_type.c_str(),
+                 problem.c_str());
+}
 
+PJRT_Error* Nothing(PJRT_Plugin_Initialize_Args*) { return nullptr; }
+
+// Makes the client unless it is there. Without one TensorFlow has no device of the type, and works on its others.
 void MakeClient(TF_Status* status) {
   TF_SetStatus(status, TF_OK, "");
-  if (client != nullptr) return;
+  if (client != nullptr || !problem.empty()) return;
   const std::string& type = configuration().device_type;
   auto made = xla::GetCApiClient(type, {}, nullptr);
-  if (!made.ok()) {
-    const std::string reason(made.status().message());
-    return Set(status, TF_FAILED_PRECONDITION, "the client of the device " + type + " cannot be made: " + reason);
-  }
-  const absl::Status kept =
-      tensorflow::SetPjRtClientInTFGlobalResourceManager(tensorflow::DeviceType(type), *std::move(made));
-  if (!kept.ok()) Set(status, TF_INTERNAL, std::string(kept.message()));
+  absl::Status reason = made.status();
+  if (made.ok())
+    reason = tensorflow::SetPjRtClientInTFGlobalResourceManager(tensorflow::DeviceType(type), *std::move(made));
+  if (reason.ok()) return;
+  client = nullptr;
+  Have("the client of the device " + type + " cannot be made: " + std::string(reason.message()));
 }
 
 // Sets the devices of the client; null where the plugin does not say them.
@@ -188,7 +225,7 @@ PJRT_Device* const* Devices(size_t* count) {
 int32_t DeviceCount(TF_Status* status) {
   size_t count = 0;
   MakeClient(status);
-  if (TF_GetCode(status) == TF_OK) Devices(&count);
+  Devices(&count);
   return static_cast<int32_t>(count);
 }
 
@@ -266,6 +303,9 @@ EXPORTED bool PjrtAdapter_MemoryStats(int32_t number, int64_t stats[3]) {
   return true;
 }
 
+// Returns why TensorFlow has no device; an empty text if it has.
+EXPORTED const char* PjrtAdapter_Problem() { return problem.c_str(); }
+
 EXPORTED const TFNPD_Api* TFNPD_InitPlugin(TFNPD_PluginParams* params, TF_Status* status) {
   // Read when TensorFlow first uses a device, which is later. Without it compiled functions find no such device.
   const char* const flags = std::getenv("TF_XLA_FLAGS");
@@ -273,11 +313,7 @@ EXPORTED const TFNPD_Api* TFNPD_InitPlugin(TFNPD_PluginParams* params, TF_Status
   if (others.find("--tf_xla_use_device_api") == std::string::npos)
     setenv("TF_XLA_FLAGS", (others.empty() ? own : others + " " + own).c_str(), 1);
   const Configuration& found = configuration();
-  const std::string problem = LoadPlugin();
-  if (!problem.empty()) {
-    Set(status, TF_FAILED_PRECONDITION, problem);
-    return nullptr;
-  }
+  Have(LoadPlugin());
   params->struct_size = TFNPD_PLUGIN_PARAMS_STRUCT_SIZE;
   params->device_type = found.device_type.c_str();
   params->compilation_device_name = found.platform.c_str();
@@ -295,7 +331,14 @@ EXPORTED const TFNPD_Api* TFNPD_InitPlugin(TFNPD_PluginParams* params, TF_Status
 
 EXPORTED const PJRT_Api* GetPjrtApi() {
   static PJRT_Api* api = nullptr;
-  if (api != nullptr || !LoadPlugin().empty()) return api;
+  if (api != nullptr) return api;
+  if (!LoadPlugin().empty()) {  // TensorFlow has no devices of it, and calls nothing else
+    static PJRT_Api without{};
+    without.struct_size = PJRT_Api_STRUCT_SIZE;
+    without.pjrt_api_version = {PJRT_Api_Version_STRUCT_SIZE, nullptr, PJRT_API_MAJOR, PJRT_API_MINOR};
+    without.PJRT_Plugin_Initialize = Nothing;
+    return &without;
+  }
   api = static_cast<PJRT_Api*>(std::calloc(1, std::max(plugin_api->struct_size, sizeof(PJRT_Api))));
   std::memcpy(api, plugin_api, plugin_api->struct_size);
   api->PJRT_Client_Create = CreateClient;

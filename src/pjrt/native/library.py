@@ -106,6 +106,27 @@ def write_library(
     return write_with_settings(path, library_of(Path(__file__).parent), MARK, settings)
 
 
+def make_relocatable(path: str | os.PathLike[str]) -> None:
+    """Take this machine's Python and folders out of a library, which then works where it is installed, as from a wheel.
+
+    Its processes use the Python that the framework runs in where it says so, as TensorFlow's adapter does; or else
+    ``python3`` of the search path. ``PJRT_WORKER_PYTHON`` names another.
+
+    Raises:
+        InvalidArgumentError: the library is none of this package, or needs a file of this machine: a driver, or a
+            device in a file instead of a module.
+    """
+    settings = read_settings(path, MARK)
+    if not settings:
+        raise InvalidArgumentError(f"expected a library of an exported device, found {os.fspath(path)}")
+    for place in (settings["driver"], settings["compiler"]):
+        if place.startswith(os.sep):
+            raise InvalidArgumentError(
+                f"expected a device that other machines have by the name of a module, found the file {place}"
+            )
+    write_with_settings(path, library_of(Path(__file__).parent), MARK, {**settings, "python": "", "path": ""})
+
+
 def is_library(path: str | os.PathLike[str]) -> bool:
     """Return whether a file is such a library."""
     return bool(read_settings(path, MARK))

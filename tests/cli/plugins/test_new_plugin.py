@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import tomllib
@@ -146,6 +147,38 @@ def test_no_device_is_hidden(tmp_path: Path) -> None:
     assert done.returncode == 2
     assert "a device called 'cpu' is here already" in done.stderr
     assert not list(tmp_path.iterdir())
+
+
+def test_one_for_tensorflow_has_its_adapter(tmp_path: Path) -> None:
+    """TensorFlow itself has it in ``tensorflow_job.py``."""
+    done = run("-m", "pjrt", "new-plugin", "gadget", "--tensorflow", "--folder", str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    package = tmp_path / "gadget"
+    project = tomllib.loads((package / "pyproject.toml").read_text())
+    assert "tensorflow-cpu==2.21.*" in project["build-system"]["requires"]
+    assert project["project"]["optional-dependencies"]["tensorflow"] == ["tensorflow-cpu==2.21.*"]
+    assert 'tf.device("GADGET:0")' in (package / "README.md").read_text()
+    (package / "tensorflow.py").write_text("raise ImportError('not here')\n")
+    done = run("setup.py", "-q", "build_py", "--build-lib", "built", path=package, cwd=package)
+    assert done.returncode == 1
+    assert "pip install tensorflow-cpu" in done.stderr
+    assert (package / "built" / "gadget" / "__init__.py").is_file()
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "reason"),
+    [("mytpu", (), "without cpu, gpu and tpu"), ("gadget", ("--driver",), "give --driver or --tensorflow")],
+)
+def test_one_that_tensorflow_cannot_have(tmp_path: Path, name: str, options: tuple[str, ...], reason: str) -> None:
+    done = run("-m", "pjrt", "new-plugin", name, "--tensorflow", *options, "--folder", str(tmp_path))
+    assert done.returncode == 2
+    assert reason in done.stderr
+    assert not list(tmp_path.iterdir())
+
+
+def test_what_is_written_has_no_place_left_to_fill(package: Path) -> None:
+    for file in package.rglob("*"):
+        assert file.is_dir() or not re.search("@[A-Z]+@", file.read_text()), file
 
 
 @pytest.fixture(scope="module")

@@ -21,8 +21,15 @@ RECORDINGS = resources.files("pjrt.conformance.plugin.framework") / "recordings"
 
 @pytest.mark.full
 @pytest.mark.parametrize("device", ["cpu", "reference"])
-def test_what_jax_and_pytorch_do_works(device: str) -> None:
-    filters = ["jax.grad", "jax.donation", "jax.shard_map", "jax.serialization", "torch_xla.training"]
+def test_what_frameworks_do_works(device: str) -> None:
+    filters = [
+        "jax.grad",
+        "jax.donation",
+        "jax.shard_map",
+        "jax.serialization",
+        "torch_xla.training",
+        "tensorflow.eager",
+    ]
     report = check_plugin(device, {"num_devices": 2}, tiers=["framework"], filters=filters, jobs=2)
     assert report.counts[Verdict.PASSED] == len(filters), str(report)
 

@@ -134,7 +134,7 @@ class Tier(enum.StrEnum):
     CONTRACT = "contract"
     """Requirements of the header."""
     FRAMEWORK = "framework"
-    """Needs of JAX and PyTorch/XLA."""
+    """Needs of JAX, PyTorch/XLA and TensorFlow."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -541,6 +541,15 @@ static PJRT_Error *meet(process *each, const char *python, int asks, int prints)
 /* Waits for the file that says when it has ended; false where it has already, perhaps because it served nobody else. */
 static bool greet(process *each) { return (each->end = receive_file(each->socket)) >= 0; }
 
+static char framework_python[4096]; /* guarded by all_mutex */
+
+/* Names the Python of the framework's own environment, for a library that states none: one in a wheel. */
+__attribute__((visibility("default"))) void pjrt_native_python(const char *path) {
+  pthread_mutex_lock(&all_mutex);
+  snprintf(framework_python, sizeof framework_python, "%s", path);
+  pthread_mutex_unlock(&all_mutex);
+}
+
 static PJRT_Error *start(process *each) {
   if (setting("compiler") == NULL)
     return error_make(PJRT_Error_Code_UNIMPLEMENTED,
@@ -548,7 +557,7 @@ static PJRT_Error *start(process *each) {
                       "serialized, and are code of the driver alone", each->does);
   const char *python = getenv("PJRT_WORKER_PYTHON");
   if (python == NULL || *python == 0) python = setting("python");
-  if (python == NULL) python = "python3";
+  if (python == NULL) python = *framework_python ? framework_python : "python3";
   int asks[2] = {-1, -1}, prints = -1;
   if (each->asks && !make_sockets(asks))
     return error_make(PJRT_Error_Code_UNAVAILABLE, "no socket to the process that %s: %s", each->does, strerror(errno));
