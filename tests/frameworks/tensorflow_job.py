@@ -13,13 +13,14 @@ layer ``validate``, which must find nothing.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import runpy
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +49,17 @@ def close(found: Any, expected: Any, tolerance: float = 1e-5) -> float:
     worst = float(np.max(np.abs(found - expected)[finite]) / max(1.0, float(np.max(np.abs(expected[finite])))))
     assert worst <= tolerance, (worst, found, expected)
     return worst
+
+
+@contextlib.contextmanager
+def raises(kind: type[Exception], text: str) -> Iterator[None]:
+    """Expect an error with a text in its message."""
+    found = ""
+    try:
+        yield
+    except kind as error:
+        found = str(error)
+    assert text in found, found or f"expected {kind.__name__}"
 
 
 def numbers(*shape: int, seed: int = 0) -> Any:
@@ -566,6 +578,51 @@ def operations(tf: Any, device: str) -> None:
     assert len(on_device) + len(placed) >= 200
 
 
+def mirrored(tf: Any, device: str) -> None:
+    """Train on two devices by ``MirroredStrategy``; TensorFlow's collectives are an error where they would wait."""
+    import keras
+
+    devices = [device, device.replace(":0", ":1")]
+    x = numbers(64, 8)
+
+    def losses(reduction: Any) -> list[float]:
+        with tf.distribute.MirroredStrategy(devices, cross_device_ops=reduction).scope():
+            model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(1, kernel_initializer="ones")])
+            model.compile("sgd", "mse")
+        return model.fit(x, x[:, :1], epochs=3, batch_size=16, shuffle=False, verbose=0).history["loss"]
+
+    with tf.device(HOST):
+        model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(1, kernel_initializer="ones")])
+        model.compile("sgd", "mse")
+        expected = model.fit(x, x[:, :1], epochs=3, batch_size=16, shuffle=False, verbose=0).history["loss"]
+    worst = close(np.array(losses(tf.distribute.ReductionToOneDevice())), np.array(expected))
+    print(f"    losses differ from one device's by at most {worst:.1e}")
+    with raises(tf.errors.UnimplementedError, "ReductionToOneDevice"):
+        losses(None)
+
+
+def lists(tf: Any, device: str) -> None:
+    """Lists of tensors are for compiled functions; others have an error that says so."""
+
+    def squares(x: Any) -> Any:
+        found = tf.TensorArray(tf.float32, size=0, dynamic_size=True)
+        for i in tf.range(3):
+            found = found.write(i, x[i] * x[i])
+        return found.stack()
+
+    with tf.device(device):
+        x = tf.constant([1.0, 2.0, 3.0])
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = tf.function(squares, jit_compile=True)(x)
+        close(y, np.array([1, 4, 9], np.float32))
+        close(tape.gradient(y, x), np.array([2, 4, 6], np.float32))
+        with raises(tf.errors.UnimplementedError, "jit_compile=True"):
+            tf.function(squares)(x)
+    with tf.device(HOST):
+        close(tf.function(squares)(x), np.array([1, 4, 9], np.float32))
+
+
 def example(tf: Any, device: str) -> None:
     """Run ``examples/tensorflow_digits``: the network learns to read."""
     train = runpy.run_path(str(ROOT / "examples" / "tensorflow_digits" / "train.py"))["train"]
@@ -620,10 +677,16 @@ PARTS: dict[str, Callable[[Any, str], None]] = {
         errors,
         memory,
         operations,
+        mirrored,
+        lists,
         example,
     )
 }
-OPTIONS: dict[str, dict[str, Any]] = {"devices": {"num_devices": 2}, "memory": {"memory_limit": 128 << 20}}
+OPTIONS: dict[str, dict[str, Any]] = {
+    "devices": {"num_devices": 2},
+    "mirrored": {"num_devices": 2},
+    "memory": {"memory_limit": 128 << 20},
+}
 
 
 def run_part(device: str, part: str) -> None:

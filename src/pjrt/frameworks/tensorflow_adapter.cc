@@ -255,17 +255,50 @@ class OnHost : public tensorflow::OpKernel {
 
 tensorflow::OpKernel* MakeOnHost(tensorflow::OpKernelConstruction* construction) { return new OnHost(construction); }
 
+// What XLA has inside of programs alone: lists of tensors, and collectives. Each device would compile its collective by
+// itself, and wait for the other devices to run that one.
+class Refused : public tensorflow::OpKernel {
+ public:
+  explicit Refused(tensorflow::OpKernelConstruction* construction) : OpKernel(construction) {}
+  void Compute(tensorflow::OpKernelContext* context) override {
+    const bool is_list = type_string().find("TensorList") != std::string::npos;
+    context->SetStatus(absl::UnimplementedError(
+        type_string() + " is not for devices of PJRT plugins outside of compiled functions: " +
+        (is_list ? "compile the function that has it (jit_compile=True), or call it under tf.device('CPU:0')"
+                 : "give tf.distribute.MirroredStrategy cross_device_ops=tf.distribute.ReductionToOneDevice()")));
+  }
+};
+
+tensorflow::OpKernel* MakeRefused(tensorflow::OpKernelConstruction* construction) { return new Refused(construction); }
+
+// Gives an operation a kernel that is taken before that of XLA, with all arguments and results in memory of the host.
+void Register(const char* name, tensorflow::OpKernel* (*make)(tensorflow::OpKernelConstruction*)) {
+  const tensorflow::OpRegistrationData* found = nullptr;
+  if (!tensorflow::OpRegistry::Global()->LookUp(name, &found).ok()) return;
+  tensorflow::KernelDefBuilder builder(name);
+  builder.Device(configuration().device_type.c_str()).Priority(1);
+  for (const auto& argument : found->op_def.input_arg()) builder.HostMemory(argument.name().c_str());
+  for (const auto& argument : found->op_def.output_arg()) builder.HostMemory(argument.name().c_str());
+  new tensorflow::kernel_factory::OpKernelRegistrar(builder.Build(), "PjrtOnHost", make);
+}
+
 void RegisterOnHost() {
   for (const char* const name : {"Where", "Unique", "UniqueV2", "UniqueWithCounts", "UniqueWithCountsV2",
-                                 "DynamicPartition"}) {
-    const tensorflow::OpRegistrationData* found = nullptr;
-    if (!tensorflow::OpRegistry::Global()->LookUp(name, &found).ok()) continue;
-    tensorflow::KernelDefBuilder builder(name);
-    builder.Device(configuration().device_type.c_str()).Priority(1);
-    for (const auto& argument : found->op_def.input_arg()) builder.HostMemory(argument.name().c_str());
-    for (const auto& argument : found->op_def.output_arg()) builder.HostMemory(argument.name().c_str());
-    new tensorflow::kernel_factory::OpKernelRegistrar(builder.Build(), "PjrtOnHost", MakeOnHost);
-  }
+                                 "DynamicPartition"})
+    Register(name, MakeOnHost);
+  for (const char* const name : {"EmptyTensorList", "TensorListConcat", "TensorListConcatLists", "TensorListConcatV2",
+                                 "TensorListElementShape", "TensorListFromTensor", "TensorListGather",
+                                 "TensorListGetItem", "TensorListLength", "TensorListPopBack", "TensorListPushBack",
+                                 "TensorListPushBackBatch", "TensorListReserve", "TensorListResize",
+                                 "TensorListScatter", "TensorListScatterIntoExistingList", "TensorListScatterV2",
+                                 "TensorListSetItem", "TensorListSplit", "TensorListStack"})
+    Register(name, MakeRefused);
+  for (const char* const name : {"CollectiveAllToAllV2", "CollectiveAllToAllV3", "CollectiveAssignGroupV2",
+                                 "CollectiveBcastRecv", "CollectiveBcastRecvV2", "CollectiveBcastSend",
+                                 "CollectiveBcastSendV2", "CollectiveGather", "CollectiveGatherV2",
+                                 "CollectiveInitializeCommunicator", "CollectivePermute", "CollectiveReduce",
+                                 "CollectiveReduceScatterV2", "CollectiveReduceV2", "CollectiveReduceV3"})
+    Register(name, MakeRefused);
 }
 
 // TensorFlow takes eager constants of int32 for memory of the host, where XLA's kernel has its result on the device.
