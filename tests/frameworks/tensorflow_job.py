@@ -605,18 +605,23 @@ def lists(tf: Any, device: str) -> None:
     """Lists of tensors are for compiled functions; others have an error that says so."""
 
     def squares(x: Any) -> Any:
-        found = tf.TensorArray(tf.float32, size=0, dynamic_size=True)
+        found = tf.TensorArray(tf.float32, size=3)
         for i in tf.range(3):
             found = found.write(i, x[i] * x[i])
         return found.stack()
 
-    with tf.device(device):
-        x = tf.constant([1.0, 2.0, 3.0])
+    @tf.function(jit_compile=True)
+    def with_gradient(x: Any) -> Any:
         with tf.GradientTape() as tape:
             tape.watch(x)
-            y = tf.function(squares, jit_compile=True)(x)
+            y = squares(x)
+        return y, tape.gradient(y, x)
+
+    with tf.device(device):
+        x = tf.constant([1.0, 2.0, 3.0])
+        y, gradient = with_gradient(x)
         close(y, np.array([1, 4, 9], np.float32))
-        close(tape.gradient(y, x), np.array([2, 4, 6], np.float32))
+        close(gradient, np.array([2, 4, 6], np.float32))
         with raises(tf.errors.UnimplementedError, "jit_compile=True"):
             tf.function(squares)(x)
     with tf.device(HOST):
