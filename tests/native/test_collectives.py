@@ -195,8 +195,24 @@ def test_a_kernel_that_fails_on_all(chips: Client) -> None:
     assert [type(result) for result in results] == [pjrt.DataLossError] * CHIPS
 
 
+def test_an_argument_that_work_of_another_chip_brings(chips: Client) -> None:
+    """That work comes to its queue after the execution, and does not wait behind it."""
+    executable = chips.compile(total(ALL), pjrt.CompileOptions(num_replicas=CHIPS))
+    spec = pjrt.ShapeSpec(X.shape, pjrt.ElementType.F32)
+    there = chips.devices[1].default_memory_space
+    alias, fulfill = chips.create_alias_buffer(spec, memory_space=there)
+    placed = [[chips.buffer_from_host(x, device=device)] for x, device in zip(ones(CHIPS), chips.devices, strict=True)]
+    placed[1] = [alias]
+    results = executable.execute(placed)
+    (late,) = chips.compile(f"func.func @main(%x: {F}) -> {F} {{ return %x : {F} }}")(placed[0][0])
+    fulfill.fulfill(late.copy_to(there))
+    for number, (each,) in enumerate(results):
+        own = X + 10 ** (0 if number == 1 else number)
+        np.testing.assert_array_equal(each, 4 * X + 1102 + own)
+
+
 def test_an_execution_that_is_poisoned(chips: Client) -> None:
-    """One of its launches waits for an argument; the others are in their queues, and wait for that one."""
+    """All of its launches wait for the argument of one."""
     executable = chips.compile(total(ALL), pjrt.CompileOptions(num_replicas=CHIPS))
     spec = pjrt.ShapeSpec(X.shape, pjrt.ElementType.F32)
     alias, fulfill = chips.create_alias_buffer(spec, memory_space=chips.devices[1].default_memory_space)

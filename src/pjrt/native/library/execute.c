@@ -9,6 +9,9 @@
  * Their launches wait for one another on the devices, so the devices get them in the same order. Launches of which some
  * are submitted later, or in steps, hold up the next execution with collectives until they have ended.
  *
+ * None is submitted before the arguments of all are there or promised. Else a queue could be in a collective, while an
+ * argument of another launch needs work behind it.
+ *
  * They also end together: where one fails, the others wait for what does not come, or were given what is worth nothing.
  * All have its error then, and those that are in a queue are cancelled. */
 typedef struct member {
@@ -24,6 +27,8 @@ struct together {
   PJRT_Error *error;     /* the first */
   launch *ended;         /* those that wait for the others to end, by `next` */
   size_t num_running;
+  completion **needs; /* the arguments of all members that nothing promised at the start */
+  size_t num_needs;
   size_t num_members;
   member members[];
 };
@@ -44,6 +49,8 @@ static struct together *together_ref(struct together *each) {
 void together_unref(struct together *each) {
   if (each == NULL || atomic_fetch_sub(&each->refs, 1) != 1) return;
   for (size_t i = 0; i < each->num_members; ++i) completion_unref(each->members[i].late);
+  for (size_t i = 0; i < each->num_needs; ++i) completion_unref(each->needs[i]);
+  free(each->needs);
   pjrt_error_release(each->error);
   pthread_mutex_destroy(&each->mutex);
   free(each);
@@ -589,10 +596,25 @@ static bool must_be_apart(const launch *each) {
 }
 
 static bool has_open_arguments(const launch *each) {
+  if (each->group) return each->group->num_needs != 0;
   for (size_t i = 0; i < each->loaded->core->num_parameters; ++i) {
     if (is_open(each, i)) return true;
   }
   return false;
+}
+
+static void find_needs(struct together *group, const launch *each) {
+  size_t count = each->loaded->core->num_parameters;
+  for (size_t i = 0; i < count; ++i) {
+    if (!is_open(each, i)) continue;
+    if (group->needs == NULL) group->needs = new_zeroed(count * group->num_members, sizeof(completion *));
+    group->needs[group->num_needs++] = completion_ref(each->defined[i]);
+  }
+}
+
+static void wait_for(launch *each, completion *of) {
+  atomic_fetch_add(&each->waiting, 1);
+  completion_then(of, submit_deferred, each);
 }
 
 /* Submits the launch or lets it wait, and gives its results to the caller. */
@@ -633,15 +655,12 @@ static void start(const PJRT_LoadedExecutable_Execute_Args *args, size_t list, l
   }
   each->is_deferred = true;
   atomic_store(&each->waiting, 1);
-  for (size_t i = 0; i < core->num_parameters; ++i) {
-    if (!is_open(each, i)) continue;
-    atomic_fetch_add(&each->waiting, 1);
-    completion_then(each->defined[i], submit_deferred, each);
+  for (size_t i = 0; !each->group && i < core->num_parameters; ++i) {
+    if (is_open(each, i)) wait_for(each, each->defined[i]);
   }
+  for (size_t i = 0; each->group && i < each->group->num_needs; ++i) wait_for(each, each->group->needs[i]);
   for (size_t i = 0; each->behind && i < each->behind->num_members; ++i) {
-    if (!each->behind->members[i].late) continue;
-    atomic_fetch_add(&each->waiting, 1);
-    completion_then(each->behind->members[i].late, submit_deferred, each);
+    if (each->behind->members[i].late) wait_for(each, each->behind->members[i].late);
   }
   submit_deferred(NULL, each);
 }
@@ -656,6 +675,7 @@ static void start_together(const PJRT_LoadedExecutable_Execute_Args *args, launc
   }
   struct together *group = together_make(args->num_devices);
   for (size_t i = 0; i < args->num_devices; ++i) join_group(group, launches[i], i);
+  for (size_t i = 0; i < args->num_devices; ++i) find_needs(group, launches[i]);
   pthread_mutex_lock(&client->order);
   for (size_t i = 0; i < args->num_devices; ++i) {
     launches[i]->behind = together_ref(client->last);
