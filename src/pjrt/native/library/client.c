@@ -251,6 +251,14 @@ static char *topology_option(const PJRT_NamedValue *options, size_t num_options)
   return NULL;
 }
 
+static void init_order(PJRT_Client *client) {
+  pthread_mutexattr_t recursive; /* what ends meanwhile may start another execution on this thread */
+  pthread_mutexattr_init(&recursive);
+  pthread_mutexattr_settype(&recursive, PTHREAD_MUTEX_RECURSIVE);
+  pthread_mutex_init(&client->order, &recursive);
+  pthread_mutexattr_destroy(&recursive);
+}
+
 /* ---- Ctrl-C --------------------------------------------------------------------------------------------------------------*/
 static pthread_mutex_t living_mutex = PTHREAD_MUTEX_INITIALIZER;
 static PJRT_Client *living;
@@ -264,7 +272,7 @@ static void before_fork(void) {
   }
 }
 
-static void after_fork(void) {
+static void let_go(void) {
   for (PJRT_Client *client = living; client; client = client->next_living) {
     if (is_python(client)) client->python->hold(client->driver, false);
     for (size_t i = 0; i < client->num_devices; ++i) pthread_mutex_unlock(&client->devices[i].mutex);
@@ -272,7 +280,28 @@ static void after_fork(void) {
   pthread_mutex_unlock(&living_mutex);
 }
 
-static void watch_forks(void) { pthread_atfork(before_fork, after_fork, after_fork); }
+/* Nothing that is in flight ends here, and a thread of the other process may have these locks. */
+static void in_fork(void) {
+  events_fork();
+  for (PJRT_Client *client = living; client; client = client->next_living) {
+    if (!is_python(client)) client->table = driver_of_fork(client->table);
+    pthread_mutex_init(&client->mutex, NULL);
+    init_order(client);
+    for (size_t i = 0; i < client->num_devices; ++i) {
+      PJRT_Device *device = &client->devices[i];
+      device->first_watch = device->last_watch = NULL;
+      device->in_flight = 0;
+      pthread_cond_init(&device->changed, NULL);
+      device->waiter = NULL;
+      device->launches = NULL;
+      device->host = NULL;
+      for (size_t j = 0; j < device->num_spaces; ++j) pthread_mutex_init(&device->spaces[j].mutex, NULL);
+    }
+  }
+  let_go();
+}
+
+static void watch_forks(void) { pthread_atfork(before_fork, let_go, in_fork); }
 
 static void begin_life(PJRT_Client *client) {
   static pthread_once_t once = PTHREAD_ONCE_INIT;
@@ -338,11 +367,7 @@ PJRT_Error *native_Client_Create(PJRT_Client_Create_Args *args) {
   PJRT_Client *client = new_zeroed(1, sizeof *client);
   atomic_init(&client->refs, 1);
   pthread_mutex_init(&client->mutex, NULL);
-  pthread_mutexattr_t recursive; /* what ends meanwhile may start another execution on this thread */
-  pthread_mutexattr_init(&recursive);
-  pthread_mutexattr_settype(&recursive, PTHREAD_MUTEX_RECURSIVE);
-  pthread_mutex_init(&client->order, &recursive);
-  pthread_mutexattr_destroy(&recursive);
+  init_order(client);
   client->table = table;
   client->python = table->open == worker_driver.open ? &worker_functions : table->open == here_driver.open ? &here_functions : NULL;
   client->store = store_make(args);

@@ -16,6 +16,7 @@ struct completion {
   callback *first, **last;
   PJRT_Device *device; /* in whose queue the work is; null where it is in none */
   pjrt_fence fence;
+  unsigned forks; /* how often its process had been forked, of this process and those before it */
 };
 
 struct PJRT_Event {
@@ -27,8 +28,16 @@ struct PJRT_Event {
 completion completion_done = {
     .is_set = true, .mutex = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER};
 
+/* What is not done in a fork of its process never will be: the threads that would end it are in the other one. So it
+ * counts as ended, with an error. One of them may have its mutex. */
+static unsigned forks;
+static PJRT_Error *fork_error;
+
+static bool is_of_parent(const completion *each) { return each->forks != forks && each != &completion_done; }
+
 completion *completion_make(void) {
   completion *each = new_zeroed(1, sizeof *each);
+  each->forks = forks;
   atomic_init(&each->refs, 1);
   pthread_mutex_init(&each->mutex, NULL);
   pthread_cond_init(&each->changed, NULL);
@@ -61,12 +70,18 @@ void completion_unref(completion *each) {
     free(next);
   }
   pjrt_error_release(each->error);
-  pthread_cond_destroy(&each->changed);
-  pthread_mutex_destroy(&each->mutex);
+  if (!is_of_parent(each)) { /* whose threads would be waited for */
+    pthread_cond_destroy(&each->changed);
+    pthread_mutex_destroy(&each->mutex);
+  }
   free(each);
 }
 
 bool completion_set(completion *each, PJRT_Error *owned) {
+  if (is_of_parent(each)) {
+    pjrt_error_release(owned);
+    return false;
+  }
   pthread_mutex_lock(&each->mutex);
   if (atomic_load(&each->is_set)) {
     pthread_mutex_unlock(&each->mutex);
@@ -91,12 +106,14 @@ bool completion_set(completion *each, PJRT_Error *owned) {
   return true;
 }
 
-bool completion_is_set(completion *each) { return atomic_load_explicit(&each->is_set, memory_order_acquire); }
+bool completion_is_set(completion *each) {
+  return atomic_load_explicit(&each->is_set, memory_order_acquire) || is_of_parent(each);
+}
 
-PJRT_Error *completion_error(completion *each) { return each->error; }
+PJRT_Error *completion_error(completion *each) { return atomic_load(&each->is_set) ? each->error : fork_error; }
 
 PJRT_Error *completion_wait(completion *each) {
-  if (completion_is_set(each)) return each->error;
+  if (completion_is_set(each)) return completion_error(each);
   pthread_mutex_lock(&each->mutex);
   while (!atomic_load(&each->is_set)) pthread_cond_wait(&each->changed, &each->mutex);
   pthread_mutex_unlock(&each->mutex);
@@ -118,7 +135,7 @@ void completion_then(completion *each, continuation function, void *arg) {
     pthread_mutex_unlock(&each->mutex);
     free(entry);
   }
-  function(each->error, arg);
+  function(completion_error(each), arg);
 }
 
 void completion_submit(completion *each, PJRT_Device *device, pjrt_fence fence) {
@@ -129,6 +146,7 @@ void completion_submit(completion *each, PJRT_Device *device, pjrt_fence fence) 
 }
 
 bool completion_fence(completion *each, PJRT_Device **device, pjrt_fence *fence) {
+  if (is_of_parent(each)) return false;
   pthread_mutex_lock(&each->mutex);
   *device = each->device;
   *fence = each->fence;
@@ -222,10 +240,19 @@ void events_interrupt(void) {
   pthread_mutex_unlock(&waits_mutex);
 }
 
+void events_fork(void) {
+  ++forks;
+  pthread_mutex_init(&waits_mutex, NULL);
+  waits = NULL;
+  if (fork_error) return;
+  fork_error = pjrt_error_of_text(PJRT_Error_Code_FAILED_PRECONDITION,
+                                  "the work was in flight in the process that was forked, and does not end here");
+}
+
 PJRT_Error *native_Event_Await(PJRT_Event_Await_Args *args) {
   completion *of = args->event->of;
   look(of);
-  if (completion_is_set(of)) return pjrt_error_share(of->error);
+  if (completion_is_set(of)) return pjrt_error_share(completion_error(of));
   event_wait each = {.of = of};
   begin_wait(&each);
   pthread_mutex_lock(&of->mutex);

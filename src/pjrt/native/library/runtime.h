@@ -108,6 +108,7 @@ bool completion_fence(completion *each, PJRT_Device **device, pjrt_fence *fence)
 
 PJRT_Event *event_make(completion *of); /* takes a reference of its own */
 void events_interrupt(void); /* ends the waits of frameworks for what no device does now */
+void events_fork(void);      /* in a fork, what is in flight ends with an error */
 PJRT_Event *event_to_await(completion *of); /* one that is asked for to wait for it, most likely */
 
 /* ---- shape.c ------------------------------------------------------------------------------------------------------*/
@@ -140,6 +141,7 @@ pjrt_driver_shape driver_shape(const shape *of);
 const char *setting(const char *key); /* null where it is not set */
 PJRT_Error *driver_find(const pjrt_driver_table **out);
 bool driver_is_in_c(void); /* not one of ours before Python */
+const pjrt_driver_table *driver_of_fork(const pjrt_driver_table *of); /* what a fork of its process has of a driver in C */
 extern const pjrt_driver_table host_driver;
 
 /* A function that a driver may lack because its struct is shorter than ours, or because the entry is null. */
