@@ -428,6 +428,15 @@ ASKS = """func.func @main(%x: tensor<3x130xf32> {mhlo.layout_mode = "{0,1:T(8,12
 }"""
 
 
+def test_a_program_in_hlo(chip: Client) -> None:
+    """The format in which PyTorch/XLA gives a program is none in which it reads the optimized one."""
+    executable = chip.compile(pjrt.stablehlo.to_hlo(ADD.replace("@add", "@main")))
+    optimized = executable.executable.optimized_program()
+    assert optimized.format == pjrt.ProgramFormat.HLO_WITH_CONFIG
+    x = np.ones((3, 200), np.float32)
+    np.testing.assert_array_equal(chip.compile(optimized)(x, x)[0], x + x)
+
+
 def test_a_program_that_asks_for_layouts(chip: Client) -> None:
     values = np.arange(3 * 130, dtype=np.float32).reshape(3, 130)
     columns, rows = pjrt.TiledLayout((0, 1), ((8, 128),)), pjrt.TiledLayout((1, 0), ((8, 128),))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from pjrt.api.compile_options import CompileOptions
 from pjrt.api.element_type import ElementType
 from pjrt.api.errors import InvalidArgumentError, UnimplementedError
-from pjrt.api.program import Program
+from pjrt.api.program import Program, ProgramFormat
 from pjrt.api.protobuf import message_classes
 from pjrt.api.shape_spec import ShapeSpec, TiledLayout
 from pjrt.stablehlo.facts.signatures import LAYOUT_ATTRIBUTE, Signature, text_of
@@ -170,7 +170,7 @@ class Code:
             has_collectives=has_collectives,
             parameter_shardings=() if partitioned is None else partitioned.parameter_shardings,
             output_shardings=() if partitioned is None else partitioned.result_shardings,
-            optimized=None if partitioned is None else partitioned.optimized,
+            optimized=_readable(program) if partitioned is None else partitioned.optimized,
             parameter_memory_kinds=self.parameter_memory_kinds,
             output_memory_kinds=self.output_memory_kinds,
             asked_layouts=asked if has_layouts else (),
@@ -187,6 +187,15 @@ class Code:
                 )
         if len(set(aliases.values())) < len(aliases):
             raise InvalidArgumentError(f"Code.aliases: expected one parameter for each result, found {dict(aliases)}")
+
+
+def _readable(program: Program) -> Program | None:
+    """Return a program in a format in which frameworks read those that are optimized; ``None`` for itself."""
+    if program.format != ProgramFormat.HLO:
+        return None
+    from pjrt.stablehlo.reading.conversion import to_hlo  # few programs come in this format
+
+    return to_hlo(program, with_config=True)
 
 
 def serialize(
