@@ -8,7 +8,10 @@
  * devices hold no bytes. Executables: f32[3,40] twice -> x/2 + y/4; one that is donated -> 1 - x; and the first one on
  * two devices; and the first one with a step that calls a handler of this program; and two on two devices with one
  * argument each, x/4 + y/4, and x/2 + y/2 with such a step on each before they meet. WATCHDOG is in milliseconds, 0 for
- * none. */
+ * none.
+ *
+ * With $END=exit the process ends somewhere in the middle, while its threads call. With $END=fork it is forked there: the
+ * fork calls, too, which must end, with errors or without, and its parent goes on. */
 #include <dlfcn.h>
 #include <math.h>
 #include <pthread.h>
@@ -18,6 +21,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "pjrt_abi.h"
@@ -900,6 +904,32 @@ static void *work(void *arg) {
   return NULL;
 }
 
+/* What a fork does while the threads of its parent call: it has none of them, nor those of devices. */
+static void call_in_fork(worker *w) {
+  alarm(60); /* a call that hangs ends the fork */
+  may_fail = true;
+  for (int i = 0; i < 500; ++i) step(w);
+  finish(w);
+  PJRT_Client_Destroy_Args end = START(PJRT_Client_Destroy_Args);
+  end.client = client;
+  failed(CALL(Client_Destroy, &end));
+  exit(0);
+}
+
+static void end_in_the_middle(const char *end, uint64_t seed, uint32_t calls) {
+  static worker own;
+  own.random = seed;
+  for (long until = (long)below(&own, calls + 1); atomic_load(&calls_left) > until;) sched_yield();
+  if (strcmp(end, "exit") == 0) exit(0);
+  pid_t fork_of_this = fork();
+  if (fork_of_this == 0) call_in_fork(&own);
+  int status = 0;
+  if (waitpid(fork_of_this, &status, 0) != fork_of_this || status) {
+    fprintf(stderr, "random_calls: the fork ended with status %d\n", status);
+    abort();
+  }
+}
+
 /* The handler of the program in steps: half of its argument, or an error. */
 static XLA_FFI_Error *halve(XLA_FFI_CallFrame *frame) {
   for (XLA_FFI_Metadata_Extension *each = frame->extension_start; each;) {
@@ -984,6 +1014,7 @@ int main(int argc, char **argv) {
     workers[i].random = strtoull(argv[2], NULL, 10) * 1000003 + (uint64_t)i;
     pthread_create(&running[i], NULL, work, &workers[i]);
   }
+  if (getenv("END")) end_in_the_middle(getenv("END"), strtoull(argv[2], NULL, 10), (uint32_t)atol(argv[3]));
   for (int i = 0; i < threads; ++i) pthread_join(running[i], NULL);
   for (int i = 0; i < MOST_EXECUTABLES; ++i) {
     PJRT_LoadedExecutable_Destroy_Args destroy = START(PJRT_LoadedExecutable_Destroy_Args);

@@ -1,12 +1,14 @@
 """Random calls of the C API on the runtime in C, under the compiler's sanitizers: a job by hand.
 
     python tests/native/random_calls.py --calls 1000000 --sanitizer address,undefined
+    python tests/native/random_calls.py --ends 200
     python tests/native/random_calls.py --executions 1000000
 
 A round is a process of ten thousand calls with a seed of its own, on the example's chip or on emitted code. The chip's
 functions and work fail in some rounds, and in some of them fences are held back until the watchdog gives the work up.
-The job ends at the first round that crashes, hangs, leaks or reads a wrong value, and prints its command. The other job
-runs each program so often, and fails where the process has more memory, files or threads then.
+The job ends at the first round that crashes, hangs, leaks or reads a wrong value, and prints its command. With `--ends`
+each process ends, or is forked, somewhere in the middle while its threads call. With `--executions` a process runs each
+program so often, and the job fails where it has more memory, files or threads then.
 """
 
 from __future__ import annotations
@@ -92,12 +94,14 @@ class Round:
         threads: how many threads call.
         watchdog: the milliseconds of the watchdog; 0 for none.
         faults: the environment of the driver.
+        end: what happens in the middle: ``exit``, ``fork`` or nothing.
     """
 
     example: str = "native_chip"
     threads: int = 3
     watchdog: int = 0
     faults: dict[str, str] = field(default_factory=dict)
+    end: str = ""
 
 
 ROUNDS = [
@@ -110,6 +114,9 @@ ROUNDS = [
     Round("emitted_c", threads=1),
     Round(faults={"TWICE": "50", "FAULTS": "30"}),
 ]
+ENDS = [Round(example, end=end) for end in ("exit", "fork") for example in ("native_chip", "emitted_c")]
+ENDS_AFTER = 3000
+"""The calls of a process that ends or is forked before the last of them."""
 TOLD_TWICE = "pjrt: the driver called the function of on_done twice for one fence; the second call is ignored"
 
 
@@ -151,6 +158,7 @@ def prepare(folder: Path, sanitizer: str) -> None:
     plain = folder / "plain"
     plain.mkdir()
     build(plain, "undefined", "-fPIC", "-shared", str(HERE / "faulty_chip.c"), "-o", "driver.so")
+    build(plain, "undefined", str(HERE / "random_calls.c"), "-o", "random_calls")
     for example, num_devices in (("native_chip", 2), ("emitted_c", 1)):
         spec = f"{EXAMPLES / example / 'compiler.py'}:compile"
         chip = example == "native_chip"
@@ -166,19 +174,25 @@ def prepare(folder: Path, sanitizer: str) -> None:
 
 
 def command_of(folder: Path, each: Round, seed: int, calls: int) -> list[str]:
-    """Return the command of a round, without its environment."""
+    """Return the command of a round, without its environment.
+
+    A fork is made without sanitizers: in it their allocator may wait for a thread of the parent.
+    """
     executables = [path for name in PROGRAMS if (path := folder / f"{each.example}.{name}").exists()]
     numbers = (seed, calls, each.threads, each.watchdog)
-    plugin = folder / f"{each.example}.so"
-    return [str(folder / "random_calls"), str(plugin), *map(str, numbers), *map(str, executables)]
+    built = folder / "plain" if each.end == "fork" else folder
+    plugin = built / f"{each.example}.so"
+    return [str(built / "random_calls"), str(plugin), *map(str, numbers), *map(str, executables)]
 
 
 def failure(folder: Path, each: Round, seed: int, calls: int = ROUND) -> str:
     """Run a round; return what went wrong, or nothing."""
     command = command_of(folder, each, seed, calls)
     # A client with late work is closed by another thread, perhaps while the process ends.
-    leaks = f"detect_leaks={int(each.watchdog == 0)}"
+    leaks = f"detect_leaks={int(each.watchdog == 0 and not each.end)}"
     environment = sanitized(folder, **each.faults, ASAN_OPTIONS=leaks)
+    if each.end:
+        environment |= {"END": each.end, "TSAN_OPTIONS": f"{environment['TSAN_OPTIONS']}:report_thread_leaks=0"}
     try:
         done = subprocess.run(
             command, env=environment, capture_output=True, text=True, errors="replace", timeout=LIMIT, check=False
@@ -245,10 +259,12 @@ def _resident() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
-def rounds(calls: int, seed: int) -> Iterator[tuple[Round, int]]:
-    """Return rounds and their seeds for so many calls."""
-    for number in range((calls + ROUND - 1) // ROUND):
-        yield ROUNDS[number % len(ROUNDS)], seed + number
+def rounds(calls: int, ends: int, seed: int) -> Iterator[tuple[Round, int, int]]:
+    """Return rounds, their seeds and calls: for so many calls, or for so many processes of each end."""
+    for number in range(ends * len(ENDS)):
+        yield ENDS[number % len(ENDS)], seed + number, ENDS_AFTER
+    for number in range(0 if ends else (calls + ROUND - 1) // ROUND):
+        yield ROUNDS[number % len(ROUNDS)], seed + number, ROUND
 
 
 def main() -> int:
@@ -257,6 +273,7 @@ def main() -> int:
     parser.add_argument("--calls", type=int, default=1_000_000)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--sanitizer", choices=SANITIZERS, default=SANITIZERS[0])
+    parser.add_argument("--ends", type=int, default=0)
     parser.add_argument("--executions", type=int, default=0)
     arguments = parser.parse_args()
     if arguments.executions:
@@ -275,13 +292,12 @@ def main() -> int:
     begin = time.monotonic()
     folder = Path(tempfile.mkdtemp(prefix="pjrt-random-calls-"))  # stays: the command of a failure names its files
     prepare(folder, arguments.sanitizer)
-    made = 0
-    for each, seed in rounds(arguments.calls, arguments.seed):
-        if message := failure(folder, each, seed):
+    all_rounds = rounds(arguments.calls, arguments.ends, arguments.seed)
+    for made, (each, seed, calls) in enumerate(all_rounds, 1):
+        if message := failure(folder, each, seed, calls):
             print(message, file=sys.stderr)
             return 1
-        made += ROUND
-        print(f"\r{made:,} calls in {time.monotonic() - begin:.0f} s", end="", flush=True)
+        print(f"\r{made:,} processes in {time.monotonic() - begin:.0f} s", end="", flush=True)
     print()
     return 0
 

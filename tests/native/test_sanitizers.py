@@ -72,5 +72,5 @@ def test_a_program_in_c(sanitizer: str, example: str, tmp_path: Path, monkeypatc
 def test_random_calls(sanitizer: str, tmp_path: Path) -> None:
     """A short run of the job; what goes wrong names its round and seed."""
     random_calls.prepare(tmp_path, sanitizer)
-    for number, each in enumerate(random_calls.ROUNDS):
+    for number, each in enumerate([*random_calls.ROUNDS, *random_calls.ENDS * 3]):
         assert not random_calls.failure(tmp_path, each, number, 3000)
