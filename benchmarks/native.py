@@ -22,6 +22,7 @@ from pjrt import native
 
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
 OURS, JAX = "emitted C code under the runtime", "JAX's own CPU"
+CHIP = "the chip, whose launches are done when they return"
 WORKER, HERE = "the reference interpreter in a worker", "the reference interpreter in JAX's process"
 CPU = "`cpu` of this package in JAX's process"
 IN_WORKER = "`cpu` of this package in a worker"
@@ -32,6 +33,7 @@ PLUS_ONE = """func.func @main(%x: tensor<8xf32>) -> tensor<8xf32> {
   return %0 : tensor<8xf32>
 }"""
 LARGE = np.ones((4096, 4096), np.float32)
+TO_DEVICE, TO_HOST, ALONE = "to the device", "to the host", "{}, by the driver alone"
 
 
 def read_counters(driver: Path) -> tuple[int, float, int]:
@@ -105,16 +107,22 @@ def enqueued(device: Any, driver: Path, count: int) -> tuple[float, int]:
     return min(tries)
 
 
-def raw_launch(driver: Path, count: int) -> float:
-    """Return the seconds of a launch that is waited for, of `x + 1` on the chip's driver without the runtime."""
-    folder, source = driver.parent, Path(__file__).with_name("native_launches.c")
-    command = f"cc -O2 -std=c11 -D_GNU_SOURCE -I{native.get_include()} {source} -o {folder / 'native_launches'} -ldl"
+def raw_calls(driver: Path) -> dict[str, Call]:
+    """Return calls of the chip's driver without the runtime: `x + 1` on 8 floats, and copies of 64 MiB."""
+    source, library = Path(__file__).with_name("native_driver.c"), driver.with_name("native_driver.so")
+    command = f"cc -O2 -std=c11 -D_GNU_SOURCE -shared -fPIC -I{native.get_include()} {source} -o {library} -ldl"
     subprocess.run(shlex.split(command), check=True)
     compiler = runpy.run_path(str(EXAMPLES / "native_chip" / "compiler.py"))
     code = compiler["compile_kernel"](pjrt.stablehlo.parse(PLUS_ONE), pjrt.CompileOptions()).code
-    (folder / "plus_one.code").write_bytes(code)
-    command = [folder / "native_launches", driver, folder / "plus_one.code", str(count)]
-    return float(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+    raw, target = ctypes.CDLL(str(library)), np.zeros_like(LARGE)
+    assert raw.raw_open(str(driver).encode(), code, ctypes.c_size_t(len(code)))
+    source_address, target_address = (ctypes.c_void_p(each.ctypes.data) for each in (LARGE, target))
+    raw.raw_copy_in(source_address)
+    return {
+        "a launch": raw.raw_launch,
+        TO_DEVICE: lambda: raw.raw_copy_in(source_address),
+        TO_HOST: lambda: (raw.raw_copy_out(target_address), target),
+    }
 
 
 def adam_step(device: Any, count: int) -> Call:
@@ -152,14 +160,24 @@ def adam_step(device: Any, count: int) -> Call:
     return steps
 
 
-def transfers(library: Path) -> dict[str, Call]:
-    """Return 64 MiB to the device and back, beside the processor's copy of as much into memory that was touched."""
+def transfers(library: Path, driver_copies: dict[str, Call] | None = None) -> dict[str, Call]:
+    """Return 64 MiB to the device and back, each beside the copy that the driver makes.
+
+    That of emitted code is the processor's copy to and from the device's memory, which it shares with the host.
+    """
     client = pjrt.load_plugin(library).client()
     target, there = np.zeros_like(LARGE), client.buffer_from_host(LARGE)
+    if driver_copies is None:
+        memory, size = ctypes.c_void_p(there.unsafe_pointer()), LARGE.nbytes
+        ours, theirs = ctypes.c_void_p(LARGE.ctypes.data), ctypes.c_void_p(target.ctypes.data)
+        driver_copies = {
+            TO_DEVICE: lambda: ctypes.memmove(memory, ours, size),
+            TO_HOST: lambda: ctypes.memmove(theirs, memory, size),
+        }
     return {
-        "to the device": lambda: client.buffer_from_host(LARGE).ready().result(),
-        "to the host": lambda: there.copy_raw_to_host(target).result(),
-        "np.copyto": lambda: np.copyto(target, LARGE),
+        TO_DEVICE: lambda: client.buffer_from_host(LARGE).ready().result(),
+        TO_HOST: lambda: there.to_host(target).result(),
+        **{ALONE.format(name): call for name, call in driver_copies.items()},
     }
 
 
@@ -239,6 +257,7 @@ def measure(quick: bool) -> Report:
             HERE: pjrt.frameworks.jax.register("reference", worker=False),
             CPU: pjrt.frameworks.jax.register("cpu"),
         }
+        names[CHIP] = pjrt.frameworks.jax.register(chip, platform="chip_at_once", at_once=True)
         chip_platform = pjrt.frameworks.jax.register(chip, platform="chip")
         larger_platform = pjrt.frameworks.jax.register("cpu", platform="cpu_worker", worker=True)
         devices = {who: jax.devices(name)[0] for who, name in names.items()}
@@ -247,7 +266,8 @@ def measure(quick: bool) -> Report:
         tails = {name: slowest_in_a_hundred(call, 500 if quick else 5000) for name, call in waiting.items()}
         driver, on_chip = Path(folder) / "libchip.so", jax.devices(chip_platform)[0]
         chained, times_empty = enqueued(on_chip, driver, 100)
-        launch = raw_launch(driver, 200 if quick else 2000)
+        raw = raw_calls(driver)
+        launch = take_turns({"a launch": raw.pop("a launch")}, rounds=rounds)["a launch"].median
         count = 10 if quick else 200
         steps = adam_step(on_chip, count)
         before, start = read_counters(driver), time.perf_counter()
@@ -255,19 +275,24 @@ def measure(quick: bool) -> Report:
         step = (time.perf_counter() - start) / count
         after = read_counters(driver)
         launches, busy = (after[0] - before[0]) / count, (after[1] - before[1]) / count
-        copies = take_turns(transfers(emitted), rounds=5 if quick else 15)
+        copies = {
+            OURS: take_turns(transfers(emitted), rounds=5 if quick else 15),
+            "the chip": take_turns(transfers(chip, raw), rounds=3 if quick else 9),
+        }
         creation = take_turns({"a client": lambda: create_and_close(emitted)}, rounds=5 if quick else 15)["a client"]
         one, two = executions_per_second(emitted, 0.1 if quick else 1.0)
         larger = in_a_worker(jax.devices(larger_platform)[0], devices[CPU], 3 if quick else 15)
         larger["the first result of JAX in a new process"] = starts(3 if quick else 11)
     ratios = {how: timings[OURS].ratio_to(timings[JAX]) for how, timings in turns.items()}
+    of_chip = {how: timings[CHIP].ratio_to(timings[JAX]) for how, timings in turns.items()}
     of_cpu = {how: timings[CPU].ratio_to(timings[JAX]) for how, timings in turns.items()}
     of_worker = {how: timings[WORKER].ratio_to(timings[JAX]) for how, timings in turns.items()}
     report = Report("Devices that run in C", __doc__ or "")
     for how, timings in turns.items():
         report.tables.append(f"`jax.jit` of `x + 1` on 8 floats, {how}:\n\n" + timing_table(timings, ours=OURS))
     report.tables.append(table(["waited for", "99 of 100 within"], [[n, duration(s)] for n, s in tails.items()]))
-    report.tables.append(table(["64 MiB", "time"], [[name, str(timing)] for name, timing in copies.items()]))
+    for who, timings in copies.items():
+        report.tables.append(table([f"64 MiB, {who}", "time"], [[name, str(each)] for name, each in timings.items()]))
     report.tables.append(
         f"100 chained products of 64² on the chip are enqueued in {duration(chained)}, while it had no work "
         f"{times_empty} times."
@@ -289,6 +314,8 @@ def measure(quick: bool) -> Report:
     report.aims += [
         Aim("a tiny `jax.jit` that is waited for, beside JAX's own CPU", ratios["waited for"], 1.2),
         Aim("one that is not waited for", ratios["returned"], 0.8),
+        Aim("one on the chip whose launches are done when they return, waited for", of_chip["waited for"], 1.2),
+        Aim("one there that is not waited for", of_chip["returned"], 0.8),
         Aim("the slowest in a hundred, beside JAX's own CPU", tails[OURS] / tails[JAX], 3),
         Aim("the interpreter in a worker, waited for, beside JAX's own CPU", of_worker["waited for"], 2.5),
         Aim("the interpreter in a worker, not waited for", of_worker["returned"], 1),
@@ -299,16 +326,11 @@ def measure(quick: bool) -> Report:
         Aim("a step with Adam, beside the chip's work and its launches", step / (busy + launches * launch), 2),
         Aim("milliseconds to make a client and close it", creation.median * 1e3, 5),
         Aim("two threads with a device each, beside one", two / one, 1.8, at_least=True),
-        Aim(
-            "64 MiB to the device, beside the processor's own copy",
-            copies["to the device"].ratio_to(copies["np.copyto"]),
-            1.11,
-        ),
-        Aim(
-            "64 MiB to the host, beside the processor's own copy",
-            copies["to the host"].ratio_to(copies["np.copyto"]),
-            1.11,
-        ),
+    ]
+    report.aims += [
+        Aim(f"64 MiB {way}, {who}: beside the driver's own copy", each[way].ratio_to(each[ALONE.format(way)]), 1.11)
+        for who, each in copies.items()
+        for way in (TO_DEVICE, TO_HOST)
     ]
     return report
 

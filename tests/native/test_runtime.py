@@ -428,6 +428,20 @@ ASKS = """func.func @main(%x: tensor<3x130xf32> {mhlo.layout_mode = "{0,1:T(8,12
 }"""
 
 
+def test_launches_that_are_done_when_they_return(chip_library: Path) -> None:
+    x = np.ones((3, 200), np.float32)
+    with pjrt.load_plugin(chip_library).client(at_once=True) as client:
+        add, fail = client.compile(ADD), client.compile(FAIL)
+        y = client.buffer_from_host(x)
+        y.ready().result()
+        for _ in range(5):
+            (y,) = add(y, y)
+            assert y.ready().done()
+        np.testing.assert_array_equal(y, 32 * x)
+        with pytest.raises(pjrt.ResourceExhaustedError, match="told to fail"):
+            np.asarray(fail(np.float32(1))[0])
+
+
 def test_a_program_in_hlo(chip: Client) -> None:
     """The format in which PyTorch/XLA gives a program is none in which it reads the optimized one."""
     executable = chip.compile(pjrt.stablehlo.to_hlo(ADD.replace("@add", "@main")))
