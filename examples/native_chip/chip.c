@@ -18,7 +18,7 @@
 
 #include "pjrt_driver.h"
 
-enum { MOST_DEVICES = 8, TILE_ROWS = 8, TILE_COLUMNS = 128, MAX_RANK = 8, MOST_SPARE = 256, MOST_WORDS = 1 << 30 };
+enum { MOST_DEVICES = 8, TILE_ROWS = 8, TILE_COLUMNS = 128, MAX_RANK = 8, MOST_SPARE = 4, MOST_WORDS = 1 << 30 };
 enum { CANCELLED = 1, INVALID_ARGUMENT = 3, DEADLINE_EXCEEDED = 4, EXHAUSTED = 8, UNIMPLEMENTED = 12 };
 /* Numbers of PJRT_Buffer_Type. Programs compute with three types; arrays of the others are kept and copied. */
 enum { PRED = 1, S32 = 4, F32 = 11, TOKEN = 23, LAST_TYPE = 33 };
