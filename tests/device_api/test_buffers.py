@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
+from anydevice import Backend
 
 from pjrt.api.client import Client
 from pjrt.api.device import Device
@@ -97,6 +98,16 @@ def test_a_bitcast_keeps_the_bytes_and_takes_the_memory(client: Client) -> None:
     assert (cast.element_type, cast.shape) == (ElementType.S32, (6,))
     np.testing.assert_array_equal(np.asarray(cast), ARRAY.view(np.int32).reshape(6))
     assert buffer.is_deleted
+
+
+def test_a_bitcast_is_an_argument_as_what_it_became(backend: Backend, client: Client) -> None:
+    programs = backend.programs
+    (result,) = client.compile(programs.double((2, 3)))(ARRAY)
+    for shape, element_type in (((6,), ElementType.F32), ((3, 2), ElementType.S32)):
+        program = programs.identity(shape, element_type)
+        expected = np.asarray(result).view(element_type.dtype).reshape(shape)
+        (result,) = client.compile(program)(result.bitcast(element_type, shape))
+        np.testing.assert_array_equal(np.asarray(result), expected)
 
 
 def test_a_bitcast_to_another_size_is_refused(client: Client) -> None:

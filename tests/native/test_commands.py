@@ -77,7 +77,7 @@ def test_a_command_that_is_too_small(command: bytes) -> None:
 
 def test_a_launch_with_more_arguments_than_the_program_has() -> None:
     loop = Loop()
-    loop.executables[1] = Loaded(lambda *arguments, **options: [], [], None, None)
+    loop.executables[1] = Loaded(lambda *arguments, **options: [], [], [], None, None)
     loop.do(record(LAUNCH, 7, launch(1, 0, 0, bytes(24))))
     assert "expected 0 arguments, found 1" in str(loop.failures)
 
@@ -85,7 +85,7 @@ def test_a_launch_with_more_arguments_than_the_program_has() -> None:
 def test_a_launch_that_was_cancelled_does_not_begin() -> None:
     loop = Loop()
     begun: list[Any] = []
-    loop.executables[1] = Loaded(lambda *arguments, **options: begun.append(arguments), [], None, None)
+    loop.executables[1] = Loaded(lambda *arguments, **options: begun.append(arguments), [], [], None, None)
     struct.pack_into("<QQ", loop.memory, CANCELLED, 1, 7)
     loop.do(record(LAUNCH, 7, launch(0, 0, 0)))
     ((fence, error),) = loop.failures

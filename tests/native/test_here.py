@@ -160,6 +160,27 @@ def test_a_kernel_waits_for_another_program_of_its_own_device() -> None:
         np.testing.assert_array_equal(np.asarray(z), 2 * X + 2)
 
 
+def test_a_result_that_is_to_come_is_an_argument_of_another_shape() -> None:
+    may_end = threading.Event()
+    specs = {shape: [pjrt.ShapeSpec(shape, pjrt.ElementType.F32)] for shape in ((4,), (2, 2))}
+    compiled = [
+        pjrt.host.Compiled(
+            run=lambda x: x + may_end.wait(60), parameters=specs[4,], outputs=specs[4,], runs_on_caller=False
+        ),
+        pjrt.host.Compiled(run=lambda x: x @ x, parameters=specs[2, 2], outputs=specs[2, 2]),
+    ]
+
+    def make(**options: Any) -> pjrt.Client:
+        return pjrt.host.HostClient("toy", compile=lambda *_: compiled.pop(0), **options)
+
+    with loaded(make) as client:
+        first, second = client.compile(ADD), client.compile(ADD.replace("4xf32", "2x2xf32"))
+        (y,) = first(X)
+        (z,) = second(y.bitcast(pjrt.ElementType.F32, (2, 2)))
+        may_end.set()
+        np.testing.assert_array_equal(np.asarray(z), (X + 1).reshape(2, 2) @ (X + 1).reshape(2, 2))
+
+
 def test_a_result_is_seen_where_it_is(client: pjrt.Client) -> None:
     (y,) = client.compile(ADD)(X)
     reference = y.external_reference()

@@ -16,6 +16,7 @@ class Loaded:
         self,
         execute: Callable[..., list[Buffer]],
         parameters: Sequence[ShapeSpec],
+        results: Sequence[ShapeSpec] | None,
         devices: Sequence[Device] | None,
         path: ValuePath | None,
     ) -> None: ...

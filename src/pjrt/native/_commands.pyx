@@ -17,6 +17,7 @@ from libc.string cimport memcpy
 
 from functools import partial
 
+from pjrt.api.element_type import ElementType
 from pjrt.api.errors import CancelledError, InternalError
 from pjrt.api.loaded_executable import ExecuteOptions, FailedRunError
 
@@ -89,12 +90,14 @@ cdef class Array:
     cdef readonly object value
     cdef object _make
     cdef object _buffer
+    cdef object _type  # None where nobody has looked yet
 
     @staticmethod
-    cdef Array of_value(value, make):
+    cdef Array of_value(value, make, type_):
         cdef Array array = Array.__new__(Array)
         array.value = value
         array._make = make
+        array._type = type_
         return array
 
     @staticmethod
@@ -111,6 +114,14 @@ cdef class Array:
         self.value = None
         return self._buffer
 
+    cdef bint has_type(self, type_) except -1:
+        """Return whether it has a type, from ``type_of``. A value whose program does not say its type has none."""
+        if self._type is type_ or type_ is None:
+            return True
+        if self._type is None and self._buffer is not None:
+            self._type = type_of(self._buffer)
+        return self._type is type_
+
     cdef object value_for(self, path):
         """Return the value for a value path; ``None`` where it has none now."""
         if self.value is None:
@@ -125,13 +136,16 @@ cdef class Loaded:
     Args:
         execute: runs it with buffers.
         parameters: the types of its parameters.
+        results: those of its results; ``None`` where it does not say.
         devices: those that it runs on; ``None`` for a portable one, which runs on any.
         path: runs it without buffers; ``None`` where it needs them.
     """
 
-    def __init__(self, execute, parameters, devices, path):
+    def __init__(self, execute, parameters, results, devices, path):
         self._execute = execute
         self.parameters = list(parameters)
+        self._types = [type_of(each) for each in parameters]
+        self._result_types = None if results is None else [type_of(each) for each in results]
         self._devices = devices
         self._path = path
         if path is not None:
@@ -162,8 +176,8 @@ cdef class CommandLoop:
     """Take a worker's commands, and keep its arrays and executables.
 
     A worker's class has the methods that it calls: ``unload``, ``copy_out``, ``copy``, ``from_heap``, ``read_options``,
-    ``failed_arguments``, ``with_given``, ``not_launched`` and ``fail``; with ``takes_turns``, ``before_launch`` and
-    ``after_launch``.
+    ``failed_arguments``, ``seen_as``, ``with_given``, ``not_launched`` and ``fail``; with ``takes_turns``,
+    ``before_launch`` and ``after_launch``.
 
     Args:
         shared: the shared memory.
@@ -320,7 +334,7 @@ cdef class CommandLoop:
         if message is not None and message.failed_code:
             arguments = self.failed_arguments(loaded.parameters, head.device, message)
         else:
-            arguments = [self._argument(loaded, n, head.device, &inputs[n]).buffer() for n in range(head.num_inputs)]
+            arguments = [self._argument_buffer(loaded, n, head.device, &inputs[n]) for n in range(head.num_inputs)]
         options = loaded.options(_kept(inputs, head.num_inputs, outputs))
         if message is not None:
             options = self.with_given(options, message)
@@ -345,9 +359,11 @@ cdef class CommandLoop:
     ) except -1:
         """Run a program without buffers; return whether it was started."""
         cdef list values = [], futures = []
+        cdef Array array
         cdef uint32_t n
         for n in range(head.num_inputs):
-            value = self._argument(loaded, n, head.device, &inputs[n]).value_for(loaded._path)
+            array = self._argument(loaded, n, head.device, &inputs[n])
+            value = array.value_for(loaded._path) if array.has_type(loaded._types[n]) else None
             if value is None:
                 return False
             values.append(value)
@@ -364,12 +380,19 @@ cdef class CommandLoop:
             return False
         _check_number(results, outputs)
         for n in range(head.num_outputs):
-            self.arrays[outputs[n]] = Array.of_value(results[n], loaded._makers[n])
+            self.arrays[outputs[n]] = Array.of_value(
+                results[n], loaded._makers[n], None if loaded._result_types is None else loaded._result_types[n]
+            )
         if futures:
             futures[0].add_done_callback(partial(self._end, fence))
         else:
             self.done(fence)
         return True
+
+    cdef object _argument_buffer(self, Loaded loaded, uint32_t n, uint32_t device, const array_place *place):
+        cdef Array array = self._argument(loaded, n, device, place)
+        buffer = array.buffer()
+        return buffer if array.has_type(loaded._types[n]) else self.seen_as(buffer, loaded.parameters[n])
 
     cdef Array _argument(self, Loaded loaded, uint32_t n, uint32_t device, const array_place *place):
         number = place.number
@@ -459,6 +482,17 @@ cdef class CommandLoop:
         if count < 0:
             self._is_broken = True
             self.end()
+
+
+cdef dict _types = {}  # each type by itself: arrays and parameters that agree have one object
+
+
+cdef object type_of(value):
+    """Return the type of a buffer or spec, to compare by identity; ``None`` for a token, which arrays stand for."""
+    if value.element_type is ElementType.TOKEN:
+        return None
+    key = (value.element_type, tuple(value.shape))
+    return _types.setdefault(key, key)
 
 
 cdef bytes _kept(const array_place *inputs, uint32_t count, list outputs):

@@ -13,7 +13,7 @@ from libc.stdint cimport int64_t, uint64_t, uintptr_t
 from libc.stdlib cimport malloc
 from libc.string cimport memcpy
 
-from pjrt.native._commands cimport Loaded
+from pjrt.native._commands cimport Loaded, type_of
 
 import struct
 import threading
@@ -50,6 +50,7 @@ cdef extern from "here.h" nogil:
     ctypedef struct here_block:
         void *array
         void *maker
+        void *type
         char *bytes
         size_t device
         size_t kind
@@ -133,7 +134,7 @@ cdef class Arrays:
         except BaseException as error:
             self._fail(fence, error)
             return 0
-        self._set_results(launch, results, None)
+        self._set_results(launch, results)
         self._follow(futures[0], fence)
         return 0
 
@@ -146,15 +147,17 @@ cdef class Arrays:
             block = <here_block *><uintptr_t>launch.inputs[n]
             with cython.critical_section(self):
                 value = None if block.maker == NULL else <object>block.array
+                if value is not None and not _has_type(block, loaded._types[n]):
+                    return False
             if value is None:
-                value = loaded._path.value(self._argument(block, loaded.parameters[n], launch.device))
+                value = loaded._path.value(self._argument(block, loaded, n, launch.device))
             if value is None:
                 return False
             values.append(value)
         try:
             results = loaded._run(values, 0, futures)
         except FailedRunError as error:
-            self._set_results(launch, error.buffers, None)
+            self._set_results(launch, error.buffers)
             self._follow(error.buffers[0].ready(), fence)
             return True
         except BaseException as error:
@@ -162,7 +165,7 @@ cdef class Arrays:
             return True
         if results is None:
             return False
-        self._set_results(launch, results, loaded._makers)
+        self._set_results(launch, results, loaded._makers, loaded._result_types)
         if futures:
             self._follow(futures[0], fence)
         return True
@@ -177,7 +180,7 @@ cdef class Arrays:
             arguments = served.failed_arguments(loaded.parameters, launch.device, options)
         else:
             arguments = [
-                self._argument(<here_block *><uintptr_t>launch.inputs[n], loaded.parameters[n], launch.device)
+                self._argument(<here_block *><uintptr_t>launch.inputs[n], loaded, n, launch.device)
                 for n in range(launch.num_inputs)
             ]
         # What the runtime does not write in place, it may use again.
@@ -187,12 +190,19 @@ cdef class Arrays:
             known = replace(known, **served.given(options))
         return loaded._execute(arguments, served.device(launch.device), known, returned_futures=futures)
 
-    cdef int _set_results(self, const pjrt_driver_launch *launch, results, list makers) except -1:
+    cdef int _set_results(
+        self, const pjrt_driver_launch *launch, results, list makers=None, list types=None
+    ) except -1:
         cdef size_t n
         if <size_t>len(results) != launch.num_outputs:
             raise InternalError(f"expected {launch.num_outputs} results, found {len(results)}")
         for n in range(launch.num_outputs):
-            _set(<here_block *><uintptr_t>launch.outputs[n], results[n], None if makers is None else makers[n])
+            _set(
+                <here_block *><uintptr_t>launch.outputs[n],
+                results[n],
+                None if makers is None else makers[n],
+                None if types is None else types[n],
+            )
         return 0
 
     cdef int _follow(self, future, pjrt_fence *fence) except -1:
@@ -230,8 +240,10 @@ cdef class Arrays:
 
     # Arrays.
 
-    cdef object _argument(self, here_block *block, spec, size_t device):
-        """Return an array as a buffer of the client."""
+    cdef object _argument(self, here_block *block, Loaded loaded, size_t number, size_t device):
+        """Return an array as a buffer of the client, of the parameter's type."""
+        cdef bint has_type
+        spec = loaded.parameters[number]
         if block.array == NULL:
             if block.size != <size_t>spec.size_in_bytes:
                 raise InternalError(
@@ -240,10 +252,13 @@ cdef class Arrays:
             made = self._from_bytes(block, spec, self.served.space(device, block.kind))
             with cython.critical_section(self):
                 if block.array == NULL:  # no other thread was faster
-                    _set(block, made, None)
+                    _set(block, made, None, loaded._types[number])
             with nogil:
                 self._runtime.has_array(self._driver, block)
-        return self.buffer(block)
+        with cython.critical_section(self):
+            buffer = _buffer(block)
+            has_type = _has_type(block, loaded._types[number])
+        return buffer if has_type else self.served.seen_as(buffer, spec)
 
     cdef object buffer(self, here_block *block):
         """Return an array that the client has as a buffer."""
@@ -295,7 +310,7 @@ cdef class Arrays:
 
     cdef int copy(self, here_block *block, here_block *to, pjrt_fence *fence) except -1:
         copied = self.buffer(block).copy_to(self.served.space(to.device, to.kind))
-        _set(to, copied, None)
+        _set(to, copied, None, None)
         self._follow(copied.ready(), fence)
         return 0
 
@@ -350,8 +365,9 @@ cdef class _Released:
                 runtime.released(driver, lent)
 
 
-cdef void _set(here_block *block, array, maker):
+cdef void _set(here_block *block, array, maker, type_):
     """Give a block its array. What was there before goes last: that may run other code."""
+    block.type = NULL if type_ is None else <void *>type_
     cdef void *array_before = block.array
     cdef void *maker_before = block.maker
     Py_INCREF(array)
@@ -368,8 +384,18 @@ cdef object _buffer(here_block *block):
     if block.maker != NULL:
         made = (<object>block.maker)(<object>block.array)
         if block.maker != NULL:  # no other thread was faster
-            _set(block, made, None)
+            _set(block, made, None, None if block.type == NULL else <object>block.type)
     return <object>block.array
+
+
+cdef bint _has_type(here_block *block, type_) except -1:
+    """Return whether an array has a type, from ``type_of``. A value whose program does not say its type has none."""
+    if block.type == <void *>type_ or type_ is None:
+        return True
+    if block.type == NULL and block.maker == NULL:
+        found = type_of(<object>block.array)
+        block.type = NULL if found is None else <void *>found
+    return block.type == <void *>type_
 
 
 cdef bytes _payload(str name, bytes value):

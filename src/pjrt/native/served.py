@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 from google.protobuf.message import DecodeError
 
 from pjrt import stablehlo
@@ -22,8 +23,16 @@ from pjrt.api.buffer import Buffer
 from pjrt.api.client import Client, LocalHandler
 from pjrt.api.compile_options import CompileOptions, DeviceAssignment
 from pjrt.api.device import Device, MemorySpace, NamedValue
-from pjrt.api.errors import AlreadyExistsError, InternalError, InvalidArgumentError, PjrtError, UnimplementedError
+from pjrt.api.errors import (
+    AlreadyExistsError,
+    InternalError,
+    InvalidArgumentError,
+    PjrtError,
+    UnimplementedError,
+    from_author,
+)
 from pjrt.api.executable import Executable
+from pjrt.api.future import Future
 from pjrt.api.key_value_store import KeyValueStore
 from pjrt.api.loaded_executable import LoadedExecutable
 from pjrt.api.plugin import Profiler
@@ -245,7 +254,8 @@ class ServedClient(ABC):
             number = self._number_of[key] = next(self._numbers)
             execute = loaded.execute_portable if options.compile_portable_executable else loaded.execute_sharded
             devices = None if options.compile_portable_executable else loaded.addressable_devices
-            self._executables[number] = Loaded(execute, parameters, devices, loaded.value_path())
+            results = _called(lambda: loaded.executable.output_specs, None)
+            self._executables[number] = Loaded(execute, parameters, results, devices, loaded.value_path())
             return number
 
     def _deserialize(
@@ -308,6 +318,35 @@ class ServedClient(ABC):
         memory = self.device(device).default_memory_space
         assert self._client is not None
         return [self._client.create_error_buffer(error, spec, memory_space=memory) for spec in parameters]
+
+    def seen_as(self, buffer: Buffer, spec: ShapeSpec) -> Buffer:
+        """Return a buffer with the elements of another one as a parameter has them: with its shape, or bit for bit.
+
+        The runtime has compared the sizes: frameworks may give an array of one element for a scalar, and what a
+        bitcast returns is the same array here.
+        """
+
+        def seen(array: Any) -> Buffer:
+            flat = np.ascontiguousarray(array).reshape(-1)
+            seen_array = flat.view(spec.element_type.dtype).reshape(spec.shape)
+            return buffer.client.buffer_from_host(seen_array, memory_space=buffer.memory_space)
+
+        array = buffer.to_host()
+        if array.done():
+            return seen(array.result())
+        # Nobody waits here: what the value needs may come behind this launch.
+        alias, fulfillment = buffer.client.create_alias_buffer(
+            ShapeSpec(spec.shape, spec.element_type), memory_space=buffer.memory_space
+        )
+
+        def fulfill(future: Future[Any]) -> None:
+            try:
+                fulfillment.fulfill(seen(future.result()))
+            except BaseException as error:
+                fulfillment.fail(from_author(error))
+
+        array.add_done_callback(fulfill)
+        return alias
 
     def device(self, number: int) -> Device:
         """Return a device of the client by the runtime's number."""

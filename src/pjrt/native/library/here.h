@@ -16,6 +16,7 @@ typedef struct here_lent here_lent;
 typedef struct here_block {
   void *array;       /* the client's buffer or value, a reference of Python's; null */
   void *maker;       /* of a value: what makes a buffer of it, as long as its program is loaded; null for a buffer */
+  void *type;        /* of the array: an object of Python's that is never freed; null where nobody has looked yet */
   char *bytes;       /* what the host wrote, or where the host looks at the array; null for neither */
   here_lent *lent;   /* the client looks at the bytes, and says when it no longer does; else null */
   size_t device, kind, size;
