@@ -156,3 +156,16 @@ def test_the_torch_device_is_right() -> None:
     done = run("-m", "pjrt", "test-device", f"{EXAMPLES / 'torch_device' / 'device.py'}:make_client", "--filter", "f32")
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-1000:]
     assert "nothing is wrong" in done.stdout
+
+
+@pytest.mark.torch
+def test_the_llama_learns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("transformers")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    done = run(str(EXAMPLES / "torch_llama" / "train.py"), "reference", "--steps", "11")
+    assert done.returncode == 0, done.stderr[-3000:]
+    *steps, written = done.stdout.splitlines()
+    losses = [float(line.rpartition(" ")[2]) for line in steps]
+    assert len(losses) == 2
+    assert losses[1] < losses[0] - 0.5
+    assert "Train a small" in written

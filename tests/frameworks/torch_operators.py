@@ -2,11 +2,13 @@
 
     python tests/frameworks/torch_operators.py reference --dtype float32        # or cpu; bfloat16, int64
     python tests/frameworks/torch_operators.py reference --dtype float32 --without-fallback
+    python tests/frameworks/torch_operators.py reference --compiled             # by torch.compile(…, backend="pjrt")
     python tests/frameworks/torch_operators.py --record                         # all, into docs/frameworks/torch.md
 
 Each operator runs with the first samples of its inputs. It is right if each result has the CPU's type, shape and
 values, or, where no values are prescribed, the CPU's type and shape. Operators run one after the other in a process,
-which starts again behind one that ends it or that takes too long. The environment is that of ``torch_tpu_job.py``.
+which starts again behind one that ends it or that takes too long. The environment is that of ``torch_tpu_job.py``; with
+``--compiled``, one with torchax and JAX.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ import argparse
 import collections
 import itertools
 import json
+import logging.handlers
 import os
 import re
 import subprocess
@@ -91,18 +94,52 @@ def compare(operator: str, found: Any, expected: Any, dtype: str) -> str:
     return ""
 
 
-def run_all(device: str, dtype: str, fallback: bool, samples: int, first: int) -> None:
+class Compiled:
+    """Operators compiled for a device by the backend `pjrt`, with tensors on the CPU."""
+
+    def __init__(self, device: str, fallback: bool) -> None:
+        self._options = {"device": device, "cpu_fallback": fallback, "cache": False}
+        self._warnings = logging.handlers.BufferingHandler(1 << 30)
+        logging.getLogger("pjrt.frameworks._torch_compile").addHandler(self._warnings)
+
+    def __call__(self, operator: Any, sample: Any, args: Any, kwargs: Any) -> Any:
+        import torch
+
+        from pjrt.frameworks import _torch_compile
+
+        torch._dynamo.reset()
+        _torch_compile.Target.forget()  # it warns of each operation once
+        return torch.compile(operator, backend="pjrt", options=self._options)(sample, *args, **kwargs)
+
+    def count(self) -> int:
+        return len(self._warnings.buffer)
+
+
+class Eager:
+    """Operators on PyTorch's own device."""
+
+    def __call__(self, operator: Any, sample: Any, args: Any, kwargs: Any) -> Any:
+        return operator(sample, *args, **kwargs)
+
+    def count(self) -> int:
+        import pjrt
+
+        return sum(pjrt.frameworks.torch.fallback_counts().values())
+
+
+def run_all(device: str, dtype: str, fallback: bool, samples: int, first: int, compiled: bool) -> None:
     """Run the operators from a number on, and print a line of each: its name before, its outcome behind."""
     import torch
     from torch.utils._pytree import tree_map
 
     import pjrt
 
-    place = pjrt.frameworks.torch.register(device, cpu_fallback=fallback)
+    place = torch.device("cpu") if compiled else pjrt.frameworks.torch.register(device, cpu_fallback=fallback)
+    way: Compiled | Eager = Compiled(device, fallback) if compiled else Eager()
 
     def moved(value: Any) -> Any:
         if isinstance(value, torch.Tensor):
-            return value.detach().to(place)
+            return value.detach().clone().to(place)
         return place if isinstance(value, torch.device) else value
 
     for number, operator in enumerate(operators(dtype)):
@@ -110,7 +147,7 @@ def run_all(device: str, dtype: str, fallback: bool, samples: int, first: int) -
             continue
         print(json.dumps([number, full_name(operator)]), flush=True)
         outcome = "right"
-        before = sum(pjrt.frameworks.torch.fallback_counts().values())
+        before = way.count()
         try:
             torch.manual_seed(number)
             inputs = operator.sample_inputs("cpu", getattr(torch, dtype), requires_grad=False)
@@ -126,7 +163,7 @@ def run_all(device: str, dtype: str, fallback: bool, samples: int, first: int) -
                     break
                 if "device" in on_device[2]:
                     on_device[2]["device"] = place
-                found = operator(on_device[0], *on_device[1], **on_device[2])
+                found = way(operator, *on_device)
                 problem = compare(full_name(operator), found, expected, dtype)
                 if problem:
                     outcome = f"differs: {problem}"
@@ -135,18 +172,18 @@ def run_all(device: str, dtype: str, fallback: bool, samples: int, first: int) -
             text = " ".join(str(error).split())
             missing = "is not implemented for TPU" in text
             outcome = f"{'missing' if missing else 'refused'}: {type(error).__name__}: {text[:300]}"
-        if outcome == "right" and sum(pjrt.frameworks.torch.fallback_counts().values()) > before:
+        if outcome == "right" and way.count() > before:
             outcome = "right, on the CPU"
         print(json.dumps(outcome), flush=True)
     print("null", flush=True)
 
 
-def outcomes(device: str, dtype: str, fallback: bool, samples: int) -> Iterator[tuple[str, str]]:
+def outcomes(device: str, dtype: str, fallback: bool, samples: int, compiled: bool) -> Iterator[tuple[str, str]]:
     """Return what became of each operator."""
     first = 0
     while True:
         command = [sys.executable, __file__, device, "--dtype", dtype, "--samples", str(samples), "--first", str(first)]
-        command += ["--without-fallback"] * (not fallback)
+        command += ["--without-fallback"] * (not fallback) + ["--compiled"] * compiled
         name = ""
         with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
             for line in _lines(process):
@@ -200,10 +237,10 @@ def record(rows: list[str]) -> None:
     PAGE.write_text("\n".join([*lines[:begin], *rows, *lines[end:]]) + "\n", encoding="utf-8")
 
 
-def measure(device: str, dtype: str, fallback: bool, samples: int) -> collections.Counter[str]:
+def measure(device: str, dtype: str, fallback: bool, samples: int, compiled: bool = False) -> collections.Counter[str]:
     began = time.monotonic()
     kinds: collections.Counter[str] = collections.Counter()
-    for name, outcome in outcomes(device, dtype, fallback, samples):
+    for name, outcome in outcomes(device, dtype, fallback, samples, compiled):
         kinds[outcome.partition(":")[0]] += 1
         if not outcome.startswith("right"):
             print(f"    {name}: {outcome}", flush=True)
@@ -220,19 +257,20 @@ def main() -> None:
     parser.add_argument("device", nargs="?")
     parser.add_argument("--dtype", choices=DTYPES, default="float32")
     parser.add_argument("--without-fallback", action="store_true")
+    parser.add_argument("--compiled", action="store_true")
     parser.add_argument("--samples", type=int, default=1)
     parser.add_argument("--first", type=int)
     parser.add_argument("--record", action="store_true")
     args = parser.parse_args()
     if args.first is not None:
-        run_all(args.device, args.dtype, not args.without_fallback, args.samples, args.first)
+        run_all(args.device, args.dtype, not args.without_fallback, args.samples, args.first, args.compiled)
         sys.stdout.flush()
         os._exit(0)
     fallback = not args.without_fallback
     if args.record:
         record([row(each, dtype, measure(each, dtype, fallback, 1)) for each in DEVICES for dtype in DTYPES])
     else:
-        measure(args.device, args.dtype, fallback, args.samples)
+        measure(args.device, args.dtype, fallback, args.samples, args.compiled)
 
 
 if __name__ == "__main__":

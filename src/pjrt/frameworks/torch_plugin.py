@@ -1,9 +1,11 @@
-"""The target of the entry point ``torch.backends``: at ``import torch`` PyTorch gets the device of ``PJRT_TORCH``."""
+"""What PyTorch finds by entry points: the device of ``PJRT_TORCH``, and the backend ``pjrt`` of ``torch.compile``."""
 
 from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 
 def load() -> None:
@@ -17,3 +19,23 @@ def load() -> None:
         from pjrt.frameworks import torch
 
         torch.register(device)
+
+
+def backend(module: Any, inputs: Sequence[Any], *, options: Mapping[str, Any] | None = None, **_: Any) -> Any:
+    """Compile a graph of Dynamo's for a device: the target of the entry point ``torch_dynamo_backends``.
+
+    Args:
+        module: the graph.
+        inputs: examples of its arguments.
+        options: of ``torch.compile(…, options=…)``: ``device``, the name of a device as in ``pjrt plugins``, or a
+            client; ``cpu_fallback``, whether operations that cannot be lowered run on the CPU; ``cache``, a folder for
+            compiled programs, or False for none. The other ones are the client's options.
+
+    Raises:
+        FailedPreconditionError: torchax or JAX is not installed.
+        NotFoundError: there is no such device.
+        UnimplementedError: an operation cannot be lowered, and must not run on the CPU.
+    """
+    from pjrt.frameworks import _torch_compile  # it needs PyTorch, whose import calls `load`
+
+    return _torch_compile.compile_graph(module, inputs, options)
