@@ -16,7 +16,11 @@ import pytest
 
 import pjrt
 
-pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("ignore:Guards may run slower")]
+pytestmark = [
+    pytest.mark.torch,
+    pytest.mark.filterwarnings("ignore:Guards may run slower"),
+    pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf"),  # GPT-2, in Dynamo
+]
 torch = pytest.importorskip("torch")
 if importlib.util.find_spec("torchax") is None:
     pytest.skip("torchax is not installed", allow_module_level=True)
@@ -120,6 +124,17 @@ def test_what_cannot_be_lowered_runs_on_the_cpu_or_is_refused(caplog: pytest.Log
     torch._dynamo.reset()
     with pytest.raises(Exception, match=r"found aten\.special_airy_ai\.default; allow cpu_fallback"):
         compiled(function, cpu_fallback=False)(x)
+
+
+def test_what_torchax_lowers_to_something_else_runs_on_the_cpu() -> None:
+    a = torch.arange(16.0).reshape(4, 4).sin()
+    for function in (
+        lambda a: torch.linalg.eigh(a, UPLO="L").eigenvalues,
+        lambda a: torch.linalg.eigh(a, UPLO="U").eigenvalues,
+        lambda a: torch.linalg.pinv(a, hermitian=True),
+        lambda a: torch.polygamma(1, a),
+    ):
+        torch.testing.assert_close(compiled(function)(a), function(a))
 
 
 def test_an_operation_that_fails_to_lower_is_divided_out(monkeypatch: pytest.MonkeyPatch) -> None:

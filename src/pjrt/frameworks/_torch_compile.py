@@ -98,7 +98,7 @@ class Target:
                 raise InvalidArgumentError(f"expected no more options with a client, found {', '.join(options)}")
             key: Any = (id(device), fallback, str(folder))
         else:
-            key = (device, fallback, str(folder), tuple(sorted(options.items())))
+            key = (device, fallback, str(folder), repr(sorted(options.items())))
         with cls._lock:
             if key not in cls._known:
                 is_own = not isinstance(device, Client)
