@@ -35,7 +35,7 @@ from pjrt.api.errors import InvalidArgumentError, UnimplementedError
 from pjrt.api.loaded_executable import LoadedExecutable
 from pjrt.api.program import Program
 from pjrt.artifacts.compilation_cache import CompilationCache
-from pjrt.frameworks._torch_lowering import Graph, Lowering, Node, Value
+from pjrt.frameworks._torch_lowering import Constant, Graph, Lowering, Node, Value
 from pjrt.plugins import registry
 
 VARIABLE = "PJRT_TORCH_COMPILE"
@@ -261,7 +261,15 @@ def _graph(nodes: Sequence[Any], arguments: Sequence[Any]) -> Graph:
     number_of = {node: number for number, node in enumerate(nodes)}
 
     def told(value: Any) -> Any:
-        return torch.fx.node.map_arg(value, lambda node: Value(number_of[node]))
+        if isinstance(value, torch.fx.Node):
+            return Value(number_of[value])
+        if isinstance(value, list | tuple):
+            return tuple(map(told, value)) if isinstance(value, tuple) else list(map(told, value))
+        if isinstance(value, dict):
+            return {name: told(each) for name, each in value.items()}
+        if isinstance(value, torch.memory_format):
+            return Constant(str(value).removeprefix("torch."))
+        return value
 
     given = iter(arguments)
     entries = []

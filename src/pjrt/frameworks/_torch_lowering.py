@@ -37,6 +37,15 @@ class Value(NamedTuple):
     number: int
 
 
+class Constant(NamedTuple):
+    """A value by its name in PyTorch, such as ``contiguous_format``.
+
+    A pickle of it would name any module that has imported PyTorch, which this process need not have.
+    """
+
+    name: str
+
+
 class Node(NamedTuple):
     """A node of a graph.
 
@@ -262,6 +271,10 @@ def _rule(name: str, lowerings: Mapping[Any, Any]) -> Any:
 def _resolved(given: Any, values: list[Any]) -> Any:
     if isinstance(given, Value):
         return values[given.number]
+    if isinstance(given, Constant):
+        import torch
+
+        return getattr(torch, given.name)
     if isinstance(given, list | tuple):
         return type(given)(_resolved(each, values) for each in given)
     if isinstance(given, dict):
