@@ -222,7 +222,7 @@ def refusals(torch: Any, device: Any) -> Any:
     import pjrt
 
     for call, message in (
-        (lambda: pjrt.frameworks.torch.register("null"), "TorchTPU one device in a process"),
+        (lambda: pjrt.frameworks.torch.register("reference", num_devices=3), "TorchTPU one device in a process"),
         (lambda: pjrt.frameworks.torch.register("no_such"), "no_such"),
         (lambda: pjrt.frameworks.torch.register(7), "expected the name of a device"),
     ):

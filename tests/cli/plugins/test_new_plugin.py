@@ -158,6 +158,13 @@ def test_one_for_tensorflow_has_its_adapter(tmp_path: Path) -> None:
     assert "tensorflow-cpu==2.21.*" in project["build-system"]["requires"]
     assert project["project"]["optional-dependencies"]["tensorflow"] == ["tensorflow-cpu==2.21.*"]
     assert 'tf.device("GADGET:0")' in (package / "README.md").read_text()
+
+
+@pytest.mark.full
+def test_one_for_tensorflow_is_not_built_without_it(tmp_path: Path) -> None:
+    pytest.importorskip("setuptools.command.bdist_wheel", reason="setuptools is older than the package asks for")
+    assert run("-m", "pjrt", "new-plugin", "gadget", "--tensorflow", "--folder", str(tmp_path)).returncode == 0
+    package = tmp_path / "gadget"
     (package / "tensorflow.py").write_text("raise ImportError('not here')\n")
     done = run("setup.py", "-q", "build_py", "--build-lib", "built", path=package, cwd=package)
     assert done.returncode == 1

@@ -100,54 +100,6 @@ static void find(void) {
     found.table = driver_is_in_c() ? recording_table(table) : table;
 }
 
-/* ---- forks ----------------------------------------------------------------------------------------------------------
- * A fork has none of a driver's threads, and one of them may have its locks. */
-static int refuse(char *message) {
-  snprintf(message, PJRT_DRIVER_MESSAGE_SIZE, "the devices belong to the process that was forked; make a new client");
-  return PJRT_Error_Code_FAILED_PRECONDITION;
-}
-
-static int allocate(pjrt_driver *driver, size_t device, size_t kind, size_t bytes, uint64_t *memory, char *message) {
-  (void)driver, (void)device, (void)kind, (void)bytes, (void)memory;
-  return refuse(message);
-}
-
-static void leave(pjrt_driver *driver, size_t device, uint64_t number) { (void)driver, (void)device, (void)number; }
-
-static int copy_in(pjrt_driver *driver, size_t device, uint64_t memory, const pjrt_driver_shape *shape, size_t offset,
-                   const void *host, size_t bytes, pjrt_fence *fence, char *message) {
-  (void)driver, (void)device, (void)memory, (void)shape, (void)offset, (void)host, (void)bytes, (void)fence;
-  return refuse(message);
-}
-
-static int copy_out(pjrt_driver *driver, size_t device, uint64_t memory, const pjrt_driver_shape *shape, size_t offset,
-                    void *host, size_t bytes, pjrt_fence *fence, char *message) {
-  (void)driver, (void)device, (void)memory, (void)shape, (void)offset, (void)host, (void)bytes, (void)fence;
-  return refuse(message);
-}
-
-static int load(pjrt_driver *driver, size_t device, const void *code, size_t size, uint64_t *executable, char *message) {
-  (void)driver, (void)device, (void)code, (void)size, (void)executable;
-  return refuse(message);
-}
-
-static int launch_program(pjrt_driver *driver, const pjrt_driver_launch *launch, pjrt_fence *fence, char *message) {
-  (void)driver, (void)launch, (void)fence;
-  return refuse(message);
-}
-
-const pjrt_driver_table *driver_of_fork(const pjrt_driver_table *of) {
-  static pjrt_driver_table table;
-  table = (pjrt_driver_table){.struct_size = sizeof table, .platform_name = of->platform_name,
-                              .platform_version = of->platform_version, .open = of->open, .close = of->close,
-                              .describe = of->describe, .allocate = allocate, .free = leave, .copy_in = copy_in,
-                              .copy_out = copy_out, .load = load, .unload = leave, .launch = launch_program};
-  if (DRIVER_HAS(of, layout)) table.layout = of->layout;
-  if (DRIVER_HAS(of, host_view)) table.host_view = of->host_view;
-  if (DRIVER_HAS(of, pointer)) table.pointer = of->pointer;
-  return &table;
-}
-
 PJRT_Error *driver_find(const pjrt_driver_table **out) {
   pthread_once(&found.once, find);
   *out = found.table;

@@ -141,7 +141,6 @@ pjrt_driver_shape driver_shape(const shape *of);
 const char *setting(const char *key); /* null where it is not set */
 PJRT_Error *driver_find(const pjrt_driver_table **out);
 bool driver_is_in_c(void); /* not one of ours before Python */
-const pjrt_driver_table *driver_of_fork(const pjrt_driver_table *of); /* what a fork of its process has of a driver in C */
 extern const pjrt_driver_table host_driver;
 
 /* A function that a driver may lack because its struct is shorter than ours, or because the entry is null. */
