@@ -46,13 +46,12 @@ module {{ func.func @main(%x: {type_} {argument}) -> {type_} {{
 SAME = [
     (np.array([3.5], np.float32), "tensor<f32>", np.float32(7)),
     (np.array(3, np.int64), "tensor<1xi64>", np.array([6], np.int64)),
-    (np.arange(6, dtype=np.int32).reshape(2, 3), "tensor<3x2xi32>", 2 * np.arange(6, dtype=np.int32).reshape(3, 2)),
-    (np.zeros((0, 3), np.float32), "tensor<2x0xf32>", np.zeros((2, 0), np.float32)),
+    (np.array([[7]], np.int32), "tensor<1xi32>", np.array([14], np.int32)),
 ]
 
 
 @pytest.mark.parametrize(("array", "type_", "expected"), SAME)
-def test_as_many_elements_are_taken_in_the_programs_shape(
+def test_one_element_is_taken_in_the_programs_shape(
     subject: Subject, array: np.ndarray, type_: str, expected: np.ndarray
 ) -> None:
     sizes = "".join(f"{size}x" for size in array.shape)
@@ -81,9 +80,14 @@ def test_a_donated_argument_of_another_shape(subject: Subject) -> None:
 
 @pytest.mark.parametrize(
     ("array", "type_"),
-    [(np.ones(2, np.float32), "tensor<f32>"), (np.ones(4, np.int32), "tensor<4xf32>"), (np.ones(3), "tensor<2xf64>")],
+    [
+        (np.ones(2, np.float32), "tensor<f32>"),
+        (np.ones(1, np.int32), "tensor<f32>"),
+        (np.ones((2, 3)), "tensor<3x2xf64>"),
+        (np.ones(3), "tensor<2xf64>"),
+    ],
 )
-def test_another_number_of_elements_or_type_is_refused(subject: Subject, array: np.ndarray, type_: str) -> None:
+def test_others_are_refused(subject: Subject, array: np.ndarray, type_: str) -> None:
     result = subject.attempt_execute(compiled(subject, type_), [[subject.buffer(array)]])
     assert result.error is not None
     assert result.error.message.startswith("argument 0: expected ")

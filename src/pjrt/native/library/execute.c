@@ -440,9 +440,9 @@ static bool stands_for_token(const shape *found, const shape *expected) {
 }
 
 /* XLA's plugins compare numbers of bytes alone, and frameworks rely on it: TorchTPU gives an array of one element for a
- * scalar. Here the elements must be of one type, and lie one behind the other, so that the program finds them. */
-static bool has_same_elements(const PJRT_Buffer *found, const shape *expected) {
-  return found->shape.type == expected->type && shape_elements(&found->shape) == shape_elements(expected) &&
+ * scalar. Other arrays of another shape are rather a mistake. */
+static bool stands_for_scalar(const PJRT_Buffer *found, const shape *expected) {
+  return found->shape.type == expected->type && shape_elements(&found->shape) == 1 && shape_elements(expected) == 1 &&
          storage_is_plain(found->space, &found->shape) && storage_is_plain(found->space, expected);
 }
 
@@ -459,7 +459,7 @@ static PJRT_Error *check_argument(const PJRT_LoadedExecutable_Execute_Args *args
     return error_make(INVALID, "argument %zu: expected memory of kind %s, found %s", number,
                       device->spaces[expected->kind].kind, buffer->space->kind);
   bool is_same = shape_same(&buffer->shape, &expected->shape);
-  if (!is_same && !stands_for_token(&buffer->shape, &expected->shape) && !has_same_elements(buffer, &expected->shape))
+  if (!is_same && !stands_for_token(&buffer->shape, &expected->shape) && !stands_for_scalar(buffer, &expected->shape))
     return wrong_argument(number, "", shape_text(&buffer->shape), shape_text(&expected->shape));
   if (is_same && DRIVER_HAS(device->client->table, layout) && !shape_same_order(&buffer->shape, &expected->shape))
     return wrong_argument(number, "the layout ", layout_text(&buffer->shape, NULL), layout_text(&expected->shape, NULL));
