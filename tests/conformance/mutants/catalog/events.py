@@ -13,7 +13,7 @@ MUTANTS = (
     Mutant(
         "event.await_loses_error",
         "event.c",
-        "  look(of);\n  if (completion_is_set(of)) return pjrt_error_share(of->error);\n",
+        "  look(of);\n  if (completion_is_set(of)) return pjrt_error_share(completion_error(of));\n",
         "  completion_wait(of);\n  if (completion_is_set(of)) return NULL;\n",
         "PJRT_Event_Await returns no error for an event that failed.",
     ),

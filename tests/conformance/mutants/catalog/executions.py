@@ -50,7 +50,8 @@ MUTANTS = (
     Mutant(
         "execute.argument_shape_unchecked",
         "execute.c",
-        "  if (!is_same && !stands_for_token(&buffer->shape, &expected->shape))\n",
+        "  if (!is_same && !stands_for_token(&buffer->shape, &expected->shape) && "
+        "!stands_for_scalar(buffer, &expected->shape))\n",
         "  if (!is_same && buffer->shape.rank > MAX_RANK)\n",
         "An argument of the wrong shape is accepted.",
     ),
