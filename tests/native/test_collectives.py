@@ -196,7 +196,7 @@ def test_a_kernel_that_fails_on_all(chips: Client) -> None:
 
 
 def test_an_argument_that_work_of_another_chip_brings(chips: Client) -> None:
-    """That work comes to its queue after the execution, and does not wait behind it."""
+    """Its launch waits for work that comes to the queue later, and that must not wait behind it."""
     executable = chips.compile(total(ALL), pjrt.CompileOptions(num_replicas=CHIPS))
     spec = pjrt.ShapeSpec(X.shape, pjrt.ElementType.F32)
     there = chips.devices[1].default_memory_space

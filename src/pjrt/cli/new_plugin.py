@@ -99,8 +99,11 @@ def new_plugin(name: str, folder: Path, driver: bool, tensorflow: bool) -> None:
 def _filled(template: str, name: str, added: Mapping[str, str]) -> str:
     for key, text in added.items():
         template = template.replace(key, text)
-    # PyTorch/XLA reads only the part of a device's name before the first _.
-    return template.replace("@NAME@", name).replace("@UPPER@", name.upper().replace("_", ""))
+    return template.replace("@NAME@", name).replace("@UPPER@", _upper(name))
+
+
+def _upper(name: str) -> str:
+    return name.upper().replace("_", "")  # PyTorch/XLA reads only the part of a device's name before the first _
 
 
 def _check_for_tensorflow(name: str, driver: bool) -> None:
@@ -115,7 +118,9 @@ def _check_for_tensorflow(name: str, driver: bool) -> None:
             "packages for TensorFlow are written for devices in Python alone; give --driver or --tensorflow. "
             "pjrt tensorflow write makes TensorFlow's files for the library of a device with a driver"
         )
-    if any(own in name.upper() for own in ("CPU", "GPU", "TPU")):
+    from pjrt.frameworks.tensorflow import RESERVED  # whose imports other commands do without
+
+    if any(own in _upper(name) for own in RESERVED):
         raise pjrt.InvalidArgumentError(
             f"expected a name without cpu, gpu and tpu, which TensorFlow takes for devices of its own, found {name!r}"
         )

@@ -42,7 +42,7 @@ VARIABLE = "PJRT_TORCH_COMPILE"
 """The environment variable that names the device, where no option does."""
 
 MAX_PROGRAMS = 64
-"""How many programs a part of a graph has at most, one for each shapes of its arguments."""
+"""Limit of the programs that a part of a graph keeps: one for each combination of its arguments' shapes."""
 
 _LOG = logging.getLogger(__name__)
 
@@ -146,7 +146,7 @@ class Target:
 
 
 class Part:
-    """A part of a graph that runs on the device: a program for each shapes of its arguments."""
+    """A part of a graph that runs on the device: a program for each combination of its arguments' shapes."""
 
     def __init__(self, module: Any, target: Target) -> None:
         self.module = module

@@ -35,7 +35,7 @@ from pjrt.plugins import registry
 SOURCE = Path(__file__).with_name("tensorflow_adapter.cc")
 """The adapter's source."""
 
-_RESERVED = ("CPU", "GPU", "TPU")
+RESERVED = ("CPU", "GPU", "TPU")
 """TensorFlow treats devices with one of these in their names as its own: it puts kernels of oneDNN on them."""
 _OTHER_NAME = "PJRT"
 _NAME = re.compile("[A-Z][A-Z0-9_]*")
@@ -188,7 +188,8 @@ def build() -> Path:
         raise UnimplementedError("TensorFlow loads adapters of plugins on Linux alone")
     tf = _tensorflow()
     folder = Path(tf.sysconfig.get_lib())
-    flags = [*tf.sysconfig.get_compile_flags(), f"-L{folder}", f"-Wl,-rpath,{folder}"]
+    # Without a path to search at run time: TensorFlow has loaded its libraries before it loads the adapter.
+    flags = [*tf.sysconfig.get_compile_flags(), f"-L{folder}"]
     stated = json.dumps([tf.version.VERSION, tf.version.GIT_VERSION, flags]).encode() + SOURCE.read_bytes()
     cache = system.cache_folder() / "tensorflow"
     library = cache / f"adapter-{tf.version.VERSION}-{hashlib.sha256(stated).hexdigest()[:16]}.so"
@@ -251,12 +252,12 @@ class _Place:
             self.device, own = self._served.device, self._served.name
             own = str(self._served.settings.get("name", "")) or own
             self._options = self._served.own_options()
-        if name and (not _NAME.fullmatch(name) or any(each in name for each in _RESERVED)):
+        if name and (not _NAME.fullmatch(name) or any(each in name for each in RESERVED)):
             raise InvalidArgumentError(
                 f"expected a name of capital letters, digits and _ without CPU, GPU and TPU, found {name!r}"
             )
         own = re.sub("[^A-Z0-9_]", "_", own.upper())
-        self.name = name or (_OTHER_NAME if any(each in own for each in _RESERVED) or not _NAME.match(own) else own)
+        self.name = name or (_OTHER_NAME if any(each in own for each in RESERVED) or not _NAME.match(own) else own)
 
     def write(self, folder: Path, adapter: Path, *, copy: bool = False, relocatable: bool = False) -> Path:
         """Write the adapter's library for this device, and the file that it reads; return the former.

@@ -1,4 +1,4 @@
-"""What PyTorch finds by entry points: the device of ``PJRT_TORCH``, and the backend ``pjrt`` of ``torch.compile``."""
+"""Entry points for PyTorch: the device of ``PJRT_TORCH``, and the backend ``pjrt`` of ``torch.compile``."""
 
 from __future__ import annotations
 

@@ -174,7 +174,11 @@ def test_one_for_tensorflow_is_not_built_without_it(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("name", "options", "reason"),
-    [("mytpu", (), "without cpu, gpu and tpu"), ("gadget", ("--driver",), "give --driver or --tensorflow")],
+    [
+        ("mytpu", (), "without cpu, gpu and tpu"),
+        ("my_c_pu", (), "without cpu, gpu and tpu"),
+        ("gadget", ("--driver",), "give --driver or --tensorflow"),
+    ],
 )
 def test_one_that_tensorflow_cannot_have(tmp_path: Path, name: str, options: tuple[str, ...], reason: str) -> None:
     done = run("-m", "pjrt", "new-plugin", name, "--tensorflow", *options, "--folder", str(tmp_path))
