@@ -285,3 +285,31 @@ def test_waiting_for_a_part_survives_the_donation_of_the_whole(client: pjrt.Clie
     assert [f.result(timeout=120) for f in futures] == [None] * 50
     assert all(read.result()[5, 5] == 1 for read in reads)
     assert np.asarray(rows[3][0]).tolist() == eye.tolist()
+
+
+# jaxlib before 0.12 hangs, or ends the process, once more than 32 of these are unfinished.
+UNFINISHED = """
+PROGRAM = '''
+func.func public @main(%x: tensor<64x64xf32>) -> tensor<64x64xf32> {
+  %0 = stablehlo.dot_general %x, %x, contracting_dims = [1] x [0]
+    : (tensor<64x64xf32>, tensor<64x64xf32>) -> tensor<64x64xf32>
+  %1 = "stablehlo.all_reduce"(%0) ({
+    ^bb0(%a: tensor<f32>, %b: tensor<f32>):
+      %s = stablehlo.add %a, %b : tensor<f32>
+      stablehlo.return %s : tensor<f32>
+  }) {replica_groups = dense<[[0, 1]]> : tensor<1x2xi64>} : (tensor<64x64xf32>) -> tensor<64x64xf32>
+  return %1 : tensor<64x64xf32>
+}'''
+with pjrt.client("cpu", num_devices=2) as client:
+    executable = client.compile(PROGRAM, pjrt.CompileOptions(num_replicas=2))
+    half = np.eye(64, dtype=np.float32) / 2
+    for _ in range(20):
+        rows = [[client.buffer_from_host(half, device=device)] for device in client.devices]
+        for _ in range(200):
+            rows = executable.execute(rows)
+        assert all(np.array_equal(np.asarray(row[0]), half) for row in rows)
+"""
+
+
+def test_hundreds_of_launches_need_not_be_waited_for(run_script: Any) -> None:
+    run_script(UNFINISHED)

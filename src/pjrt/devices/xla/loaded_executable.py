@@ -253,6 +253,7 @@ class Executor:
         "_rendezvous",
         "_start",
         "_watcher",
+        "_window",
         "donated",
         "parameter_types",
         "result_types",
@@ -273,6 +274,7 @@ class Executor:
         self._processes = frozenset(runtime.jaxlib_device(number).process_index for number in self._device_ids)
         self._partners = self._peers if len(self._processes) > 1 else None
         self._has_run = self._peers is None
+        self._window = runtime.launch_window if len(self._device_ids) > 1 else None
         self._start = executable.jaxlib_executable.execute_sharded
         self.donated = shape.donated
         self.parameter_types = [[_array_type(p, device) for p in shape.parameters] for device in devices]
@@ -498,9 +500,13 @@ class Executor:
             return False
 
     def _started(self, arrays: list[_jaxlib.Array], launch_id: int) -> Results:
-        launch = _jaxlib.start(self._start, arrays, not self._handlers, launch_id)
-        token = None if self._handlers else launch.consume_token()
-        return Results(launch.consume_with_handlers(self._handlers), token)
+        if self._window is not None:
+            start = partial(_jaxlib.start, self._start, arrays, True, launch_id)
+            launch, token = self._window.start(start)
+        else:
+            launch = _jaxlib.start(self._start, arrays, not self._handlers, launch_id)
+            token = None if self._handlers else launch.consume_token()
+        return Results(launch.consume_with_handlers(self._handlers), None if self._handlers else token)
 
     def start_donating_alone(
         self, arguments: Sequence[Buffer], arrays: list[_jaxlib.Array]

@@ -6,7 +6,8 @@ import contextlib
 import threading
 import time
 import weakref
-from collections.abc import Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from pjrt.api.checks import expect_int
@@ -95,6 +96,35 @@ class ArrayType:
         return f"{format_shape(self.element_type, self.shape)}{layout}"
 
 
+class LaunchWindow:
+    """The newest launches on several devices: the next one waits until few enough of them are unfinished.
+
+    Args:
+        size: how many may be unfinished, beside one for each thread that launches.
+    """
+
+    __slots__ = ("_lock", "_size", "_tokens")
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._lock = threading.Lock()
+        self._tokens: deque[Any] = deque()
+
+    def start(self, launch: Callable[[], Any]) -> tuple[Any, Any]:
+        """Return jaxlib's results of a launch, and the token of its completion."""
+        with self._lock:
+            oldest = self._tokens.popleft() if len(self._tokens) >= self._size else None
+        # The lock is free meanwhile: the launch that is waited for may have a callback that launches too.
+        if oldest is not None:
+            with contextlib.suppress(Exception):  # its results have the error
+                oldest.block_until_ready()
+        results = launch()
+        token = results.consume_token()
+        with self._lock:
+            self._tokens.append(token)
+        return results, token
+
+
 # Every module below the client takes a ``Runtime``, and none of them imports the client.
 
 _POLL_SECONDS = 0.001
@@ -123,6 +153,7 @@ class Runtime:
         peers: the processes of the devices; ``None`` if all devices are of this process.
         all_devices: jaxlib's devices of all processes, by their ids, which are no indices.
         jaxlib_devices: jaxlib's devices of this process.
+        launch_window: the unfinished launches on several devices; ``None`` if jaxlib takes any number of them.
         relayouts: the programs that copy a buffer of a type into another layout.
         watcher: notices that arrays have their values.
     """
@@ -137,6 +168,7 @@ class Runtime:
         "all_devices",
         "ended",
         "jaxlib_devices",
+        "launch_window",
         "peers",
         "relayouts",
         "watcher",
@@ -157,6 +189,8 @@ class Runtime:
         self._row_major: dict[tuple[object, ...], ArrayType] = {}
         self._types: dict[tuple[object, ...], ArrayType] = {}
         self._executables: weakref.WeakSet[Unloadable] = weakref.WeakSet()
+        limit = _jaxlib.LAUNCHES_AT_ONCE
+        self.launch_window = None if limit is None else LaunchWindow(limit)
         self.relayouts: dict[tuple[ArrayType, TiledLayout], tuple[Any, Any]] = {}
         self.watcher = CompletionWatcher()
         shutdown.register(self)
