@@ -16,7 +16,7 @@ from pathlib import Path
 HERE = Path(__file__).parents[1]
 SUFFIXES = (".py", ".pyi", ".pyx", ".pxd", ".pxi", ".c", ".h")
 
-BUDGET = {"files": 645, "lines": 168_000}
+BUDGET = {"files": 645, "lines": 167_950}
 """The most files and lines by hand."""
 
 

@@ -101,7 +101,7 @@ HAS_TRANSFERS = version() >= (0, 10)
 """Whether arrays can be pulled from other processes: jaxlib 0.9 needs jax for it."""
 
 LAUNCHES_AT_ONCE = 16 if version() < (0, 12) else None
-"""How many launches on several devices may be unfinished at a time; ``None`` for any number.
+"""The number of launches on several devices that may be unfinished at a time; ``None`` for any number.
 
 Before 0.12, the execution of a device that finds 32 unfinished ones waits in a thread that collectives need. Once all
 threads wait, the process hangs, or XLA ends it after 40 seconds. Executions on one device count too, so this is less.

@@ -100,7 +100,7 @@ class LaunchWindow:
     """The newest launches on several devices: the next one waits until few enough of them are unfinished.
 
     Args:
-        size: how many may be unfinished, beside one for each thread that launches.
+        size: the number that may be unfinished, beside one for each thread that launches.
     """
 
     __slots__ = ("_lock", "_size", "_tokens")
