@@ -34,7 +34,7 @@ import numpy as np
 import pjrt
 from pjrt.api.client import Client
 from pjrt.api.future import Future
-from pjrt.system import fork
+from pjrt.system import TemporaryFolder, fork
 
 PATIENCE = 60.0
 """The seconds after which something counts as hanging, also beside other work. How long it takes is printed."""
@@ -369,7 +369,7 @@ def hosts(count: int) -> str:
         wait_until(lambda: not processes(folder, "--host"), "a fork's end")
 
     def is_swept() -> bool:
-        new_client().close()  # removes the folders of those that were killed, and have ended by now
+        TemporaryFolder("swept").close()  # each new one removes those of processes that have ended by then
         return all(f"-{os.getpid()}-" in each for each in os.listdir(folder))
 
     wait_until(is_swept, "the end of temporary folders")

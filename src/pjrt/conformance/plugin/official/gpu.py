@@ -51,6 +51,7 @@ def _view(subject: Subject) -> None:
     """A view of the memory of a buffer has its contents."""
     subject.require(_VIEW, "PJRT_Buffer_OpaqueDeviceMemoryDataPointer")
     buffer = subject.buffer(FLOATS)
+    subject.await_buffers([buffer])  # the view does not wait for it
     pointer = subject.call("PJRT_Buffer_OpaqueDeviceMemoryDataPointer", buffer=buffer).device_memory_ptr
     device = subject.call("PJRT_Buffer_Device", buffer=buffer).device
     view = subject.call(

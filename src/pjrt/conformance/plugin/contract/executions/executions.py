@@ -586,6 +586,7 @@ def _external(subject: Subject) -> None:
 
     subject.require("PJRT_Buffer_IncreaseExternalReferenceCount", "PJRT_Buffer_OpaqueDeviceMemoryDataPointer")
     x = subject.buffer(_X)
+    subject.await_buffers([x])  # a launch that fails waits for nothing
     subject.call("PJRT_Buffer_IncreaseExternalReferenceCount", buffer=x)
     pointer = subject.call("PJRT_Buffer_OpaqueDeviceMemoryDataPointer", buffer=x).device_memory_ptr
     on_host = subject.call("PJRT_Buffer_IsOnCpu", buffer=x).is_on_cpu
