@@ -51,7 +51,7 @@ def translate(program, options):
     places = {id(value): writer.pointer(value, f"inputs[{n}]") for n, value in enumerate(entry.arguments)}
     results = writer.block(program, entry.body, places)
     for number, (place, value) in enumerate(zip(results, entry.body.outputs, strict=True)):
-        writer.lines.append(f"memmove(outputs[{number}], {place}, {max(size_of(value), 1)});")
+        writer.lines.append(f"memmove(outputs[{number}], {place}, {size_of(value)});")
     source = (
         f"{HEAD}const int64_t pjrt_program_work = {writer.work};\n"
         "int pjrt_program(void *const *inputs, void *const *outputs, void *scratch, char *message) {\n  "

@@ -691,7 +691,8 @@ static word *words(const launch_job *launch, const reg *r) {
   const header *head = &launch->program->head;
   if (r->place == 0) return memory_of(launch->memories[r->number])->words;
   if (r->place == 1) return memory_of(launch->memories[head->num_inputs + r->number])->words;
-  return memory_of(launch->memories[head->num_inputs + head->num_outputs])->words + r->number;
+  const uint64_t scratch = launch->memories[head->num_inputs + head->num_outputs];
+  return scratch ? memory_of(scratch)->words + r->number : NULL; /* arrays without elements need none */
 }
 
 static word binary(enum op op, bool is_float, word a, word b) {

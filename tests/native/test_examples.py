@@ -232,6 +232,31 @@ def test_the_sign_of_special_numbers(example: str, request: pytest.FixtureReques
         assert np.signbit(np.asarray(signs)[1])
 
 
+EMPTY = {
+    "stablehlo.add %0, %1 : tensor<0xf32>": ([0], [0], [0]),
+    "stablehlo.slice %0 [1:1] : (tensor<2xf32>) -> tensor<0xf32>": ([2], [0], [0]),
+    "stablehlo.dot %0, %1 : (tensor<0x3xf32>, tensor<3x2xf32>) -> tensor<0x2xf32>": ([0, 3], [3, 2], [0, 2]),
+    "stablehlo.reduce(%0 init: %1) applies stablehlo.add across dimensions = [1] : "
+    "(tensor<2x0xf32>, tensor<f32>) -> tensor<2xf32>": ([2, 0], [], [2]),
+}
+"""Operations with the shapes of two arguments and of the result."""
+
+
+@pytest.mark.parametrize("example", ["emitted_library", "chip_library"])
+@pytest.mark.parametrize("operation", EMPTY)
+def test_arrays_without_elements(example: str, operation: str, request: pytest.FixtureRequest) -> None:
+    """A program whose values on the way have none has no memory for them."""
+    x, y, result = ("x".join([*map(str, shape), "f32"]) for shape in EMPTY[operation])
+    program = f"""func.func @main(%0: tensor<{x}>, %1: tensor<{y}>) -> tensor<{result}> {{
+      %2 = {operation}
+      return %2 : tensor<{result}>
+    }}"""
+    arrays = [np.ones(shape, np.float32) for shape in EMPTY[operation]]
+    with pjrt.load_plugin(request.getfixturevalue(example)).client() as client:
+        (found,) = client.compile(program)(*arrays[:2])
+        np.testing.assert_array_equal(found, arrays[2])
+
+
 def test_what_emitted_code_lacks_is_interpreted(emitted_library: Path) -> None:
     """Between what the compiler does translate: a power of integers, and an array of a type that it does not know."""
     program = """func.func @main(%x: tensor<4xi32>) -> (tensor<4xi32>, tensor<4xbf16>) {
