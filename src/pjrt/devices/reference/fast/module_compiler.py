@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from pjrt.api.element_type import AnyDType
+from pjrt.api.element_type import AnyDType, ElementType
 from pjrt.devices.reference.core.block import Block, Kernel, Pending, Step, assemble, run_fast
 from pjrt.devices.reference.core.module_compiler import Author, BlockCompiler, ModuleCompiler
 from pjrt.devices.reference.core.op_view import OpView, Region
 from pjrt.devices.reference.core.registry import Rule
+from pjrt.devices.reference.fast.integer_chain import OPERATIONS, IntegerChain
 from pjrt.stablehlo.ir.mlir_attributes import decode_attribute
 from pjrt.stablehlo.ir.types import TensorType, ValueType
 
@@ -31,64 +32,99 @@ LONGEST = 64
 
 Shape = tuple[int, ...]
 
+# On few elements a call of numpy takes longer than its work. Chains of integer operations, of which random numbers are
+# made, run in compiled code there. Floats do not: which of two NaNs a result has depends on the compiler.
+
+LARGEST_OF_INTEGERS = 1 << 10
+"""Arrays of more elements take longer than the calls."""
+
+SHORTEST_OF_INTEGERS = 4
+"""Steps from which on one call is faster."""
+
+
+class Kind(NamedTuple):
+    """What the steps of a chain have in common: their shape, and the dtype of a chain of integers on few elements."""
+
+    shape: Shape
+    integer: AnyDType | None
+
 
 def fuse(
-    pending: Sequence[Pending], outputs: Sequence[int], template: Sequence[Any], constant: Collection[int]
+    pending: Sequence[Pending],
+    outputs: Sequence[int],
+    template: Sequence[Any],
+    constant: Collection[int],
+    *,
+    any_shape: bool = False,
 ) -> list[Pending]:
-    """Return the steps, with one step in place of each chain of elementwise ones on values of one large shape.
+    """Return the steps, with one step in place of each chain of elementwise ones on values of one kind.
 
-    Pure steps that do not depend on a chain move in front of it.
+    Chains that do not depend on one another grow at the same time, those on large values one after the other. A chain
+    ends before the first step that depends on it and is no part of it. Pure steps that do not move in front of it.
+
+    Args:
+        pending: the steps.
+        outputs: the slots of the block's results.
+        template: the values in the slots of constants.
+        constant: the slots of constants.
+        any_shape: whether the block may be given whole arrays in place of scalars.
     """
     done: list[Pending] = []
-    chain: list[Pending] = []
-    written: set[int] = set()
-    shape: Shape | None = None
+    chains: dict[Kind, list[Pending]] = {}
+    written: dict[Kind, set[int]] = {}
+    last = {slot: position for position, item in enumerate(pending) for slot in item.uses}
+    last |= dict.fromkeys(outputs, len(pending))
 
-    def close(rest: Sequence[Pending]) -> None:
-        nonlocal shape
-        if chain:
-            needed = {slot for item in rest for slot in item.uses}.union(outputs)
-            done.extend(_fused(chain, needed, template, constant))
-        chain.clear()
-        written.clear()
-        shape = None
+    def close(position: int, *kinds: Kind) -> None:
+        for kind in kinds:
+            chain = chains.pop(kind)
+            needed = {slot for slot in written.pop(kind) if last.get(slot, -1) >= position}
+            done.extend((_fused if kind.integer is None else _compiled)(chain, needed, template, constant))
 
     for position, item in enumerate(pending):
-        own = _shape_of(item)
-        if own is not None and shape in (None, own) and len(chain) < LONGEST:
-            shape = own
-            chain.append(item)
-            written.update(item.step.outputs)
-        elif item.pure and not item.environment and written.isdisjoint(item.uses) and own is None:
+        own = _kind_of(item)
+        if any_shape and own is not None and own.integer is not None:
+            own = None
+        if own is None and (item.environment or not item.pure):
+            close(position, *chains)
+        is_large = own is not None and own.integer is None
+        others = [kind for kind in chains if kind != own]
+        close(
+            position, *(k for k in others if (is_large and k.integer is None) or not written[k].isdisjoint(item.uses))
+        )
+        if own is None:
             done.append(item)
-        else:
-            close(pending[position:])
-            if own is None:
-                done.append(item)
-            else:
-                shape, written = own, set(item.step.outputs)
-                chain.append(item)
-    close(())
+            continue
+        if len(chains.get(own, ())) == (LONGEST if is_large else UNROLL_LIMIT):
+            close(position, own)
+        chains.setdefault(own, []).append(item)
+        written.setdefault(own, set()).update(item.step.outputs)
+    close(len(pending), *chains)
     return done
 
 
-def _shape_of(item: Pending) -> Shape | None:
-    """Return the shape that a step works on, or None if it cannot be part of a chain."""
+def _kind_of(item: Pending) -> Kind | None:
+    """Return the kind of chain that a step can be part of, or None if there is none."""
     step = item.step
     if item.environment or not item.pure or len(step.outputs) != 1:
         return None
     (output,) = step.output_types
-    if not (
-        isinstance(output, TensorType) and output.is_static and output.size >= SMALLEST and not output.quantization
-    ):
+    if not isinstance(output, TensorType) or not output.is_static or output.quantization:
+        return None
+    is_word = output.element in _WORDS and output.size <= min(LARGEST_OF_INTEGERS, SMALLEST - 1)
+    if not is_word and output.size < SMALLEST:
         return None
     inputs = step.input_types
+    kind = Kind(output.sizes, output.dtype if is_word else None)
     if step.name == "stablehlo.broadcast_in_dim":
-        return output.sizes if isinstance(inputs[0], TensorType) and inputs[0].rank == 0 else None
-    if not item.elementwise:
+        return kind if isinstance(inputs[0], TensorType) and inputs[0].rank == 0 else None
+    if not item.elementwise or (is_word and step.name not in OPERATIONS):
         return None
     fits = all(isinstance(t, TensorType) and (t.shape == output.shape or t.rank == 0) for t in inputs)
-    return output.sizes if fits else None
+    return kind if fits else None
+
+
+_WORDS = (ElementType.S32, ElementType.U32, ElementType.S64, ElementType.U64)
 
 
 def _fused(
@@ -97,28 +133,87 @@ def _fused(
     """Return a chain as one step, or its steps where one would not be faster."""
     working = [item for item in chain if item.step.name not in ("stablehlo.broadcast_in_dim", "chlo.constant_like")]
     # One function of numpy holds nothing but its result. Others hold whole arrays on the way to it, unless in chunks.
-    if not working or (len(working) == 1 and isinstance(working[0].kernel, np.ufunc)):
+    if not (working and needed) or (len(working) == 1 and isinstance(working[0].kernel, np.ufunc)):
         return list(chain)
-    inner = {slot for item in chain for slot in item.step.outputs}
-    inputs = list(dict.fromkeys(slot for item in chain for slot in item.step.inputs if slot not in inner))
-    types = {s: t for item in chain for s, t in zip(item.step.inputs, item.step.input_types, strict=True)}
-    types |= {s: t for item in chain for s, t in zip(item.step.outputs, item.step.output_types, strict=True)}
+    inputs, results, types = _ends(chain, needed)
     variable = [slot for slot in inputs if not (slot in constant and np.ndim(template[slot]) == 0)]
-    results = [slot for item in chain for slot in item.step.outputs if slot in needed]
     block = _inner_block(chain, variable, inputs, results, template)
     kernel = _chunked(
         block, [t.rank > 0 for t in map(types.get, variable) if isinstance(t, TensorType)], _tensors(results, types)
     )
+    return [_as_one(chain, kernel, variable, results, types, block)]
+
+
+def _ends(chain: Sequence[Pending], needed: Collection[int]) -> tuple[list[int], list[int], dict[int, Any]]:
+    """Return the slots that a chain reads, those of its results that are needed, and the types of all of its slots."""
+    inner = {slot for item in chain for slot in item.step.outputs}
+    inputs = list(dict.fromkeys(slot for item in chain for slot in item.step.inputs if slot not in inner))
+    types = {s: t for item in chain for s, t in zip(item.step.inputs, item.step.input_types, strict=True)}
+    types |= {s: t for item in chain for s, t in zip(item.step.outputs, item.step.output_types, strict=True)}
+    return inputs, [slot for item in chain for slot in item.step.outputs if slot in needed], types
+
+
+def _as_one(
+    chain: Sequence[Pending],
+    kernel: Kernel,
+    inputs: Sequence[int],
+    results: Sequence[int],
+    types: dict[int, Any],
+    *blocks: Block,
+) -> Pending:
     step = Step(
         name=f"{len(chain)} fused elementwise ops",
         location=chain[-1].step.location,
-        inputs=tuple(variable),
+        inputs=tuple(inputs),
         outputs=tuple(results),
-        input_types=tuple(types[slot] for slot in variable),
+        input_types=tuple(types[slot] for slot in inputs),
         output_types=tuple(types[slot] for slot in results),
-        blocks=(block,),
+        blocks=blocks,
     )
-    return [Pending(kernel, step, tuple(variable), False, False, True)]
+    return Pending(kernel, step, tuple(inputs), False, False, True)
+
+
+def _compiled(
+    chain: Sequence[Pending], needed: Collection[int], template: Sequence[Any], constant: Collection[int]
+) -> list[Pending]:
+    """Return a chain of integers on few elements as one step, or its steps where one would not be faster."""
+    inputs, results, types = _ends(chain, needed)
+    working = [item for item in chain if item.step.name in OPERATIONS]
+    if len(working) < SHORTEST_OF_INTEGERS or not needed:
+        return list(chain)
+    variable = [slot for slot in inputs if slot not in constant]
+    fixed = [slot for slot in inputs if slot in constant]
+    registers = {slot: number for number, slot in enumerate([*variable, *fixed])}
+    last = {slot: number for number, item in enumerate(chain) for slot in item.step.inputs}
+    kept = {*inputs, *results}
+    count, spare = len(registers), list[int]()
+    instructions = []
+    for number, item in enumerate(chain):
+        (out,), operands = item.step.outputs, [registers[slot] for slot in item.step.inputs]
+        if item.step.name not in OPERATIONS:  # a scalar stands for each of its copies
+            registers[out] = operands[0]
+            kept.update((out, *item.step.inputs))
+            continue
+        spare.extend({registers[slot] for slot in item.step.inputs if last[slot] == number and slot not in kept})
+        if not spare:
+            spare.append(count)
+            count += 1
+        registers[out] = spare.pop()
+        instructions.append((OPERATIONS[item.step.name], registers[out], operands[0], operands[-1]))
+    constants = [_one_or_all(template[slot]) for slot in fixed]
+    output = types[results[0]]
+    run = IntegerChain(instructions, len(inputs), [registers[slot] for slot in results], output.sizes, output.dtype)
+
+    def kernel(*values: Any) -> Any:
+        return run((*values, *constants))
+
+    return [_as_one(chain, kernel, variable, results, types)]
+
+
+def _one_or_all(constant: Any) -> Any:
+    """Return a constant, or one element that stands for all."""
+    array = np.asarray(constant)
+    return array[(0,) * array.ndim] if array.size and not any(array.strides) else array
 
 
 def _tensors(slots: Sequence[int], types: dict[int, Any]) -> list[tuple[Shape, AnyDType]]:
@@ -188,6 +283,15 @@ def _chunked(block: Block, whole: Sequence[bool], results: Sequence[tuple[Shape,
 INLINE_LIMIT = 64
 """Functions of up to this many ops take the place of their calls; larger ones would only be compiled many times."""
 
+UNROLL_LIMIT = 512
+"""Ops of up to so many rounds take the place of a loop."""
+
+_LOOPED = frozenset(OPERATIONS) | {
+    *("stablehlo.constant", "stablehlo.compare", "stablehlo.convert", "stablehlo.slice", "stablehlo.reshape"),
+    *("stablehlo.broadcast_in_dim", "stablehlo.return"),
+}
+"""Ops of loops that are unrolled: those of the rounds of a hash."""
+
 FOLD_LIMIT = 1 << 16
 """Results of up to this many elements are computed at compile time where they can be; larger ones would only hold
 memory.
@@ -232,10 +336,13 @@ class FastBlockCompiler(BlockCompiler):
     def _combine(self) -> None:
         super()._combine()
         if self._module.fold:
-            self._pending = fuse(self._pending, self._outputs, self._template, self._constant)
+            self._pending = fuse(
+                self._pending, self._outputs, self._template, self._constant, any_shape=self._elementwise
+            )
 
     def _add(self, operation: Any) -> None:
-        if not (operation.name == "func.call" and self._module.fold and self._inline(operation)):
+        change = {"func.call": self._inline, "stablehlo.while": self._unroll}.get(operation.name)
+        if not (change is not None and self._module.fold and change(operation)):
             super()._add(operation)
 
     def _append(self, pending: Pending) -> None:
@@ -254,14 +361,42 @@ class FastBlockCompiler(BlockCompiler):
         with self._module.entered(name) as block:
             operations = [item.operation for item in block.operations]
             if len(operations) <= INLINE_LIMIT:
-                self._slots.update(
-                    {argument: self.slot(v) for argument, v in zip(block.arguments, call.operands, strict=True)}
-                )
-                for operation in operations[:-1]:
-                    self._add(operation)
-                returned = [self.slot(value) for value in operations[-1].operands]
+                returned = self._add_all(block, [self.slot(value) for value in call.operands])
                 self._slots.update(zip(call.results, returned, strict=True))
         return len(operations) <= INLINE_LIMIT
+
+    def _unroll(self, loop: Any) -> bool:
+        """Put the rounds of a loop in its place if it computes with few integers a few times, and return whether that
+        was done: the rounds are a chain then, and what the loop counts is constant.
+        """
+        condition, body = (region.blocks[0] for region in loop.regions)
+        names = [view.operation.name for block in (condition, body) for view in block.operations]
+        carried = [self.slot(value) for value in loop.operands]
+        are_few = _is_small([self._types[slot] for slot in carried], LARGEST_OF_INTEGERS)
+        if self._author is not None or not _LOOPED.issuperset(names) or not are_few:
+            return False
+        slots, pending = len(self._template), len(self._pending)
+        for _ in range(1 + UNROLL_LIMIT // len(names)):
+            (goes_on,) = self._add_all(condition, carried)
+            if goes_on not in self._constant:
+                break
+            if not self._template[goes_on]:
+                self._slots.update(zip(loop.results, carried, strict=True))
+                return True
+            carried = self._add_all(body, carried)
+        del self._template[slots:], self._types[slots:], self._pending[pending:]
+        self._constant = {slot for slot in self._constant if slot < slots}
+        self._slots = {value: slot for value, slot in self._slots.items() if slot < slots}
+        self._captures = {outside: inside for outside, inside in self._captures.items() if inside < slots}
+        return False
+
+    def _add_all(self, block: Any, arguments: Sequence[int]) -> list[int]:
+        """Add the operations of a block of MLIR whose arguments are in some slots; return the slots of its results."""
+        self._slots.update(zip(block.arguments, arguments, strict=True))
+        *operations, end = [view.operation for view in block.operations]
+        for operation in operations:
+            self._add(operation)
+        return [self.slot(value) for value in end.operands]
 
     def _fold(self, pending: Pending) -> bool:
         """Run a step now if its operands are constants, and return whether that was done."""
@@ -282,5 +417,5 @@ class FastBlockCompiler(BlockCompiler):
         return True
 
 
-def _is_small(types: Sequence[ValueType]) -> bool:
-    return all(isinstance(t, TensorType) and t.is_static and t.size <= FOLD_LIMIT for t in types)
+def _is_small(types: Sequence[ValueType], limit: int = FOLD_LIMIT) -> bool:
+    return all(isinstance(t, TensorType) and t.is_static and t.size <= limit for t in types)
