@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch._higher_order_ops.while_loop import while_loop
 from torch.nn import functional
 
 import pjrt
@@ -86,6 +87,25 @@ class LanguageModel(nn.Module):
         return {"logits": self.head(x), "last": (x[:, -1], None)}
 
 
+class Branches(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.left, self.right, self.drop = nn.Linear(4, 4), nn.Linear(4, 4), nn.Dropout()
+
+    def forward(self, x: Any) -> Any:
+        chosen = torch.cond(x.sum() > 0, lambda x: (self.left(x).sin(), x + 1), lambda x: (self.right(x), 2 * x), (x,))
+        return torch.cond(x[0, 0] > 0, lambda x: self.drop(x), lambda x: x[:, :4].cos(), (chosen[0],)), chosen[1]
+
+
+def loop(x: Any) -> Any:
+    limit = torch.tensor(5)
+    return while_loop(lambda i, x: i < limit, lambda i, x: (i + 1, x * 1.5 - i), (torch.tensor(0), x))
+
+
+def random_loop(x: Any) -> Any:
+    return while_loop(lambda x: x.sum() < 5, lambda x: (x + torch.rand(3),), (x,))
+
+
 class Function(nn.Module):
     def __init__(self, function: Callable[..., Any]) -> None:
         super().__init__()
@@ -99,10 +119,13 @@ class Counting(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.register_buffer("count", torch.zeros(3))
+        self.register_buffer("last", torch.zeros(3), persistent=False)  # written, and never read
 
-    def forward(self, x: Any) -> Any:
+    def forward(self, x: Any, y: Any) -> Any:
         self.count.add_(x)
-        return self.count * 2
+        self.last.copy_(x)
+        y.mul_(2).add_(self.count)
+        return self.count * 2, y.sum()
 
 
 def linear_algebra(x: Any) -> Any:
@@ -138,14 +161,18 @@ AGREEING: dict[str, tuple[nn.Module, tuple[Any, ...], Any]] = {
     "linear_algebra": (Function(linear_algebra), (RANDOM(4, 4),), None),
     "unused argument": (Function(lambda x, _: 2 * x), (RANDOM(3), RANDOM(2)), None),
     "unused weight": (nn.BatchNorm1d(4), (RANDOM(3, 4),), None),  # it counts batches in training alone
+    "left": (Branches(), (RANDOM(3, 4).abs(),), ({0: BATCH},)),
+    "right": (Branches(), (-RANDOM(3, 4).abs(),), ({0: BATCH},)),
+    "loop": (Function(loop), (RANDOM(3),), None),
+    "dropout": (nn.Sequential(nn.Linear(4, 4), nn.Dropout()), (RANDOM(3, 4),), None),
     "bfloat16": (nn.Linear(8, 8).bfloat16(), (RANDOM(2, 8).bfloat16(),), None),
 }
 
 # The module, its arguments, and a part of the message.
 REFUSED: dict[str, tuple[nn.Module, tuple[Any, ...], str]] = {
-    "random": (nn.Dropout().train(), (RANDOM(3),), "torchax cannot lower the operations aten.rand.default"),
-    "state": (Counting(), (RANDOM(3),), "changes its state or inputs (count)"),
-    "training": (nn.BatchNorm1d(4).train(), (RANDOM(3, 4),), "export the model after model.eval()"),
+    "random": (Function(lambda x: torch.normal(x, 1.0)), (RANDOM(3),), "cannot lower the operations aten.normal"),
+    "random loop": (Function(random_loop), (RANDOM(3),), "expected no random numbers in a while_loop"),
+    "layers": (nn.LSTM(3, 4, 2, dropout=0.5), (RANDOM(5, 2, 3),), "expected aten.lstm.input without dropout"),
     "unknown sizes": (Function(lambda x: x[x > 0]), (RANDOM(4),), "torchax cannot lower"),
     "text": (Function(lambda x: (x, "text")), (RANDOM(4),), "expected arrays, numbers and None as results"),
 }
@@ -163,18 +190,24 @@ def as_numpy(tensor: Any) -> np.ndarray:
     return (tensor.float() if tensor.dtype == torch.bfloat16 else tensor).detach().numpy()
 
 
-def compare(name: str, device: str) -> float:
-    """Run a model on a device and in PyTorch, and return the largest difference."""
+# Before torchax is imported: PyTorch cannot compile branches and loops after it.
+def prepare(name: str) -> tuple[Any, Any]:
+    """Return an exported model, and PyTorch's results."""
     module, arguments, dynamic = AGREEING[name]
     module.eval()
-    program = torch.export.export(module, arguments, dynamic_shapes=dynamic)
+    return torch.export.export(module, arguments, dynamic_shapes=dynamic), module(*arguments)
+
+
+def compare(name: str, device: str, program: Any, expected: Any) -> float:
+    """Run a model on a device, and return the largest difference from PyTorch."""
+    _, arguments, dynamic = AGREEING[name]
     shapes = [tuple(each.shape) for each in arguments]
     values = [as_numpy(each).astype(_dtype(each.dtype)) for each in arguments]
     with pjrt.load_model(program, device) as model:
         assert dynamic is None or model.parameters[0].is_dynamic
         assert [len(each.shape) for each in model.parameters] == [len(shape) for shape in shapes]
         results = list(map(np.asarray, leaves(model(*values))))
-    wanted = leaves(module(*arguments))
+    wanted = leaves(expected)
     worst = 0.0
     for result, want in zip(results, wanted, strict=True):
         assert result.dtype == _dtype(want.dtype), name
@@ -190,21 +223,77 @@ def _dtype(dtype: torch.dtype) -> np.dtype[Any]:
     return np.dtype(str(dtype).removeprefix("torch."))
 
 
-def refuse(name: str) -> None:
+def train_statistics(device: str) -> None:
+    """Check that a batch normalization in training keeps its statistics, and that they can be set."""
+    module = nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2)).train()
+    x = RANDOM(2, 1, 5, 5)
+    program = torch.export.export(module, (x,))
+    first = {name: value.numpy().copy() for name, value in module.named_buffers()}
+    with pjrt.load_model(program, device) as model:
+        for _ in range(3):
+            np.testing.assert_allclose(model(x.numpy()), as_numpy(module(x)), rtol=RELATIVE, atol=ABSOLUTE)
+            state = {name: as_numpy(value) for name, value in module.named_buffers()}
+            assert model.state.keys() == state.keys()
+            for name, value in model.state.items():
+                np.testing.assert_allclose(value, state[name], rtol=RELATIVE, atol=ABSOLUTE)
+        model.set_state(first)
+        assert model.state["1.num_batches_tracked"] == 0
+
+
+def change_inputs(device: str) -> None:
+    """Check that arguments are changed in place, and that buffers are."""
+    module, x, y = Counting(), RANDOM(3), RANDOM(3)
+    with pjrt.load_model(torch.export.export(module, (x, y)), device) as model:
+        mine = y.numpy().copy()
+        for _ in range(2):
+            for result, wanted in zip(model(x.numpy(), mine), module(x, y), strict=True):
+                np.testing.assert_allclose(result, wanted, rtol=RELATIVE, atol=ABSOLUTE)
+            np.testing.assert_allclose(mine, y, rtol=RELATIVE, atol=ABSOLUTE)
+        np.testing.assert_allclose(model.state["count"], module.count, rtol=RELATIVE, atol=ABSOLUTE)
+        np.testing.assert_array_equal(model.state["last"], x)
+
+
+def drop(device: str, branches: Any) -> None:
+    """Check that dropout draws other numbers for each call, and the same for the same seed."""
+    x = np.ones((50, 40), np.float32)
+    program = torch.export.export(nn.Sequential(nn.Dropout(0.25), nn.Dropout2d(0.5)).train(), (torch.ones(1, 50, 40),))
+    with pjrt.load_model(program, device) as model:
+        first, second = (np.asarray(model(x[None]))[0] for _ in range(2))
+        kept = first[first.any(1)]
+        assert set(np.unique(kept)) == {np.float32(0), np.float32(1 / 0.75 / 0.5)}
+        assert 0.2 < (kept == 0).mean() < 0.3
+        assert 0.2 < first.any(1).mean() < 0.8
+        assert not np.array_equal(first, second)
+        model.set_state({"torch.random": [0, 0]})
+        np.testing.assert_array_equal(np.asarray(model(x[None]))[0], first)
+    with pjrt.load_model(branches, device) as model:
+        ones = np.ones((6, 4), np.float32)
+        seen = [np.asarray(model(ones)[0]) for _ in range(2)]
+        assert all((each == 0).any() and (each != 0).any() for each in seen)
+        assert not np.array_equal(*seen)
+
+
+def refuse(name: str, program: Any) -> None:
     """Check that a model is refused with its message."""
-    module, arguments, message = REFUSED[name]
-    program = torch.export.export(module, arguments)
+    message = REFUSED[name][-1]
     with pytest.raises(pjrt.UnimplementedError, match=re.escape(message)):
         stablehlo.read_torch_export(program)
 
 
 def main() -> None:
     warnings.simplefilter("ignore")
+    agreeing = {name: prepare(name) for name in AGREEING}
+    refused = {name: torch.export.export(*each[:2]) for name, each in REFUSED.items()}
+    branches = torch.export.export(Branches().train(), (torch.ones(6, 4),))
     torch_export.load_torchax("run these tests")
-    for name in AGREEING:
-        print(f"{name}: at most {compare(name, sys.argv[1]):.1e} from PyTorch", flush=True)
-    for name in REFUSED:
-        refuse(name)
+    device = sys.argv[1]
+    for name, (program, expected) in agreeing.items():
+        print(f"{name}: at most {compare(name, device, program, expected):.1e} from PyTorch", flush=True)
+    train_statistics(device)
+    change_inputs(device)
+    drop(device, branches)
+    for name, program in refused.items():
+        refuse(name, program)
 
 
 if __name__ == "__main__":

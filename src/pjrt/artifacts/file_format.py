@@ -335,6 +335,7 @@ def signature_to_json(signature: CallSignature) -> dict[str, Any]:
         "results": [_result_to_json(each) for each in signature.results],
         "input_tree": None if signature.input_tree is None else _tree_to_json(signature.input_tree),
         "output_tree": None if signature.output_tree is None else _tree_to_json(signature.output_tree),
+        **({"updates": list(signature.updates.values())} if signature.updates else {}),
     }
 
 
@@ -356,17 +357,23 @@ def signature_from_json(value: Any) -> CallSignature:
         results = tuple(
             Result(*_read_result(index, each)) for index, each in enumerate(_expect(list, value["results"]))
         )
-        trees = [None if value[name] is None else _read_tree(value[name], 0) for name in ("input_tree", "output_tree")]
+        taken, given = (
+            None if value[name] is None else _read_tree(value[name], 0) for name in ("input_tree", "output_tree")
+        )
+        updated = [_read_count(each) for each in _expect(list, value.get("updates", []))]
+        if len(updated) > len(results):
+            raise ValueError(f"{len(updated)} new values among {len(results)} results")
+        returned = results[: len(results) - len(updated)]
     except (KeyError, TypeError, ValueError) as error:
         raise InvalidArgumentError(
             f"expected the signature of a program, found {type(error).__name__}: {error}"
         ) from error
-    for tree, leaves in zip(trees, (parameters, results), strict=True):
+    for tree, leaves in ((taken, parameters), (given, returned)):
         if tree is not None and tree.num_leaves != len(leaves):
             raise InvalidArgumentError(f"expected {len(leaves)} leaves in {tree}, found {tree.num_leaves}")
     if any(each.is_dynamic for each in (*results, *(each for each in parameters if each.argument is not None))):
         raise InvalidArgumentError("expected static shapes of the arguments and results of an executable")
-    return CallSignature(parameters, results, *trees)
+    return CallSignature(parameters, results, taken, given, dict(enumerate(updated, len(returned))))
 
 
 def _result_to_json(value: Result) -> dict[str, Any]:

@@ -102,10 +102,12 @@ def of_torch_export(export: TorchExport) -> CallSignature:
     named = zip(export.names, positional.children, strict=False)
     own_names = dict(enumerate(path for name, child in named for path in child.paths(name)))
     inputs = zip(_names(export.input_tree, own_names), export.inputs, strict=True)
-    parameters = (_torch_parameter(index, name, leaf) for index, (name, leaf) in enumerate(inputs))
-    outputs = zip(export.output_tree.paths("result"), export.results, strict=True)
+    parameters = [_torch_parameter(index, name, leaf) for index, (name, leaf) in enumerate(inputs)]
+    changed = dict(export.weight_names) | {each.argument: each.name for each in parameters if each.argument is not None}
+    paths = [*export.output_tree.paths("result"), *(changed[position] for position in export.updates.values())]
+    outputs = zip(paths, export.results, strict=True)
     results = (Result(index, path, result.element_type, result.shape) for index, (path, result) in enumerate(outputs))
-    return CallSignature(tuple(parameters), tuple(results), export.input_tree, export.output_tree)
+    return CallSignature(tuple(parameters), tuple(results), export.input_tree, export.output_tree, export.updates)
 
 
 def of_torch_folder(folder: TorchFolder) -> CallSignature:

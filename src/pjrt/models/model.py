@@ -21,11 +21,12 @@ import pjrt.ifrt
 from pjrt.api.checks import expect_int, unexpected
 from pjrt.api.client import Client
 from pjrt.api.compile_options import CompileOptions
+from pjrt.api.element_type import ElementType
 from pjrt.api.errors import AbortedError, FailedPreconditionError, InvalidArgumentError, naming
 from pjrt.api.loaded_executable import ExecuteOptions
 from pjrt.api.program import Program
 from pjrt.api.shape_spec import Shapes as ArgumentShapes
-from pjrt.models.binding import Argument, Binding, fitted, wrong_count
+from pjrt.models.binding import Argument, Binding, fitted, fitted_on_host, wrong_count
 from pjrt.models.model_file import ModelFile
 from pjrt.plugins import registry
 from pjrt.plugins.registry import client_with_devices
@@ -241,7 +242,7 @@ class Weights:
     """
 
     def __init__(self, arrays: Mapping[int, np.ndarray[Any, Any]]) -> None:
-        self._arrays = arrays
+        self._arrays: dict[int, Array | pjrt.ifrt.Array] = dict(arrays)
         self._on_devices: dict[tuple[int, pjrt.ifrt.Sharding], pjrt.ifrt.Array] = {}
         self._lock = threading.Lock()
 
@@ -258,9 +259,23 @@ class Weights:
                 sharding = executable.parameter_specs[position].sharding
                 key = (position, sharding)
                 if key not in self._on_devices:
-                    self._on_devices[key] = put_on_replicas(executable, position, array)
+                    self._on_devices[key] = put_on_replicas(executable, position, np.asarray(array))
                 placed[position] = self._on_devices[key]
         return placed
+
+    def value(self, position: int) -> Array:
+        """Return the array at a position; wait for it."""
+        return np.asarray(self._arrays[position])
+
+    def replace(self, values: Mapping[int, Array | pjrt.ifrt.Array]) -> None:
+        """Have other values, on the host or the devices, at some positions."""
+        with self._lock:
+            for position, value in values.items():
+                for key in [each for each in self._on_devices if each[0] == position]:
+                    del self._on_devices[key]  # a call that began may still read it
+                self._arrays[position] = value
+                if isinstance(value, pjrt.ifrt.Array):
+                    self._on_devices[position, value.sharding] = value
 
     def delete(self) -> None:
         """Free the memory on the devices; may be called again."""
@@ -331,6 +346,7 @@ class CallableModel(ABC, Generic[E]):
         self._parameters = parameters
         self._binding = binding
         self._node_types = node_types
+        self._updates = file.signature.updates
         self._compilations = Compilations(shapes_kept, file.parameters)
         # For each parameter what the last array on the devices was: calls are mostly given arrays of the same kind.
         self._accepted: list[pjrt.ifrt.ArraySpec | None] = [None] * len(parameters)
@@ -361,6 +377,9 @@ class CallableModel(ABC, Generic[E]):
         of such, or a result of a model on the same client, which stays on its devices. An array on the devices is
         deleted if the program donates its parameter.
 
+        A program of ``torch.export`` may change an argument in place: a call writes into the array of numpy, or of
+        another library that shares its memory with numpy.
+
         Returns:
             Arrays (``pjrt.ifrt.Array``) in the structure that the file states for results; a tuple where it states
             none.
@@ -371,13 +390,38 @@ class CallableModel(ABC, Generic[E]):
             FailedPreconditionError: an argument was deleted or donated, or the model is closed.
             PjrtError: as of ``execute``.
         """
-        results = self.execute(self._binding.leaves(arguments, keywords))
+        leaves = self._binding.leaves(arguments, keywords)
+        if not self._updates:
+            results = self.execute(leaves)
+        else:
+            changed = self._changed_in_place(leaves)
+            results = self.execute(leaves)
+            for index, array in changed.items():
+                array[...] = np.asarray(results[index])
+            del results[len(results) - len(self._updates) :]
         tree = self.file.output_tree
         return tuple(results) if tree is None else tree.unflatten(results, self._node_types)
+
+    def _changed_in_place(self, leaves: Sequence[Any]) -> dict[int, Array]:
+        """Return the arrays of the caller that a call changes, by the indices of the results that are their values."""
+        index_of = {parameter.argument: parameter.index for parameter in self.parameters}
+        changed = {}
+        for result, position in self._updates.items():
+            if position in index_of:
+                parameter, leaf = self.parameters[index_of[position]], leaves[index_of[position]]
+                array = changed[result] = leaf if isinstance(leaf, np.ndarray) else np.asarray(leaf)
+                if not (array.flags.writeable and np.shares_memory(array, np.asarray(leaf))):
+                    raise InvalidArgumentError(
+                        f"expected an array of numpy that can be written to as {parameter}, which the model changes in "
+                        f"place, found {type(leaf).__name__}; or call execute, which returns the new value"
+                    )
+        return changed
 
     @abstractmethod
     def execute(self, arguments: Sequence[Any]) -> list[pjrt.ifrt.Array]:
         """Run the model on a flat list of arrays, one for each of ``parameters``, and return a flat list of results.
+
+        Behind what a call returns are the new values of weights and arguments that the program changes.
 
         Raises:
             InvalidArgumentError: the number of arguments differs, or one does not fit its parameter.
@@ -481,7 +525,8 @@ def load_model(
 class Model(CallableModel[pjrt.ifrt.LoadedExecutable]):
     """A program as a callable; ``load_model`` makes it. Several threads may call it.
 
-    A call returns at once: the values may come later.
+    A call returns at once: the values may come later. Weights that the program changes keep their new values for the
+    next call.
 
     Attributes:
         file: the model file.
@@ -511,6 +556,7 @@ class Model(CallableModel[pjrt.ifrt.LoadedExecutable]):
         # A saved executable has its own options, which these replace as a whole.
         self._load_options = None if compile_options == CompileOptions() else compile_options
         self._weights = Weights(file.weights)
+        self._changing = threading.Lock()  # held where a call takes weights and leaves new ones
         self._own_client: pjrt.api.client.Client | None = None
         if isinstance(client, str) or client is None:
             client = self._own_client = client_with_devices(
@@ -613,8 +659,48 @@ class Model(CallableModel[pjrt.ifrt.LoadedExecutable]):
             executable: the executable, from ``compile``.
             arguments: the arguments, from ``fitted`` or ``placed``.
         """
+        if not self._updates:
+            return self._run(executable, arguments)
+        with self._changing:
+            results = self._run(executable, arguments)
+            positions = self._weights.positions
+            self._weights.replace({at: results[index] for index, at in self._updates.items() if at in positions})
+        return results
+
+    def _run(self, executable: pjrt.ifrt.LoadedExecutable, arguments: Sequence[Argument]) -> list[pjrt.ifrt.Array]:
         flat, options = self.program_arguments(executable, arguments)
         return list(executable(*flat)) if options is None else executable.execute(flat, options).outputs
+
+    @property
+    def state(self) -> Mapping[str, Array]:
+        """The weights that the program changes, by name, with the values that the next call begins with.
+
+        Such as the statistics of a batch normalization, a cache, or ``torch.random``: a key of random numbers.
+        """
+        return {name: self._weights.value(position) for name, position in self._state_positions().items()}
+
+    def set_state(self, values: Mapping[str, Any]) -> None:
+        """Have the next call begin with other values of some weights in ``state``.
+
+        Raises:
+            InvalidArgumentError: the program changes no weight of a name, or a value does not fit it.
+        """
+        positions = self._state_positions()
+        unknown = [name for name in values if name not in positions]
+        if unknown:
+            known = ", ".join(positions) or "none"
+            raise InvalidArgumentError(f"expected weights that the program changes ({known}), found {unknown[0]!r}")
+        given = {}
+        for name, value in values.items():
+            old = self._weights.value(positions[name])
+            as_parameter = Parameter(0, name, ElementType.of(old.dtype), old.shape, argument=0)
+            given[positions[name]] = np.array(fitted_on_host(as_parameter, value))  # the caller may change its own
+        with self._changing:
+            self._weights.replace(given)
+
+    def _state_positions(self) -> dict[str, int]:
+        positions, results = self._weights.positions, self.results
+        return {results[index].name: at for index, at in self._updates.items() if at in positions}
 
     def program_arguments(
         self, executable: pjrt.ifrt.LoadedExecutable, arguments: Sequence[Argument]

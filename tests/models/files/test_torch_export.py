@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import io
+import json
 import subprocess
 import sys
 import zipfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ from torch_program import FACTOR, MOST, SHIFT, arguments, expected
 
 import pjrt
 from pjrt import stablehlo
+from pjrt.artifacts.file_format import signature_from_json, signature_to_json
 from pjrt.models import ModelFile
 from pjrt.stablehlo.files import torch_export
 
@@ -78,6 +81,85 @@ def test_an_executable_keeps_everything(contents: stablehlo.TorchExport, tmp_pat
         pjrt.save_executable(client.compile(program), tmp_path / "m.bin", program=signature, weights=file.weights)
         with pjrt.load_model(tmp_path / "m.bin", client) as model:
             check(model, 3)
+
+
+def counting() -> stablehlo.TorchExport:
+    """Return a program that counts in a weight, and adds the count to its second argument in place."""
+    jax = pytest.importorskip("jax")
+    types = [jax.ShapeDtypeStruct((2,), np.float32)] * 3
+    function = jax.jit(lambda count, x, y: (2 * x, count + x, y + count + x))
+    facts = torch_export.Facts(
+        weights=[("count", "F32", (2,))],
+        inputs=["", ""],
+        results=[True],
+        input_tree=tree_of(2),
+        output_tree='[1, {"type": null, "context": null, "children_spec": []}]',
+        names=["x", "y"],
+        updates=[0, 2],
+    )
+    program = bytes(jax.export.export(function, platforms=["cpu"])(*types).serialize())
+    return torch_export.contents(torch_export.Converted(program, facts, [np.zeros(2, np.float32)]))
+
+
+def tree_of(count: int) -> str:
+    leaf = {"type": None, "context": None, "children_spec": []}
+    arguments = {"type": "builtins.tuple", "context": "null", "children_spec": [leaf] * count}
+    keywords = {"type": "builtins.dict", "context": "[]", "children_spec": []}
+    return json.dumps([1, {"type": "builtins.tuple", "context": "null", "children_spec": [arguments, keywords]}])
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_weights_and_arguments_change(device: str, tmp_path: Path) -> None:
+    file = ModelFile.of(counting())
+    with pjrt.client(device) as client:
+        executable = client.compile(file.program_for(device))
+        signature = file.compiled_signature(file.program_for(device))
+        pjrt.save_executable(executable, tmp_path / "m.bin", program=signature, weights=file.weights)
+        for source in (file, ModelFile.read(str(tmp_path / "m.bin"))):
+            model = pjrt.load_model(source, client)
+            x, y = np.array([1, 2], np.float32), np.zeros(2, np.float32)
+            for count in (1, 2, 3):
+                np.testing.assert_array_equal(model(x, y), 2 * x)
+                np.testing.assert_array_equal(model.state["count"], count * x)
+            np.testing.assert_array_equal(y, 6 * x)
+            assert [each.name for each in model.results] == ["result", "count", "y"]
+            model.set_state({"count": [0.5, 0.5]})
+            _, new, _ = model.execute([x, y])
+            np.testing.assert_array_equal(new, x + 0.5)
+            np.testing.assert_array_equal(y, 6 * x)  # execute only returns the new values
+
+
+def test_a_damaged_signature_is_refused() -> None:
+    written = signature_to_json(ModelFile.of(counting()).signature)
+    assert signature_from_json(written).updates == {1: 0, 2: 2}
+    for damaged in ([0] * 4, [0], [-1, 2], "0"):
+        with pytest.raises(pjrt.InvalidArgumentError, match=r"expected (the signature of a program|\d leaves)"):
+            signature_from_json({**written, "updates": damaged})
+
+
+def test_what_cannot_change_is_refused() -> None:
+    with pjrt.load_model(counting(), "reference") as model:
+        x, y = np.ones(2, np.float32), np.ones(2, np.float32)
+        locked = y.copy()
+        locked.flags.writeable = False
+        for given in (locked, [1.0, 2.0], model.put(y, "y")):
+            with pytest.raises(pjrt.InvalidArgumentError, match=r"argument 1 \(y\).*, which the model changes in"):
+                model(x, given)
+        assert not model.state["count"].any()
+        with pytest.raises(pjrt.InvalidArgumentError, match=r"the program changes \(count\), found 'size'"):
+            model.set_state({"size": x})
+        with pytest.raises(pjrt.InvalidArgumentError, match=r"expected argument 0 \(count\): f32\[2\]"):
+            model.set_state({"count": np.ones(3, np.float32)})
+        with pytest.raises(pjrt.UnimplementedError, match="changes weights or arguments"):
+            pjrt.offload(counting(), model.client)
+
+
+def test_threads_lose_no_change() -> None:
+    with pjrt.load_model(counting(), "reference") as model, ThreadPoolExecutor(4) as threads:
+        x = np.ones(2, np.float32)
+        for call in [threads.submit(model, x, np.zeros(2, np.float32)) for _ in range(40)]:
+            call.result()
+        assert model.state["count"].tolist() == [40, 40]
 
 
 @pytest.fixture(scope="module")

@@ -158,6 +158,11 @@ def offload(
             f"{file.source or 'the program'} is for {options.partitioning}: offloading runs programs of one "
             "device; use load_model with as many devices, each of which holds a part of the weights"
         )
+    if file.signature.updates:
+        raise UnimplementedError(
+            f"{file.source or 'the program'} changes weights or arguments, which offloading does not keep; use "
+            "load_model, with all weights on the device"
+        )
     limit = _memory_limit(chosen, memory_limit)
     host_weights = HostWeights(arrays, file, weights)
     place = Placement(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 from pjrt.api.element_type import ElementType
@@ -413,13 +413,16 @@ class CallSignature:
         results: the arrays that it returns, in order.
         input_tree: the nested structure of the arguments, a tuple of the positional ones and a dictionary of the
             others; None if it is unknown.
-        output_tree: the nested structure of the results; None if it is unknown.
+        output_tree: the nested structure of the results that a call returns; None if it is unknown.
+        updates: the last results may be new values of weights and parameters, for the next call: the positions of
+            these among the arguments of the entry function, by the index of the result.
     """
 
     parameters: tuple[Parameter, ...]
     results: tuple[Result, ...]
     input_tree: Tree | None = None
     output_tree: Tree | None = None
+    updates: Mapping[int, int] = field(default_factory=dict)
 
     def result_names(self) -> tuple[str, ...]:
         """Return a different name for each result: its own, or ``result_0`` by its index where names are missing."""

@@ -112,6 +112,12 @@ PURPOSE = "convert a program of torch.export"
 _EFFECTS = "with_effects"
 """The operation around others that have effects: it takes a token and the operation, and returns another token."""
 
+RANDOM = "torch.random"
+"""The name of the weight from which random numbers follow: a key of JAX, whose second number is a seed."""
+
+_DRAWING = ("rand", "randn", "randn_like", "randint", "randint_like", "randperm", "bernoulli", "uniform", "multinomial")
+"""The operations with random numbers that torchax lowers to what they are."""
+
 _LEAST = 2
 """The least size that PyTorch gives a dynamic size without a bound, because it knows sizes of 0 and 1 apart."""
 
@@ -127,7 +133,8 @@ class TorchGraph:
 
     Attributes:
         inputs: the nodes of the weights and inputs, each with its specification in the signature of the program.
-        outputs: the specifications of the results.
+        outputs: the specifications of the results, and of the new values of weights and inputs.
+        is_random: whether it draws random numbers.
 
     Raises:
         UnimplementedError: torchax cannot lower an operation, or the program is more than a function of its inputs.
@@ -137,6 +144,7 @@ class TorchGraph:
         import torch
 
         self._torch = torch
+        self._control = {torch.ops.higher_order.cond: self._cond, torch.ops.higher_order.while_loop: self._while_loop}
         self._exported = exported_program
         operations = load_torchax(PURPOSE).ops
         self._jax_dtype = operations.mappings.t2j_dtype
@@ -145,22 +153,29 @@ class TorchGraph:
         nodes = (node for node in exported_program.graph.nodes if node.op == "placeholder")
         self.inputs = list(zip(nodes, signature.input_specs, strict=True))
         self.outputs = signature.output_specs
+        self.is_random = any(self._draws(_operation(node)) for node in self._calls(exported_program.graph_module))
         self._check()
 
     def results(self, arrays: Mapping[Any, Any]) -> list[Any]:
-        """Return the arrays among the results, computed by JAX.
+        """Return the arrays among the results, and then the new values of ``changed``, computed by JAX.
 
         Args:
-            arrays: the arrays of weights and inputs, by their nodes.
+            arrays: the arrays of weights and inputs, by their nodes; and the key of random numbers, by ``RANDOM``.
         """
         import jax.numpy as jnp
 
+        self._keys = _Keys(arrays[RANDOM]) if self.is_random else None
         values = {node: arrays.get(node, node.meta["val"]) for node, _ in self.inputs}
-        for node in self._calls():
-            values[node] = self._value(node, values)
-        (output,) = (node for node in self._exported.graph.nodes if node.op == "output")
-        flat = zip(self._resolved(output.args[0], values), self.outputs, strict=True)
-        return [jnp.asarray(value) for value, spec in flat if self.is_array(spec)]
+        flat = list(zip(self._run(self._exported.graph_module, values), self.outputs, strict=True))
+        results = [value for value, spec in flat if self.is_array(spec)]
+        changed = [value for value, spec in flat if _is_changed(spec)]
+        return list(map(jnp.asarray, results + changed)) + ([] if self._keys is None else [self._keys.last()])
+
+    def changed(self) -> list[Any]:
+        """Return the nodes of the weights and inputs that the program changes; the last may be ``RANDOM``."""
+        node_of = {(spec.target is None, spec.target or node.name): node for node, spec in self.inputs}
+        changed = ((spec.kind.name.startswith("USER"), spec.target) for spec in self.outputs if _is_changed(spec))
+        return [node_of[each] for each in changed] + [RANDOM] * self.is_random
 
     def is_tensor(self, value: Any) -> bool:
         """Whether a value is a tensor."""
@@ -217,44 +232,91 @@ class TorchGraph:
                 f"expected tensors as inputs, found the dynamic numbers {_listed(numbers)}: export the model for fixed "
                 "numbers, or pass tensors"
             )
-        changed = [spec.target for spec in self.outputs if spec.kind.name.endswith("_MUTATION")]
-        if changed:
-            raise UnimplementedError(
-                f"expected a function, found a program that changes its state or inputs ({_listed(changed)}), which a "
-                "call cannot keep: export the model after model.eval(), or return the new values"
-            )
-        other = [spec.kind.name for spec in self.outputs if spec.kind.name not in ("USER_OUTPUT", "TOKEN")]
+        kinds_of_results = {spec.kind.name for spec in self.outputs if not _is_changed(spec)}
+        other = sorted(kinds_of_results - {"USER_OUTPUT", "TOKEN"})
         if other:
             raise UnimplementedError(f"expected the results of the model alone, found {_listed(other)}")
-        missing = {_operation(node): None for node in self._calls() if not self._can_lower(_operation(node))}
+        calls = list(self._calls(self._exported.graph_module))
+        missing = {_operation(node): None for node in calls if not self._can_lower(_operation(node))}
         if missing:
             raise UnimplementedError(f"torchax cannot lower the operations {_listed(missing)}")
+        loops = [node for node in calls if node.target is self._torch.ops.higher_order.while_loop]
+        modules = (getattr(node.graph.owning_module, each.target) for node in loops for each in node.args[:2])
+        if any(self._draws(_operation(node)) for module in modules for node in self._calls(module)):
+            raise UnimplementedError("expected no random numbers in a while_loop: draw them before it")
 
-    def _calls(self) -> Iterator[Any]:
-        return (node for node in self._exported.graph.nodes if node.op == "call_function")
+    def _calls(self, graph_module: Any) -> Iterator[Any]:
+        """Return the nodes that call something, also in the branches and loops of a graph."""
+        graphs = (each.graph for each in graph_module.modules() if hasattr(each, "graph"))
+        return (node for graph in graphs for node in graph.nodes if node.op == "call_function")
 
     def _can_lower(self, operation: Any) -> bool:
-        """Whether torchax lowers an operation to a JAX function without state, such as that of random numbers."""
-        if not isinstance(operation, self._torch._ops.OperatorBase):
+        """Whether torchax lowers an operation to a JAX function without state, but for that of random numbers."""
+        if not isinstance(operation, self._torch._ops.OperatorBase) or operation in self._control:
             return True  # a function of Python, which computes with sizes
         lowering = self._lowering(operation)
-        return lowering is not None and lowering.is_jax_function and not lowering.needs_env
+        if lowering is None or not lowering.is_jax_function:
+            return False
+        return not lowering.needs_env or operation.overloadpacket.__name__ in _DRAWING
+
+    def _draws(self, operation: Any) -> bool:
+        lowering = self._lowering(operation)
+        return lowering is not None and lowering.needs_env
 
     def _lowering(self, operation: Any) -> Any:
         return self._lowerings.get(operation) or self._lowerings.get(getattr(operation, "overloadpacket", None))
+
+    def _run(self, graph_module: Any, values: dict[Any, Any]) -> Any:
+        """Return the results of a graph whose arguments have values."""
+        for node in graph_module.graph.nodes:
+            if node.op == "get_attr":
+                values[node] = getattr(graph_module, node.target)  # a branch, or the body of a loop
+            elif node.op == "call_function":
+                values[node] = self._value(node, values)
+            elif node.op == "output":
+                return self._resolved(node.args[0], values)
+        raise DataLossError("expected a graph with results, found none")
+
+    def _part(self, graph_module: Any, arguments: Iterable[Any]) -> tuple[Any, ...]:
+        """Return the arrays that a branch or the body of a loop returns."""
+        import jax.numpy as jnp
+
+        nodes = (node for node in graph_module.graph.nodes if node.op == "placeholder")
+        results = self._run(graph_module, dict(zip(nodes, arguments, strict=True)))
+        return tuple(map(jnp.asarray, results if isinstance(results, list | tuple) else (results,)))
+
+    def _cond(self, predicate: Any, true: Any, false: Any, operands: Sequence[Any] = ()) -> Any:
+        import jax
+
+        # Not as arguments of JAX's: among them may be sizes, which are shapes there.
+        return jax.lax.cond(predicate, lambda: self._part(true, operands), lambda: self._part(false, operands))
+
+    def _while_loop(self, condition: Any, body: Any, carried: Sequence[Any], others: Sequence[Any] = ()) -> Any:
+        import jax
+        import jax.numpy as jnp
+
+        return jax.lax.while_loop(
+            lambda values: self._part(condition, [*values, *others])[0].reshape(()),
+            lambda values: self._part(body, [*values, *others]),
+            tuple(map(jnp.asarray, carried)),
+        )
 
     def _value(self, node: Any, values: Mapping[Any, Any]) -> Any:
         import jax
 
         operation = _operation(node)
         lowering = self._lowering(operation)
-        function = operation if lowering is None else lowering.func
+        function = self._control.get(operation, operation) if lowering is None else lowering.func
         args, kwargs = self._resolved((node.args, node.kwargs), values)
+        if lowering is not None and lowering.needs_env:
+            kwargs = {**kwargs, "env": self._keys}
         has_effects = operation is not node.target
         place = [path for path, _ in node.meta.get("nn_module_stack", {}).values()]  # of PyTorch's module
         try:
             with jax.named_scope("/".join([*place[-1:], node.name]).lstrip("/")):
                 value = function(*(args[2:] if has_effects else args), **kwargs)
+        except PjrtError:  # from an operation in a branch
+            raise
         except Exception as error:
             raise UnimplementedError(f"torchax cannot lower {operation} here: {first_line(error)}") from error
         return (args[0], value) if has_effects else self._typed(value, node.meta.get("val"))
@@ -270,6 +332,31 @@ class TorchGraph:
         if isinstance(stated, list | tuple) and isinstance(value, list | tuple):
             return tuple(map(self._typed, value, stated))
         return value
+
+
+class _Keys:
+    """The keys of a program's random numbers, as torchax asks for them: another one each time, also in a branch."""
+
+    def __init__(self, data: Any) -> None:
+        import jax
+
+        self._key, self._count = jax.random.wrap_key_data(data, impl="threefry2x32"), 0
+
+    def get_and_rotate_prng_key(self, generator: Any = None) -> Any:
+        import jax
+
+        self._count += 1
+        return jax.random.fold_in(self._key, self._count)
+
+    def last(self) -> Any:
+        """Return a key that none has asked for, as an array."""
+        import jax
+
+        return jax.random.key_data(self.get_and_rotate_prng_key())
+
+
+def _is_changed(spec: Any) -> bool:
+    return bool(spec.kind.name.endswith("_MUTATION"))
 
 
 def _operation(node: Any) -> Any:
@@ -317,6 +404,8 @@ class Facts:
         input_tree: the structure of the inputs, as PyTorch writes it.
         output_tree: the structure of the results.
         names: the names of the positional arguments, and then of the others; empty if unknown.
+        updates: for each of the last results the number of the weight, or of the input behind them, whose new value it
+            is.
     """
 
     weights: Sequence[tuple[str, str, Sequence[int]]]
@@ -325,6 +414,7 @@ class Facts:
     input_tree: str
     output_tree: str
     names: Sequence[str]
+    updates: Sequence[int] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -373,11 +463,25 @@ def convert(exported_program: Any) -> Converted:
     names = tuple(getattr(root, "forward_arg_names", None) or ())  # decomposition drops them
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # PyTorch and torchax warn about their own code
+        _check_recurrent(exported_program)
         with refusing("PyTorch cannot decompose the program"):
             exported_program = exported_program.run_decompositions().run_decompositions(table)
         # Integers of PyTorch have 64 bits. And lines in the sources of torchax would be no help in the program.
         with jax.enable_x64(True), _setting("jax_traceback_in_locations_limit", 0):
             return _traced(exported_program, names)
+
+
+def _check_recurrent(exported_program: Any) -> None:
+    """Refuse layers whose dropout PyTorch 2.13 leaves out where it takes them apart, such as LSTM's."""
+    for node in exported_program.graph.nodes:
+        names = [each.name for each in getattr(getattr(node.target, "_schema", None), "arguments", ())]
+        if "dropout" in names and "train" in names:
+            given = dict(zip(names, node.args, strict=False)) | node.kwargs
+            if given.get("train") and given.get("dropout"):
+                raise UnimplementedError(
+                    f"expected {node.target} without dropout, which PyTorch leaves out of such a program: export the "
+                    "model after model.eval(), or with dropout=0 and layers of torch.nn.Dropout"
+                )
 
 
 def _traced(exported_program: Any, names: Sequence[str]) -> Converted:
@@ -388,6 +492,9 @@ def _traced(exported_program: Any, names: Sequence[str]) -> Converted:
     weights: dict[str, np.ndarray[Any, Any]] = {}
     python_types = []
     types: dict[Any, Any] = {}  # of the nodes whose values are arguments of the program
+    if graph.is_random:
+        weights[RANDOM] = np.zeros(2, np.uint32)
+        types[RANDOM] = jax.ShapeDtypeStruct((2,), np.uint32)
     for node, spec in graph.inputs:
         value = node.meta["val"]
         if spec.kind.name in ("PARAMETER", "BUFFER", "CONSTANT_TENSOR"):
@@ -402,10 +509,14 @@ def _traced(exported_program: Any, names: Sequence[str]) -> Converted:
         return graph.results(dict(zip(types, arrays, strict=True)))
 
     # JAX takes the names of the arguments from here.
-    named = [inspect.Parameter(node.name, inspect.Parameter.POSITIONAL_ONLY) for node in types]
+    named = [inspect.Parameter(getattr(node, "name", "random"), inspect.Parameter.POSITIONAL_ONLY) for node in types]
     forward.__signature__ = inspect.Signature(named)  # type: ignore[attr-defined]
+    order = list(types)
+    updates = [order.index(node) for node in graph.changed()]
+    # What is overwritten without being read is an argument all the same.
+    function = jax.jit(forward, keep_unused=bool(updates))
     with refusing("JAX cannot export the program"):
-        program = bytes(jax.export.export(jax.jit(forward), platforms=["cpu"])(*types.values()).serialize())
+        program = bytes(jax.export.export(function, platforms=["cpu"])(*types.values()).serialize())
     facts = Facts(
         weights=[(name, ElementType.of(array.dtype).name, array.shape) for name, array in weights.items()],
         inputs=python_types,
@@ -413,6 +524,7 @@ def _traced(exported_program: Any, names: Sequence[str]) -> Converted:
         input_tree=_spelled(exported_program.call_spec.in_spec),
         output_tree=_spelled(exported_program.call_spec.out_spec),
         names=names,
+        updates=updates,
     )
     return Converted(program, facts, tuple(weights.values()))
 
@@ -502,9 +614,10 @@ class TorchExport(FileContents):
         names: the names of the positional arguments, and then of the others; empty if the file does not state them.
         results: the results of the program.
         input_tree: the structure of ``inputs``: a tuple of the positional arguments and a dictionary of the others.
-        output_tree: the structure of ``results``.
+        output_tree: the structure of ``results``, but for those in ``updates``.
         weights: the parameters, buffers and constants of the model, by their positions among the arguments.
-        weight_names: their names in the model's ``state_dict``, by position.
+        weight_names: their names in the model's ``state_dict``, by position; ``RANDOM`` is the state of random numbers.
+        updates: the last results are new values of weights and inputs: the positions of these, by number of the result.
     """
 
     kind = "torch.export program"
@@ -517,6 +630,7 @@ class TorchExport(FileContents):
     output_tree: Tree
     weights: Mapping[int, np.ndarray[Any, Any]] = field(repr=False)
     weight_names: Mapping[int, str] = field(repr=False)
+    updates: Mapping[int, int] = field(default_factory=dict)
 
     def stated_platforms(self) -> Sequence[str]:
         return ()
@@ -556,8 +670,7 @@ def read_torch_export(source: str | bytes | os.PathLike[str] | ExportedProgram) 
     Raises:
         NotFoundError: there is no such file.
         InvalidArgumentError: it is no such file, or PyTorch cannot read it.
-        UnimplementedError: torchax cannot lower an operation, which the message names; or the program changes its
-            state.
+        UnimplementedError: torchax cannot lower an operation, which the message names.
         FailedPreconditionError: PyTorch, JAX or torchax is not installed.
     """
     if _is_program(source) and "torchax" in sys.modules:
@@ -633,6 +746,7 @@ def contents(converted: Converted) -> TorchExport:
             index, array = next(tensors)
             inputs.append(TorchInput(array.element_type, array.shape, position_of.get(index)))
     results = iter(TorchInput(None, (), python_type="" if is_array else NONE) for is_array in facts.results)
+    updates = enumerate(facts.updates, len(export.results) - len(facts.updates))
     return TorchExport(
         program=export.program,
         inputs=tuple(each for each in inputs if each.python_type != NONE),
@@ -642,6 +756,7 @@ def contents(converted: Converted) -> TorchExport:
         output_tree=without_none(parse_torch_tree(facts.output_tree), results),
         weights={position: converted.weights[index] for position, index in kept.items()},
         weight_names={position: facts.weights[index][0] for position, index in kept.items()},
+        updates={number: position_of[index] for number, index in updates},
     )
 
 
