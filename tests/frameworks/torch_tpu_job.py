@@ -66,7 +66,43 @@ def gpt2(torch: Any) -> tuple[Any, list[Any], Callable[..., Any]]:
     return model, [torch.randint(0, 256, (2, 16))], lambda model, ids: model(ids, labels=ids).loss
 
 
-MODELS = {f.__name__: f for f in (mlp, cnn, encoder, llama, gpt2)}
+def unet(torch: Any) -> tuple[Any, list[Any], Callable[..., Any]]:
+    """The denoiser of a diffusion model: times as sines, skips, attention, and what makes images smaller and larger."""
+    nn, width = torch.nn, 8
+
+    class Block(nn.Module):
+        def __init__(self, inputs: int, outputs: int) -> None:
+            super().__init__()
+            self.norm, self.first = nn.GroupNorm(1, inputs), nn.Conv2d(inputs, outputs, 3, padding=1)
+            self.time, self.second = nn.Linear(width, outputs), nn.Conv2d(outputs, outputs, 3, padding=1)
+            self.skip = nn.Conv2d(inputs, outputs, 1)
+
+        def forward(self, x: Any, time: Any) -> Any:
+            y = self.first(nn.functional.silu(self.norm(x))) + self.time(time)[:, :, None, None]
+            return self.skip(x) + self.second(nn.functional.silu(y))
+
+    class UNet(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.enter, self.down, self.up = nn.Conv2d(3, 8, 3, padding=1), Block(8, 16), Block(24, 8)
+            self.smaller, self.leave = nn.Conv2d(8, 8, 3, stride=2, padding=1), nn.Conv2d(8, 3, 3, padding=1)
+            self.attention = nn.MultiheadAttention(16, 2, batch_first=True)
+
+        def forward(self, x: Any, steps: Any) -> Any:
+            angles = steps[:, None] * torch.arange(1, width // 2 + 1, device=steps.device)
+            time = torch.cat([angles.sin(), angles.cos()], 1)
+            high = self.enter(x)
+            low = self.down(self.smaller(high), time)
+            tokens = low.flatten(2).transpose(1, 2)
+            low = low + self.attention(tokens, tokens, tokens, need_weights=False)[0].transpose(1, 2).reshape(low.shape)
+            larger = nn.functional.interpolate(low, scale_factor=2.0, mode="nearest")
+            return self.leave(self.up(torch.cat([larger, high], 1), time))
+
+    inputs = [torch.randn(4, 3, 8, 8), torch.rand(4), torch.randn(4, 3, 8, 8)]
+    return UNet(), inputs, lambda model, x, steps, noise: nn.functional.mse_loss(model(x, steps), noise)
+
+
+MODELS = {f.__name__: f for f in (mlp, cnn, encoder, unet, llama, gpt2)}
 
 
 def train(
