@@ -3,9 +3,8 @@
     python tools/gen_framework_recordings.py jax                                 # those of JAX
     python tools/gen_framework_recordings.py torch_xla=torchxla/bin/python tensorflow=tensorflow/bin/python
 
-The programs are in ``tools/framework_programs/``. PyTorch/XLA and TensorFlow need a Python of their own, with the
-packages that ``tests/frameworks/torch_xla_job.py`` and ``tests/frameworks/tensorflow_job.py`` name and the extra
-``xla``.
+The programs are in ``tools/framework_programs/``. The other frameworks need a Python of their own, with the extra
+``xla`` and the packages that their jobs name, such as ``tests/frameworks/torch_tpu_job.py``.
 """
 
 from __future__ import annotations
@@ -29,6 +28,7 @@ RECORDINGS = ROOT / "src" / "pjrt" / "conformance" / "plugin" / "framework" / "r
 INDEX = RECORDINGS / "recordings.json"
 FRAMEWORKS = {
     "jax": ("JAX", "jax"),
+    "torch_tpu": ("TorchTPU", "torch_tpu"),
     "torch_xla": ("PyTorch/XLA", "torch_xla"),
     "tensorflow": ("TensorFlow", "tensorflow_cpu"),
 }

@@ -37,7 +37,7 @@ NO_CLIENT = 2
     multiple=True,
     type=click.Choice(["official", "contract", "framework"]),
     help="Make only checks of this tier: what XLA's C tests expect, what the header requires, or what JAX, "
-    "PyTorch/XLA and TensorFlow need. May be given several times.",
+    "PyTorch and TensorFlow need. May be given several times.",
 )
 @click.option(
     "--filter",

@@ -27,6 +27,7 @@ def test_what_frameworks_do_works(device: str) -> None:
         "jax.donation",
         "jax.shard_map",
         "jax.serialization",
+        "torch_tpu.training",
         "torch_xla.training",
         "tensorflow.eager",
     ]

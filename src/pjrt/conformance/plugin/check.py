@@ -134,7 +134,7 @@ class Tier(enum.StrEnum):
     CONTRACT = "contract"
     """Requirements of the header."""
     FRAMEWORK = "framework"
-    """Needs of JAX, PyTorch/XLA and TensorFlow."""
+    """Needs of JAX, PyTorch and TensorFlow."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,1 +1,1 @@
-"""The needs of JAX, PyTorch/XLA and TensorFlow: their sequences of calls, and the operations of StableHLO."""
+"""The needs of JAX, PyTorch and TensorFlow: their sequences of calls, and the operations of StableHLO."""

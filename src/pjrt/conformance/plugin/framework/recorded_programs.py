@@ -1,4 +1,4 @@
-"""Checks by recordings: the calls that programs with JAX, PyTorch/XLA and TensorFlow made, made to this plugin.
+"""Checks by recordings: the calls that programs with JAX, PyTorch and TensorFlow made, made to this plugin.
 
 ``tools/gen_framework_recordings.py`` makes the recordings.
 """
