@@ -16,7 +16,7 @@ from pathlib import Path
 HERE = Path(__file__).parents[1]
 SUFFIXES = (".py", ".pyi", ".pyx", ".pxd", ".pxi", ".c", ".h")
 
-BUDGET = {"files": 645, "lines": 167_950}
+BUDGET = {"files": 647, "lines": 168_500}
 """The most files and lines by hand."""
 
 
