@@ -55,7 +55,7 @@ def fuse(
     template: Sequence[Any],
     constant: Collection[int],
     *,
-    any_shape: bool = False,
+    integers: bool = True,
 ) -> list[Pending]:
     """Return the steps, with one step in place of each chain of elementwise ones on values of one kind.
 
@@ -67,7 +67,7 @@ def fuse(
         outputs: the slots of the block's results.
         template: the values in the slots of constants.
         constant: the slots of constants.
-        any_shape: whether the block may be given whole arrays in place of scalars.
+        integers: whether chains of integers on few elements are compiled, for the shapes that the program has.
     """
     done: list[Pending] = []
     chains: dict[Kind, list[Pending]] = {}
@@ -83,7 +83,7 @@ def fuse(
 
     for position, item in enumerate(pending):
         own = _kind_of(item)
-        if any_shape and own is not None and own.integer is not None:
+        if not integers and own is not None and own.integer is not None:
             own = None
         if own is None and (item.environment or not item.pure):
             close(position, *chains)
@@ -336,9 +336,8 @@ class FastBlockCompiler(BlockCompiler):
     def _combine(self) -> None:
         super()._combine()
         if self._module.fold:
-            self._pending = fuse(
-                self._pending, self._outputs, self._template, self._constant, any_shape=self._elementwise
-            )
+            integers = not self._elementwise  # a scalar body may be given whole arrays
+            self._pending = fuse(self._pending, self._outputs, self._template, self._constant, integers=integers)
 
     def _add(self, operation: Any) -> None:
         change = {"func.call": self._inline, "stablehlo.while": self._unroll}.get(operation.name)
