@@ -288,7 +288,7 @@ UNROLL_LIMIT = 512
 
 _LOOPED = frozenset(OPERATIONS) | {
     *("stablehlo.constant", "stablehlo.compare", "stablehlo.convert", "stablehlo.slice", "stablehlo.reshape"),
-    *("stablehlo.broadcast_in_dim", "stablehlo.return"),
+    *("stablehlo.broadcast_in_dim", "stablehlo.return", "func.return"),
 }
 """Ops of loops that are unrolled: those of the rounds of a hash."""
 
@@ -328,6 +328,7 @@ class FastBlockCompiler(BlockCompiler):
     """The compiler of one block of MLIR, with changes to its steps."""
 
     _module: FastModuleCompiler
+    _unrolls = False  # whether the rounds of a loop are being added, with all functions inline
 
     def region(self) -> Region:
         region = super().region()
@@ -358,36 +359,58 @@ class FastBlockCompiler(BlockCompiler):
         if not self._module.can_enter(name):
             return False
         with self._module.entered(name) as block:
-            operations = [item.operation for item in block.operations]
-            if len(operations) <= INLINE_LIMIT:
+            fits = self._unrolls or len(block.operations) <= INLINE_LIMIT
+            if fits:
                 returned = self._add_all(block, [self.slot(value) for value in call.operands])
                 self._slots.update(zip(call.results, returned, strict=True))
-        return len(operations) <= INLINE_LIMIT
+        return fits
 
     def _unroll(self, loop: Any) -> bool:
         """Put the rounds of a loop in its place if it computes with few integers a few times, and return whether that
         was done: the rounds are a chain then, and what the loop counts is constant.
         """
         condition, body = (region.blocks[0] for region in loop.regions)
-        names = [view.operation.name for block in (condition, body) for view in block.operations]
         carried = [self.slot(value) for value in loop.operands]
-        are_few = _is_small([self._types[slot] for slot in carried], LARGEST_OF_INTEGERS)
-        if self._author is not None or not _LOOPED.issuperset(names) or not are_few:
+        if self._author is not None or not _is_small([self._types[slot] for slot in carried], LARGEST_OF_INTEGERS):
+            return False
+        size = self._size_of_round(condition) + self._size_of_round(body)
+        if size > UNROLL_LIMIT:
             return False
         slots, pending = len(self._template), len(self._pending)
-        for _ in range(1 + UNROLL_LIMIT // len(names)):
+        self._unrolls, ends = True, False
+        for _ in range(1 + int(UNROLL_LIMIT / size)):
             (goes_on,) = self._add_all(condition, carried)
-            if goes_on not in self._constant:
+            ends = goes_on in self._constant and not self._template[goes_on]
+            if ends or goes_on not in self._constant:
                 break
-            if not self._template[goes_on]:
-                self._slots.update(zip(loop.results, carried, strict=True))
-                return True
             carried = self._add_all(body, carried)
+        self._unrolls = False
+        if ends:
+            self._slots.update(zip(loop.results, carried, strict=True))
+            return True
         del self._template[slots:], self._types[slots:], self._pending[pending:]
         self._constant = {slot for slot in self._constant if slot < slots}
         self._slots = {value: slot for value, slot in self._slots.items() if slot < slots}
         self._captures = {outside: inside for outside, inside in self._captures.items() if inside < slots}
         return False
+
+    def _size_of_round(self, block: Any) -> float:
+        """Return how many ops a block has, with those of the functions that it calls; infinity if a loop with one of
+        them is not unrolled.
+        """
+        size = 0.0
+        for view in block.operations:
+            operation = view.operation
+            if operation.name == "func.call":
+                name = decode_attribute(operation.attributes["callee"])
+                if not self._module.can_enter(name):
+                    return math.inf
+                with self._module.entered(name) as called:
+                    size += self._size_of_round(called)
+            elif operation.name not in _LOOPED:
+                return math.inf
+            size += 1
+        return size
 
     def _add_all(self, block: Any, arguments: Sequence[int]) -> list[int]:
         """Add the operations of a block of MLIR whose arguments are in some slots; return the slots of its results."""
