@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -194,9 +195,10 @@ class Storage:
         if account is not None:
             account.release(self._charged)
 
-    def __del__(self) -> None:
+    def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
+        # Bound as a default, because the names of the module may be gone at the end of the interpreter.
         account = self._account
-        if account is not None:
+        if account is not None and not is_finalizing():
             account.release(self._charged)
 
 
