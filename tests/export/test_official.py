@@ -91,3 +91,20 @@ def test_a_device_assignment_that_has_no_room(exported: Exported) -> None:
         assert error is not None
         assert error.code == StatusCode.INVALID_ARGUMENT
         assert "at least 1 replica" in error.message
+
+
+def test_memory_of_the_host(exported: Exported) -> None:
+    """PyTorch pins memory by it. What it does with the memory is among the checks of ``pjrt conform``."""
+    allocate, free = "PJRT_HostAllocator_Allocate", "PJRT_HostAllocator_Free"
+    for alignment in (0, 48):
+        error = exported.plugin.call(allocate, client=exported.client, size=8, alignment=alignment).error
+        message = f"expected an alignment that is a power of two, found {alignment}"
+        assert error == raw.Error(StatusCode.INVALID_ARGUMENT, message)
+    for size, alignment in [(0, 1), (1, 1), (100, 1 << 20)]:
+        pointer = exported.plugin.call(allocate, client=exported.client, size=size, alignment=alignment).ptr
+        assert pointer
+        assert pointer % alignment == 0
+        assert exported.plugin.call(free, client=exported.client, ptr=pointer).error is None
+    error = exported.plugin.call(allocate, client=exported.client, size=1 << 62, alignment=64).error
+    assert error is not None
+    assert error.code == StatusCode.RESOURCE_EXHAUSTED

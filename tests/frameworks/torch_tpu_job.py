@@ -185,6 +185,8 @@ def loaders(torch: Any, device: Any) -> Any:
     for method in ("fork", "spawn"):
         loader = torch.utils.data.DataLoader(Numbers(), batch_size=2, num_workers=2, multiprocessing_context=method)
         assert sum(batch.to(device).sum().item() for batch in loader) == 84, method
+    pinned = torch.utils.data.DataLoader(Numbers(), batch_size=2, pin_memory=True)
+    assert sum(batch.to(device, non_blocking=True).sum().item() for batch in pinned) == 84
 
 
 def precision(torch: Any, device: Any) -> Any:

@@ -1,5 +1,6 @@
 /* The extensions: how arrays lie in memory, as XLA writes it, {1,0} (Layouts); how they are divided among devices
- * (Shardings); and the bytes behind buffers (RawBuffer). */
+ * (Shardings); the bytes behind buffers (RawBuffer); and memory of the host for transfers
+ * (HostAllocator and HostMemoryAllocator, which is newer). */
 #include "pjrt_support/struct_size.h"
 #include "runtime.h"
 
@@ -237,7 +238,7 @@ static PJRT_Error *raw_to_host(PJRT_RawBuffer_CopyRawDeviceToHost_Args *args) {
 
 PJRT_RawBuffer_Extension raw_buffer_extension = {
     .base = {.struct_size = PJRT_RawBuffer_Extension_STRUCT_SIZE, .type = PJRT_Extension_Type_RawBuffer,
-             .next = &ffi_extension.base},
+             .next = &host_allocator_extension.base},
     .PJRT_RawBuffer_CreateRawAliasOfBuffer = raw_create,
     .PJRT_RawBuffer_Destroy = raw_destroy,
     .PJRT_RawBuffer_GetOnDeviceSizeInBytes = raw_size,
@@ -245,4 +246,62 @@ PJRT_RawBuffer_Extension raw_buffer_extension = {
     .PJRT_RawBuffer_CopyRawHostToDevice = raw_to_device,
     .PJRT_RawBuffer_CopyRawDeviceToHost = raw_to_host,
     .PJRT_RawBuffer_GetHostPointer = raw_pointer,
+};
+
+/* ---- memory of the host ----------------------------------------------------------------------------------------------------*/
+enum { HOST_ALIGNMENT = 64 }; /* a line of the cache, from which devices take arrays in place */
+
+static PJRT_Error *host_alignment(PJRT_HostAllocator_GetPreferredAlignment_Args *args) {
+  SIZED(PJRT_HostAllocator_GetPreferredAlignment_Args, args);
+  args->preferred_alignment = HOST_ALIGNMENT;
+  return NULL;
+}
+
+static PJRT_Error *memory_of_host(size_t size, size_t alignment, void **out) {
+  *out = NULL;
+  if (alignment == 0 || (alignment & (alignment - 1)))
+    return error_make(PJRT_Error_Code_INVALID_ARGUMENT, "expected an alignment that is a power of two, found %zu", alignment);
+  if (posix_memalign(out, alignment < sizeof(void *) ? sizeof(void *) : alignment, size ? size : 1) == 0) return NULL;
+  return error_make(PJRT_Error_Code_RESOURCE_EXHAUSTED, "the host has no %zu bytes for transfers", size);
+}
+
+static PJRT_Error *host_allocate(PJRT_HostAllocator_Allocate_Args *args) {
+  SIZED(PJRT_HostAllocator_Allocate_Args, args);
+  return memory_of_host(args->size, args->alignment, &args->ptr);
+}
+
+static PJRT_Error *host_free(PJRT_HostAllocator_Free_Args *args) {
+  SIZED(PJRT_HostAllocator_Free_Args, args);
+  free(args->ptr);
+  return NULL;
+}
+
+PJRT_HostAllocator_Extension host_allocator_extension = {
+    .base = {.struct_size = PJRT_HostAllocator_Extension_STRUCT_SIZE, .type = PJRT_Extension_Type_HostAllocator,
+             .next = &host_memory_allocator_extension.base},
+    .get_preferred_alignment = host_alignment,
+    .allocate = host_allocate,
+    .free = host_free,
+};
+
+static void delete_memory(void *memory, void *arg) {
+  (void)arg;
+  free(memory);
+}
+
+/* The system chooses the node: that of the thread which writes first. */
+static PJRT_Error *host_memory_allocate(PJRT_HostMemoryAllocator_Allocate_Args *args) {
+  SIZED(PJRT_HostMemoryAllocator_Allocate_Args, args);
+  void *memory;
+  PJRT_Error *error = memory_of_host(args->size, HOST_ALIGNMENT, &memory);
+  args->ptr = memory;
+  args->deleter = delete_memory;
+  args->deleter_arg = NULL;
+  return error;
+}
+
+PJRT_HostMemoryAllocator_Extension host_memory_allocator_extension = {
+    .base = {.struct_size = PJRT_HostMemoryAllocator_Extension_STRUCT_SIZE,
+             .type = PJRT_Extension_Type_HostMemoryAllocator, .next = &ffi_extension.base},
+    .allocate = host_memory_allocate,
 };

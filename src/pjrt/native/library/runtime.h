@@ -645,6 +645,8 @@ extern PJRT_MemoryDescriptions_Extension memory_descriptions_extension;
 extern PJRT_Layouts_Extension layouts_extension;
 extern PJRT_Shardings_Extension shardings_extension;
 extern PJRT_RawBuffer_Extension raw_buffer_extension;
+extern PJRT_HostAllocator_Extension host_allocator_extension;
+extern PJRT_HostMemoryAllocator_Extension host_memory_allocator_extension;
 extern PJRT_FFI_Extension ffi_extension;
 extern PJRT_Profiler_Extension profiler_extension; /* before them, where there is a profiler */
 extern PJRT_Custom_Partitioner_Extension partitioner_extension; /* where programs are compiled */
