@@ -4,6 +4,7 @@ Custom_Partitioner."""
 from __future__ import annotations
 
 import ctypes
+import gc
 import subprocess
 import sys
 import threading
@@ -133,6 +134,9 @@ def extension_of(library: Path) -> Extension | None:
     return None
 
 
+_REGISTERED: list[Functions] = []
+
+
 class Functions:
     """Functions in Python that divide a custom call; by default as its first operand is divided.
 
@@ -177,7 +181,8 @@ class Functions:
         return not self._held
 
     def register(self, library: Path, name: str) -> None:
-        """Have a library ask the functions about the calls of a name."""
+        """Have a library ask the functions about the calls of a name, as long as this process lives."""
+        _REGISTERED.append(self)
         extension = extension_of(library)
         assert extension is not None
         target = name.encode()
@@ -472,6 +477,7 @@ def test_names_that_come_before_a_client_and_after(library: Path, target: str) -
     Functions(ADD).register(library, f"{target}_before")
     with pjrt.load_plugin(library).client(num_devices=2) as another:
         Functions(ADD).register(library, f"{target}_after")
+        gc.collect()  # nobody here holds the functions
         for name in ("before", "after"):
             (first, _) = run(another, program(f"{target}_{name}"))
             np.testing.assert_array_equal(first[0], (X + Y)[:4])
