@@ -35,15 +35,18 @@ Shape = tuple[int, ...]
 # On few elements a call of numpy takes longer than its work. Chains of integer operations, of which random numbers are
 # made, run in compiled code there. Floats do not: which of two NaNs a result has depends on the compiler.
 
-LARGEST_OF_INTEGERS = 1 << 10
-"""Arrays of more elements take longer than the calls."""
+LARGEST_OF_INTEGERS = 1 << 9
+"""Elements of an array in such a chain (measured: numpy's loops are faster from 1,024 to 2,048 on)."""
 
 SHORTEST_OF_INTEGERS = 4
-"""Steps from which on one call is faster."""
+"""Steps of such a chain (measured: two and three take as long as the calls)."""
+
+LONGEST_OF_INTEGERS = 512
+"""Steps of such a chain, and ops of all rounds of a loop that becomes one."""
 
 
 class Kind(NamedTuple):
-    """What the steps of a chain have in common: their shape, and the dtype of a chain of integers on few elements."""
+    """A kind of chain: the shape that its steps have, and their dtype if they compute with integers on few elements."""
 
     shape: Shape
     integer: AnyDType | None
@@ -95,7 +98,7 @@ def fuse(
         if own is None:
             done.append(item)
             continue
-        if len(chains.get(own, ())) == (LONGEST if is_large else UNROLL_LIMIT):
+        if len(chains.get(own, ())) == (LONGEST if is_large else LONGEST_OF_INTEGERS):
             close(position, own)
         chains.setdefault(own, []).append(item)
         written.setdefault(own, set()).update(item.step.outputs)
@@ -283,9 +286,6 @@ def _chunked(block: Block, whole: Sequence[bool], results: Sequence[tuple[Shape,
 INLINE_LIMIT = 64
 """Functions of up to this many ops take the place of their calls; larger ones would only be compiled many times."""
 
-UNROLL_LIMIT = 512
-"""Ops of up to so many rounds take the place of a loop."""
-
 _LOOPED = frozenset(OPERATIONS) | {
     *("stablehlo.constant", "stablehlo.compare", "stablehlo.convert", "stablehlo.slice", "stablehlo.reshape"),
     *("stablehlo.broadcast_in_dim", "stablehlo.return", "func.return"),
@@ -374,11 +374,11 @@ class FastBlockCompiler(BlockCompiler):
         if self._author is not None or not _is_small([self._types[slot] for slot in carried], LARGEST_OF_INTEGERS):
             return False
         size = self._size_of_round(condition) + self._size_of_round(body)
-        if size > UNROLL_LIMIT:
+        if size > LONGEST_OF_INTEGERS:
             return False
         slots, pending = len(self._template), len(self._pending)
         self._unrolls, ends = True, False
-        for _ in range(1 + int(UNROLL_LIMIT / size)):
+        for _ in range(1 + int(LONGEST_OF_INTEGERS / size)):
             (goes_on,) = self._add_all(condition, carried)
             ends = goes_on in self._constant and not self._template[goes_on]
             if ends or goes_on not in self._constant:
