@@ -11,6 +11,8 @@ import pytest
 
 import pjrt
 from pjrt import native
+from pjrt.conformance import check_plugin
+from pjrt.conformance.plugin.check import Verdict
 
 COMPILER = Path(__file__).parents[2] / "examples" / "emitted_c" / "compiler.py"
 
@@ -255,6 +257,17 @@ def test_arrays_without_elements(example: str, operation: str, request: pytest.F
     with pjrt.load_plugin(request.getfixturevalue(example)).client() as client:
         (found,) = client.compile(program)(*arrays[:2])
         np.testing.assert_array_equal(found, arrays[2])
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("example", ["emitted_library", "chip_library"])
+def test_calls_of_a_framework_with_an_option_of_others(example: str, request: pytest.FixtureRequest) -> None:
+    """TorchTPU gives each plugin an option of TPUs; the recording is of one device, and the chip has two."""
+    report = check_plugin(
+        request.getfixturevalue(example), tiers=["framework"], filters=["torch_tpu.in_place"], time_limit=120
+    )
+    assert report.passes, str(report)
+    assert [each.verdict for each in report.outcomes] == [Verdict.PASSED]
 
 
 def test_what_emitted_code_lacks_is_interpreted(emitted_library: Path) -> None:

@@ -212,7 +212,9 @@ class ReplayComparison:
             return
         if isinstance(recorded, Handle):
             if isinstance(found, Raw):
-                self._counterparts.learn(recorded, found.address)
+                # A memory that the recording has for a known device may be of another one here.
+                if not (call.function == "PJRT_Memory_AddressableByDevices" and self._counterparts.has(recorded)):
+                    self._counterparts.learn(recorded, found.address)
             else:
                 self._counterparts.lose(recorded, call)
                 self.find("value", call, place, f"{recorded} in the recording, a null pointer here")

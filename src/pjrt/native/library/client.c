@@ -218,6 +218,8 @@ static PJRT_Error *open_driver(PJRT_Client *client, const PJRT_NamedValue *optio
       error = read_patience(option, &client->patience);
       continue;
     }
+    /* TorchTPU gives this option of TPUs to every plugin. A device in Python says itself whether it takes it. */
+    if (driver_is_in_c() && named_value_is(option, "premapped_buffer_size")) continue;
     pjrt_driver_option *each = &given[num_given++];
     each->name = copy_of(option->name, option->name_size);
     if (option->type == PJRT_NamedValue_kString) each->text = copy_of(option->string_value, option->value_size);
