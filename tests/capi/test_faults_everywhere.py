@@ -91,6 +91,7 @@ NOT_TOLD = {
         ),
         "is asked for a check first, which does without what a plugin does not tell",
     ),
+    "CopyToDeviceStream_Destroy": "is called when the callback ends, which may be after the program and its client",
     "Error_GetCode": "what an error cannot tell is left out of it",
     "Error_ForEachPayload": "what an error cannot tell is left out of it",
     **{

@@ -33,6 +33,7 @@ static void letter_free(letter *each) {
 
 static void end_delivery(delivery *each, PJRT_Error *owned) {
   completion *received = completion_ref(each->receiver->done), *sent = completion_ref(each->sender->done);
+  PJRT_Device *from = each->sender->storage->space->device, *to = each->receiver->storage->space->device;
   letter_free(each->sender);
   letter_free(each->receiver);
   free(each);
@@ -40,6 +41,8 @@ static void end_delivery(delivery *each, PJRT_Error *owned) {
   completion_set(sent, owned);
   completion_unref(received);
   completion_unref(sent);
+  queue_let_go(from);
+  queue_let_go(to);
 }
 
 static void copy_letter(void *arg) {
@@ -58,6 +61,8 @@ static void sender_is_defined(PJRT_Error *borrowed, void *arg) {
 static void deliver(letter *sender, letter *receiver) {
   delivery *each = new_zeroed(1, sizeof *each);
   *each = (delivery){sender, receiver};
+  queue_hold(sender->storage->space->device); /* whoever destroys a client waits, also until the sender is defined */
+  queue_hold(receiver->storage->space->device);
   if (sender->size == receiver->size)
     completion_then(sender->defined, sender_is_defined, each);
   else
