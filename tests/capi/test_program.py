@@ -6,6 +6,7 @@ import pytest
 
 import pjrt
 from pjrt import stablehlo
+from pjrt.api.capability import Capabilities, Feature
 from pjrt.capi import _program
 
 ADD = """
@@ -36,6 +37,24 @@ def test_without_a_version_programs_are_sent_unchanged() -> None:
     sent, doubt = _program.prepared(ADD, {})
     assert sent.code == ADD.encode()
     assert doubt is None
+
+
+DYNAMIC = """
+func.func @main(%x: tensor<?xf32>) -> tensor<?xf32> {
+  %0 = stablehlo.add %x, %x : tensor<?xf32>
+  return %0 : tensor<?xf32>
+}"""
+
+
+@pytest.mark.full
+def test_unknown_sizes_are_refused_before_a_compiler_that_may_crash_over_them() -> None:
+    of_xla = Capabilities(features={Feature.DYNAMIC_SHAPES: False})
+    with pytest.raises(pjrt.InvalidArgumentError, match=r"does not compile programs with dynamic shapes.*shapes=\{0"):
+        _program.prepared(DYNAMIC, {}, None, of_xla)
+    assert "4xf32" in stablehlo.to_text(_program.prepared(DYNAMIC, {}, {0: (4,)}, of_xla)[0])
+    for program in (ADD, "module { func.func @main() { foo.bar } }", pjrt.Program(b"anything", format="own")):
+        assert _program.prepared(program, {}, None, of_xla)[0].code
+    assert _program.prepared(DYNAMIC, {}, None, Capabilities())[0].code == DYNAMIC.encode()
 
 
 def test_programs_of_a_format_of_the_plugins_own_are_not_looked_at() -> None:

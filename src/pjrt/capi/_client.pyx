@@ -37,7 +37,7 @@ from pjrt.api.shape_spec import ShapeSpec
 from pjrt.api.topology import TopologyDescription
 from pjrt.capi._api import close_at_exit
 from pjrt.capi._program import doubted, prepared
-from pjrt.capi.reports import device_capabilities, explained_out_of_memory
+from pjrt.capi.reports import device_capabilities, explained_out_of_memory, plugin_capabilities
 from pjrt.capi._scope import documented, read_constants
 
 cdef enum:
@@ -146,7 +146,7 @@ cdef class ClientCore(ClientScope):
         cdef bytes code, format_name, serialized
         from pjrt.stablehlo import with_partitioning
 
-        ready, doubt = prepared(program, self.attributes, shapes)
+        ready, doubt = prepared(program, self.attributes, shapes, plugin_capabilities(self.api, self.attributes))
         code, format_name = ready.code, encoded(str(ready.format), "a program's format")
         chosen = with_partitioning(ready, options)
         _check_assignment(chosen, self)
@@ -518,7 +518,8 @@ cdef class TopologyCore(Native):
         cdef bytes code, format_name, serialized_options
         from pjrt.stablehlo import with_partitioning
 
-        ready, doubt = prepared(program, self.attributes_of_plugin, shapes)
+        able = plugin_capabilities(self.scope.api, self.attributes_of_plugin)
+        ready, doubt = prepared(program, self.attributes_of_plugin, shapes, able)
         code, format_name = ready.code, encoded(str(ready.format), "a program's format")
         serialized_options = with_partitioning(ready, options).to_proto()
         start(&native, PJRT_Program_STRUCT_SIZE)

@@ -193,7 +193,7 @@ cdef class PhaseCompilerCore(Handle):
         if whole:
             from pjrt.stablehlo import with_partitioning
 
-            ready, doubt = prepared(programs, self.topology.attributes_of_plugin)
+            ready, doubt = prepared(programs, self.topology.attributes_of_plugin, None, self.topology.capabilities)
             names = check_phases((), phases)
             chosen = with_partitioning(ready, options)
             parts = [PartialProgram(ready.code, str(ready.format), consumer_phases=names[:1])]

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from pjrt.api.capability import Capabilities
 from pjrt.api.device import Attributes
 from pjrt.api.element_type import ElementType
 from pjrt.api.errors import FailedPreconditionError, InvalidArgumentError, PjrtError, UnimplementedError
@@ -25,23 +26,29 @@ _VERSION = "stablehlo_current_version"
 
 
 def prepared(
-    program: AnyProgram, attributes: Attributes, shapes: Shapes | None = None
+    program: AnyProgram, attributes: Attributes, shapes: Shapes | None = None, capabilities: Capabilities | None = None
 ) -> tuple[Program, PjrtError | None]:
     """Return a program, for these shapes of its arguments, in the version of the plugin with these attributes.
+
+    With the plugin's capabilities, a program is refused whose arguments have sizes that the plugin does not take: some
+    compilers end the process over them.
 
     Returns:
         The program, and the error that kept it from being written at the plugin's version, or ``None``.
 
     Raises:
         InvalidArgumentError: the argument is no program, or a portable artifact that cannot be written at the plugin's
-            version; or the program does not take arguments of these shapes.
+            version; or the program does not take arguments of these shapes, or has some of unknown sizes.
         DataLossError: the program is truncated or corrupt.
     """
     from pjrt import stablehlo
+    from pjrt.stablehlo.facts.compatibility import check_shapes
 
     read = stablehlo.read(program)
     if shapes is not None:
         read = stablehlo.refine(read, shapes)
+    if capabilities is not None:
+        check_shapes(read, capabilities)
     version = attributes.get(_VERSION)
     if read.format != ProgramFormat.MLIR or not isinstance(version, tuple):
         return read, None

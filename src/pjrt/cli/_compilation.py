@@ -19,7 +19,6 @@ from pjrt.artifacts.compilation_cache import CompilationCache
 from pjrt.cli._console import console, echo, error_as_dict, one_line, print_facts, print_table, progress, readable
 from pjrt.cli._options import cache_as_dict, cache_outcome
 from pjrt.stablehlo import Cost, PeakMemory
-from pjrt.stablehlo.facts.compatibility import check_shapes
 
 
 @dataclass
@@ -108,7 +107,6 @@ def _compile(
     how = _placed(topology, how)
     with progress("reading the program"), naming(path):
         compilation.code = code_for(topology.platform_name)
-        check_shapes(compilation.code, topology.capabilities)
     begin = time.perf_counter()
     with progress(f"compiling for {device.kind}"), naming(path):
         code = compilation.code

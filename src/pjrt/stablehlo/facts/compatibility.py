@@ -468,13 +468,18 @@ def with_advice(error: PjrtError, program: Program, options: CompileOptions | No
 def check_shapes(program: Program, capabilities: Capabilities) -> None:
     """Check that the arguments of a program have sizes that a device takes, before its compiler gets them.
 
+    What cannot be read here, such as a program of another dialect, is left to the compiler.
+
     Raises:
         InvalidArgumentError: an argument has an unknown size, and the device has no dynamic shapes.
     """
-    if capabilities.has(Feature.DYNAMIC_SHAPES) is not False:
+    if capabilities.has(Feature.DYNAMIC_SHAPES) is not False or program.format != ProgramFormat.MLIR:
         return
-    module = to_module(program, trusted=True)
-    arguments = signature_of(parse_module(module, bodies=False), module).arguments
+    try:
+        module = to_module(program, trusted=True)
+        arguments = signature_of(parse_module(module, bodies=False), module).arguments
+    except PjrtError:
+        return
     conversion.keep_module(program, module)
     types = [each.type for each in arguments]
     if any(isinstance(each, TensorType) and not each.is_static and not _is_bounded(each) for each in types):
