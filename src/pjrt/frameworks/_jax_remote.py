@@ -73,15 +73,14 @@ class Place:
         return {TOKEN_ATTRIBUTE: read_token(self._security.token_file).encode()}
 
     def check_token(self, timeout: float) -> None:
-        """Check the access token, if there is one: jaxlib's client tries a wrong one again and again.
+        """Check the access token: where it is wrong or missing, jaxlib's client tries again and again.
 
         Raises:
-            UnauthenticatedError: the token is not valid.
+            UnauthenticatedError: the token is not valid, or the server asks for one.
         """
-        if self._security.token_file is not None:
-            from pjrt.remote.client.plugin import check_token
+        from pjrt.remote.client.plugin import check_token
 
-            check_token(self._address, self._security, timeout)
+        check_token(self._address, self._security, timeout)
 
     def why_unreachable(self) -> str:
         """Return why there is no connection, in words that help; empty if that is unknown."""

@@ -14,6 +14,7 @@ from message_client import MessageClient
 
 import pjrt
 from pjrt import remote
+from pjrt.remote.client.plugin import check_token
 from pjrt.remote.security.credentials import ClientSecurity, ServerSecurity, why_unreachable
 from pjrt.remote.transport.addresses import parse_address
 
@@ -112,6 +113,22 @@ def test_access_tokens_in_the_clear(client: pjrt.Client, token_file: Path) -> No
                     MessageClient(server.address, initialization_data={name: token})
         with pytest.raises(pjrt.UnauthenticatedError):
             MessageClient(server.address, initialization_data={"pjrt.token": 7})
+
+
+@pytest.mark.full
+def test_a_client_without_a_token_learns_before_its_session_that_it_needs_one(
+    client: pjrt.Client, token_file: Path, tmp_path: Path
+) -> None:
+    with remote.serve(client, token_file=token_file) as server:
+        place = parse_address(server.address)
+        for _ in range(30):  # it is no guess
+            with pytest.raises(pjrt.UnauthenticatedError, match="the client sent none; give its file as token_file"):
+                check_token(place, ClientSecurity(), 10)
+        with pytest.raises(pjrt.UnauthenticatedError, match="not valid on this server"):
+            check_token(place, ClientSecurity(token_file=write_secret(tmp_path / "wrong", B)), 10)
+        check_token(place, ClientSecurity(token_file=token_file), 10)
+    with remote.serve(client) as server:
+        check_token(parse_address(server.address), ClientSecurity(), 10)
 
 
 def test_certificates_of_clients(client: pjrt.Client, authority: Authority, stranger: Authority) -> None:

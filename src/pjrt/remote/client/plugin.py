@@ -107,7 +107,11 @@ def _connect(
 
 
 def _service(
-    place: Address, security: ClientSecurity, heartbeat_timeout: float, files: TransferFiles | None = None
+    place: Address,
+    security: ClientSecurity,
+    heartbeat_timeout: float,
+    files: TransferFiles | None = None,
+    without_token: str | None = None,
 ) -> Service:
     from pjrt.remote.client.connection import Service
     from pjrt.remote.transport.addresses import client_keepalive
@@ -116,7 +120,7 @@ def _service(
     channel = Channel(
         place.target,
         credentials=security.credentials(place),
-        metadata=security.metadata(),
+        metadata=security.metadata(without=without_token),
         options=(*client_keepalive(heartbeat_timeout), *security.channel_options()),
     )
     return Service(channel, str(place), files=files)
@@ -125,11 +129,13 @@ def _service(
 def check_token(place: Address, security: ClientSecurity, timeout: float) -> None:
     """Ask a server for its versions, which it tells no client with a wrong access token; other errors are no matter.
 
+    A client without a token sends an empty one.
+
     Raises:
-        UnauthenticatedError: the access token is not valid.
+        UnauthenticatedError: the access token is not valid, or there is none and the server asks for one.
     """
     try:
-        with contextlib.closing(_service(place, security, DEFAULT_KEEPALIVE)) as service:
+        with contextlib.closing(_service(place, security, DEFAULT_KEEPALIVE, without_token="")) as service:
             service.agree(timeout)
     except UnauthenticatedError:
         raise

@@ -392,13 +392,17 @@ class ClientSecurity:
         self.metadata()
         return address
 
-    def metadata(self) -> tuple[tuple[str, str], ...]:
+    def metadata(self, *, without: str | None = None) -> tuple[tuple[str, str], ...]:
         """Return the metadata of every call: the access token; the file is read now.
+
+        Args:
+            without: the token to send where there is none; ``None`` sends no metadata.
 
         Raises:
             PjrtError: the file cannot be used, see ``read_token``.
         """
-        return () if self.token_file is None else ((AUTHORIZATION, f"Bearer {read_token(self.token_file)}"),)
+        token = without if self.token_file is None else read_token(self.token_file)
+        return () if token is None else ((AUTHORIZATION, f"Bearer {token}"),)
 
     def credentials(self, address: Address) -> Any:
         """Return the credentials of the client as gRPC has them; ``None`` in the clear."""
@@ -462,10 +466,9 @@ def _system_authorities() -> bytes | None:
 TOKEN_ATTRIBUTE = "pjrt.token"
 """The attribute of the protocol's ``initialization_data`` with the access token."""
 
-_SCHEME = "bearer "
-_SEND_A_TOKEN = (
-    f"give its file as token_file; other clients send it as 'Bearer TOKEN' in the metadata {AUTHORIZATION!r}, or as "
-    f"{TOKEN_ATTRIBUTE!r} in initialization_data"
+_NO_TOKEN = (
+    "this server asks for an access token, and the client sent none; give its file as token_file; other clients send it "
+    f"as 'Bearer TOKEN' in the metadata {AUTHORIZATION!r}, or as {TOKEN_ATTRIBUTE!r} in initialization_data"
 )
 
 Metadata = Mapping[str, "str | bytes"]
@@ -486,13 +489,17 @@ class Admission:
     def check_call(self, metadata: Metadata, peer: str) -> bool:
         """Return whether a call has a token, where clients need one; it may be a stranger's otherwise.
 
+        An empty token says that the client has none: it asks whether it needs one.
+
         Raises:
-            UnauthenticatedError: the token is not valid.
+            UnauthenticatedError: the token is not valid, or empty.
             ResourceExhaustedError: too many wrong ones came from the address of the peer.
         """
         if self._tokens is None:
             return True
         token = _header_token(metadata)
+        if token == "":
+            raise UnauthenticatedError(_NO_TOKEN)
         return token is not None and bool(self._name_of(token, peer))
 
     def asks_later(self, metadata: Metadata) -> bool:
@@ -516,10 +523,8 @@ class Admission:
         token = _header_token(metadata)
         if token is None:
             token = session_token
-        if token is None:
-            raise UnauthenticatedError(
-                f"this server asks for an access token, and the client sent none; {_SEND_A_TOKEN}"
-            )
+        if not token:
+            raise UnauthenticatedError(_NO_TOKEN)
         return self._name_of(token, peer)
 
     def _name_of(self, token: str, peer: str) -> str:
@@ -542,7 +547,8 @@ def _header_token(metadata: Metadata) -> str | None:
     if value is None:
         return None
     text = value.decode("latin-1") if isinstance(value, bytes) else value
-    return text[len(_SCHEME) :].strip() if text.lower().startswith(_SCHEME) else text
+    scheme, _, token = text.partition(" ")
+    return token.strip() if scheme.lower() == "bearer" else text
 
 
 # gRPC reports most failed connections in the same words, so the reason is looked for by a connection without gRPC.
