@@ -467,8 +467,8 @@ TOKEN_ATTRIBUTE = "pjrt.token"
 """The attribute of the protocol's ``initialization_data`` with the access token."""
 
 _NO_TOKEN = (
-    "this server asks for an access token, and the client sent none; give its file as token_file; other clients send it "
-    f"as 'Bearer TOKEN' in the metadata {AUTHORIZATION!r}, or as {TOKEN_ATTRIBUTE!r} in initialization_data"
+    "this server asks for an access token, and the client sent none; give its file as token_file; other clients send "
+    f"it as 'Bearer TOKEN' in the metadata {AUTHORIZATION!r}, or as {TOKEN_ATTRIBUTE!r} in initialization_data"
 )
 
 Metadata = Mapping[str, "str | bytes"]
