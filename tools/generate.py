@@ -1,8 +1,8 @@
 """Generate all files that follow from others, and pages of the docs. Each has a note, and is not edited.
 
-``python tools/generate.py`` writes what follows from the ABI headers, the coverage page, and the table of rules. Named
-parts are made alone; ``operations``, which runs the reference device's tests, only when it is named. With ``--verify``
-nothing is written, and a file that is out of date is an error.
+``python tools/generate.py`` writes what follows from the ABI headers, the coverage page, the table of rules, and the
+pictures. Named parts are made alone; ``operations``, which runs the reference device's tests, only when it is named.
+With ``--verify`` nothing is written, and a file that is out of date is an error.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import abi_files
+import pictures
 from abi_headers import CAPI, INCLUDE, extensions, table, version
 
 DOCS = CAPI.parents[2] / "docs"
@@ -207,6 +208,7 @@ only the name. The last column shows which extensions an exported device has; fr
 PARTS: dict[str, Callable[[], Mapping[Path, str]]] = {
     "abi": abi_files.generate,
     "coverage": lambda: {DOCS / "coverage.md": page()},
+    "pictures": pictures.generate,
     "rules": rules,
     "operations": operations,
 }

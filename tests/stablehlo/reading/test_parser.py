@@ -6,7 +6,7 @@ import threading
 import numpy as np
 import pytest
 
-from pjrt import ElementType, InvalidArgumentError, NotFoundError, Program, UnimplementedError
+from pjrt import ElementType, InvalidArgumentError, NotFoundError, Program, UnimplementedError, stablehlo
 from pjrt.stablehlo import (
     FutureType,
     OpaqueType,
@@ -412,8 +412,17 @@ def test_meshes_and_shardings_are_values() -> None:
     assert result.shard_shape((8, 8)) == (8, 2)
 
 
-def test_a_module_whose_name_is_not_utf8_is_an_error() -> None:
+@pytest.mark.parametrize(
+    "text",
+    [
+        'module @"\\FF" { func.func @main(%x: tensor<f32>) -> tensor<f32> { return %x : tensor<f32> } }',
+        'func.func @main(%x: tensor<f32>) { stablehlo.custom_call @"\\FF"(%x) : (tensor<f32>) -> () return }',
+        'func.func @main() { call @"\\FF"() : () -> () return } func.func private @"\\FF"() { return }',
+    ],
+    ids=["module", "target of a call", "function"],
+)
+def test_a_name_that_is_not_utf8_is_an_error(text: str) -> None:
     """Names are text; an attribute that is no text is bytes, and one was the name in a page."""
-    text = 'module @"\\FF" { func.func @main(%x: tensor<f32>) -> tensor<f32> { return %x : tensor<f32> } }'
-    with pytest.raises(InvalidArgumentError, match="a name that is not UTF-8"):
-        parse(text)
+    for read in (parse, stablehlo.inspect):
+        with pytest.raises(InvalidArgumentError, match="a name that is not UTF-8"):
+            read(text)

@@ -350,6 +350,7 @@ def keep_module(program: AnyProgram, module: MlirModule) -> None:
         program.read[_MODULE] = module
 
 
+@mlir_module.senseless_refused()
 def parse_here(program: Program, *, legalized: bool = True) -> MlirModule:
     """Parse as ``to_module`` does, a program that was vetted, or in a process that may end with the parser."""
     encoding = encoding_of(program)
