@@ -423,6 +423,6 @@ def test_meshes_and_shardings_are_values() -> None:
 )
 def test_a_name_that_is_not_utf8_is_an_error(text: str) -> None:
     """Names are text; an attribute that is no text is bytes, and one was the name in a page."""
-    for read in (parse, stablehlo.inspect):
+    for look in (parse, stablehlo.inspect):
         with pytest.raises(InvalidArgumentError, match="a name that is not UTF-8"):
-            read(text)
+            look(text)
