@@ -269,7 +269,7 @@ def print_one(facts: dict[str, Any], count: Count | None) -> None:
         lines.append(("saved as", f"{facts['output']} ({readable_bytes(facts['output_size_in_bytes'])})"))
     print_facts(lines)
     _print_memory(facts["memory"], facts["memory_needed_in_bytes"], facts["memory_limit_in_bytes"], count)
-    _print_cost(facts["cost"], count)
+    print_cost(facts["cost"], count)
 
 
 def print_several(compilations: Sequence[Compilation]) -> None:
@@ -353,7 +353,8 @@ def _print_memory(memory: dict[str, int] | None, needed: int | None, limit: int 
         echo("'needed' is the compiler's peak, the most memory in use at one time, not the sum of the rows.")
 
 
-def _print_cost(cost: dict[str, float] | None, count: Count | None) -> None:
+def print_cost(cost: dict[str, float] | None, count: Count | None) -> None:
+    """Print the work of a run: the compiler's numbers, or else those that are counted from the program."""
     shown = [
         ("FLOPs", "flops", _readable_count),
         ("transcendentals", "transcendentals", _readable_count),
@@ -370,7 +371,7 @@ def _print_cost(cost: dict[str, float] | None, count: Count | None) -> None:
     if rows:
         print_table(["work of each device", "a run"], rows, right=["a run"])
     if not cost:
-        echo("This compiler does not report the work of the program.")
+        echo("No compiler reports the work of the program.")
         if counted is not None:
             echo("The numbers are counted from the program before it is optimized.")
         elif count is not None:

@@ -11,8 +11,8 @@ import click
 
 import pjrt
 from pjrt.artifacts.compilation_cache import CompilationCache
-from pjrt.cli._compilation import Compilation, Count, compile_for, print_largest, print_one, print_several
-from pjrt.cli._console import EXIT_CODE, fail, note_overwriting, one_line, print_json, progress
+from pjrt.cli._compilation import Compilation, Count, compile_for, print_cost, print_largest, print_one, print_several
+from pjrt.cli._console import EXIT_CODE, echo, error_as_dict, fail, note_overwriting, one_line, print_json, progress
 from pjrt.cli._options import (
     cache_option,
     client_options,
@@ -25,6 +25,7 @@ from pjrt.cli._options import (
 from pjrt.cli._program import program_argument, read_model_file
 from pjrt.models.model_file import ModelFile
 from pjrt.models.output_path import check_output_path
+from pjrt.plugins.discovery import wheels
 from pjrt.plugins.env_vars import option_value
 from pjrt.stablehlo.facts.signatures import CallSignature
 
@@ -100,12 +101,22 @@ def compile_(
     if output is not None:
         check_output_path(output, option="--output")
         note_overwriting(output)
+    missing = None
     if len(topologies) == 1:  # of several, one that is impossible has a row
         plugin, _, name = topologies[0].partition(":")
-        pjrt.topology(plugin, name, **options)
+        try:
+            pjrt.topology(plugin, name, **options)
+        except pjrt.NotFoundError as error:
+            if plugin not in wheels.vendors():
+                raise
+            missing = error
+            echo(f"pjrt: error: {one_line(error)}", err=True)  # now: to read the program may take long
     file = read_model_file(program)
     with progress("reading the program"):
         how = dataclasses.replace(partitioning, option_overrides=_overrides(flags)).completed(file.partitioning)
+    if missing is not None:
+        _report_count(missing, Count.of(file.program_for(plugin, shapes), how), largest or _LARGEST, as_json)
+        sys.exit(EXIT_CODE)
     compilations = [
         compile_for(place, options, how, program, lambda platform: file.program_for(platform, shapes), cache)
         for place in topologies
@@ -114,6 +125,15 @@ def compile_(
         _report_one(compilations[0], file, how, output, largest, as_json)
     else:
         _report_several(compilations, how, largest, as_json)
+
+
+def _report_count(error: pjrt.PjrtError, count: Count, most: int, as_json: bool) -> None:
+    """Print what the program itself tells, where the compiler of its device is not there."""
+    if as_json:
+        print_json({**error_as_dict(error), "counted": count.as_dict()})
+    else:
+        print_cost(None, count)
+        print_largest(count, most)
 
 
 def _report_one(

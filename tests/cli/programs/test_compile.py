@@ -11,6 +11,7 @@ import pytest
 from in_process import pjrt
 
 from pjrt.artifacts.saved_executable import SavedExecutable
+from pjrt.plugins import registry
 
 WHOLE = """
 module @MODULE
@@ -229,3 +230,18 @@ def test_wrong_options(folder: Path, arguments: tuple[str, ...], words: str) -> 
     done = compile_(folder, "whole.mlir", *arguments)
     assert done.returncode == 2
     assert words in done.stderr
+
+
+def test_without_the_vendors_compiler_the_program_is_counted(folder: Path) -> None:
+    missing = next((name for name in ("xpu", "rocm") if name not in registry.names()), None)
+    if missing is None:
+        pytest.skip("all vendors' plugins are installed")
+    done = compile_(folder, "whole.mlir", "-t", f"{missing}:a")
+    assert done.returncode == 2
+    assert done.stderr.startswith(f"pjrt: error: the plugin of '{missing}' is not installed")
+    assert "weights['w']" in done.stdout
+    assert "Counted from the program: 80.0 KiB" in done.stdout
+    counted = json.loads(compile_(folder, "whole.mlir", "-t", f"{missing}:a", "--json").stdout)
+    assert counted["error"]["code"] == "NOT_FOUND"
+    assert counted["counted"]["cost"]["flops"] == 2 * 64 * 64 * 128
+    assert compile_(folder, "whole.mlir", "-t", "cdua:a").stdout == ""
