@@ -20,6 +20,7 @@ from waiting import wait_until, wait_until_freed
 import pjrt
 from pjrt import remote
 from pjrt.api.errors import FailedPreconditionError, InvalidArgumentError, PjrtError, UnavailableError
+from pjrt.remote.protocol.versions import MOST_INLINE_BYTES
 
 DOUBLE = """
 func.func public @main(%x: tensor<4xf32>) -> tensor<4xf32> {
@@ -55,6 +56,32 @@ def test_servers_share_options_and_differ_in_some() -> None:
                 assert client.platform_name == name
         with pytest.raises(TypeError, match="unknown"):
             remote.serve(local, options=common, unknown=1)
+
+
+# Small arrays, which travel with their requests.
+
+
+@pytest.mark.parametrize("inline", [True, False], ids=["a server that takes them", "one that does not"])
+def test_arrays_of_all_sizes_come_back(client: Any, monkeypatch: pytest.MonkeyPatch, inline: bool) -> None:
+    beside: list[int] = []
+    connection = client.connection
+    for name in ("store", "fetch"):
+        call = getattr(connection, name)
+        monkeypatch.setattr(
+            connection,
+            name,
+            lambda handle, data, *rest, call=call: (beside.append(data.nbytes), call(handle, data, *rest)),
+        )
+    if not inline:
+        monkeypatch.setattr(connection, "most_inline", 0)
+    for count in (1, MOST_INLINE_BYTES, MOST_INLINE_BYTES + 1):
+        value = (np.arange(count) % 251).astype(np.uint8)
+        done = threading.Event()
+        buffer = client.buffer_from_host(value, on_done_with_host_buffer=done.set)
+        assert done.wait(SECONDS)
+        np.testing.assert_array_equal(np.asarray(buffer), value)
+    larger = [MOST_INLINE_BYTES + 1] if inline else [1, MOST_INLINE_BYTES, MOST_INLINE_BYTES + 1]
+    assert sorted(beside) == sorted(larger * 2)  # there and back
 
 
 # Servers that are not there.

@@ -21,7 +21,13 @@ from pjrt.api.buffer import Buffer, HostBufferSemantics
 from pjrt.api.checks import expect, expect_all, expect_array, expect_callable, expect_out, unexpected
 from pjrt.api.device import Device, MemorySpace
 from pjrt.api.element_type import ElementType
-from pjrt.api.errors import FailedPreconditionError, InvalidArgumentError, PjrtError, UnimplementedError
+from pjrt.api.errors import (
+    DataLossError,
+    FailedPreconditionError,
+    InvalidArgumentError,
+    PjrtError,
+    UnimplementedError,
+)
 from pjrt.api.executable import choose_place
 from pjrt.api.future import Future, Promise, when_all_done
 from pjrt.api.shape_spec import Layout, ShapeSpec, TiledLayout, expect_shape
@@ -191,16 +197,25 @@ class Download(Future[HostArray]):
         body = request.copy_to_host_buffer_request
         body.array_handle = array_handle
         body.host_buffer_handle = self._handle
+        if self._connection.most_inline:
+            body.most_inline = self._connection.most_inline
         self._connection.send(request, self._stored)
 
-    def _stored(self, _: Any, error: PjrtError | None) -> None:
+    def _stored(self, response: Any, error: PjrtError | None) -> None:
         # Dropped, so that the thread that fetches does not keep a client alive that nobody has any more.
         buffer, self._buffer = self._buffer, None
         if error is not None:
             self._complete(None, (None if buffer is None else buffer.failure) or error)
             return
         memory = self._target.reshape(-1).view(np.uint8).data if self._target.size else memoryview(bytearray())
-        self._connection.fetch(self._handle, memory, self._fetched)
+        answer = response.copy_to_host_buffer_response
+        if not answer.HasField("inline"):
+            self._connection.fetch(self._handle, memory, self._fetched)
+        elif len(answer.inline) == memory.nbytes:
+            memory[:] = answer.inline
+            self._fetched(None)
+        else:
+            self._fetched(DataLossError(f"expected {memory.nbytes} bytes of an array, found {len(answer.inline)}"))
 
     def _fetched(self, error: PjrtError | None) -> None:
         if error is not None:
@@ -559,8 +574,14 @@ def buffer_from_host(
         expect_callable(on_done, "a function, or None, as on_done_with_host_buffer")
     element_type = ElementType.of(source.dtype)
     client.connection.wait_for_room()
-    buffer = new_buffer(client, source.shape, element_type, device, space, layout)
     dtype = array_dtype(element_type)
+    if source.size * dtype.itemsize <= client.connection.most_inline:
+        inline = source.astype(dtype, order="C", copy=False).tobytes()
+        buffer = new_buffer(client, source.shape, element_type, device, space, layout, inline=inline)
+        if on_done is not None:
+            notify_owner(on_done)
+        return buffer
+    buffer = new_buffer(client, source.shape, element_type, device, space, layout)
     # The other semantics allow to read the caller's memory until the transfer is done, without a copy where the bytes
     # lie in order. Zero copies need memory that the device shares, which another process does not.
     is_copied = semantics is HostBufferSemantics.IMMUTABLE_ONLY_DURING_CALL or not (
@@ -585,6 +606,7 @@ def new_buffer(
     layout: Layout | None,
     *,
     is_in_layout: bool = False,
+    inline: bytes | None = None,
 ) -> RemoteBuffer:
     """Return a buffer for which the server has a request, and waits for the bytes that ``store`` sends.
 
@@ -596,6 +618,7 @@ def new_buffer(
         space: the memory space of the buffer.
         layout: the layout of the buffer; the default is row-major.
         is_in_layout: whether the bytes that are sent are in the order of ``layout``; otherwise they are row-major.
+        inline: the bytes, to be sent with the request: nothing is to be stored.
 
     Raises:
         PjrtError: the layout does not fit the shape, or the protocol lacks it or the element type.
@@ -611,6 +634,8 @@ def new_buffer(
     body.shape.dims.extend(shape)
     body.sharding.CopyFrom(client.place_proto(device, space))
     body.host_buffer_handle = body.array_handle = handle
+    if inline is not None:
+        body.inline = inline
     if tiled is not None:
         if connection.version.protocol < LAYOUT_OF_NEW_ARRAY:
             raise UnimplementedError(

@@ -38,6 +38,7 @@ from pjrt.remote.protocol.programs import compile_options_of, compile_options_pr
 from pjrt.remote.protocol.values import element_type_proto, layout_of_spelling, shape_proto
 from pjrt.remote.protocol.versions import (
     BATCHES,
+    INLINE,
     LAYOUT_OF_NEW_ARRAY,
     SAVED_EXECUTABLES,
     load_request,
@@ -231,7 +232,7 @@ def call_function(
     return answer.future, buffers
 
 
-_EXTENSIONS = {BATCHES, SAVED_EXECUTABLES}
+_EXTENSIONS = {BATCHES, INLINE, SAVED_EXECUTABLES}
 
 
 class RemoteClient(Client):

@@ -41,8 +41,10 @@ from pjrt.remote.protocol.values import attributes_of, attributes_proto, error_o
 from pjrt.remote.protocol.versions import (
     BATCHES,
     ERRORS_ONLY,
+    INLINE,
     LARGEST_BATCHED_REQUEST,
     MOST_BATCHED_REQUESTS,
+    MOST_INLINE_BYTES,
     NEWEST,
     OLDEST_PROTOCOL,
     Version,
@@ -488,6 +490,7 @@ class Connection:
         version: the version of the protocol that both sides speak.
         session: the server's ``InitResponse``: its devices and memories.
         attributes: the attributes of the server's client.
+        most_inline: the bytes of an array up to which it travels in the message, and not beside the session.
 
     Raises:
         UnavailableError: the server cannot be reached.
@@ -505,6 +508,7 @@ class Connection:
         self._is_release_due = False
         self._on_loss: list[Callable[[PjrtError], object]] = []
         self._unanswered = 0
+        self.most_inline = 0
         self.version = service.agree(timeout)
         service.open(self.version, *_without_owner(self))
         # The interpreter's end calls it as well: the server learns at once that the session is over.
@@ -514,6 +518,8 @@ class Connection:
         if self.attributes.get(BATCHES) is True:
             self._unanswered = ERRORS_ONLY
             service.send_batches()
+        if self.attributes.get(INLINE) is True:
+            self.most_inline = MOST_INLINE_BYTES
 
     # Requests.
 

@@ -144,6 +144,13 @@ OWN_KINDS = {
 }
 """The kinds of requests that the IFRT proxy protocol lacks, with the numbers of their fields."""
 
+OWN_FIELDS: MessageTable = {
+    "MakeArrayFromHostBufferRequest": {"inline": (1000, "optional bytes")},
+    "CopyToHostBufferRequest": {"most_inline": (1000, "int64")},
+    "CopyToHostBufferResponse": {"inline": (1000, "optional bytes")},
+}
+"""The fields that messages of the protocol have here beyond its own: the bytes of small arrays."""
+
 EXTENSIONS: MessageTable = {
     "CallFunctionRequest": {
         "function": (1, "bytes"),
@@ -287,6 +294,7 @@ ARRAYS: MessageTable = {
         "host_buffer_handle": (4, "fixed64"),
         "byte_strides": (5, "ByteStrides"),
         "array_handle": (6, "optional fixed64"),
+        **OWN_FIELDS["MakeArrayFromHostBufferRequest"],
     },
     "MakeArrayFromHostBufferResponse": {"array_handle": (1, "fixed64")},
     "MakeArraysFromHostBufferShardsRequest": {
@@ -347,8 +355,9 @@ ARRAYS: MessageTable = {
         "array_handle": (2, "fixed64"),
         "byte_strides": (3, "ByteStrides"),
         "host_buffer_handle": (1, "fixed64"),
+        **OWN_FIELDS["CopyToHostBufferRequest"],
     },
-    "CopyToHostBufferResponse": {},
+    "CopyToHostBufferResponse": OWN_FIELDS["CopyToHostBufferResponse"],
     "DisassembleIntoSingleDeviceArraysRequest": {
         "array_handle": (1, "fixed64"),
         "copy_semantics": (2, "int32"),

@@ -128,6 +128,16 @@ def requests_in(message: bytes) -> Sequence[bytes]:
     return requests
 
 
+# Inline bytes: a small array travels in the request that makes it, and in the response to the request that reads it.
+# Each would be a call of its own otherwise, beside the session. A client sends them if the attributes name the
+# extension, and states with a request to read how many bytes it takes.
+
+INLINE = "pjrt.inline"
+"""The name of the extension in the client's attributes."""
+
+MOST_INLINE_BYTES = 1 << 15
+"""The bytes of an array up to which it is in the message: a longer one would hold the session's other messages up."""
+
 # Saved executables: the program, its options, and what the server's device has made of it. The IFRT proxy protocol has
 # no request for them. An executable of a server without this extension is saved as its program, which is compiled again
 # when it is loaded.

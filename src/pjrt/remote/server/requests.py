@@ -48,7 +48,7 @@ from pjrt.remote.protocol.values import (
     status_proto,
     xla_layout_proto,
 )
-from pjrt.remote.protocol.versions import BATCHES, SAVED_EXECUTABLES
+from pjrt.remote.protocol.versions import BATCHES, INLINE, MOST_INLINE_BYTES, SAVED_EXECUTABLES
 from pjrt.remote.security.allowed_options import taken_options
 from pjrt.remote.server.executables import Call, HostCallback, SessionExecutable
 from pjrt.remote.server.memory import array_in, bytes_of, shortened
@@ -245,7 +245,7 @@ def _attributes(client: Client, session: Session) -> Attributes:
     """
     extensions = {SAVED_EXECUTABLES: session.options.save_executables}
     if session.takes_batches:
-        extensions[BATCHES] = True
+        extensions |= {BATCHES: True, INLINE: True}
     return {**_FOR_JAX, **client.attributes, **_OF_PROTOCOL, ATTRIBUTE: client.capabilities.to_json(), **extensions}
 
 
@@ -279,11 +279,11 @@ _SEMANTICS = HostBufferSemantics.IMMUTABLE_ZERO_COPY
 @handles(
     "make_array_from_host_buffer",
     results=("array_handle",),
-    host_buffers=lambda request: (request.host_buffer_handle,),
+    host_buffers=lambda request: () if request.HasField("inline") else (request.host_buffer_handle,),
 )
 def make_array_from_host_buffer(session: Session, request: Any) -> Any:
     """Put a whole array on devices."""
-    data = session.host_buffers.take(request.host_buffer_handle)
+    data = request.inline if request.HasField("inline") else session.host_buffers.take(request.host_buffer_handle)
     element_type, shape = element_type_of(request.dtype), shape_of(request.shape)
     value = array_in(data, element_type, shape, _strides(request))
     sharding = sharding_of(session.client, request.sharding)
@@ -359,11 +359,15 @@ def make_error_arrays(session: Session, request: Any) -> Any:
 
 @handles("copy_to_host_buffer", inputs=("array_handle",))
 def copy_to_host_buffer(session: Session, request: Any) -> Any:
-    """Copy a whole array to a host buffer, which the client fetches."""
+    """Copy a whole array to a host buffer, which the client fetches; a small one goes with the response."""
     strides, handle, host_buffers = _strides(request), request.host_buffer_handle, session.host_buffers
+    most_inline = min(request.most_inline, MOST_INLINE_BYTES)
 
     def keep(value: np.ndarray[Any, Any]) -> Any:
-        host_buffers.store(handle, bytes_of(value, strides))
+        data = bytes_of(value, strides)
+        if most_inline and data.nbytes <= most_inline:
+            return wire.CopyToHostBufferResponse(inline=data.tobytes())
+        host_buffers.store(handle, data)
         return wire.CopyToHostBufferResponse()
 
     return session.arrays.get(request.array_handle).to_host().then(keep)
