@@ -1,12 +1,13 @@
 """The pictures of the docs: boxes and arrows, described here and written as SVG.
 
 A picture takes its colors from the reader's system, light or dark, as the pages do. ``tools/generate.py`` writes them
-to ``docs/pictures``.
+to ``docs/pictures``. Charts have the numbers of ``benchmarks/RESULTS.md``.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Sequence
 from html import escape
 from pathlib import Path
@@ -97,7 +98,7 @@ class Picture:
 
 def generate() -> dict[Path, str]:
     """Return the files of all pictures."""
-    return {PICTURES / f"{name}.svg": picture.svg() for name, picture in ALL.items()}
+    return {PICTURES / f"{name}.svg": picture.svg() for name, picture in {**ALL, **charts()}.items()}
 
 
 # The pictures.
@@ -224,5 +225,61 @@ def cluster() -> Picture:
     return Picture(740, 264, "One program controls the devices of many hosts; workers exchange arrays", parts)
 
 
+# Charts of recorded numbers.
+
+RESULTS = Path(__file__).parents[1] / "benchmarks" / "RESULTS.md"
+UNITS = {"ns": 1e-9, "µs": 1e-6, "ms": 1e-3, "s": 1.0}
+
+
+def recorded(section: str, table: int, column: int = 1) -> dict[str, str]:
+    """Return a column of a table in the recorded results, by the names in its first column."""
+    text = RESULTS.read_text(encoding="utf-8")
+    begin = text.index(f"\n## {section}\n")
+    tables = re.findall(r"(?:^\|.*\n)+", text[begin + 1 : text.index("\n## ", begin + 1)], re.MULTILINE)
+    rows = [[cell.strip() for cell in line.strip("|\n").split("|")] for line in tables[table].splitlines()[2:]]
+    return {row[0].replace("`", ""): row[column].split(" (")[0] for row in rows if row[column]}
+
+
+def chart(description: str, values: dict[str, str], ours: Sequence[str]) -> Picture:
+    """Return bars of times, the shortest first."""
+
+    def seconds(text: str) -> float:
+        number, unit = text.split()
+        return float(number) * UNITS[unit]
+
+    longest = max(map(seconds, values.values()))
+    parts: list[Box | Arrow] = []
+    for number, (name, value) in enumerate(sorted(values.items(), key=lambda item: seconds(item[1]))):
+        y, width = 6 + 34 * number, max(4, round(330 * seconds(value) / longest))
+        parts += [
+            Box(0, y, 310, 26, name.partition(",")[0], kind="none"),
+            Box(320, y, width, 26, kind="ours" if name in ours else ""),
+            Box(320 + width + 4, y, 76, 26, value, kind="none"),
+        ]
+    return Picture(740, 12 + 34 * len(values), description, parts)
+
+
+def charts() -> dict[str, Picture]:
+    """Return the charts of ``docs/benchmarks.md``, by name."""
+    crossing = recorded("Crossing the C API", 0)
+    del crossing["an empty call"]
+    emitted, chip = "emitted C code under the runtime", "the chip, whose launches are done when they return"
+    inside = ("the reference interpreter in a worker", "cpu of this package in JAX's process")
+    jit = recorded("Devices that run in C", 0)
+    return {
+        "crossing": chart("One execution of a plugin that does nothing: time of a call", crossing, ["pjrt"]),
+        "jit": chart(
+            "jax.jit of x + 1, waited for, on devices of this package and on JAX's own CPU",
+            {name: time for name, time in jit.items() if name in (emitted, chip, "JAX's own CPU", *inside)},
+            [emitted, chip, *inside],
+        ),
+        "dispatch": chart(
+            "x + 1 on the CPU in one process: time of a call",
+            recorded("Dispatch of a tiny program, in a process with jax", 0),
+            ["pjrt exe(x)", "pjrt execute_sharded"],
+        ),
+    }
+
+
 ALL = {"directions": directions(), "worker": worker(), "buffer": buffer(), "mesh": mesh(), "cluster": cluster()}
-"""The pictures by the names of their files."""
+"""The pictures that have no numbers, by the names of their files."""
