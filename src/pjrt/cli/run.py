@@ -16,6 +16,7 @@ import numpy as np
 
 import pjrt
 import pjrt.ifrt
+from pjrt import stablehlo
 from pjrt.api.element_type import ElementType
 from pjrt.api.errors import InvalidArgumentError, NotFoundError
 from pjrt.api.shape_spec import format_shape
@@ -38,6 +39,7 @@ from pjrt.models.model import Model
 from pjrt.models.model_file import ModelFile
 from pjrt.models.output_path import check_output_path, writing
 from pjrt.plugins.registry import client_with_devices
+from pjrt.stablehlo.facts.indexing import index_limits
 from pjrt.system import FileStamp, file_stamp
 
 if TYPE_CHECKING:
@@ -221,6 +223,7 @@ def _run(
         if output is not None:
             check_results_path(output, len(file.results))
         given = make_arguments(file.parameters, inputs, shapes)
+        _warn_of_indices(file, [each.array for each in given])
     count = partitioning.completed(file.partitioning).partitioning.num_devices
     with _client(device, options, count, profile) as client:
         arrays = [each.array for each in given]
@@ -254,6 +257,31 @@ def _run(
         is_odd = fail_on_nan and any(any(not_finite(result).values()) for result in results.values())
         if is_odd or not all(each.difference.agrees for each in differences or ()):
             sys.exit(DIFFER)
+
+
+_OF_INDICES = frozenset((ElementType.S32, ElementType.S64, ElementType.U32, ElementType.U64))
+
+
+def _warn_of_indices(file: ModelFile, arrays: Sequence[np.ndarray[Any, Any]]) -> None:
+    """Print a warning for an input whose elements choose rows that are not there, such as identifiers of tokens."""
+    integers = [
+        (parameter, parameter.argument, array)
+        for parameter, array in zip(file.parameters, arrays, strict=True)
+        if parameter.element_type in _OF_INDICES and parameter.argument is not None and array.size
+    ]
+    if not integers or file.program is None:
+        return
+    with contextlib.suppress(pjrt.PjrtError):  # a program that cannot be read is the device's to judge
+        limits = index_limits(stablehlo.parse(file.program_for("cpu")))
+        for parameter, argument, array in integers:
+            limit, low, high = limits.get(argument), int(array.min()), int(array.max())
+            if limit is not None and not -limit <= low <= high < limit:
+                wrong = high if high >= limit else low
+                echo(
+                    f"pjrt: warning: {parameter} chooses among {limit} rows: expected 0 to {limit - 1}, found {wrong}; "
+                    "devices take another row, or return NaN",
+                    err=True,
+                )
 
 
 class _Run:

@@ -249,3 +249,24 @@ def test_a_file_that_is_overwritten_is_named(tmp_path: Path) -> None:
     assert run(tmp_path, *arguments).stderr == ""
     warning = "pjrt: warning: --output results.npz: the file is there already, and is overwritten\n"
     assert run(tmp_path, *arguments).stderr == warning
+
+
+def test_identifiers_beyond_the_rows_of_a_table_get_a_warning(tmp_path: Path) -> None:
+    (tmp_path / "rows.mlir").write_text("""
+        func.func @main(%t: tensor<8x2xf32> loc("table"), %ids: tensor<3xi32> loc("ids"), %n: tensor<3xi32> loc("n"))
+            -> tensor<3x2xf32> {
+          %rows = call @take(%t, %ids) : (tensor<8x2xf32>, tensor<3xi32>) -> tensor<3x2xf32>
+          return %rows : tensor<3x2xf32>
+        }
+        func.func private @take(%table: tensor<8x2xf32>, %ids: tensor<3xi32>) -> tensor<3x2xf32> {
+          %i = stablehlo.reshape %ids : (tensor<3xi32>) -> tensor<3x1xi32>
+          %r = "stablehlo.gather"(%table, %i) <{dimension_numbers = #stablehlo.gather<offset_dims = [1],
+            collapsed_slice_dims = [0], start_index_map = [0], index_vector_dim = 1>, slice_sizes = array<i64: 1, 2>}>
+            : (tensor<8x2xf32>, tensor<3x1xi32>) -> tensor<3x2xf32>
+          return %r : tensor<3x2xf32>
+        }""")
+    given = ("rows.mlir", "-d", "reference", "-i", "n=[99,99,99]", "-i", "random:0")
+    warning = "pjrt: warning: argument 1 (ids): s32[3] chooses among 8 rows: expected 0 to 7, found "
+    assert f"{warning}8; " in run(tmp_path, *given, "-i", "ids=[0,8,7]").stderr
+    assert f"{warning}-9; " in run(tmp_path, *given, "-i", "ids=[0,-9,7]").stderr
+    assert run(tmp_path, *given, "-i", "ids=[0,-8,7]").stderr == ""
