@@ -27,6 +27,7 @@ with jax.default_device(jax.devices(platform)[0]):
 DEVICES = [
     pytest.param("flop_counter", "stablehlo.dot_general", id="flop_counter", marks=pytest.mark.full),
     pytest.param("slow_accelerator", "full: RESOURCE_EXHAUSTED", id="slow_accelerator", marks=pytest.mark.full),
+    pytest.param("tiled_chip", "8192 bytes for 1200", id="tiled_chip", marks=pytest.mark.full),
     pytest.param("torch_device", "silu", id="torch_device", marks=pytest.mark.torch),
 ]
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar, cast
 
 from pjrt.api.errors import FailedPreconditionError, NotFoundError, PjrtError, unimplemented
 from pjrt.api.printable import html_table, readable_bytes
+from pjrt.api.shape_spec import ShapeSpec, TiledLayout
 
 if TYPE_CHECKING:
     from pjrt.api.client import Client
@@ -248,6 +249,30 @@ class MemorySpace(abc.ABC):
     @abc.abstractmethod
     def devices(self) -> Sequence[Device]:
         """The devices that can address it (``PJRT_Memory_AddressableByDevices``)."""
+
+    @property
+    def has_layouts(self) -> bool:
+        """Whether the memory itself says how it lays out arrays: ``layout`` and ``size_of`` answer."""
+        return False
+
+    def layout(self, spec: ShapeSpec) -> TiledLayout | None:
+        """Return how the memory lays out an array; ``None`` for rows without tiles.
+
+        Args:
+            spec: the array; its layout is the order of the dimensions that is wanted, ``None`` for rows.
+
+        Raises:
+            UnimplementedError: the memory holds no such arrays, not in this order, or does not say.
+        """
+        raise unimplemented(self.client.platform_name, "MemorySpace.layout")
+
+    def size_of(self, spec: ShapeSpec) -> int:
+        """Return the bytes that an array takes in the memory, with tiles and padding.
+
+        Raises:
+            UnimplementedError: the memory does not say.
+        """
+        raise unimplemented(self.client.platform_name, "MemorySpace.size_of")
 
     @property
     def debug_string(self) -> str:

@@ -23,10 +23,13 @@ class TiledLayout:
     Attributes:
         minor_to_major: the dimensions' numbers, the fastest varying first; ``(1, 0)`` is row-major for a matrix.
         tiles: the tiles' dimensions, outermost tile first; empty for an untiled layout.
+        element_bits: the bits of an element that is packed with others in a byte: 1, 2 or 4; 0 where each has its own
+            bytes.
     """
 
     minor_to_major: tuple[int, ...]
     tiles: tuple[tuple[int, ...], ...] = ()
+    element_bits: int = 0
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "minor_to_major", _numbers(self.minor_to_major, "TiledLayout.minor_to_major"))
@@ -47,19 +50,24 @@ class TiledLayout:
 
     @property
     def is_row_major(self) -> bool:
-        """Whether this is untiled C order."""
-        return not self.tiles and self.minor_to_major == tuple(range(len(self.minor_to_major) - 1, -1, -1))
+        """Whether this is untiled C order, with bytes for each element."""
+        return (
+            not self.tiles
+            and not self.element_bits
+            and self.minor_to_major == tuple(range(len(self.minor_to_major) - 1, -1, -1))
+        )
 
     def __str__(self) -> str:
         """Return XLA's spelling, such as ``{1,0:T(8,128)(2,1)}``."""
         tiles = "".join("(" + ",".join(map(str, tile)) + ")" for tile in self.tiles)
-        return "{" + ",".join(map(str, self.minor_to_major)) + (":T" + tiles if tiles else "") + "}"
+        properties = ("T" + tiles if tiles else "") + (f"E({self.element_bits})" if self.element_bits else "")
+        return "{" + ",".join(map(str, self.minor_to_major)) + (":" + properties if properties else "") + "}"
 
     @staticmethod
     def parse(text: str) -> TiledLayout:
         """Return the layout with a spelling of XLA, such as ``{1,0}`` or ``{1,0:T(8,128)(2,1)}``.
 
-        Properties other than tiles (memory space, element size and the like) are ignored.
+        Properties other than tiles and the size of packed elements (memory space and the like) are ignored.
 
         Raises:
             InvalidArgumentError: the text is not a layout.
@@ -70,7 +78,10 @@ class TiledLayout:
         order, _, properties = body[1:-1].partition(":")
         try:
             minor_to_major = tuple(int(d) for d in order.split(",") if d.strip())
-            return TiledLayout(minor_to_major, _parse_tiles(properties))
+            _, is_packed, bits = properties.partition("E(")
+            return TiledLayout(
+                minor_to_major, _parse_tiles(properties), int(bits.partition(")")[0]) if is_packed else 0
+            )
         except ValueError as error:
             raise InvalidArgumentError(
                 f"expected a layout such as '{{1,0}}' or '{{1,0:T(8,128)}}', found {text!r}"

@@ -39,6 +39,8 @@ from pjrt.devices.reference.compiler import operations as interpreted_operations
 from pjrt.devices.reference.evaluator import Evaluator
 from pjrt.devices.reference.observers import Observation, Profile
 from pjrt.host import Compiled, HostClient
+from pjrt.host.executable import untiled
+from pjrt.host_memory.array import order_of_spec
 from pjrt.host_memory.tolerance import Tolerance
 from pjrt.stablehlo import (
     Operation,
@@ -333,20 +335,23 @@ def _compile(
             output_shardings=partitioned.result_shardings,
             optimized=compiled.optimized or (lambda: with_notes(source, *notes)),
         )
+    own_parameters = _specs(entry.type.arguments, program) if compiled.parameters is None else compiled.parameters
+    own_outputs = _specs(entry.type.results, program) if compiled.outputs is None else compiled.outputs
+    parameters = with_asked_layouts(own_parameters, entry.argument_attributes)
+    outputs = with_asked_layouts(own_outputs, entry.result_attributes)
+    takes_rows = own_memory and all(spec.layout is None for spec in (*own_parameters, *own_outputs))
+    if own_memory and not takes_rows:
+        _expect_same_order("argument", own_parameters, parameters)
+        _expect_same_order("result", own_outputs, outputs)
     return dataclasses.replace(
         compiled,
         cost=compiled.cost or (lambda: cost(source, trusted=True).as_dict()),
+        takes_rows=takes_rows,
         participants=compiled.participants or participants_of(parsed),
         name=(parsed.name or entry.name) if compiled.name in ("main", "run") else compiled.name,
-        parameters=with_asked_layouts(
-            _specs(entry.type.arguments, program) if compiled.parameters is None else compiled.parameters,
-            entry.argument_attributes,
-        ),
+        parameters=parameters,
         parameter_names=entry.argument_names if compiled.parameter_names is None else compiled.parameter_names,
-        outputs=with_asked_layouts(
-            _specs(entry.type.results, program) if compiled.outputs is None else compiled.outputs,
-            entry.result_attributes,
-        ),
+        outputs=outputs,
         aliases=compiled.aliases or aliases,
         donated=compiled.donated or donated,
         # In memory of the device's own only the author's function can put its results elsewhere.
@@ -354,6 +359,20 @@ def _compile(
         or (None if own_memory else memory_kinds(entry.result_attributes)),
         parameter_memory_kinds=compiled.parameter_memory_kinds or memory_kinds(entry.argument_attributes),
     )
+
+
+def _expect_same_order(what: str, own: Sequence[ShapeSpec], asked: Sequence[ShapeSpec]) -> None:
+    """Check that a program asks for no other order of dimensions than the author's function has.
+
+    Raises:
+        UnimplementedError: it does.
+    """
+    for number, (spec, wanted) in enumerate(zip(own, asked, strict=True)):
+        if wanted.layout is not None and order_of_spec(untiled(spec)) != order_of_spec(untiled(wanted)):
+            raise UnimplementedError(
+                f"{what} {number}: the program asks for the layout {wanted.layout}, and the device's code has "
+                f"{spec.layout or 'rows'}"
+            )
 
 
 def _refuse_partitions(name: str, options: CompileOptions) -> None:

@@ -272,10 +272,10 @@ class HostBuffer(Buffer):
     def _bitcast_spec(self, element_type: ElementType, shape: Sequence[int], layout: Layout | None) -> ShapeSpec:
         """Return the type of a bitcast, which must have as many bytes."""
         spec = ShapeSpec(expect_shape(shape), element_type, layout)
-        size = spec.size * array_dtype(spec.element_type).itemsize
-        if size != self.on_device_size:
+        own = ShapeSpec(self.shape, self.element_type).size_in_bytes
+        if spec.size_in_bytes != own:
             raise InvalidArgumentError(
-                f"a bitcast keeps the number of bytes: {self.described} has {self.on_device_size}, {spec} has {size}"
+                f"a bitcast keeps the number of bytes: {self.described} has {own}, {spec} has {spec.size_in_bytes}"
             )
         return spec
 
@@ -387,7 +387,7 @@ def alias_buffer(
     """Return a buffer that becomes an alias of another, and the fulfillment that names that buffer."""
     expect_spec(spec)
     storage = Storage(Future())
-    _, layout = order_and_layout(spec.layout, spec.shape, spec.element_type)
+    _, layout = space.place(spec)
     plain = ShapeSpec(spec.shape, spec.element_type, layout)
     buffer = device.client.buffer_type(device, space, spec.shape, spec.element_type, storage, layout)
     return buffer, HostAliasFulfillment(space, plain, storage)
@@ -607,7 +607,7 @@ class _Filling:
     )
 
     def __init__(self, device: HostDevice, space: HostMemorySpace, spec: ShapeSpec) -> None:
-        order, layout = order_and_layout(spec.layout, spec.shape, spec.element_type)
+        order, layout = space.place(spec)
         self.spec = spec
         self.size = spec.size_in_bytes
         self._device = device

@@ -27,7 +27,7 @@ from pjrt.api.errors import (
 from pjrt.api.executable import Executable, choose_place
 from pjrt.api.key_value_store import KeyValueStore, ProcessInfo
 from pjrt.api.program import AnyProgram, Program
-from pjrt.api.shape_spec import Layout, Shapes, ShapeSpec
+from pjrt.api.shape_spec import Layout, Shapes, ShapeSpec, expect_shape
 from pjrt.host import device_memory_buffer
 from pjrt.host.buffer import (
     DmaMappings,
@@ -57,6 +57,7 @@ from pjrt.host.launch import HostExecuteContext
 from pjrt.host.loaded_executable import HostLoadedExecutable
 from pjrt.host.processes import CollectivesFactory, ProcessExchange, membership
 from pjrt.host.shutdown import forked_error, generation
+from pjrt.host_memory.array import order_of_spec
 from pjrt.host_memory.external import from_dlpack
 
 StaticCheckFunction = Callable[[Program, CompileOptions, Capabilities], StaticCheck]
@@ -187,6 +188,9 @@ class HostCompiler:
             raise
         except Exception as error:
             raise without_traceback(error) from None
+        if self.memory is None:  # a layout that memory of the host cannot have is an error now, not at each execution
+            for spec in (*(compiled.outputs or ()), *(compiled.parameters or ())):
+                order_of_spec(spec)
         origin = Origin(self.platform_name, self.platform_version, self.default_memory_kind, program, options)
         return HostExecutable(compiled, origin)
 
@@ -427,7 +431,9 @@ class HostClient(Client):
         return DeviceAssignment.in_order([device.id for device in devices], num_replicas, num_partitions)
 
     def default_layout(self, element_type: ElementType, shape: Sequence[int]) -> Layout:
-        return self.topology.default_layout(element_type, shape)
+        spec = ShapeSpec(expect_shape(shape), expect(element_type, ElementType, "an element type as pjrt.ElementType"))
+        own = self.memory_spaces[0].layout(spec) if self.memory_spaces else None
+        return own or self.topology.default_layout(element_type, shape)
 
     def runtime_abi_version(self) -> HostRuntimeAbiVersion:
         return HostRuntimeAbiVersion(self.platform_name, self.platform_version)

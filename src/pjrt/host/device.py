@@ -33,13 +33,13 @@ from pjrt.api.errors import (
 from pjrt.api.program import AnyProgram
 from pjrt.api.shape_spec import Layout, Shapes, ShapeSpec, TiledLayout, expect_shape
 from pjrt.api.topology import TopologyDescription
-from pjrt.host.device_memory import Allocation, FenceWaiter
+from pjrt.host.device_memory import Allocation, FenceWaiter, Memory, has_layouts, kept_spec, layout_in
 from pjrt.host.executable import HostExecutable
 from pjrt.host.processes import Membership
 from pjrt.host.shutdown import runtime_lock
 from pjrt.host.storage import MemoryAccount, freeze
 from pjrt.host.work_queue import WorkQueue
-from pjrt.host_memory.array import HostArray
+from pjrt.host_memory.array import HostArray, order_and_layout
 
 if TYPE_CHECKING:
     from pjrt.host.client import HostClient, HostCompiler
@@ -116,7 +116,28 @@ class HostMemorySpace(MemorySpaceFacts):
         memory = self.client.memory
         if memory is None or spec.element_type is ElementType.TOKEN:
             return spec.size_in_bytes
-        return expect_int(memory.size_of(spec, self), f"a number of bytes from {type(memory).__name__}.size_of")
+        size = memory.size_of(kept_spec(memory, spec, self), self)
+        return expect_int(size, f"a number of bytes from {type(memory).__name__}.size_of")
+
+    @property
+    def has_layouts(self) -> bool:
+        memory = self.client.memory
+        return has_layouts(memory) or (memory is not None and type(memory).size_of is not Memory.size_of)
+
+    def layout(self, spec: ShapeSpec) -> TiledLayout | None:
+        return self.place(spec)[1]
+
+    def place(self, spec: ShapeSpec) -> tuple[tuple[int, ...] | None, TiledLayout | None]:
+        """Return the order in which the host holds an array for this memory, and how the memory lays it out; both are
+        ``None`` for rows.
+
+        Raises:
+            PjrtError: the memory holds no arrays in the layout of the spec.
+        """
+        memory = self.client.memory
+        if memory is None:
+            return order_and_layout(spec.layout, spec.shape, spec.element_type)
+        return None, layout_in(memory, spec, self)
 
 
 # The devices of the host runtime.
@@ -315,13 +336,17 @@ _RUNTIME = {
 }
 """The abilities of the runtime; the author declares what programs may contain."""
 
+_OF_LAYOUTS = (Feature.LAYOUTS, Feature.TILED_LAYOUTS)
+
 
 def describe(compiler: HostCompiler, descriptions: Sequence[DeviceFacts], attributes: Attributes) -> Capabilities:
     """Return the capabilities of described devices: the author's declarations first, then attributes and runtime."""
     kinds = dict.fromkeys(memory.kind for device in descriptions for memory in device.memory_space_descriptions)
     names = dict.fromkeys(device.kind for device in descriptions)
     memory = compiler.memory
-    lacking = {} if memory is None else {Feature.DEVICE_VIEWS: memory.is_on_host, Feature.LAYOUTS: False}
+    lacking = {}
+    if memory is not None:
+        lacking = {Feature.DEVICE_VIEWS: memory.is_on_host, **dict.fromkeys(_OF_LAYOUTS, has_layouts(memory))}
     runtime = Capabilities(
         num_devices=len(descriptions),
         memory_kinds=tuple(kinds),

@@ -19,16 +19,17 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from pjrt.api.device import MemorySpace
+from pjrt.api.element_type import ElementType
 from pjrt.api.errors import InternalError, InvalidArgumentError, PjrtError, ResourceExhaustedError, UnimplementedError
 from pjrt.api.future import Future
-from pjrt.api.shape_spec import ShapeSpec
+from pjrt.api.shape_spec import ShapeSpec, TiledLayout
 from pjrt.api.waits import serving
 from pjrt.host import shutdown
 from pjrt.host.executable import without_traceback
 from pjrt.host.shutdown import generation
 from pjrt.host.storage import Storage, is_any_alone
 from pjrt.host.work_queue import WorkQueue
-from pjrt.host_memory.array import HostArray, array_dtype
+from pjrt.host_memory.array import HostArray, array_dtype, order_of
 from pjrt.host_memory.external import ExternalMemory
 
 _WAITS = ("wait", "synchronize", "result")
@@ -95,8 +96,8 @@ class Memory(abc.ABC):
     """The memory of a device: an allocator whose *handles* stand for arrays, such as tensors of a library.
 
     A handle is any Python object but ``None``, and a tuple or a list, which are sequences of results. Programs take
-    handles and return handles, and arrays are row-major. Four methods are required; the others make a device faster,
-    or offer more.
+    handles and return handles. Arrays are row-major, unless ``layout`` says more. Four methods are required; the others
+    make a device faster, or offer more.
 
     ``copy_in``, ``copy_out`` and ``copy`` may return before they are done. Then they return a *fence*: a
     ``pjrt.Future``, a ``concurrent.futures.Future``, an object with a method ``wait``, ``synchronize`` or ``result``,
@@ -118,7 +119,7 @@ class Memory(abc.ABC):
         """Return a handle of new memory; its contents do not matter.
 
         Args:
-            spec: the shape and the element type.
+            spec: the shape and the element type; and what ``layout`` returned, if the dimensions are not in rows.
             space: the memory space; it has the device and the kind of memory.
 
         Raises:
@@ -131,6 +132,31 @@ class Memory(abc.ABC):
         Called once for each handle that came from ``allocate``, from ``from_dlpack`` or from a program, on any thread.
         By default the handle is only dropped.
         """
+
+    def layout(self, spec: ShapeSpec, space: MemorySpace) -> TiledLayout | None:
+        """Return how the memory lays out an array, or ``None``, the default, for rows without tiles.
+
+        Frameworks see it: ``array.format`` in JAX. Arrays on the host are in rows in any case, so ``copy_in`` and
+        ``copy_out`` divide them into tiles and put them together. If tiles are padded, or elements packed, ``size_of``
+        has the bytes.
+
+        Args:
+            spec: the shape and the element type; its layout is the order of the dimensions that a framework or a
+                compiler asks for, without tiles, and ``None`` for rows.
+            space: the memory space.
+
+        Returns:
+            The layout, in the order that is asked for.
+
+        Raises:
+            UnimplementedError: the memory holds no such arrays, or not in this order; by default all orders but rows.
+        """
+        if spec.layout is None:
+            return None
+        raise UnimplementedError(
+            f"the memory {space} holds row-major arrays only, found the layout {spec.layout}: {type(self).__name__} "
+            "has no method layout"
+        )
 
     @abc.abstractmethod
     def copy_in(self, handle: Any, array: HostArray) -> Any:
@@ -148,7 +174,7 @@ class Memory(abc.ABC):
         Args:
             source: the handle to read.
             target: the handle to write, of the same shape and element type.
-            spec: the shape and the element type of both.
+            spec: the shape and the element type of both, and the layout of the source if it is not in rows.
         """
         dtype = array_dtype(spec.element_type)
         visible = self.host_view(source)
@@ -174,6 +200,7 @@ class Memory(abc.ABC):
 
         The array is row-major and has all bytes of the memory; its dtype and shape do not matter. With it, copies to
         the host and the fallback's operations read the memory itself. The memory stays until no view of it is left.
+        Arrays in tiles or in another order have no view: their bytes are read with ``copy_out``.
         """
         return None
 
@@ -232,6 +259,68 @@ class Memory(abc.ABC):
         return None
 
 
+# Layouts: how a memory lays out arrays.
+
+
+def has_layouts(memory: Memory | None) -> bool:
+    """Return whether a memory says how it lays out arrays."""
+    return memory is not None and type(memory).layout is not Memory.layout
+
+
+def layout_in(memory: Memory, spec: ShapeSpec, space: MemorySpace) -> TiledLayout | None:
+    """Return how a memory lays out an array; ``None`` for rows without tiles.
+
+    Args:
+        memory: the author's allocator.
+        spec: the array; its layout is the order that is asked for, with the memory's tiles or without tiles.
+        space: the memory space.
+
+    Raises:
+        UnimplementedError: the memory holds no such arrays, not in this order, or in other tiles.
+        InternalError: the author's function gave something else than a layout in this order.
+    """
+    asked = spec.layout
+    if spec.element_type is ElementType.TOKEN or (asked is None and not has_layouts(memory)):
+        return None
+    rows = own = TiledLayout.row_major(len(spec.shape))
+    tiles = asked.tiles if isinstance(asked, TiledLayout) else ()
+    if asked is not None:
+        untiled = TiledLayout(asked.minor_to_major) if isinstance(asked, TiledLayout) else asked
+        own = TiledLayout(order_of(untiled, spec.shape, spec.element_type)[::-1])
+    given = memory.layout(ShapeSpec(spec.shape, spec.element_type, None if own == rows else own), space)
+    given = rows if given is None else given
+    if not isinstance(given, TiledLayout) or given.minor_to_major != own.minor_to_major:
+        raise InternalError(
+            f"expected a pjrt.TiledLayout in the order {own} from {type(memory).__name__}.layout for {spec}, found "
+            f"{given}"
+        )
+    if given.element_bits and not (spec.element_type.bits <= given.element_bits and given.element_bits in (1, 2, 4)):
+        raise InternalError(
+            f"expected packed elements of 1, 2 or 4 bits that hold one of {spec} from {type(memory).__name__}.layout, "
+            f"found {given}"
+        )
+    if tiles and tiles != given.tiles:
+        raise UnimplementedError(f"the memory {space} lays out {spec} as {given}, found the layout {asked}")
+    return None if given == rows else given
+
+
+def kept_spec(memory: Memory, spec: ShapeSpec, space: MemorySpace) -> ShapeSpec:
+    """Return the spec of an array in a memory as its allocation has it: with a layout if it is not in rows.
+
+    Raises:
+        PjrtError: for the reasons of ``layout_in``.
+    """
+    if spec.layout is None:
+        return spec
+    layout = layout_in(memory, spec, space)
+    return ShapeSpec(spec.shape, spec.element_type, None if is_in_rows(layout) else layout)
+
+
+def is_in_rows(layout: TiledLayout | None) -> bool:
+    """Return whether the dimensions of a layout are in the order of rows, whatever its tiles."""
+    return layout is None or layout.minor_to_major == TiledLayout.row_major(len(layout.minor_to_major)).minor_to_major
+
+
 # Allocations: handles of a device's memory, each with its type, freed when nothing uses it any more.
 
 _log = logging.getLogger("pjrt")
@@ -256,7 +345,7 @@ class Allocation:
     Attributes:
         memory: the author's allocator.
         handle: the author's handle.
-        spec: the shape and the element type.
+        spec: the shape and the element type; and the layout, if the dimensions are not in rows.
         space: the memory space.
         work: the enqueued work that writes to the memory; its end is waited for before the memory is read or freed.
         is_shared: whether something that the runtime cannot see may use the memory, so that no program may write to it.
@@ -284,7 +373,7 @@ class Allocation:
             ResourceExhaustedError: there is no room.
             InvalidArgumentError: the handle is None, a tuple or a list.
         """
-        plain = ShapeSpec(spec.shape, spec.element_type)
+        plain = kept_spec(memory, spec, space)
         while True:
             try:
                 handle = memory.allocate(plain, space)
@@ -375,7 +464,7 @@ class Allocation:
         A view keeps the memory alive, and a donation of the memory gets a copy while it lives.
         """
         self.wait()
-        visible = self.memory.host_view(self.handle)
+        visible = None if self.spec.layout is not None else self.memory.host_view(self.handle)
         if visible is None:
             return self.read()
         dtype = array_dtype(self.spec.element_type)
@@ -390,10 +479,15 @@ class Allocation:
         array.setflags(write=False)
         return array
 
-    def copied(self, space: MemorySpace) -> Allocation:
-        """Return a copy in a memory space of the same allocator."""
+    def copied(self, space: MemorySpace, spec: ShapeSpec | None = None) -> Allocation:
+        """Return a copy in a memory space of the same allocator.
+
+        Args:
+            space: the memory space.
+            spec: the type, perhaps with another layout; the same by default.
+        """
         self.wait()
-        target = Allocation.new(self.memory, self.spec, space)
+        target = Allocation.new(self.memory, spec or self.spec, space)
         wait_for(self.memory.copy(self.handle, target.handle, self.spec))
         return target
 
@@ -402,7 +496,7 @@ class Allocation:
 
         Args:
             source: the name of the function that gave it, for messages.
-            spec: the expected type; its layout does not matter.
+            spec: the expected type, as an allocation has it.
 
         Raises:
             InternalError: the shape or the element type is another one.
@@ -415,6 +509,11 @@ class Allocation:
                 continue
             if (actual.shape, actual.element_type) != (spec.shape, spec.element_type):
                 raise InternalError(f"{source} gave a handle of {actual}, expected {spec}")
+        if own is not None and own.layout != spec.layout:
+            raise InternalError(
+                f"{source} gave a handle of {own} in the layout {own.layout or 'of rows'}, expected "
+                f"{spec.layout or 'rows'}; declare the layouts in Compiled.outputs, or copy into new memory"
+            )
         return self
 
     # A condition or an index of control flow, which the host decides.
@@ -463,13 +562,18 @@ class HandleTable:
 
     def own(self, handle: Any, spec: ShapeSpec | None, space: MemorySpace) -> Allocation:
         """Return the allocation of a handle: an argument's, or a new one, with a type; ``None`` is not known yet."""
-        plain: Any = spec if spec is None or spec.layout is None else ShapeSpec(spec.shape, spec.element_type)
+        plain: Any = spec if spec is None or spec.layout is None else kept_spec(self._memory, spec, space)
         key = _identity(handle)
         allocation = self._allocations.get(key)
         if allocation is None:
             allocation = self._allocations[key] = Allocation(self._memory, handle, plain, space)
             return allocation
-        return allocation if plain is None or allocation.spec == plain else allocation.cast(plain)
+        known = allocation.spec
+        if plain is None or known == plain:
+            return allocation
+        # The same array in another layout stays what it is, for ``Allocation.check``.
+        is_same = known is not None and (known.shape, known.element_type) == (plain.shape, plain.element_type)
+        return allocation if is_same else allocation.cast(plain)
 
 
 def _identity(handle: Any) -> Any:

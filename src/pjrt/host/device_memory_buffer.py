@@ -13,9 +13,9 @@ from pjrt.api.device import Device, MemorySpace
 from pjrt.api.element_type import ElementType
 from pjrt.api.errors import FailedPreconditionError, UnimplementedError
 from pjrt.api.future import Future
-from pjrt.api.shape_spec import Layout, ShapeSpec, expect_spec
+from pjrt.api.shape_spec import Layout, ShapeSpec, TiledLayout, expect_spec
 from pjrt.host.buffer import ZERO_COPY, HostBuffer, HostRawBuffer, check_address, expect_mutable
-from pjrt.host.device_memory import Allocation, Memory
+from pjrt.host.device_memory import Allocation, Memory, is_in_rows, kept_spec
 from pjrt.host.storage import READY, TOKEN, Storage
 from pjrt.host.work_queue import INLINE_BYTES, Call, may_wait_here, schedule
 from pjrt.host_memory.array import (
@@ -39,8 +39,16 @@ class DeviceBuffer(HostBuffer):
     __slots__ = ()
 
     @property
+    def on_device_size(self) -> int:
+        return self.memory_space.size_of(self._spec)
+
+    @property
     def is_on_cpu(self) -> bool:
-        return _memory_of(self.device).is_on_host
+        return self._layout is None and memory_of(self.device).is_on_host
+
+    @property
+    def _spec(self) -> ShapeSpec:
+        return ShapeSpec(self.shape, self.element_type, self._layout)
 
     # To the host.
 
@@ -57,10 +65,23 @@ class DeviceBuffer(HostBuffer):
             array = _read(allocation, target)
             return array if order is None else aligned_copy(array, dtype, order)
 
-        return schedule(self.device, storage, read, self.on_device_size)
+        return schedule(self.device, storage, read, self._spec.size_in_bytes)
 
     def _copy_bytes(self, storage: Storage, out: Any, offset: int, size: int | None) -> Future[None]:
-        return copy_bytes_out(self.device, storage, self.on_device_size, out, offset, size)
+        return copy_bytes_out(self.device, storage, self._bytes_in_rows(), out, offset, size)
+
+    def _bytes_in_rows(self) -> int:
+        """Return the number of bytes of an array whose elements lie in rows.
+
+        Raises:
+            UnimplementedError: they lie in tiles, or in another order.
+        """
+        if self._layout is not None:
+            raise UnimplementedError(
+                f"expected an array in rows, whose bytes can be read and written, found {self.described} in the layout "
+                f"{self._layout}; copy it with to_host and buffer_from_host"
+            )
+        return self._spec.size_in_bytes
 
     # Copies elsewhere, and other uses of its memory.
 
@@ -74,18 +95,23 @@ class DeviceBuffer(HostBuffer):
         home: HostDevice = space.devices[0]  # type: ignore[assignment]  # its client has this memory
         home.client.check_open()
         target = Storage(source.definition)
-        target.charge(space.account, space.size_of(ShapeSpec(self.shape, self.element_type)))  # type: ignore[attr-defined]
+        there: HostMemorySpace = space  # type: ignore[assignment]  # of the same memory
+        order = None if is_in_rows(self._layout) else TiledLayout(self.layout.minor_to_major)
+        spec = ShapeSpec(self.shape, self.element_type, order)
+        layout = there.layout(spec)
+        target.charge(there.account, there.size_of(spec))
 
         def copy(value: Any) -> None:
-            copied: Any = value if value is TOKEN else value.copied(space)
+            copied: Any = value if value is TOKEN else value.copied(there, spec)
             target.array = copied
 
-        target.definition = schedule(home, source, copy, self.on_device_size)
-        return DeviceBuffer(home, space, self.shape, self.element_type, target)  # type: ignore[arg-type]
+        target.definition = schedule(home, source, copy, spec.size_in_bytes)
+        return DeviceBuffer(home, there, self.shape, self.element_type, target, layout)
 
     def bitcast(self, element_type: ElementType, shape: Sequence[int], layout: Layout | None = None) -> HostBuffer:
         source = self.use()
         spec = self._bitcast_spec(element_type, shape, layout)
+        target_layout = self.memory_space.layout(spec)
         target = Storage(source.definition)
         target.charge(self.memory_space.account, self.memory_space.size_of(spec))
 
@@ -94,9 +120,9 @@ class DeviceBuffer(HostBuffer):
             copied: Any = Allocation.of_array(value.memory, array, spec, self.memory_space)
             target.array = copied
 
-        target.definition = schedule(self.device, source, copy, self.on_device_size)
+        target.definition = schedule(self.device, source, copy, spec.size_in_bytes)
         self.delete()
-        return DeviceBuffer(self.device, self.memory_space, spec.shape, spec.element_type, target)
+        return DeviceBuffer(self.device, self.memory_space, spec.shape, spec.element_type, target, target_layout)
 
     def external_reference(self) -> DeviceExternalReference:
         return DeviceExternalReference(self._allocation(), self.use())
@@ -106,7 +132,7 @@ class DeviceBuffer(HostBuffer):
         return allocation.memory.pointer(allocation.handle)
 
     def raw(self) -> DeviceRawBuffer:
-        return DeviceRawBuffer(self.device, self.memory_space, self.use(), self.on_device_size)
+        return DeviceRawBuffer(self.device, self.memory_space, self.use(), self._bytes_in_rows())
 
     def __dlpack__(self, **options: Any) -> Any:
         allocation = self._allocation()
@@ -151,7 +177,7 @@ class DeviceRawBuffer(HostRawBuffer):
     __slots__ = ()
 
     def host_pointer(self) -> int:
-        memory = _memory_of(self._device)
+        memory = memory_of(self._device)
         allocation: Any = self._use().value()
         return memory.pointer(allocation.handle) if memory.is_on_host and isinstance(allocation, Allocation) else 0
 
@@ -170,12 +196,6 @@ class DeviceRawBuffer(HostRawBuffer):
 
     def copy_to_host(self, out: Any, offset: int = 0, size: int | None = None) -> Future[None]:
         return copy_bytes_out(self._device, self._use(), self.on_device_size, out, offset, size)
-
-
-def _memory_of(device: HostDevice) -> Memory:
-    memory = device.client.memory
-    assert memory is not None  # else the buffer is another one
-    return memory
 
 
 def copy_bytes_out(
@@ -201,20 +221,6 @@ def _read(value: Any, out: HostArray | None) -> HostArray:
     return out
 
 
-def expect_row_major(spec: ShapeSpec, device: HostDevice) -> None:
-    """Check that a layout is row-major, or not stated.
-
-    Raises:
-        UnimplementedError: the layout is another one.
-    """
-    if spec.layout is not None and order_of(spec.layout, spec.shape, spec.element_type) != tuple(
-        range(len(spec.shape))
-    ):
-        raise UnimplementedError(
-            f"the memory of '{device.client.platform_name}' holds row-major arrays only, found the layout {spec.layout}"
-        )
-
-
 # Buffers in the memory of a device's own, from host arrays and from other libraries.
 
 
@@ -233,9 +239,9 @@ def buffer_from_host(
     if on_done is not None:
         expect_callable(on_done, "a function, or None, as on_done_with_host_buffer")
     spec = ShapeSpec(source.shape, ElementType.of(source.dtype), layout)
-    expect_row_major(spec, device)
+    laid_out = space.layout(spec)
     memory = memory_of(device)
-    if semantics in ZERO_COPY:
+    if semantics in ZERO_COPY and laid_out is None:
         buffer = _imported(source, spec, device, space, on_done)
         if buffer is not None:
             return buffer
@@ -255,7 +261,7 @@ def buffer_from_host(
     else:
         storage.definition = call.future
         device.transfers.put(call)
-    return DeviceBuffer(device, space, spec.shape, spec.element_type, storage)
+    return DeviceBuffer(device, space, spec.shape, spec.element_type, storage, laid_out)
 
 
 def _imported(
@@ -284,7 +290,8 @@ def view(
         UnimplementedError: the memory uses no memory at an address.
     """
     check_address(pointer, spec, device, on_delete)
-    expect_row_major(spec, device)
+    if (layout := space.layout(spec)) is not None:
+        raise UnimplementedError(f"memory at an address holds arrays in rows, the device has {spec} as {layout}")
     memory = memory_of(device)
     callbacks: list[Callable[[], object]] = []  # none while the memory may refuse the array: then the caller keeps it
     array = ExternalMemory(pointer, spec.size_in_bytes, None, lambda: [callback() for callback in callbacks]).array(
@@ -312,7 +319,7 @@ def _buffer(value: Any, spec: ShapeSpec, device: HostDevice, space: HostMemorySp
     storage = Storage(READY, mutable=False)
     storage.charge(space.account, space.size_of(spec))
     storage.array = value
-    return DeviceBuffer(device, space, spec.shape, spec.element_type, storage)
+    return DeviceBuffer(device, space, spec.shape, spec.element_type, storage, space.layout(spec))
 
 
 class _CopyIn:
@@ -352,14 +359,14 @@ class _CopyIn:
 def uninitialized(spec: ShapeSpec, device: HostDevice, space: HostMemorySpace) -> DeviceBuffer:
     """Return a buffer with memory and no particular value."""
     expect_spec(spec)
-    expect_row_major(spec, device)
+    layout = space.layout(spec)
     storage = Storage(READY)
     storage.charge(space.account, space.size_of(spec))
     value: Any = TOKEN
     if spec.element_type is not ElementType.TOKEN:
         value = Allocation.new(memory_of(device), spec, space)
     storage.array = value
-    return DeviceBuffer(device, space, spec.shape, spec.element_type, storage)
+    return DeviceBuffer(device, space, spec.shape, spec.element_type, storage, layout)
 
 
 def buffer_from_dlpack(source: Any, device: HostDevice, space: HostMemorySpace) -> DeviceBuffer:
@@ -372,9 +379,10 @@ def buffer_from_dlpack(source: Any, device: HostDevice, space: HostMemorySpace) 
     handle = memory.from_dlpack(source, space)
     value: Any = Allocation(memory, handle, None, space)  # type: ignore[arg-type]  # frees it if it has no type
     value.is_shared = True
-    spec = value.spec = memory.spec_of(handle)
+    spec = memory.spec_of(handle)
     if spec is None:
         raise UnimplementedError(f"{type(memory).__name__} has from_dlpack, but no spec_of for the type of its handles")
+    value.spec = kept_spec(memory, spec, space)
     return _buffer(value, spec, device, space)
 
 

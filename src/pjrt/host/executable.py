@@ -72,14 +72,18 @@ class Compiled:
         run: the function: takes one read-only numpy array a parameter, returns one array, or a tuple or list of them.
             It runs on the device's thread and may block it. An exception becomes the error of the outputs. Tokens are
             ``None``, as arguments and as results.
-        outputs: shape and element type of each result, and its layout if that is not row-major.
+        outputs: shape and element type of each result, and its layout if that is not row-major. In memory of the
+            device's own, a layout is one that ``Memory.layout`` gives; without tiles it is completed.
         parameters: shape and element type of each parameter; arguments are checked against them. Frameworks are asked
-            for the layouts; arrays of every layout are accepted.
+            for the layouts. Arrays of every layout are accepted, but for memory of the device's own: there arguments
+            must have the order of dimensions that is declared.
         parameter_names: the name of each parameter, for calls with keywords, empty where it is unknown; or a function,
             which is called at the first use.
         name: the program's name.
         takes_context: whether ``run`` takes a ``RunContext`` before the arrays. It has the device, the replica and the
             partition of the run, and lets the devices of one launch meet.
+        takes_rows: on a device with memory of its own, ``run`` takes and returns arrays whose dimensions are in rows,
+            in the memory's tiles. The runtime copies those that the program's caller has, or wants, in another order.
         takes_allocations: on a device with memory of its own, ``run`` takes ``pjrt.host.Allocation``s instead of bare
             handles: the handle with its type, which can be read and copied.
         participants: a function that returns the participants of each collective of a replica and partition, given
@@ -116,6 +120,7 @@ class Compiled:
     name: str = "main"
     takes_context: bool = False
     takes_allocations: bool = False
+    takes_rows: bool = False
     participants: ParticipantsFunction | None = None
     runs_on_caller: bool | None = None
     aliases: Mapping[int, int] = field(default_factory=dict)
@@ -135,7 +140,7 @@ class Compiled:
         if not callable(self.run):
             raise InvalidArgumentError(f"Compiled.run must be a function on arrays, found {type(self.run).__name__}")
         for spec in (*(self.outputs or ()), *(self.parameters or ())):
-            order_of_spec(spec)  # A layout that host memory cannot have is an error now, not at each execution.
+            order_of_spec(untiled(spec))  # A layout of another rank is an error now, not at each execution.
         for parameter, output in self.aliases.items():
             self._check_number("parameter", parameter, self.parameters)
             self._check_number("output", output, self.outputs)
@@ -404,7 +409,14 @@ class HostExecutable(Executable):
 
 
 def _layouts(specs: Sequence[ShapeSpec]) -> list[Layout]:
-    return [TiledLayout(order_of_spec(spec)[::-1]) for spec in specs]
+    return [TiledLayout(order_of_spec(untiled(spec))[::-1]) for spec in specs]
+
+
+def untiled(spec: ShapeSpec) -> ShapeSpec:
+    """Return a spec with the order of its layout alone."""
+    if isinstance(spec.layout, TiledLayout) and (spec.layout.tiles or spec.layout.element_bits):
+        return replace(spec, layout=TiledLayout(spec.layout.minor_to_major))
+    return spec
 
 
 def size_of(spec: ShapeSpec) -> int:
@@ -413,15 +425,26 @@ def size_of(spec: ShapeSpec) -> int:
 
 
 def _memory_by_types(compiled: Compiled) -> CompiledMemoryStats:
-    parameters = [size_of(spec) for spec in compiled.parameters or ()]
-    outputs = [size_of(spec) for spec in compiled.outputs or ()]
+    stats = CompiledMemoryStats(generated_code_size_in_bytes=compiled.code_size)
+    return with_sizes(
+        stats,
+        compiled,
+        [size_of(spec) for spec in compiled.parameters or ()],
+        list(map(size_of, compiled.outputs or ())),
+    )
+
+
+def with_sizes(
+    stats: CompiledMemoryStats, compiled: Compiled, parameters: Sequence[int], outputs: Sequence[int]
+) -> CompiledMemoryStats:
+    """Return the memory that a run needs, with these sizes of its arguments and results in place of those it had."""
     aliased = sum(outputs[output] for output in compiled.aliases.values()) if outputs else 0
-    total = sum(parameters) + sum(outputs) - aliased
-    return CompiledMemoryStats(
-        generated_code_size_in_bytes=compiled.code_size,
+    known = stats.argument_size_in_bytes + stats.output_size_in_bytes - stats.alias_size_in_bytes
+    more = sum(parameters) + sum(outputs) - aliased - known
+    return stats._replace(
         argument_size_in_bytes=sum(parameters),
         output_size_in_bytes=sum(outputs),
         alias_size_in_bytes=aliased,
-        peak_memory_in_bytes=total,
-        total_size_in_bytes=total,
+        peak_memory_in_bytes=stats.peak_memory_in_bytes + more,
+        total_size_in_bytes=stats.total_size_in_bytes + more,
     )

@@ -7,6 +7,7 @@ import math
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -35,6 +36,7 @@ from pjrt.host.device_memory import (
     HandleTable,
     Memory,
     handle_of,
+    kept_spec,
     wait_for,
     waiting_function,
 )
@@ -43,7 +45,7 @@ from pjrt.host.shutdown import is_exiting, is_lost, runtime_lock
 from pjrt.host.storage import TOKEN, Storage, freeze, is_any_alone, take_writable
 from pjrt.host.work_queue import Copy, Task, WorkQueue, wanted_executions
 from pjrt.host_memory import references
-from pjrt.host_memory.array import HostArray, aligned_copy, array_dtype, is_laid_out, order_and_layout, order_of_spec
+from pjrt.host_memory.array import HostArray, aligned_copy, array_dtype, is_laid_out, order_of_spec
 
 if TYPE_CHECKING:
     from pjrt.host.launch import Launch, RunContext
@@ -153,9 +155,38 @@ def _outputs(spaces: tuple[HostMemorySpace, ...], specs: Sequence[ShapeSpec]) ->
             spaces[min(n, last)],
             spec.shape,
             spec.element_type,
-            order_and_layout(spec.layout, spec.shape, spec.element_type)[1],
+            spaces[min(n, last)].layout(spec),
         )
         for n, spec in enumerate(specs)
+    )
+
+
+def laid_out(compiled: Compiled, device: HostDevice) -> Compiled:
+    """Return a program with the types of its parameters and outputs as allocations of a device's own memory have them.
+
+    Raises:
+        InvalidArgumentError: the device has no memory of a kind that the program declares.
+        UnimplementedError: the memory holds no arrays in a layout that the program declares.
+    """
+    memory = device.client.memory
+    if memory is None or all(spec.layout is None for spec in (*(compiled.parameters or ()), *(compiled.outputs or ()))):
+        return compiled
+    author: Memory = memory
+
+    def kept(specs: Sequence[ShapeSpec] | None, kinds: Sequence[str | None] | None) -> list[ShapeSpec] | None:
+        if specs is None:
+            return None
+        named = kinds or [None]
+        try:
+            spaces = [_space(device, named[min(n, len(named) - 1)]) for n in range(len(specs))]
+        except NotFoundError as error:
+            raise InvalidArgumentError(f"the program asks for memory that is not there: {error.message}") from None
+        return [kept_spec(author, spec, space) for spec, space in zip(specs, spaces, strict=True)]
+
+    return replace(
+        compiled,
+        parameters=kept(compiled.parameters, compiled.parameter_memory_kinds),
+        outputs=kept(compiled.outputs, compiled.output_memory_kinds),
     )
 
 
@@ -467,6 +498,8 @@ class DeviceExecution(Execution):
         if isinstance(results, Enqueued):
             results, fence = results
         values = self._owned(as_sequence(results), arguments)
+        if compiled.takes_rows:
+            values = self._laid_out(values, fence)
         if fence is not None:
             waiting_function(fence)  # a wrong one is an error now
             self._fence = fence
@@ -526,6 +559,8 @@ class DeviceExecution(Execution):
             if number < len(inputs) and not inputs[number].is_token:
                 values[number] = None
                 values[number] = self._own(inputs, number)
+        if self._compiled.takes_rows:
+            values = [_in_rows(value) if isinstance(value, Allocation) else value for value in values]
         return values
 
     def _own(self, inputs: list[Storage], number: int) -> Any:
@@ -544,11 +579,12 @@ class DeviceExecution(Execution):
         """Return the results with an allocation for each handle, so that it is freed whatever comes next."""
         compiled = self._compiled
         declared = compiled.outputs or ()
+        returned = [_without_layout(spec) for spec in declared] if compiled.takes_rows else declared
         memory = self._memory
         table = HandleTable(memory, arguments)
         values: list[Any] = []
         for number, result in enumerate(results):
-            spec = declared[number] if number < len(declared) else None
+            spec = returned[number] if number < len(declared) else None
             if spec is not None and spec.element_type is ElementType.TOKEN:
                 values.append(TOKEN)
             elif result is None:
@@ -561,6 +597,19 @@ class DeviceExecution(Execution):
             else:
                 values.append(table.own(result, spec, self._space(number)))
         return values
+
+    def _laid_out(self, values: list[Any], fence: Any) -> list[Any]:
+        """Return the results of a function that gives rows in the layouts that the program declares."""
+        declared = self._compiled.outputs
+        if declared is None or len(declared) != len(values) or all(spec.layout is None for spec in declared):
+            return values
+        wait_for(fence)
+        return [
+            value.copied(self._space(number), spec)
+            if isinstance(value, Allocation) and spec.layout is not None
+            else value
+            for number, (value, spec) in enumerate(zip(values, declared, strict=True))
+        ]
 
     def _store(self, values: list[Any]) -> None:
         """Check the results, and put them into the storages of the outputs.
@@ -603,6 +652,16 @@ class DeviceExecution(Execution):
         memory = self.device.client.memory
         assert memory is not None  # else the execution is another one
         return memory
+
+
+def _in_rows(allocation: Allocation) -> Allocation:
+    """Return an allocation whose dimensions are in rows: itself, or a copy."""
+    spec = allocation.spec
+    return allocation if spec.layout is None else allocation.copied(allocation.space, _without_layout(spec))
+
+
+def _without_layout(spec: ShapeSpec) -> ShapeSpec:
+    return spec if spec.layout is None else ShapeSpec(spec.shape, spec.element_type)
 
 
 # Dispatch: an execution goes to its device's queue when its inputs are ready.

@@ -14,14 +14,25 @@ from pjrt.api.compile_options import CompileOptions, DeviceAssignment
 from pjrt.api.device import Device
 from pjrt.api.element_type import ElementType
 from pjrt.api.errors import InternalError, PjrtError
+from pjrt.api.executable import CompiledMemoryStats
 from pjrt.api.future import Future
 from pjrt.api.launch import CheckedExecutable, Parameters
 from pjrt.api.loaded_executable import Argument, ExecuteOptions, FailedRunError, ValuePath
+from pjrt.api.shape_spec import Layout, ShapeSpec, TiledLayout
 from pjrt.host.buffer import HostBuffer
 from pjrt.host.device import HostDevice
-from pjrt.host.device_memory import Allocation, Memory
-from pjrt.host.executable import Compiled, HostExecutable, without_traceback
-from pjrt.host.execution import DeviceExecution, DeviceRun, Execution, adopt, as_sequence, device_runs, hand_over
+from pjrt.host.device_memory import Allocation, Memory, has_layouts, is_in_rows
+from pjrt.host.executable import Compiled, HostExecutable, with_sizes, without_traceback
+from pjrt.host.execution import (
+    DeviceExecution,
+    DeviceRun,
+    Execution,
+    adopt,
+    as_sequence,
+    device_runs,
+    hand_over,
+    laid_out,
+)
 from pjrt.host.launch import Launch, RunContext
 from pjrt.host.shutdown import runtime_lock
 from pjrt.host.storage import READY, TOKEN, Storage
@@ -345,6 +356,20 @@ class ShortPath:
 
 # The loaded executables of the host runtime.
 
+
+class _LaidOutParameters(Parameters[HostBuffer]):
+    """Parameters in a memory that lays out arrays its own way: the order of an argument's dimensions must agree."""
+
+    def _check_type(self, number: int, buffer: HostBuffer, spec: ShapeSpec | None) -> None:
+        super()._check_type(number, buffer, spec)
+        own = None if is_in_rows(buffer._layout) else buffer._layout
+        if spec is not None and spec.element_type is not ElementType.TOKEN and own != spec.layout:
+            wanted = "in rows" if spec.layout is None else f"in the layout {spec.layout}"
+            raise self._error(
+                number, f"{wanted}, found the layout {buffer.layout}; compile the program for it, or copy"
+            )
+
+
 _MOST_OPEN_LAUNCHES = 1024
 """The most launches that may lack devices, where ``execute_sharded`` starts them one device at a time."""
 
@@ -364,14 +389,16 @@ class HostLoadedExecutable(HostExecutable, CheckedExecutable):
     is_deleted: bool
 
     def __init__(self, client: HostClient, executable: HostExecutable) -> None:
-        compiled = executable.compiled
+        compiled = laid_out(executable.compiled, client.addressable_devices[0])
         super().__init__(compiled, executable.origin)
         self.client = client
         self.executable = executable
         assignment = self.device_assignment = _assignment(client, executable.origin.options)
         specs = compiled.parameters
         donated = frozenset(compiled.aliases) | frozenset(compiled.donated)
-        self._parameters = Parameters(compiled.name, client, HostBuffer, specs, donated)
+        checks = has_layouts(client.memory) and not compiled.takes_rows
+        parameters = _LaidOutParameters if checks else Parameters[HostBuffer]
+        self._parameters = parameters(compiled.name, client, HostBuffer, specs, donated)
         self._tokens = [n for n, spec in enumerate(specs or ()) if spec.element_type is ElementType.TOKEN]
         self.is_deleted = False
         self._runs = () if self.is_portable else device_runs(compiled, assignment, client.addressable_devices)
@@ -394,6 +421,40 @@ class HostLoadedExecutable(HostExecutable, CheckedExecutable):
     @property
     def platform_name(self) -> str:
         return self.origin.platform_name
+
+    @property
+    def output_layouts(self) -> Sequence[Layout]:
+        return self._layouts_in(super().output_specs, super().output_memory_kinds)
+
+    @property
+    def parameter_layouts(self) -> Sequence[Layout]:
+        return self._layouts_in(super().parameter_specs, super().parameter_memory_kinds)
+
+    def memory_stats(self) -> CompiledMemoryStats:
+        stats, compiled = super().memory_stats(), self.compiled
+        is_counted = compiled.memory is None or compiled.takes_allocations  # by the types, not by the author
+        if (
+            not is_counted
+            or not self.client.memory_spaces[0].has_layouts
+            or None in (compiled.parameters, compiled.outputs)
+        ):
+            return stats
+        device = self.client.addressable_devices[0]
+        parameters, outputs = (
+            [device.memory_space(kind).size_of(spec) for spec, kind in zip(specs, kinds, strict=True)]
+            for specs, kinds in (
+                (self.parameter_specs, self.parameter_memory_kinds),
+                (self.output_specs, self.output_memory_kinds),
+            )
+        )
+        return with_sizes(stats, compiled, parameters, outputs)
+
+    def _layouts_in(self, specs: Sequence[ShapeSpec], kinds: Sequence[str]) -> list[Layout]:
+        device = self.client.addressable_devices[0]
+        return [
+            device.memory_space(kind).layout(spec) or TiledLayout.row_major(len(spec.shape))
+            for spec, kind in zip(specs, kinds, strict=True)
+        ]
 
     @property
     def addressable_device_logical_ids(self) -> Sequence[tuple[int, int]]:

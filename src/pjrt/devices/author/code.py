@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from pjrt.api.capability import Capabilities, Feature
 from pjrt.api.compile_options import CompileOptions
-from pjrt.api.errors import DataLossError, PjrtError, UnimplementedError
+from pjrt.api.errors import DataLossError, InvalidArgumentError, PjrtError, UnimplementedError
 from pjrt.devices.author.values import ResultTypes, Values, places
 from pjrt.devices.reference import compiler
 from pjrt.devices.reference.core import block
@@ -571,6 +571,13 @@ class AuthorCode:
         except UnimplementedError as error:
             _log.info("%s declined %d operations: %s", self._device, len(run), error.message)
             return self._without_declined(error, planned, needed, template, constant)
+        if self._values.needs_environment and any(
+            spec.layout is not None for spec in (*(compiled.parameters or ()), *(compiled.outputs or ()))
+        ):
+            raise InvalidArgumentError(
+                f"{self._device} declares layouts for {name}, a part of a program: expected them for whole programs "
+                "only, where one asks for them"
+            )
         constants = [position for position, slot in enumerate(planned.inputs) if slot in constant]
         kernel = RunKernel(self._device, planned, compiled, self._values, constants, template)
         step = planned.step._replace(runner=kernel)

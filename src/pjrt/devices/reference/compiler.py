@@ -186,6 +186,7 @@ def compile_program(
             Context(loop, *place, replicas, partitions),
         ),
         takes_allocations=allocations,
+        takes_rows=allocations,
         parameter_shardings=None if shardings is None else shardings[0],
         output_shardings=None if shardings is None else shardings[1],
         aliases=aliases,
