@@ -319,7 +319,7 @@ def _layout(mode: str) -> TiledLayout | str:
 
 
 def _tiles(asked: TiledLayout | str) -> str:
-    return str(asked) if isinstance(asked, TiledLayout) and asked.tiles else ""
+    return str(replace(asked, element_bits=0)) if isinstance(asked, TiledLayout) and asked.tiles else ""
 
 
 def is_taken(asked: TiledLayout | str, order: Sequence[int] | None) -> bool:

@@ -25,6 +25,7 @@ _CLASSES = message_classes(
             "devices": (4, "[Device]"),
             "attributes": (5, "[Attribute]"),
             "plugin_attributes": (7, "[Attribute]"),
+            "has_layouts": (8, "bool"),
         },
         "Device": {
             "kind": (1, "string"),
@@ -58,6 +59,7 @@ def client_facts(client: Client, spaces: Sequence[Sequence[MemorySpace]]) -> byt
     """Return what a client says about itself and its devices, whose memory spaces are given, the default one first."""
     facts = _facts(client, {**client.topology.attributes, **stated_capabilities(client, ADDED)})
     facts.process_index = client.process_index
+    facts.has_layouts = any(space.has_layouts for own in spaces for space in own)
     facts.plugin_attributes.extend(_attribute(name, value) for name, value in client.attributes.items())
     for device, own in zip(client.devices, spaces, strict=True):
         each = _device_facts(device.description, [space.kind for space in own])

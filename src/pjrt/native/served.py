@@ -9,6 +9,7 @@ import contextlib
 import functools
 import itertools
 import secrets
+import struct
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -23,6 +24,7 @@ from pjrt.api.buffer import Buffer
 from pjrt.api.client import Client, LocalHandler
 from pjrt.api.compile_options import CompileOptions, DeviceAssignment
 from pjrt.api.device import Device, MemorySpace, NamedValue
+from pjrt.api.element_type import ElementType
 from pjrt.api.errors import (
     AlreadyExistsError,
     InternalError,
@@ -153,12 +155,14 @@ class ServedClient(ABC):
             opened = self._open(request)
             self._register(request)
             return ANSWER(data=opened, number=int(self._has_contexts))
+        if request.method == "layout":
+            return self._layout(request.data)
         self._register(request)
         if request.method == "compile":
             return ANSWER(data=self._compile(request))
         if request.method == "load":
             return ANSWER(number=self._load(request.data, self.device(request.number)))
-        raise InternalError(f"expected a request to open, compile or load, found {request.method!r}")
+        raise InternalError(f"expected a request to open, compile, load or lay out, found {request.method!r}")
 
     def _open(self, request: Any) -> bytes:
         options = {each.name: getattr(each, each.WhichOneof("value")) for each in request.client_options}
@@ -182,6 +186,17 @@ class ServedClient(ABC):
             # A client that takes no handlers, or has one of this name, raises the error when a program calls it.
             with contextlib.suppress(UnimplementedError, AlreadyExistsError):
                 self._client.register_ffi_handler(target, self._handler(target, address), traits=traits)
+
+    def _layout(self, question: bytes) -> Any:
+        """Return how a memory lays out an array; native/library/facts.c has the form of both messages."""
+        device, kind, element_type, rank, *rest = struct.unpack(f"<{len(question) // 8}q", question)
+        order = TiledLayout(tuple(rest[rank:])) if len(rest) > rank else None
+        spec = ShapeSpec(tuple(rest[:rank]), ElementType(element_type), order)
+        space = self.space(device, kind)
+        layout, size = (space.layout(spec), space.size_of(spec)) if space.has_layouts else (None, spec.size_in_bytes)
+        tiles, bits = ((), 0) if layout is None else (layout.tiles, layout.element_bits)
+        numbers = [bits, len(tiles), *map(len, tiles), *itertools.chain(*tiles)]
+        return ANSWER(number=size, data=struct.pack(f"<{len(numbers)}q", *numbers))
 
     def _with_own_calls(self, program: Program) -> Program:
         """Return a program whose custom calls find the handlers of this framework."""
@@ -228,7 +243,7 @@ class ServedClient(ABC):
             takes_any_memory=True,  # the client says what it refuses
             name=executable.name,
             cost={name: float(value) for name, value in _called(executable.cost_analysis, {}).items()},
-            memory=_called(executable.memory_stats, ()),
+            memory=_called((loaded or executable).memory_stats, ()),
         )
 
     def _load(self, code: bytes, device: Device) -> int:

@@ -7,7 +7,7 @@ static storage *storage_make(memory_space *space, uint64_t memory, size_t size) 
   atomic_init(&each->refs, 1);
   each->space = space;
   each->memory = memory;
-  each->size = size;
+  each->size = each->in_rows = size;
   device_ref(space->device);
   return each;
 }
@@ -37,34 +37,49 @@ static void unreserve(memory_space *space, size_t size) {
   pthread_mutex_unlock(&space->mutex);
 }
 
-static PJRT_Error *try_allocate(memory_space *space, size_t size, uint64_t *memory) {
+/* It counts for one number of bytes, and the driver gives another one. */
+static PJRT_Error *try_allocate(memory_space *space, size_t size, size_t given, uint64_t *memory) {
   PJRT_Error *error = reserve(space, size);
   if (error) return error;
   PJRT_Client *client = space->device->client;
   char message[PJRT_DRIVER_MESSAGE_SIZE] = "";
-  int code = client->table->allocate(client->driver, space->device->number, space->kind_number, size, memory, message);
+  int code = client->table->allocate(client->driver, space->device->number, space->kind_number, given, memory, message);
   error = error_of_driver("allocate", code, message);
-  if (!error && *memory == 0 && size)
+  if (!error && *memory == 0 && given)
     error = error_make(PJRT_Error_Code_INTERNAL, "the driver's function allocate gave 0 for %zu bytes, which stands for "
-                       "no memory", size);
+                       "no memory", given);
   if (error) unreserve(space, size);
   return error;
 }
 
-PJRT_Error *storage_allocate_bytes(memory_space *space, size_t size, storage **out) {
+static PJRT_Error *allocate(memory_space *space, size_t size, size_t given, storage **out) {
   PJRT_Client *client = space->device->client;
   uint64_t memory = 0;
-  PJRT_Error *error = try_allocate(space, size, &memory);
+  PJRT_Error *error = try_allocate(space, size, given, &memory);
   /* What is in flight may free what is missing; a copy to another device frees it from that device's queue. */
   for (uint64_t seen = 0; error && pjrt_error_code(error) == PJRT_Error_Code_RESOURCE_EXHAUSTED;) {
     if (!client_wait_for_one(client, seen)) break;
     seen = client_ended(client);
     pjrt_error_release(error);
-    error = try_allocate(space, size, &memory);
+    error = try_allocate(space, size, given, &memory);
   }
   if (error) return error;
   *out = storage_make(space, memory, size);
   (*out)->is_owned = true;
+  (*out)->in_rows = given;
+  return NULL;
+}
+
+PJRT_Error *storage_allocate_bytes(memory_space *space, size_t size, storage **out) {
+  return allocate(space, size, size, out);
+}
+
+PJRT_Error *storage_recount(storage *each, size_t size) {
+  if (!each->is_owned || each->size == size) return NULL;
+  PJRT_Error *error = size > each->size ? reserve(each->space, size - each->size) : NULL;
+  if (error) return error;
+  if (size < each->size) unreserve(each->space, each->size - size);
+  each->size = size;
   return NULL;
 }
 
@@ -95,13 +110,15 @@ bool storage_is_plain(const memory_space *space, const shape *of) {
   if (!DRIVER_HAS(space->device->client->table, layout)) return shape_is_in_rows(of);
   PJRT_Error *error = storage_layout(space, of, &own);
   pjrt_error_release(error);
-  return !error && own.num_tiles == 0 && own.element_bits == 0 && own.bytes == shape_size(of);
+  if (error || own.num_tiles || own.element_bits) return false;
+  return is_python(space->device->client) ? shape_is_in_rows(of) : own.bytes == shape_size(of);
 }
 
 PJRT_Error *storage_allocate(memory_space *space, const shape *of, storage **out) {
   pjrt_driver_layout layout;
   PJRT_Error *error = storage_layout(space, of, &layout);
-  return error ? error : storage_allocate_bytes(space, layout.bytes, out);
+  /* A device in Python has tiles and padding in its own memory; the driver's is for the host's array. */
+  return error ? error : allocate(space, layout.bytes, is_python(space->device->client) ? shape_size(of) : layout.bytes, out);
 }
 
 storage *storage_ref(storage *each) {
@@ -269,7 +286,8 @@ PJRT_Error *buffer_check(PJRT_Buffer *buffer) {
 }
 
 bool buffer_has_bytes(const PJRT_Buffer *buffer) {
-  return shape_is_in_rows(&buffer->shape) || storage_is_plain(buffer->space, &buffer->shape);
+  bool is_plain = storage_is_plain(buffer->space, &buffer->shape);
+  return is_plain || (!is_python(buffer->space->device->client) && shape_is_in_rows(&buffer->shape));
 }
 
 static void give_up_storage(PJRT_Buffer *buffer) {
@@ -522,20 +540,28 @@ PJRT_Error *native_Client_CreateViewOfDeviceBuffer(PJRT_Client_CreateViewOfDevic
   return NULL;
 }
 
-/* The same bytes seen as another shape of the same size. They move to the new buffer: the old one is used up. */
+/* The same bytes seen as another shape of the same size. They move to the new buffer: the old one is used up. A device in
+ * Python lays out the bytes anew, as those of the host's array. */
 PJRT_Error *native_Buffer_Bitcast(PJRT_Buffer_Bitcast_Args *args) {
   shape of;
-  PJRT_Error *error = device_shape(&of, args->element_type, args->dims, args->num_dims, args->device_layout, NULL);
+  memory_space *space = args->buffer->space;
+  pjrt_driver_layout layout;
+  const bool converts = is_python(space->device->client);
+  PJRT_Error *error =
+      device_shape(&of, args->element_type, args->dims, args->num_dims, args->device_layout, converts ? space : NULL);
   if (!error && !shape_is_in_rows(&args->buffer->shape)) error = refuse_layout(&args->buffer->shape);
-  if (!error && !(storage_is_plain(args->buffer->space, &args->buffer->shape) && storage_is_plain(args->buffer->space, &of)))
+  if (!error && !shape_is_in_rows(&of)) error = refuse_layout(&of);
+  if (!error && converts) error = storage_layout(space, &of, &layout);
+  if (!error && !converts && !(storage_is_plain(args->buffer->space, &args->buffer->shape) && storage_is_plain(args->buffer->space, &of)))
     error = error_make(PJRT_Error_Code_UNIMPLEMENTED, "an array in this device's own layout cannot be seen as another");
   if (!error && shape_size(&of) != shape_size(&args->buffer->shape))
     error = error_make(INVALID, "expected a shape of %zu bytes, as the buffer has, found one of %zu",
                        shape_size(&args->buffer->shape), shape_size(&of));
   storage *held = NULL;
   if (!error) error = buffer_donate(args->buffer, &held);
+  if (!error && converts && (error = storage_recount(held, layout.bytes))) buffer_take_back(args->buffer, held);
   if (error) return error;
-  args->out_buffer = buffer_make(args->buffer->space, &of, held, completion_ref(args->buffer->defined));
+  args->out_buffer = buffer_make(space, &of, held, completion_ref(args->buffer->defined));
   return NULL;
 }
 

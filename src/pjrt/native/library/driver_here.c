@@ -34,6 +34,7 @@ struct pjrt_driver {
   _Atomic char *is_on_host; /* by device and kind of memory: 0 unknown, 1 no, 2 yes */
   pthread_mutex_t mutex;    /* guards what follows, and the bytes of blocks */
   fences fences;
+  known_layouts layouts;
 };
 
 static here_client python;
@@ -115,6 +116,7 @@ static void close_here(pjrt_driver *driver) {
   questions_end(driver->questions);
   pthread_mutex_lock(&driver->mutex); /* what was given up may end at this moment */
   fences_free(&driver->fences);
+  known_layouts_free(&driver->layouts);
   pthread_mutex_unlock(&driver->mutex);
   unref(driver);
 }
@@ -180,6 +182,13 @@ static PJRT_Error *ask_here(pjrt_driver *driver, bytes *request, answer *out) {
   PJRT_Error *error = answer_read(out);
   if (error) answer_free(out);
   return error;
+}
+
+static bool has_layouts(pjrt_driver *driver) { return driver->facts.has_layouts; }
+
+static int layout_here(pjrt_driver *driver, size_t device, size_t kind, const pjrt_driver_shape *shape,
+                       pjrt_driver_layout *layout, char *message) {
+  return ask_for_layout(&driver->layouts, &driver->mutex, ask_here, driver, device, kind, shape, layout, message);
 }
 
 bool here_has_profiler(void) { return python.profile != NULL; }
@@ -492,7 +501,8 @@ static void hold(pjrt_driver *driver, bool holds) {
 }
 
 const python_functions here_functions = {
-    .ask = ask_here, .hold = hold, .is_on_host = is_on_host, .view = view, .give_back = give_back, .has_contexts = has_contexts,
+    .ask = ask_here, .hold = hold, .has_layouts = has_layouts, .layout = layout_here,
+    .is_on_host = is_on_host, .view = view, .give_back = give_back, .has_contexts = has_contexts,
     .alignment = ALIGNMENT, .copies_at_once = true,
 };
 

@@ -81,6 +81,7 @@ struct pjrt_driver {
   bytes overflow;  /* what does not fit into the ring */
   size_t moved;    /* the bytes of it that were moved there */
   fences fences;
+  known_layouts layouts;
   lent *lent[BUCKETS];
   uint64_t heap_end;
   struct { uint64_t *places; size_t count, capacity; } free_places[CLASSES];
@@ -447,6 +448,7 @@ static void close_worker(pjrt_driver *driver) {
   facts_free(&driver->facts);
   for (size_t i = 0; i < CLASSES; ++i) free(driver->free_places[i].places);
   fences_free(&driver->fences);
+  known_layouts_free(&driver->layouts);
   for (size_t i = 0; i < BUCKETS; ++i) {
     while (driver->lent[i]) {
       lent *each = driver->lent[i];
@@ -509,6 +511,13 @@ static PJRT_Error *ask_process(pjrt_driver *driver, bytes *request, answer *out)
   char message[PJRT_DRIVER_MESSAGE_SIZE];
   int code = refuse_lost(driver, message);
   return error_from_parts((PJRT_Error_Code)code, message, strlen(message));
+}
+
+static bool has_layouts(pjrt_driver *driver) { return driver->facts.has_layouts; }
+
+static int layout_worker(pjrt_driver *driver, size_t device, size_t kind, const pjrt_driver_shape *shape,
+                         pjrt_driver_layout *layout, char *message) {
+  return ask_for_layout(&driver->layouts, &driver->mutex, ask_process, driver, device, kind, shape, layout, message);
 }
 
 /* ---- memory -----------------------------------------------------------------------------------------------------------------*/
@@ -794,7 +803,8 @@ static void hold(pjrt_driver *driver, bool holds) {
 }
 
 const python_functions worker_functions = {
-    .ask = ask_process, .hold = hold, .end = worker_end, .look = worker_look,
+    .ask = ask_process, .hold = hold, .has_layouts = has_layouts, .layout = layout_worker,
+    .end = worker_end, .look = worker_look,
     .copies_at_once = true,
 };
 

@@ -185,7 +185,7 @@ static PJRT_Error *raw_destroy(PJRT_RawBuffer_Destroy_Args *args) {
 
 static PJRT_Error *raw_size(PJRT_RawBuffer_GetOnDeviceSizeInBytes_Args *args) {
   SIZED(PJRT_RawBuffer_GetOnDeviceSizeInBytes_Args, args);
-  args->on_device_size_in_bytes = args->buffer->storage->size;
+  args->on_device_size_in_bytes = args->buffer->storage->in_rows;
   return NULL;
 }
 

@@ -1,7 +1,7 @@
 /* What is known of a client and its devices, as a driver describes them; and its form as a message, in which a worker
  * tells it and a topology is serialized. The message's fields:
  *   1 platform, 2 its version, 3 process index, 4 a device, 5 an attribute, 6 the topology's name, 7 an attribute of the
- *   plugin
+ *   plugin, 8 whether memories say how they lay out arrays
  * of a device: 1 kind, 2 a kind of memory, 3 its limit, 4 id, 5 process index, 6 whether it is addressable, 7 local id,
  *   8 text, 9 longer text, 10 an attribute
  * of an attribute: 1 name, 2 type, 3 text, 4 integers, 5 the bits of a real number. */
@@ -132,6 +132,7 @@ bool facts_read(facts *out, const char *data, size_t size) {
     read_int(&field, 3, &out->client.process_index);
     if (field.number == 4) is_right = field.wire == 2 && read_device(&field, &out->devices[out->num_devices++]);
     read_text(&field, 6, &out->topology);
+    if (field.number == 8 && field.wire == 0) out->has_layouts = field.value != 0;
   }
   if (out->client.platform_version == NULL) out->client.platform_version = copy_of("", 0);
   out->client.platform_name = out->platform;
@@ -167,6 +168,112 @@ void facts_free(facts *each) {
   free_attributes(each->client.attributes, each->client.num_attributes);
   free_attributes(each->client.plugin_attributes, each->client.num_plugin_attributes);
   *each = (facts){0};
+}
+
+/* ---- layouts of memories in Python --------------------------------------------------------------------------------------
+ * The question has numbers of 8 bytes: the device, the kind of memory, the element type, the number of dimensions, their
+ * sizes, and their order where that is not of rows. The answer's number is the bytes; its data has the bits of packed
+ * elements, the number of tiles, the rank of each, and the sizes of all. */
+struct known_layout {
+  known_layout *next; /* in its bucket */
+  size_t key_size;
+  int64_t *key;
+  size_t bytes, element_bits, num_tiles;
+  size_t *tile_ranks;
+  int64_t *tile_dims;
+};
+
+static known_layout *find_layout(const known_layouts *known, const int64_t *key, size_t size) {
+  known_layout *each = known->buckets[fingerprint_of(0, key, size) % LAYOUT_BUCKETS];
+  while (each && (each->key_size != size || memcmp(each->key, key, size) != 0)) each = each->next;
+  return each;
+}
+
+static void free_layout(known_layout *each) {
+  free(each->key);
+  free(each->tile_ranks);
+  free(each->tile_dims);
+  free(each);
+}
+
+/* Null where the answer cannot be. */
+static known_layout *read_layout(const answer *from, const int64_t *key, size_t size) {
+  size_t count = from->data_size / sizeof(int64_t), at = 2;
+  int64_t *numbers = copy_of(from->data, from->data_size);
+  known_layout *out = new_zeroed(1, sizeof *out);
+  bool is_right = count >= at && from->data_size % sizeof(int64_t) == 0 && numbers[1] >= 0 && (uint64_t)numbers[1] <= count - at;
+  if (is_right) {
+    out->bytes = from->number;
+    out->element_bits = (size_t)numbers[0];
+    out->num_tiles = (size_t)numbers[1];
+    out->tile_ranks = new_zeroed(out->num_tiles, sizeof *out->tile_ranks);
+    at += out->num_tiles;
+    size_t total = 0;
+    for (size_t i = 0; i < out->num_tiles; ++i) {
+      is_right &= numbers[2 + i] > 0 && numbers[2 + i] <= MAX_RANK;
+      total += out->tile_ranks[i] = (size_t)numbers[2 + i];
+    }
+    is_right &= total == count - at;
+    out->tile_dims = copy_of(numbers + at, (count - at) * sizeof(int64_t));
+  }
+  free(numbers);
+  out->key = copy_of(key, size);
+  out->key_size = size;
+  if (is_right) return out;
+  free_layout(out);
+  return NULL;
+}
+
+int ask_for_layout(known_layouts *known, pthread_mutex_t *mutex, ask_function ask, pjrt_driver *driver, size_t device,
+                   size_t kind, const pjrt_driver_shape *shape, pjrt_driver_layout *layout, char *message) {
+  int64_t key[4 + 2 * MAX_RANK] = {(int64_t)device, (int64_t)kind, shape->type, (int64_t)shape->rank};
+  memcpy(key + 4, shape->dims, shape->rank * sizeof *key);
+  if (shape->minor_to_major) memcpy(key + 4 + shape->rank, shape->minor_to_major, shape->rank * sizeof *key);
+  size_t size = (4 + shape->rank * (shape->minor_to_major ? 2 : 1)) * sizeof *key;
+  pthread_mutex_lock(mutex);
+  const known_layout *found = find_layout(known, key, size);
+  pthread_mutex_unlock(mutex);
+  if (found == NULL) {
+    bytes request = {0};
+    proto_bytes(&request, 1, "layout", 6);
+    proto_bytes(&request, 6, key, size);
+    answer given;
+    PJRT_Error *error = ask(driver, &request, &given);
+    free(request.data);
+    if (error) return error_give(error, message);
+    known_layout *made = read_layout(&given, key, size);
+    answer_free(&given);
+    if (made == NULL) {
+      snprintf(message, PJRT_DRIVER_MESSAGE_SIZE, "the device's process gave a layout that cannot be read");
+      return PJRT_Error_Code_INTERNAL;
+    }
+    pthread_mutex_lock(mutex);
+    found = find_layout(known, key, size); /* another thread may have been faster */
+    if (found) {
+      free_layout(made);
+    } else {
+      known_layout **bucket = &known->buckets[fingerprint_of(0, key, size) % LAYOUT_BUCKETS];
+      made->next = *bucket;
+      found = *bucket = made;
+    }
+    pthread_mutex_unlock(mutex);
+  }
+  layout->bytes = found->bytes;
+  layout->element_bits = found->element_bits;
+  layout->num_tiles = found->num_tiles;
+  layout->tile_ranks = found->tile_ranks;
+  layout->tile_dims = found->tile_dims;
+  return 0;
+}
+
+void known_layouts_free(known_layouts *known) {
+  for (size_t i = 0; i < LAYOUT_BUCKETS; ++i) {
+    while (known->buckets[i]) {
+      known_layout *each = known->buckets[i];
+      known->buckets[i] = each->next;
+      free_layout(each);
+    }
+  }
 }
 
 /* As PJRT names them; the values are the caller's own. */

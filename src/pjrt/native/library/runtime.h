@@ -148,6 +148,7 @@ extern const pjrt_driver_table host_driver;
 
 /* ---- facts.c: what a driver says about a client and its devices, and its form as a message --------------------------*/
 typedef struct facts {
+  bool has_layouts; /* memories say how they lay out arrays */
   const char *platform, *topology; /* the second null for devices that are here */
   pjrt_driver_client client;
   size_t num_devices;
@@ -240,6 +241,7 @@ struct PJRT_Client {
   pid_t owner;
   PJRT_Client *next_living;
   const pjrt_driver_table *table;
+  pjrt_driver_table laid_out; /* the table of a client in Python that has layouts */
   const struct python_functions *python; /* null for other drivers */
   pjrt_driver *driver;
   store *store;
@@ -310,6 +312,7 @@ typedef struct storage {
   memory_space *space; /* holds a reference to its client */
   uint64_t memory;
   size_t size;           /* what it counts for */
+  size_t in_rows;        /* how many bytes can be read and written one by one: of a device in Python those of the host's array */
   bool is_owned;         /* the driver's function free gives it back */
   atomic_int sharers;    /* others that look at the bytes too: a donation must not write here */
   atomic_int holders;    /* buffers */
@@ -321,13 +324,15 @@ typedef struct storage {
 } storage;
 /* How an array lies in the memory, or an error where the device has no such arrays. */
 PJRT_Error *storage_layout(const memory_space *space, const shape *of, pjrt_driver_layout *out);
-/* Whether the device has the array dense, in its own order of dimensions: without tiles, padding or packed elements. */
+/* Whether the device has the array dense, in its own order of dimensions: without tiles, padding or packed elements. The
+ * padding of a device in Python is its own business, and the order is that of rows. */
 bool storage_is_plain(const memory_space *space, const shape *of);
 PJRT_Error *storage_allocate(memory_space *space, const shape *of, storage **out);
 PJRT_Error *storage_allocate_bytes(memory_space *space, size_t size, storage **out);
 storage *storage_borrow(memory_space *space, uint64_t memory, size_t size);
 storage *storage_ref(storage *each);
 void storage_unref(storage *each);
+PJRT_Error *storage_recount(storage *each, size_t size); /* it counts for as many bytes from now on */
 uint64_t storage_memory(const storage *each);
 void *storage_host_view(const storage *each); /* null where the host cannot see it at once */
 PJRT_Error *storage_address(const storage *of, uint64_t *out);
@@ -504,6 +509,16 @@ void request_open(bytes *request, const pjrt_driver_option *options, size_t num_
 typedef PJRT_Error *(*ask_function)(pjrt_driver *driver, bytes *request, answer *out);
 int ask_to_load(ask_function ask, pjrt_driver *driver, size_t device, const void *code, size_t size, uint64_t *executable,
                 char *message);
+/* How memories in Python lay out arrays, as they were asked. A lock of the driver guards them. */
+typedef struct known_layout known_layout;
+enum { LAYOUT_BUCKETS = 256 };
+typedef struct known_layouts {
+  known_layout *buckets[LAYOUT_BUCKETS];
+} known_layouts;
+/* Does what a driver's function layout does. Its lists stay valid until all are freed. */
+int ask_for_layout(known_layouts *known, pthread_mutex_t *mutex, ask_function ask, pjrt_driver *driver, size_t device,
+                   size_t kind, const pjrt_driver_shape *shape, pjrt_driver_layout *layout, char *message);
+void known_layouts_free(known_layouts *known);
 /* Answers questions of devices of this process, at the other end of a socket that they get. */
 typedef struct questions questions;
 questions *questions_begin(const pjrt_driver_store *store, int *theirs); /* null where there is no socket */
@@ -606,6 +621,10 @@ int waiting_sleep(waiting *each); /* returns the code */
 typedef struct python_functions {
   ask_function ask; /* to compile, for example */
   void (*hold)(pjrt_driver *driver, bool holds); /* its lock, for a fork */
+  /* The function of the table, for a client whose memories say how they lay out arrays. Where none does, nobody asks. */
+  bool (*has_layouts)(pjrt_driver *driver);
+  int (*layout)(pjrt_driver *driver, size_t device, size_t kind, const pjrt_driver_shape *shape, pjrt_driver_layout *layout,
+                char *message);
   /* Null for devices of another process: */
   bool (*is_on_host)(pjrt_driver *driver, size_t device, size_t kind);  /* whether this process can look at arrays there */
   int (*view)(pjrt_driver *driver, uint64_t memory, void **out, char *message);

@@ -315,7 +315,7 @@ static PJRT_Error *raw_download(PJRT_Buffer *buffer, int64_t offset, int64_t siz
   PJRT_Error *error = buffer_has_bytes(buffer) ? buffer_use(buffer, &held) : refuse_layout(&buffer->shape);
   if (error) return error;
   /* A buffer that holds an error has no memory, and is as large as its type all the same. */
-  int64_t all = (int64_t)(held->size ? held->size : shape_size(&buffer->shape));
+  int64_t all = (int64_t)(held->in_rows ? held->in_rows : shape_size(&buffer->shape));
   if (offset < 0 || size < 0 || offset > all || size > all - offset) {
     error = error_make(INVALID, "expected a range within a buffer of %lld bytes, found %lld bytes from byte %lld on",
                        (long long)all, (long long)size, (long long)offset);
@@ -439,7 +439,7 @@ static void submit_copy(PJRT_Error *borrowed, void *arg) {
   pjrt_fence fence = 0;
   if (DRIVER_HAS(client->table, copy)) {
     int code = client->table->copy(client->driver, from->number, storage_memory(each->from), to->number,
-                                   storage_memory(each->to), each->to->size, &fence, message);
+                                   storage_memory(each->to), each->to->in_rows, &fence, message);
     if (code) {
       fail_copy(each, "copy", code, message);
       return;
@@ -542,7 +542,7 @@ static void submit_raw_upload(PJRT_Error *borrowed, void *arg) {
 }
 
 PJRT_Error *raw_check_range(const storage *held, int64_t offset, int64_t size, const void *host) {
-  int64_t all = (int64_t)held->size;
+  int64_t all = (int64_t)held->in_rows;
   if (offset < 0 || size < 0 || offset > all || size > all - offset)
     return error_make(INVALID, "expected a range within a buffer of %lld bytes, found %lld bytes from byte %lld on",
                       (long long)all, (long long)size, (long long)offset);

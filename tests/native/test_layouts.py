@@ -1,0 +1,119 @@
+"""JAX on devices in Python whose memory lays out arrays its own way, in this process and in a worker."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import pjrt
+from pjrt import native
+
+ROOT = Path(__file__).parents[2]
+TILED = ROOT / "examples" / "tiled_chip" / "device.py"
+PACKING = ROOT / "tests" / "native" / "packing_device.py"
+
+JAX = """
+import runpy, sys
+import jax, jax.numpy as jnp, numpy as np, pjrt
+from jax.experimental.layout import Format, Layout
+from jax.sharding import SingleDeviceSharding
+
+plugins = [
+    each if each.endswith(".so") else pjrt.export(runpy.run_path(each)["make_client"], name="python")
+    for each in sys.argv[1:]
+]
+names = [pjrt.frameworks.jax.register(each, platform=f"python_{n}") for n, each in enumerate(plugins)]
+(device,), (packing,) = map(jax.devices, names)
+place = SingleDeviceSharding(device)
+tiles = ((8, 128),)
+a = np.arange(300, dtype=np.float32).reshape(2, 150)
+x = jax.device_put(a, place)
+assert x.format.layout == Layout((0, 1), tiles), x.format
+assert device.memory_stats()["bytes_in_use"] == x.on_device_size_in_bytes() == 8 * 256 * 4
+columns = Format(Layout((1, 0), tiles), place)
+z = jax.device_put(x, columns)
+y = jax.jit(lambda v: v * 2, out_shardings=columns)(x)
+for array, expected in ((z, a), (y, a * 2)):
+    assert array.format == columns, array.format
+    assert array.on_device_size_in_bytes() == 152 * 128 * 4
+    np.testing.assert_array_equal(array, expected)
+for function in (lambda v: v + 1, lambda v: jnp.sort(v, 1) + 1, lambda v: jnp.cbrt(v) ** 3 + 1):
+    np.testing.assert_allclose(jax.jit(function)(z), a + 1, rtol=1e-5)
+    np.testing.assert_allclose(jax.jit(function, in_shardings=columns, out_shardings=columns)(z), a + 1, rtol=1e-5)
+donated = jax.jit(lambda v: v + 1, donate_argnums=0, out_shardings=columns)(jax.device_put(a, place))
+np.testing.assert_array_equal(donated, a + 1)
+value, gradient = jax.jit(jax.value_and_grad(lambda w, x: jnp.tanh(x @ w * 1e-5).sum()))(jnp.ones((150, 5)), x)
+np.testing.assert_allclose(gradient[:, 0], a.T @ (1 / np.cosh(a.sum(1) * 1e-5) ** 2 * 1e-5), rtol=1e-4)
+assert gradient.format.layout == Layout((0, 1), tiles)
+compiled = jax.jit(lambda v: v + v).lower(z).compile()
+assert compiled.input_formats[0][0] == columns
+assert compiled.memory_analysis().argument_size_in_bytes == 152 * 128 * 4
+assert compiled.memory_analysis().output_size_in_bytes == compiled(z).on_device_size_in_bytes()
+try:
+    jax.device_put(x, Format(Layout((1, 0), ((4, 4),)), place))
+    raise AssertionError("other tiles were taken")
+except jax.errors.JaxRuntimeError as error:
+    assert "as {0,1:T(8,128)}, found the layout {0,1:T(4,4)}" in str(error), error
+del x, y, z, array, donated, value, gradient
+import gc; gc.collect()
+assert device.memory_stats()["bytes_in_use"] == 0, device.memory_stats()
+
+place = SingleDeviceSharding(packing)
+n = np.arange(-8, 8).astype(jnp.int4).repeat(20).reshape(2, 160)
+x = jax.device_put(n, place)
+assert x.format.layout == Layout((0, 1), (), 4), x.format
+assert x.on_device_size_in_bytes() == 160
+np.testing.assert_array_equal(x, n)
+np.testing.assert_array_equal(jax.jit(lambda v: v * v)(x), n * n)
+print("laid out")
+"""
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("is_worker", [False, True])
+def test_jax_sees_and_chooses_layouts_of_a_device_in_python(is_worker: bool, tmp_path: Path) -> None:
+    arguments = [str(TILED), str(PACKING)]
+    for number, file in enumerate(arguments if is_worker else ()):
+        library = native.write_library(tmp_path / f"{number}.so", f"{file}:make_client", driver="worker", name="python")
+        arguments[number] = str(library)
+    done = subprocess.run(
+        [sys.executable, "-c", JAX, *arguments], capture_output=True, text=True, timeout=280, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "laid out" in done.stdout
+
+
+@pytest.fixture
+def library(tmp_path: Path) -> Path:
+    return native.write_library(tmp_path / "tiled.so", f"{TILED}:make_client", driver="worker", name="tiled")
+
+
+def test_the_c_api_has_the_tiles_and_the_bytes_of_a_memory_in_python(library: Path) -> None:
+    x = np.arange(300, dtype=np.float32).reshape(2, 150)
+    tiles = ((8, 128),)
+    with pjrt.load_plugin(library).client(memory_limit=2**20) as client:
+        device = client.devices[0]
+        buffer = client.buffer_from_host(x, layout=pjrt.TiledLayout((0, 1), tiles))
+        assert buffer.layout == pjrt.TiledLayout((0, 1), tiles)
+        assert buffer.on_device_size == device.memory_stats().bytes_in_use == 152 * 128 * 4
+        np.testing.assert_array_equal(np.asarray(buffer), x)
+        with pytest.raises(pjrt.UnimplementedError, match="rows"):
+            buffer.copy_raw_to_host(bytearray(4))
+        rows = client.buffer_from_host(x)
+        with pytest.raises(pjrt.UnimplementedError, match="rows"):
+            rows.copy_raw_to_host(bytearray(4)).result()
+        seen = rows.bitcast(pjrt.ElementType.S32, (300, 1))
+        assert seen.layout == pjrt.TiledLayout((1, 0), tiles)
+        assert seen.on_device_size == 304 * 128 * 4
+        assert device.memory_stats().bytes_in_use == (152 + 304) * 128 * 4
+        np.testing.assert_array_equal(np.asarray(seen), x.view(np.int32).reshape(300, 1))
+        with pytest.raises(pjrt.ResourceExhaustedError, match="950272 bytes are wanted"):
+            client.buffer_from_host(np.zeros((1849, 1), np.float32))  # 7,396 bytes without padding
+        flat = client.buffer_from_host(x[0])  # without tiles: its bytes can be read
+        out = bytearray(8)
+        flat.copy_raw_to_host(out, 4).result()
+        assert np.frombuffer(out, np.float32).tolist() == [1, 2]
