@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from collections import Counter
@@ -139,6 +140,100 @@ def test_an_error_of_a_kernel_names_the_author_and_the_user() -> None:
     assert "test_author.py:" in message.partition("(in stablehlo.add")[0]  # the author's line
     assert "test_author.py:" in message.partition("(in stablehlo.add")[2]  # the user's line
     assert " in broken" in message
+
+
+def broken_at(name: str, how: Callable[[Operation], None]) -> Callable[[ParsedProgram, pjrt.CompileOptions], Any]:
+    """Return a ``compile`` for programs of additions and tangents, whose operation of a name fails."""
+
+    def compile(program: ParsedProgram, _: pjrt.CompileOptions) -> Callable[..., Any]:
+        def run(*arrays: Array) -> Any:
+            values = dict(zip(program.entry.arguments, arrays, strict=True))
+            assert program.entry.body is not None
+            for operation in program.entry.body.operations[:-1]:
+                if operation.name == name:
+                    how(operation)
+                function = {"stablehlo.add": np.add, "stablehlo.tanh": np.tanh}[operation.name]
+                values[operation.results[0]] = function(*(values[operand] for operand in operation.operands))
+            return [values[output] for output in program.entry.body.outputs]
+
+        return run
+
+    return compile
+
+
+def message_of(client: pjrt.Client, function: Callable[..., Any]) -> str:
+    (result,) = client.compile(text_of(function, X))(X)
+    with pytest.raises(pjrt.PjrtError) as caught:
+        np.asarray(result)
+    return caught.value.message
+
+
+def fail_by_itself(_: Operation) -> None:
+    raise OSError(5, "the chip does not answer")
+
+
+def fail_in_operation(operation: Operation) -> None:
+    with operation.running(), operation.running():  # the innermost one counts
+        fail_by_itself(operation)
+
+
+def fail_by_a_driver(operation: Operation) -> None:
+    raise operation.failed("chip error 0x21: the chip does not answer")
+
+
+def three(x: Any) -> Any:
+    y = x + x
+    z = jnp.tanh(y)  # the line of the operation that fails
+    return z + x
+
+
+@pytest.mark.parametrize("fallback", [None, "reference"])
+@pytest.mark.parametrize(
+    ("how", "begin"),
+    [
+        (fail_in_operation, "OSError: [Errno 5] the chip does not answer (test_author.py:"),
+        (fail_by_a_driver, "chip error 0x21: "),
+    ],
+)
+def test_an_error_of_compiled_code_names_the_operation_that_failed(
+    how: Callable[[Operation], None], begin: str, fallback: str | None
+) -> None:
+    compile = broken_at("stablehlo.tanh", how)
+    with pjrt.StableHloClient("broken", compile=compile, fallback=fallback) as client:
+        message = message_of(client, three)
+    assert message.startswith(begin)
+    line = three.__code__.co_firstlineno + 2
+    (place,) = re.findall(r"\(in stablehlo\.tanh \(tensor<.*>\) -> \(tensor<.*>\) \[(.*)\]\)$", message)
+    assert f"test_author.py:{line}:" in place
+
+
+def test_an_error_of_compiled_code_that_names_no_operation_has_those_of_the_program() -> None:
+    compile = broken_at("stablehlo.tanh", fail_by_itself)
+    with pjrt.StableHloClient("broken", compile=compile) as client:
+        assert re.search(r"\(in stablehlo\.tanh .*test_author.py:\d+", message_of(client, jnp.tanh))
+        line = three.__code__.co_firstlineno
+        first, last = f"test_author.py:{line + 1}:", f"test_author.py:{line + 3}:"
+        assert re.search(rf"\(in one of 3 operations, .*{first}.* to .*{last}", message_of(client, three))
+
+
+def test_an_error_of_a_fence_names_the_operation_that_failed() -> None:
+    memory, spec = SimulatedMemory(), pjrt.ShapeSpec(X.shape, X.dtype)
+
+    def compile(program: ParsedProgram, _: pjrt.CompileOptions) -> Callable[..., Any]:
+        assert program.entry.body is not None
+        operation = program.entry.body.operations[1]
+
+        def run(handle: int) -> Any:
+            def wait() -> None:
+                raise operation.failed("chip error 0x21: the chip does not answer")
+
+            return pjrt.host.Enqueued(memory.allocate(spec, None), wait)  # type: ignore[arg-type]
+
+        return run
+
+    with pjrt.StableHloClient("broken", compile=compile, memory=memory) as client:
+        message = message_of(client, three)
+    assert re.match(r"chip error 0x21: the chip does not answer \(in stablehlo.tanh .*test_author.py:", message)
 
 
 @pytest.mark.parametrize(

@@ -308,6 +308,23 @@ def from_author(error: BaseException) -> PjrtError:
     return wrapped
 
 
+def in_operation(error: BaseException, operation: str) -> PjrtError:
+    """Return an exception of an author's code as a ``PjrtError`` whose message names the operation that failed.
+
+    The innermost operation wins: an error that names one stays as it is.
+
+    Args:
+        error: the exception.
+        operation: the operation, with its types and its place in the user's program.
+    """
+    wrapped = from_author(error)
+    if getattr(wrapped, "_located", False):
+        return wrapped
+    complete = PjrtError.of(wrapped.code, f"{wrapped.message} (in {operation})", wrapped.payloads)
+    complete._located = True  # type: ignore[attr-defined]
+    return complete
+
+
 def _print(error: BaseException, wrapped: PjrtError) -> None:
     if os.environ.get(TRACEBACK_VARIABLE, "0") not in ("", "0") and not getattr(wrapped, "_printed", False):
         import traceback  # here: the help of the command does without it

@@ -14,7 +14,7 @@ from typing import Any, cast
 from pjrt.api.capability import Capabilities, Feature
 from pjrt.api.compile_options import CompileOptions
 from pjrt.api.device import Attributes
-from pjrt.api.errors import InvalidArgumentError, PjrtError, UnimplementedError
+from pjrt.api.errors import InvalidArgumentError, PjrtError, UnimplementedError, from_author, in_operation
 from pjrt.api.printable import perhaps
 from pjrt.api.program import Program, ProgramFormat
 from pjrt.api.shape_spec import ShapeSpec
@@ -346,6 +346,7 @@ def _compile(
     return dataclasses.replace(
         compiled,
         cost=compiled.cost or (lambda: cost(source, trusted=True).as_dict()),
+        run=_Explained(compiled.run, parsed),
         takes_rows=takes_rows,
         participants=compiled.participants or participants_of(parsed),
         name=(parsed.name or entry.name) if compiled.name in ("main", "run") else compiled.name,
@@ -359,6 +360,39 @@ def _compile(
         or (None if own_memory else memory_kinds(entry.result_attributes)),
         parameter_memory_kinds=compiled.parameter_memory_kinds or memory_kinds(entry.argument_attributes),
     )
+
+
+class _Explained:
+    """The function of a whole program: an exception that names no operation is told with those of the program.
+
+    Args:
+        run: the author's function.
+        program: the program.
+    """
+
+    __slots__ = ("_program", "_run")
+
+    def __init__(self, run: Callable[..., Any], program: ParsedProgram) -> None:
+        self._run = run
+        self._program = program
+
+    def __call__(self, *values: Any) -> Any:
+        try:
+            return self._run(*values)
+        except (PjrtError, MemoryError):  # the author chose the message, or the runtime waits for memory
+            raise
+        except Exception as error:
+            raise self._explain(error) from error
+
+    def _explain(self, error: Exception) -> PjrtError:
+        body = self._program.entry.body
+        operations = [each for each in body.operations[:-1] if each.name != "stablehlo.constant"] if body else []
+        if len(operations) == 1:
+            return operations[0].failed(error)
+        places = [str(each.location) for each in operations if each.location.is_known]
+        if not places:
+            return from_author(error)
+        return in_operation(error, f"one of {len(operations)} operations, {places[0]} to {places[-1]}")
 
 
 def _expect_same_order(what: str, own: Sequence[ShapeSpec], asked: Sequence[ShapeSpec]) -> None:

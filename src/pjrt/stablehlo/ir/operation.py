@@ -5,11 +5,12 @@ Nothing of MLIR is alive behind them, so any thread may use them, and they may b
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from pjrt.api.errors import InvalidArgumentError, NotFoundError
+from pjrt.api.errors import InternalError, InvalidArgumentError, NotFoundError, PjrtError, in_operation
 from pjrt.api.program import Program
 from pjrt.stablehlo.ir.location import Location
 from pjrt.stablehlo.ir.sharding import Mesh, Sharding
@@ -89,6 +90,25 @@ class Operation:
             if isinstance(config, Mapping):
                 return config
         return {}
+
+    def failed(self, error: BaseException | str) -> PjrtError:
+        """Return the error for a failure of this operation: its message names the operation, and the user's line.
+
+        Args:
+            error: what an author's code raised, or the text of a driver, with the driver's code.
+        """
+        called = f" @{self.call_target}" if self.call_target else ""
+        operands, results = (", ".join(str(value.type) for value in each) for each in (self.operands, self.results))
+        description = f"{self.name}{called} ({operands}) -> ({results}) [{self.location}]"
+        return in_operation(InternalError(error) if isinstance(error, str) else error, description)
+
+    @contextlib.contextmanager
+    def running(self) -> Iterator[None]:
+        """Run code of this operation: exceptions come out as ``failed`` makes them."""
+        try:
+            yield
+        except Exception as error:
+            raise self.failed(error) from error
 
     def walk(self) -> Iterator[Operation]:
         """Yield the operations in its regions, each followed by those in its own regions."""

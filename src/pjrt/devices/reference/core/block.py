@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from operator import itemgetter
 from typing import Any, NamedTuple, Protocol
 
-from pjrt.api.errors import PjrtError, from_author
+from pjrt.api.errors import PjrtError, from_author, in_operation
 from pjrt.stablehlo.ir.operation import Operation, Value
 from pjrt.stablehlo.ir.types import FutureType, OpaqueType, TupleType, ValueType
 
@@ -169,13 +169,10 @@ def run_fast(block: Block, slots: Environment) -> None:
 
 def located(error: Exception, block: Block, code: Code | None) -> PjrtError:
     """Return the error of a step with the step's op, types and place in its message; the innermost step wins."""
-    wrapped = from_author(error)
-    if code is None or getattr(wrapped, "_located", False):
-        return wrapped
+    if code is None:
+        return from_author(error)
     step = next(step for step, other in zip(block.steps, block.code, strict=True) if other is code)
-    complete = PjrtError.of(wrapped.code, f"{wrapped.message} (in {step})", wrapped.payloads)
-    complete._located = True  # type: ignore[attr-defined]
-    return complete
+    return in_operation(error, str(step))
 
 
 def one_or_all(values: Sequence[Any]) -> Any:
