@@ -300,6 +300,10 @@ class HostClient(Client):
         alignment: the alignment in bytes that the device needs to use a host array in place; other arrays are copied.
         collective_timeout: how long the devices of a launch wait for each other, in seconds; by default 60 in one
             process, and 1800 for another process.
+        watchdog_seconds: how long the first fence of a device's queue may take; then its results fail with
+            ``DEADLINE_EXCEEDED``, and its method ``cancel`` is called. Without a limit by default.
+        reset: ``reset(device)`` gives up all work of a device that does not answer: its fences end soon, with errors.
+            It is called where ``cancel`` is missing, or has not helped in as many seconds again.
         capabilities: the abilities of the devices in addition to the runtime's, or a function that returns them.
         static_check: a function that looks into a program for ``supports`` before it is compiled, such as
             ``pjrt.stablehlo.static_check``; none by default.
@@ -345,6 +349,8 @@ class HostClient(Client):
         deserialize: Callable[[bytes, Program, CompileOptions], Any] | None = None,
         alignment: int = 1,
         collective_timeout: float | None = None,
+        watchdog_seconds: float | None = None,
+        reset: Callable[[Any], object] | None = None,
         capabilities: Capabilities | Callable[[], Capabilities] | None = None,
         static_check: StaticCheckFunction | None = None,
         partitioning: PartitioningFunction | None = None,
@@ -369,6 +375,8 @@ class HostClient(Client):
             memory_limit=memory_limit,
             membership=membership(name, num_devices, process_index, process_count, key_value_store),
             alignment=alignment,
+            watchdog_seconds=watchdog_seconds,
+            reset=reset,
         )
         self.alignment = alignment
         self.collective_timeout = _TIMEOUT_SECONDS if collective_timeout is None else collective_timeout

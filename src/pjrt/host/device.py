@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import threading
@@ -12,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pjrt.api.capability import Capabilities, Effort, Feature, Support, try_compiling
-from pjrt.api.checks import expect, expect_int, topology_options
+from pjrt.api.checks import expect, expect_callable, expect_int, topology_options
 from pjrt.api.client import Client
 from pjrt.api.compile_options import CompileOptions
 from pjrt.api.device import (
@@ -178,7 +179,8 @@ class HostDevice(DescribedDevice[HostMemorySpace]):
         name = f"{platform.name}:{description.id}"
         self.compute = WorkQueue(name)
         self.transfers = WorkQueue(name, "transfers")
-        self.fences = FenceWaiter(name)
+        reset = None if platform.reset is None else functools.partial(platform.reset, self)
+        self.fences = FenceWaiter(name, platform.watchdog_seconds, reset)
 
     @property
     def infeed(self) -> Feed:
@@ -280,6 +282,8 @@ class PlatformSpec:
     memory_limit: int | Mapping[str, int] | None
     membership: Membership
     alignment: int
+    watchdog_seconds: float | None
+    reset: Callable[[Any], object] | None
 
     def __post_init__(self) -> None:
         if self.num_devices < 1:
@@ -288,6 +292,11 @@ class PlatformSpec:
             raise InvalidArgumentError("a device has one kind of memory or more, memory_kinds is empty")
         if self.alignment < 1 or self.alignment & (self.alignment - 1):
             raise InvalidArgumentError(f"an alignment is a power of two, found {self.alignment}")
+        seconds = self.watchdog_seconds
+        if seconds is not None and not (isinstance(seconds, (int, float)) and 0 < seconds < threading.TIMEOUT_MAX):
+            raise InvalidArgumentError(f"expected watchdog_seconds as a positive number of seconds, found {seconds!r}")
+        if self.reset is not None:
+            expect_callable(self.reset, "a function of a device as reset, or None")
         for kind in self.memory_limits:
             if kind not in self.memory_kinds:
                 raise InvalidArgumentError(

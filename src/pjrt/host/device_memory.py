@@ -11,6 +11,7 @@ import contextlib
 import functools
 import logging
 import sys
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
@@ -20,7 +21,14 @@ import numpy as np
 
 from pjrt.api.device import MemorySpace
 from pjrt.api.element_type import ElementType
-from pjrt.api.errors import InternalError, InvalidArgumentError, PjrtError, ResourceExhaustedError, UnimplementedError
+from pjrt.api.errors import (
+    DeadlineExceededError,
+    InternalError,
+    InvalidArgumentError,
+    PjrtError,
+    ResourceExhaustedError,
+    UnimplementedError,
+)
 from pjrt.api.future import Future
 from pjrt.api.shape_spec import ShapeSpec, TiledLayout
 from pjrt.api.waits import serving
@@ -31,6 +39,8 @@ from pjrt.host.storage import Storage, is_any_alone
 from pjrt.host.work_queue import WorkQueue
 from pjrt.host_memory.array import HostArray, array_dtype, order_of
 from pjrt.host_memory.external import ExternalMemory
+
+_log = logging.getLogger("pjrt")
 
 _WAITS = ("wait", "synchronize", "result")
 """The methods of fences that return when the work is done."""
@@ -45,7 +55,9 @@ class Enqueued(NamedTuple):
     Attributes:
         results: the results, as a function returns them that has done its work.
         fence: a ``pjrt.Future``, a ``concurrent.futures.Future``, an object with a method ``wait``, ``synchronize`` or
-            ``result``, or a function that returns when the work is done. An exception of it fails the results.
+            ``result``, or a function that returns when the work is done. An exception of it fails the results. Its
+            method ``cancel``, if it has one, is called when nobody wants the work any more, or its time ran out: it
+            must return at once, and the fence ends soon.
     """
 
     results: Any
@@ -87,6 +99,19 @@ def waiting_function(fence: Any) -> Callable[[], object]:
         f"expected a fence, found {type(fence).__name__}: a fence is a future, an object with a method "
         f"{', '.join(_WAITS)}, or a function that waits"
     )
+
+
+def cancel(fence: Any) -> bool:
+    """Cancel a fence whose work nobody wants; return whether it has such a method. An exception of it is logged."""
+    method = getattr(fence, "cancel", None)
+    # A future that was cancelled counts as done, while the device may be at work, and takes no result any more.
+    if not callable(method) or getattr(method, "__func__", None) is concurrent.futures.Future.cancel:
+        return False
+    try:
+        method()
+    except BaseException:
+        _log.exception("the cancel method of a fence raised; the exception is ignored")
+    return True
 
 
 # The contract of memory: an allocator of a device's author.
@@ -322,8 +347,6 @@ def is_in_rows(layout: TiledLayout | None) -> bool:
 
 
 # Allocations: handles of a device's memory, each with its type, freed when nothing uses it any more.
-
-_log = logging.getLogger("pjrt")
 
 
 def free(memory: Memory, handle: Any, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
@@ -605,23 +628,28 @@ class Completion:
     Attributes:
         definition: the definition event of the outputs; it may be poisoned before the work ends.
         launch_id: the launch id of the execution, 0 for none.
+        name: the program's name.
         ended: done when the device is done with the memory.
         has_ended: whether it is.
     """
 
-    __slots__ = ("_freed", "_inputs", "definition", "ended", "has_ended", "launch_id")
+    __slots__ = ("_freed", "_inputs", "definition", "ended", "has_ended", "launch_id", "name")
 
-    def __init__(self, definition: Future[None], inputs: list[Storage], launch_id: int) -> None:
+    def __init__(self, definition: Future[None], inputs: list[Storage], launch_id: int, name: str) -> None:
         self.definition = definition
         self.launch_id = launch_id
+        self.name = name
         self.has_ended = False
         self._inputs = inputs
         self._freed: deque[tuple[Memory, Any]] = deque()
         self.ended: Future[None] = Future()
 
     def end(self, error: PjrtError | None) -> None:
-        """Define the outputs, or fail them, and release the memory."""
+        """Define the outputs, or fail them, and release the memory. The error of an argument is theirs, too."""
         self.has_ended = True
+        if error is None:
+            failed = (storage.definition.exception() for storage in self._inputs if storage.definition.done())
+            error = next((each for each in failed if each is not None), None)
         self._inputs = []
         self._free()
         self.definition._complete(None, error)
@@ -660,14 +688,24 @@ class Completion:
 class FenceWaiter:
     """Waits for the fences of one device: by their callbacks if they are futures, otherwise on one thread, in order.
 
-    The thread starts with the first fence that needs it.
+    The thread starts with the first fence that needs it. With a time limit, another thread lives as long as fences are
+    open: it cancels the first one whose time has run out, and resets the device if that does not help.
+
+    Args:
+        name: the name of the device.
+        patience: how many seconds the first fence has; ``None`` for no limit.
+        reset: gives up all work of the device; ``None`` if the author has no such function.
     """
 
-    __slots__ = ("__weakref__", "_completions", "_queue")
+    __slots__ = ("__weakref__", "_completions", "_lock", "_patience", "_queue", "_reset", "_watches")
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, patience: float | None = None, reset: Callable[[], object] | None = None) -> None:
         self._queue = WorkQueue(name, "fences")
-        self._completions: dict[Completion, None] = {}
+        self._completions: dict[Completion, Any] = {}
+        self._patience = patience
+        self._reset = reset
+        self._watches = False
+        self._lock = threading.Lock()  # guards _watches
         shutdown.register(self)
 
     @property
@@ -682,7 +720,9 @@ class FenceWaiter:
 
     def add(self, fence: Any, completion: Completion) -> None:
         """End a completion when its fence is reached."""
-        self._completions[completion] = None
+        self._open(fence, completion)
+        if completion.definition.done():  # it was poisoned before it had a fence
+            cancel(fence)
         if isinstance(fence, (Future, concurrent.futures.Future)):
             if isinstance(fence, Future):
                 completion.definition.need(fence)
@@ -695,6 +735,72 @@ class FenceWaiter:
         except PjrtError:
             wait.run()  # There is no thread for it, and the work goes on all the same.
 
+    def wait(self, fence: Any, name: str) -> None:
+        """Wait for a fence on this thread.
+
+        Args:
+            fence: the fence.
+            name: what it is of, for messages.
+
+        Raises:
+            DeadlineExceededError: its time ran out; it was cancelled, or the device was reset.
+            BaseException: the work has failed.
+        """
+        if fence is None or self._patience is None:
+            wait_for(fence)
+            return
+        definition: Future[None] = Future()
+        completion = Completion(definition, [], 0, name)
+        self._open(fence, completion)
+        try:
+            wait_for(fence)
+        except BaseException:
+            if not definition.done():
+                raise
+        finally:
+            self.end(completion, None)
+        definition.result()  # the error of the time limit, if it ran out
+
+    def _open(self, fence: Any, completion: Completion) -> None:
+        self._completions[completion] = fence
+        if self._patience is None:
+            return
+        with self._lock:
+            watches, self._watches = self._watches, True
+        if not watches:
+            threading.Thread(target=self._watch, name=f"{self.name} watchdog", daemon=True).start()
+
+    def _watch(self) -> None:
+        """Give up work that takes too long, as long as there is any."""
+        while True:
+            with self._lock:
+                first = next(iter(list(self._completions)), None)
+                if first is None:
+                    self._watches = False
+                    return
+            if first.wait(self._patience):
+                continue
+            error = DeadlineExceededError(
+                f"the work of {first.name!r} on {self.name} has not ended within {self._patience:g} s "
+                "(watchdog_seconds)"
+            )
+            if self._give_up(first, error) and first.wait(self._patience):
+                continue
+            self.poison(error)  # the device finishes first what it was told first
+            if self._reset is not None:
+                try:
+                    self._reset()
+                except BaseException:
+                    _log.exception("the reset function of %s raised; the exception is ignored", self.name)
+            while not first.wait(self._patience):  # its memory is in use until then
+                self.poison(error)
+
+    def _give_up(self, completion: Completion, error: PjrtError) -> bool:
+        """Fail the outputs of a completion, and cancel its fence; return whether that has been done."""
+        fence = self._completions.get(completion)
+        completion.poison(error)
+        return cancel(fence)
+
     def ends_of_holders(self) -> list[Future[Any]]:
         """Return the ends of the enqueued work that alone holds memory."""
         return [each.ended for each in list(self._completions) if each.holds_memory]
@@ -706,11 +812,18 @@ class FenceWaiter:
 
     def poison(self, error: PjrtError) -> int:
         """Fail the outputs of enqueued work now, and return of how many executions."""
-        return sum(completion.poison(error) for completion in list(self._completions))
+        poisoned = [each for each in list(self._completions) if each.poison(error)]
+        for completion in poisoned:
+            cancel(self._completions.get(completion))
+        return len(poisoned)
 
     def poison_first(self, error: PjrtError, launch_id: int) -> bool:
         """Fail the outputs of the earliest enqueued execution with a launch id; return whether there was one."""
-        return any(each.poison(error) for each in list(self._completions) if each.launch_id == launch_id)
+        for completion in list(self._completions):
+            if completion.launch_id == launch_id and completion.poison(error):
+                cancel(self._completions.get(completion))
+                return True
+        return False
 
     def drain(self, timeout: float | None = None) -> bool:
         """Wait for all fences; return whether they were reached in time."""

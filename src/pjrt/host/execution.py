@@ -503,7 +503,7 @@ class DeviceExecution(Execution):
         if fence is not None:
             waiting_function(fence)  # a wrong one is an error now
             self._fence = fence
-            self._completion = Completion(self.definition, self.inputs, self.launch_id)
+            self._completion = Completion(self.definition, self.inputs, self.launch_id, compiled.name)
             # The completion holds the arguments that the caller keeps. It does not hold the others, nor the outputs:
             # later work of the device may be given them, and may use their memory again.
             held = {id(storage.array) for storage in self.inputs}

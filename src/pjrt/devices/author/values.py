@@ -179,10 +179,10 @@ class DeviceValues:
         values: Sequence[Any],
     ) -> Any:
         """Return the handles with their types; a handle that came in as an argument stays the same value."""
-        if isinstance(results, Enqueued):
-            wait_for(results.fence)
-            results = results.results
         space = _space(environment)
+        if isinstance(results, Enqueued):
+            space.devices[0].fences.wait(results.fence, source)  # type: ignore[attr-defined]  # a device of the runtime
+            results = results.results
         table = HandleTable(self._memory, values)
         # First own all, then check: a wrong handle does not keep the others from being freed.
         allocations = [
