@@ -87,6 +87,102 @@ def test_jax_sees_and_chooses_layouts_of_a_device_in_python(is_worker: bool, tmp
     assert "laid out" in done.stdout
 
 
+CHOOSING = """
+import runpy
+from dataclasses import replace
+import pjrt
+from pjrt.host import Compiled
+from pjrt.native import asked_layouts
+
+
+def make_client(**options):
+    \"\"\"Return a client that multiplies by the transpose of weights, which it wants in columns.\"\"\"
+    memory = runpy.run_path(TILED)["TiledMemory"]()
+
+    def compile(program, options):
+        asked, _ = asked_layouts(program)
+        types = [each.type for each in (*program.entry.arguments, *program.entry.body.outputs)]
+        *parameters, output = [pjrt.ShapeSpec(each.shape, each.dtype) for each in types]
+        if len(parameters) == 1:  # a copy to another layout
+            return lambda handle: handle
+
+        def run(weights, x):
+            assert weights.order == ((1, 0) if asked[0] == "auto" else (0, 1))
+            product = memory.allocate(output, None)
+            product.write(x.read() @ weights.read().T)
+            return product
+
+        if asked[0] == "auto":
+            parameters[0] = replace(parameters[0], layout=pjrt.TiledLayout((0, 1)))
+        return Compiled(run=run, parameters=parameters, outputs=[output])
+
+    return pjrt.StableHloClient("choosing", compile=compile, memory=memory, **options)
+"""
+
+WEIGHTS = """
+import runpy, sys
+import jax, numpy as np, pjrt
+from jax.experimental.layout import Format, Layout
+from jax.sharding import SingleDeviceSharding
+
+library, tiles = sys.argv[1], ((8, 128),)
+plugin = library if library.endswith(".so") else pjrt.export(runpy.run_path(library)["make_client"], name="choosing")
+place = SingleDeviceSharding(jax.devices(pjrt.frameworks.jax.register(plugin, platform="choosing"))[0])
+a = np.arange(300, dtype=np.float32).reshape(2, 150)
+weights = np.random.default_rng(0).normal(size=(5, 150)).astype(np.float32)
+shapes = [jax.ShapeDtypeStruct(each.shape, each.dtype, sharding=place) for each in (weights, a)]
+compiled = jax.jit(lambda w, v: v @ w.T, in_shardings=Format(Layout.AUTO)).lower(*shapes).compile()
+chosen, kept = compiled.input_formats[0]
+assert (chosen.layout, kept.layout) == (Layout((1, 0), tiles), Layout((0, 1), tiles)), (chosen, kept)
+laid_out, x = jax.device_put(weights, chosen), jax.device_put(a, place)
+np.testing.assert_allclose(compiled(laid_out, x), a @ weights.T, rtol=1e-4)
+sizes = laid_out.on_device_size_in_bytes() + x.on_device_size_in_bytes()
+assert compiled.memory_analysis().argument_size_in_bytes == sizes == 152 * 128 * 4 + 8 * 256 * 4
+np.testing.assert_allclose(jax.jit(lambda w, v: v @ w.T)(laid_out, x), a @ weights.T, rtol=1e-4)
+print("chosen")
+"""
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("is_worker", [False, True])
+def test_weights_are_laid_out_once_as_the_compiler_wants_them(is_worker: bool, tmp_path: Path) -> None:
+    device, library = tmp_path / "choosing.py", tmp_path / "choosing.so"
+    device.write_text(CHOOSING.replace("TILED", repr(str(TILED))))
+    if is_worker:
+        native.write_library(library, f"{device}:make_client", driver="worker", name="choosing")
+    arguments = [sys.executable, "-c", WEIGHTS, str(library if is_worker else device)]
+    done = subprocess.run(arguments, capture_output=True, text=True, timeout=280, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "chosen" in done.stdout
+
+
+def test_padding_alone_counts_and_bytes_are_read_as_before(tmp_path: Path) -> None:
+    device = tmp_path / "padding.py"
+    device.write_text(
+        "import runpy\nfrom pjrt.host import HostClient, Memory\n"
+        f"Tiled = runpy.run_path({str(TILED)!r})['TiledMemory']\n"
+        "class Padded(Tiled):\n"
+        "    layout = Memory.layout\n"
+        "    def size_of(self, spec, space):\n"
+        "        return -(-spec.size_in_bytes // 512) * 512\n"
+        "def make_client():\n"
+        "    return HostClient('padded', compile=lambda *_: lambda x: x, memory=Padded())\n"
+    )
+    library = native.write_library(tmp_path / "padded.so", f"{device}:make_client", driver="worker", name="padded")
+    x = np.arange(300, dtype=np.float32).reshape(2, 150)
+    with pjrt.load_plugin(library).client() as client:
+        buffer = client.buffer_from_host(x)
+        assert buffer.layout == pjrt.TiledLayout((1, 0))
+        assert buffer.on_device_size == client.devices[0].memory_stats().bytes_in_use == 1536
+        out = np.empty_like(x)
+        buffer.copy_raw_to_host(out).result()
+        np.testing.assert_array_equal(out, x)
+        with pytest.raises(pjrt.PjrtError, match="within a buffer of 1200 bytes"):
+            buffer.copy_raw_to_host(bytearray(8), 1196).result()
+        seen = buffer.bitcast(pjrt.ElementType.S32, (300,))
+        np.testing.assert_array_equal(np.asarray(seen), x.view(np.int32).reshape(-1))
+
+
 @pytest.fixture
 def library(tmp_path: Path) -> Path:
     return native.write_library(tmp_path / "tiled.so", f"{TILED}:make_client", driver="worker", name="tiled")
