@@ -385,11 +385,15 @@ class Execution:
         return arrays
 
     def _reserve(self, outputs: list[Storage]) -> None:
-        """Charge the memory of the outputs before anything is computed; that of aliased arguments is taken over."""
+        """Charge the memory of the outputs before anything is computed; that of aliased arguments is taken over, unless
+        it lies in another order.
+        """
         compiled = self._compiled
         inherited: set[int] = set()
         for parameter, output in compiled.aliases.items():
-            if parameter in self._donated and parameter < len(self.inputs):
+            order = None if compiled.parameters is None else compiled.parameters[parameter].layout
+            is_same = compiled.outputs is None or compiled.outputs[output].layout == order
+            if is_same and parameter in self._donated and parameter < len(self.inputs):
                 inherited.add(output)
                 outputs[output].take_charge_of(self.inputs[parameter])
         for number, size in enumerate(self._sizes):

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from waiting import wait_until
 
 import pjrt
 from pjrt import TiledLayout
@@ -182,6 +183,19 @@ def test_kernels_get_rows_and_programs_the_layouts_that_they_ask_for(
     assert list(executable.output_layouts) == [y.layout]
     assert y.on_device_size == (IN_ROWS if result == "default" else IN_COLUMNS)
     np.testing.assert_array_equal(np.asarray(y), X * 2)
+
+
+@pytest.mark.parametrize(("result", "size"), [("default", IN_ROWS), ("{0,1}", IN_COLUMNS)])
+def test_a_donated_argument_in_another_order_counts_for_itself(chip: pjrt.Client, result: str, size: int) -> None:
+    program = turned("default", result).replace(
+        "{mhlo.layout_mode", "{tf.aliasing_output = 0 : i32, mhlo.layout_mode", 1
+    )
+    x = chip.buffer_from_host(X)
+    (y,) = chip.compile(program)(x)
+    np.testing.assert_array_equal(np.asarray(y), X * 2)
+    assert x.is_deleted
+    wait_until(lambda: chip.devices[0].memory_stats().bytes_in_use == size)
+    assert y.on_device_size == size
 
 
 def compiling(memory: Memory, declares: bool, fence: bool = False, **options: Any) -> pjrt.StableHloClient:
