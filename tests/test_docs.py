@@ -74,7 +74,7 @@ PRINTED_LINES = {
     "docs/quickstart.md": 13,
     "docs/reloading.md": 3,
     "docs/ifrt.md": 34,
-    "docs/models.md": 13,
+    "docs/models.md": 15,
     "docs/lowering.md": 5,
     "docs/offload.md": 2,
     "docs/memory.md": 6,

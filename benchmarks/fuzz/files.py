@@ -36,7 +36,7 @@ ROOT = Path(__file__).parents[2]
 SAMPLES = Path(__file__).with_name("samples.zip")
 FORMATS = (
     *("text.mlir", "code.mlirbc", "artifact.mlirbc", "proto.pb", "text.hlo", "jax.bin", "saved.pjrt"),
-    *("array.npy", "arrays.npz", "arrays.safetensors", "calls.rec", "calls.trace"),
+    *("model.pjrt", "array.npy", "arrays.npz", "arrays.safetensors", "calls.rec", "calls.trace"),
 )
 """The formats by the names of their samples; MLIR in all its forms comes from the corpus of programs."""
 
@@ -211,6 +211,20 @@ def _mutated_saved(content: bytes, chance: random.Random) -> bytes:
     return whole + hashlib.sha256(whole).digest()
 
 
+def _mutated_model(content: bytes, chance: random.Random) -> bytes:
+    """Mutate one member, and seal the archive with the checksum that belongs to it."""
+    if chance.random() > _SEALED_SHARE:
+        return mutate_bytes(content, chance)
+    mutate = {"pjrt_model.json": _mutated_text, "weights.safetensors": _mutated_safetensors}
+    written = io.BytesIO()
+    with zipfile.ZipFile(io.BytesIO(content)) as archive, zipfile.ZipFile(written, "w") as other:
+        chosen = chance.choice(("pjrt_model.json", "pjrt_model.json", "weights.safetensors", "program.mlirbc"))
+        for member in archive.namelist():
+            data = archive.read(member)
+            other.writestr(member, mutate.get(member, mutate_bytes)(data, chance) if member == chosen else data)
+    return written.getvalue()
+
+
 def _mutated_recording(content: bytes, chance: random.Random) -> bytes:
     from pjrt.layers.recording import MAGIC
 
@@ -233,6 +247,7 @@ _SEALED: dict[str, Callable[[bytes, random.Random], bytes]] = {
     "arrays.npz": _mutated_npz,
     "arrays.safetensors": _mutated_safetensors,
     "saved.pjrt": _mutated_saved,
+    "model.pjrt": _mutated_model,
     "calls.rec": _mutated_recording,
 }
 
@@ -272,6 +287,9 @@ def _recorded() -> Iterator[tuple[str, bytes]]:
     (size,) = export.symbolic_shape("b")
     shapes = jax.ShapeDtypeStruct((size, 3), np.float32), jax.ShapeDtypeStruct((3, 2), np.float32)
     yield "jax.bin", bytes(export.export(jax.jit(model), platforms=["cpu", "cuda"])(*shapes).serialize())
+    with tempfile.TemporaryDirectory() as folder:
+        pjrt.save_model(model, array, shapes[1], Path(folder, "model.pjrt"), platforms=["cpu", "cuda"])
+        yield "model.pjrt", Path(folder, "model.pjrt").read_bytes()
     lowered = jax.jit(model).lower(*(jax.ShapeDtypeStruct(shape, np.float32) for shape in ((4, 3), (3, 2))))
     yield "text.hlo", lowered.as_text(dialect="hlo").encode()
     with pjrt.client("reference") as client:

@@ -79,6 +79,7 @@ if TYPE_CHECKING:
     from pjrt.models.comparison.comparison import Comparison, compare
     from pjrt.models.model import Model, load_model
     from pjrt.models.offloading.offloaded_model import offload
+    from pjrt.models.saving import save_model
     from pjrt.native.exported import ExportedPlugin, export
     from pjrt.plugins.registry import client, load_plugin, topology
 
@@ -184,6 +185,7 @@ __all__ = [
     "plugins",
     "remote",
     "save_executable",
+    "save_model",
     "stablehlo",
     "topology",
     "xla_collectives",
@@ -229,6 +231,7 @@ _HOMES = {
     "pjrt.models.comparison.comparison": "Comparison compare",
     "pjrt.models.model": "Model load_model",
     "pjrt.models.offloading.offloaded_model": "offload",
+    "pjrt.models.saving": "save_model",
     "pjrt.plugins.registry": "client load_plugin topology",
 }
 _PARTS = (

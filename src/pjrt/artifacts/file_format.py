@@ -339,8 +339,12 @@ def signature_to_json(signature: CallSignature) -> dict[str, Any]:
     }
 
 
-def signature_from_json(value: Any) -> CallSignature:
+def signature_from_json(value: Any, *, dynamic: bool = False) -> CallSignature:
     """Return the call signature in a value of JSON.
+
+    Args:
+        value: the value.
+        dynamic: whether sizes may be known only when the program is called, as those of an executable may not.
 
     Raises:
         InvalidArgumentError: the value is no call signature.
@@ -371,7 +375,8 @@ def signature_from_json(value: Any) -> CallSignature:
     for tree, leaves in ((taken, parameters), (given, returned)):
         if tree is not None and tree.num_leaves != len(leaves):
             raise InvalidArgumentError(f"expected {len(leaves)} leaves in {tree}, found {tree.num_leaves}")
-    if any(each.is_dynamic for each in (*results, *(each for each in parameters if each.argument is not None))):
+    needed = (each for each in parameters if each.argument is not None)
+    if not dynamic and any(each.is_dynamic for each in (*results, *needed)):
         raise InvalidArgumentError("expected static shapes of the arguments and results of an executable")
     return CallSignature(parameters, results, taken, given, dict(enumerate(updated, len(returned))))
 

@@ -18,6 +18,7 @@ _COMMANDS = {
             "Compare the results of devices; find the first operation that differs.",
         ),
         "bench": ("pjrt.cli.bench:bench", "Measure a program on devices, side by side."),
+        "convert": ("pjrt.cli.convert:convert", "Write a model file and its weights as one file."),
         "compile": ("pjrt.cli.compile:compile_", "Compile a program for devices that need not be here."),
     },
     "Devices and plugins": {

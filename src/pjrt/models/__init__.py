@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from pjrt.models.offloading.offloaded_model import OffloadedModel, offload
     from pjrt.models.offloading.stages import Action, OffloadPlan, StagePlan, Step
     from pjrt.models.report.program_page import program_dot, program_page
+    from pjrt.models.saving import save_model
 
 __all__ = [
     "DEFAULT_TOLERANCES",
@@ -65,6 +66,7 @@ __all__ = [
     "offload",
     "program_dot",
     "program_page",
+    "save_model",
     "write_times",
 ]
 
@@ -80,6 +82,7 @@ _HOMES = {
     ".model_file": "ModelFile",
     ".offloading.offloaded_model": "OffloadedModel offload",
     ".offloading.stages": "Action OffloadPlan StagePlan Step",
+    ".saving": "save_model",
     ".report.program_page": "program_dot program_page",
 }
 

@@ -9,10 +9,12 @@ from typing import Any
 
 from pjrt import stablehlo
 from pjrt.api.element_type import ElementType
-from pjrt.api.errors import DataLossError, UnimplementedError
+from pjrt.api.errors import DataLossError, InvalidArgumentError, UnimplementedError
+from pjrt.artifacts.file_format import signature_from_json
 from pjrt.stablehlo.facts.signatures import CallSignature, Parameter, Result
 from pjrt.stablehlo.files.contents import FileContents
 from pjrt.stablehlo.files.jax_export import ExportedArray, JaxExport
+from pjrt.stablehlo.files.model_package import ModelPackage
 from pjrt.stablehlo.files.saved_model import SavedModel
 from pjrt.stablehlo.files.torch_export import TorchExport
 from pjrt.stablehlo.files.torch_folder import TorchFolder, TorchInput
@@ -43,6 +45,8 @@ def of_contents(contents: FileContents) -> CallSignature:
             return of_torch_export(contents)
         case SavedModel():
             return of_saved_model(contents)
+        case ModelPackage():
+            return of_model_package(contents)
     raise UnimplementedError(f"expected a file of a known format, found a {type(contents).__name__}")
 
 
@@ -159,6 +163,40 @@ def of_saved_model(model: SavedModel) -> CallSignature:
     )
     results = (replace(each, name=name) for each, name in zip(flat.results, model.results, strict=True))
     return replace(flat, parameters=tuple(parameters), results=tuple(results))
+
+
+def of_model_package(package: ModelPackage) -> CallSignature:
+    """Return the call signature of a model in one file.
+
+    Raises:
+        DataLossError: the file states no signature, or not that of its program and weights.
+        PjrtError: the program is damaged.
+    """
+    several = len(package.platforms) > 1
+    found = stablehlo.signature(package.program)
+    arguments = found.arguments[several:]
+    try:
+        stated = signature_from_json(package.signature, dynamic=True)
+    except InvalidArgumentError as error:
+        raise _damaged(error.message) from error
+    types = {each.argument: _type(each) for each in stated.parameters if each.argument is not None}
+    taken = sum(each.argument is not None for each in stated.parameters)
+    for position, array in package.weights.items():
+        types[position] = (ElementType.of(array.dtype), array.shape)
+        taken += 1
+    if taken != len(types) or [types.get(i) for i in range(taken)] != [(e.element_type, e.shape) for e in arguments]:
+        raise _damaged("its arguments and weights are not those of its program")
+    if list(map(_type, stated.results)) != [(each.element_type, each.shape) for each in found.results]:
+        raise _damaged("its results are not those of its program")
+    return stated
+
+
+def _type(value: Result) -> tuple[ElementType, tuple[int | None, ...]]:
+    return value.element_type, tuple(size if isinstance(size, int) else None for size in value.shape)
+
+
+def _damaged(reason: str) -> DataLossError:
+    return DataLossError(f"the model is damaged: {reason}; save it again")
 
 
 def _names(tree: Tree, own_names: dict[int, str]) -> list[str]:

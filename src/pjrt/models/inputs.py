@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import contextlib
-import json
 import math
 import os
 import re
@@ -24,33 +23,12 @@ from pjrt.api.shape_spec import format_shape
 from pjrt.models.binding import SPELLINGS, Binding, numbers_by_name, spellings
 from pjrt.models.model_file import ModelFile
 from pjrt.stablehlo.facts.signatures import Parameter
+from pjrt.stablehlo.files.safetensors import read_safetensors
 from pjrt.stablehlo.ir.argument_shapes import known_shapes
 
 Array = np.ndarray[Any, Any]
 
 # Files of arrays: ``.npy``, ``.npz`` and ``.safetensors``.
-
-_LONGEST_HEADER = 100 << 20
-
-_SAFETENSORS = {
-    "BOOL": ElementType.PRED,
-    "U8": ElementType.U8,
-    "I8": ElementType.S8,
-    "U16": ElementType.U16,
-    "I16": ElementType.S16,
-    "U32": ElementType.U32,
-    "I32": ElementType.S32,
-    "U64": ElementType.U64,
-    "I64": ElementType.S64,
-    "F16": ElementType.F16,
-    "BF16": ElementType.BF16,
-    "F32": ElementType.F32,
-    "F64": ElementType.F64,
-    "C64": ElementType.C64,
-    "F8_E4M3": ElementType.F8E4M3FN,
-    "F8_E5M2": ElementType.F8E5M2,
-}
-
 
 _NPY_HEADER = 1 << 16
 """The bytes before the elements of an array in a ``.npy`` file, at the most."""
@@ -128,23 +106,7 @@ def _load_npz(file: Path, only: str) -> Mapping[str, Array]:
 
 
 def _map_safetensors(file: Path, only: str) -> Mapping[str, Array]:
-    """Return the arrays in a ``.safetensors`` file: eight bytes with the header's size, a header in JSON, the data."""
-    with file.open("rb") as stream:
-        size = int.from_bytes(stream.read(8), "little")
-        if not 2 <= size <= min(_LONGEST_HEADER, file.stat().st_size - 8):
-            raise ValueError(f"its header would have {size} bytes")
-        entries = json.loads(stream.read(size))
-    data = np.memmap(file, np.uint8, "r", offset=8 + size) if file.stat().st_size > 8 + size else np.empty(0, "u1")
-    return {name: _array(data, entry) for name, entry in entries.items() if name != "__metadata__"}
-
-
-def _array(data: Array, entry: Mapping[str, Any]) -> Array:
-    if entry["dtype"] not in _SAFETENSORS:
-        raise ValueError(f"the element type {entry['dtype']!r} is unknown")
-    begin, end = entry["data_offsets"]
-    if not 0 <= begin <= end <= data.size:
-        raise ValueError(f"an array at the bytes {begin} to {end} of {data.size}")
-    return data[begin:end].view(_SAFETENSORS[entry["dtype"]].dtype).reshape(entry["shape"])
+    return read_safetensors(np.memmap(file, np.uint8, "r") if file.stat().st_size else np.zeros(0, np.uint8))
 
 
 _READERS: Mapping[str, Callable[[Path, str], Mapping[str, Array]]] = {

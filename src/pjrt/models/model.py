@@ -23,14 +23,14 @@ from pjrt.api.client import Client
 from pjrt.api.compile_options import CompileOptions
 from pjrt.api.element_type import ElementType
 from pjrt.api.errors import AbortedError, FailedPreconditionError, InvalidArgumentError, naming
-from pjrt.api.loaded_executable import ExecuteOptions
+from pjrt.api.loaded_executable import ExecuteOptions, LoadedExecutable
 from pjrt.api.program import Program
 from pjrt.api.shape_spec import Shapes as ArgumentShapes
 from pjrt.models.binding import Argument, Binding, fitted, fitted_on_host, wrong_count
 from pjrt.models.model_file import ModelFile
 from pjrt.plugins import registry
 from pjrt.plugins.registry import client_with_devices
-from pjrt.stablehlo.facts.signatures import Parameter, Result
+from pjrt.stablehlo.facts.signatures import Parameter, Result, Signature
 from pjrt.stablehlo.files.contents import FileContents
 from pjrt.stablehlo.ir.argument_shapes import resolve_shapes
 from pjrt.stablehlo.ir.sharding import REPLICATED, Sharding
@@ -743,13 +743,19 @@ class Model(CallableModel[pjrt.ifrt.LoadedExecutable]):
     def _compile(self, shapes: Shapes) -> pjrt.ifrt.LoadedExecutable:
         if self.file.executable is not None:
             loaded = self.file.executable.load(self.client.pjrt_client, self._load_options)
-            return self.client.on_global_arrays(loaded, self.file.executable.program_signature())
+            return self._with_weights(loaded, self.file.executable.program_signature())
         program = self.file.program_for(self.client.platform_name, shapes)
         if self._cache is None:
             executable = self.client.pjrt_client.compile(program, self._options)
         else:
             executable = self._cache.compile(self.client.pjrt_client, program, self._options)
-        return self.client.on_global_arrays(executable, self.file.signature_of(program))
+        return self._with_weights(executable, self.file.signature_of(program))
+
+    def _with_weights(self, executable: LoadedExecutable, signature: Signature) -> pjrt.ifrt.LoadedExecutable:
+        """Return an executable of global arrays, with the weights on its devices before the first call."""
+        loaded = self.client.on_global_arrays(executable, signature)
+        self._weights.of(loaded)
+        return loaded
 
     def values(self, executable: pjrt.ifrt.LoadedExecutable, results: Sequence[pjrt.ifrt.Array]) -> Mapping[str, Any]:
         """Return the whole values of results as numpy arrays, by name; wait for them.

@@ -23,6 +23,7 @@ from pjrt.stablehlo.encodings.format import (
     is_text,
     looks_like_hlo_text,
     looks_like_jax_export,
+    looks_like_model_package,
     may_lack_entry,
 )
 from pjrt.stablehlo.facts.signatures import CallSignature, Parameter, Result
@@ -96,6 +97,8 @@ class ModelFile:
             if stablehlo.is_saved_model(source):
                 return ModelFile._of_contents(stablehlo.read_saved_model(source), source)
         beginning = _beginning(source)
+        if looks_like_model_package(beginning):
+            return ModelFile._of_contents(stablehlo.read_model_package(Path(source)), source)
         if beginning.startswith(ZIP_MAGIC) and stablehlo.is_torch_export(source):
             return ModelFile._of_contents(stablehlo.read_torch_export(source), source)
         if file_format.is_saved_executable(beginning):
@@ -134,6 +137,8 @@ class ModelFile:
             return ModelFile(SAVED, source=source, executable=saved)
         if isinstance(model, FileContents):
             return ModelFile._of_contents(model, source)
+        if isinstance(model, bytes) and looks_like_model_package(model):
+            return ModelFile._of_contents(stablehlo.read_model_package(model), source)
         exported = _torch_export(model)
         if exported is not None:
             return ModelFile._of_contents(exported, source)

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     )
     from pjrt.stablehlo.files.hlo_text import parse_hlo_text
     from pjrt.stablehlo.files.jax_export import ExportedArray, JaxExport, NamedSharding, read_jax_export
+    from pjrt.stablehlo.files.model_package import ModelPackage, read_model_package
     from pjrt.stablehlo.files.saved_model import (
         SavedModel,
         SavedModelArgument,
@@ -110,6 +111,7 @@ __all__ = [
     "JaxExport",
     "Location",
     "MemoryStep",
+    "ModelPackage",
     "NamedSharding",
     "OpaqueType",
     "Operation",
@@ -167,6 +169,7 @@ __all__ = [
     "read",
     "read_file",
     "read_jax_export",
+    "read_model_package",
     "read_saved_model",
     "read_torch_export",
     "read_torch_folder",
@@ -199,6 +202,7 @@ _HOMES = {
     ".transforms.straightening": "Source StraightLine straighten",
     ".files.hlo_text": "parse_hlo_text",
     ".files.jax_export": "ExportedArray JaxExport NamedSharding read_jax_export",
+    ".files.model_package": "ModelPackage read_model_package",
     ".files.saved_model": "SavedModel SavedModelArgument SavedModelSource is_saved_model read_saved_model",
     ".files.torch_export": "TorchExport is_torch_export read_torch_export",
     ".files.torch_folder": (

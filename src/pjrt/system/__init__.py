@@ -32,6 +32,7 @@ from pjrt.system.files import (
     shared_folder,
     writable_by_everyone,
     write_whole,
+    writing_whole,
 )
 from pjrt.system.hardware import any_file, count_files, processor_features
 from pjrt.system.processes import (
@@ -94,4 +95,5 @@ __all__ = [
     "with_preloaded",
     "writable_by_everyone",
     "write_whole",
+    "writing_whole",
 ]

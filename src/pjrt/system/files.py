@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import functools
 import os
@@ -9,7 +10,9 @@ import re
 import shutil
 import stat
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import BinaryIO
 
 _APPLICATION = "pjrt"  # the name of our folders among those of other programs
 
@@ -145,10 +148,17 @@ def write_whole(path: Path, data: bytes) -> None:
 
     Users outside of its group may not write to it.
     """
+    with writing_whole(path) as file:
+        file.write(data)
+
+
+@contextlib.contextmanager
+def writing_whole(path: Path) -> Iterator[BinaryIO]:
+    """Yield a file that appears at a path when the block ends, as by ``write_whole``; never, if the block fails."""
     partial = path.with_name(f".{path.name}.{os.urandom(8).hex()}{PARTIAL}")
     try:
         with open(partial, "xb", opener=functools.partial(os.open, mode=0o664)) as file:
-            file.write(data)
+            yield file
         os.replace(partial, path)
     except BaseException:
         partial.unlink(missing_ok=True)

@@ -438,6 +438,17 @@ _MLIR_START = rb"""module\b\s*(?:[@{]|attributes\b)
     """
 
 ZIP_MAGIC = b"PK\x03\x04"
+ZIP_NAME = 30
+"""The place of the name of an archive's first member."""
+
+MODEL_FACTS = "pjrt_model.json"
+"""The first member of a model in one file, a zip archive."""
+
+
+def looks_like_model_package(beginning: bytes) -> bool:
+    """Whether bytes begin like a model in one file, damaged or not."""
+    return beginning.startswith(ZIP_MAGIC) and beginning.startswith(MODEL_FACTS.encode(), ZIP_NAME)
+
 
 _EXPORT = "export the model that it was made of, with jax.export or torch.export"
 _FOREIGN: tuple[tuple[bytes, str], ...] = (
@@ -465,7 +476,8 @@ _FOREIGN: tuple[tuple[bytes, str], ...] = (
 
 _EXPECTED = (
     "MLIR text, MLIR bytecode, a StableHLO portable artifact, HLO as a proto or text, a file of jax.export or of "
-    "torch.export (.pt2), the folder of a SavedModel or of PyTorch/XLA, or a saved executable"
+    "torch.export (.pt2), the folder of a SavedModel or of PyTorch/XLA, a model in one file (.pjrt), or a saved "
+    "executable"
 )
 
 

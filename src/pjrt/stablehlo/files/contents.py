@@ -39,6 +39,10 @@ class FileContents(abc.ABC):
     def stored_weights(self) -> Mapping[int, np.ndarray[Any, Any]]:
         """Return the arrays in the file, by their positions among the arguments of the program."""
 
+    def names_of_weights(self) -> Mapping[int, str]:
+        """Return the names of arrays in the file, by their positions; arrays without a name are missing."""
+        return {}
+
     def writer(self) -> str:
         """Return what wrote the file, such as ``JAX 0.12.0``; empty if the file does not state it."""
         return ""

@@ -443,6 +443,9 @@ class SavedModel(FileContents):
     def stored_weights(self) -> Mapping[int, np.ndarray[Any, Any]]:
         return self.weights
 
+    def names_of_weights(self) -> Mapping[int, str]:
+        return {position: self.arguments[position].name for position in self.weights}
+
 
 def is_saved_model(path: str | os.PathLike[str]) -> bool:
     """Whether a path is the folder of a SavedModel."""

@@ -638,6 +638,9 @@ class TorchExport(FileContents):
     def stored_weights(self) -> Mapping[int, np.ndarray[Any, Any]]:
         return self.weights
 
+    def names_of_weights(self) -> Mapping[int, str]:
+        return self.weight_names
+
 
 def is_torch_export(source: Any) -> bool:
     """Whether a source is a file of ``torch.export``, its bytes, or an ``ExportedProgram``."""

@@ -197,6 +197,9 @@ class TorchFolder(FileContents):
     def stored_weights(self) -> Mapping[int, np.ndarray[Any, Any]]:
         return self.weights
 
+    def names_of_weights(self) -> Mapping[int, str]:
+        return {position: self.arguments[position].name for position in self.weights}
+
     @property
     def missing_weights(self) -> dict[int, str]:
         """The keys in ``state_dict`` of the parameters that were not saved, by their positions among ``arguments``."""

@@ -14,6 +14,7 @@ from pjrt.stablehlo.encodings.format import (
     is_recognized,
     looks_like_hlo_text,
     looks_like_jax_export,
+    looks_like_model_package,
     program_of,
     refuse_beginning,
 )
@@ -113,8 +114,11 @@ def _recognized(code: bytes) -> Program:
     if code.startswith(BYTECODE_MAGIC):
         return program_of(code)
     if code.startswith(ZIP_MAGIC):
+        from pjrt.stablehlo.files.model_package import read_model_package
         from pjrt.stablehlo.files.torch_export import is_torch_export, read_torch_export
 
+        if looks_like_model_package(code):
+            return read_model_package(code).program
         if is_torch_export(code):
             return read_torch_export(code).program
     if looks_like_jax_export(code):
