@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
+import importlib.util
 import inspect
 import os
 import re
@@ -10,6 +12,8 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+import urllib.error
+import urllib.request
 from pathlib import Path
 
 import click
@@ -101,6 +105,48 @@ def test_the_python_of_a_page(page: str, tmp_path: Path) -> None:
         assert len(printed) == len(expected) == PRINTED_LINES[page]
         for line, comment in zip(printed, expected, strict=True):
             assert_like(line, comment)
+
+
+@pytest.mark.full
+@pytest.mark.timeout(280)
+def test_the_page_from_a_model_to_a_server(tmp_path: Path) -> None:
+    page = "docs/serve_model.md"
+    for package in ("flax", "equinox", "aiohttp"):
+        pytest.importorskip(package)
+    code = blocks(page, "python")
+    first = next(number for number, block in enumerate(code) if "urllib" in block)
+    asked = [each for each in code[first:] if "tritonclient" not in each or importlib.util.find_spec("tritonclient")]
+    assert len(code) - first == 2
+
+    def run(blocks_: list[str]) -> None:
+        together = "\n".join(blocks_)
+        done = subprocess.run(
+            [sys.executable, "-c", together], capture_output=True, text=True, timeout=120, env=ENVIRONMENT, cwd=tmp_path
+        )
+        assert done.returncode == 0, done.stderr[-3000:]
+        for line, comment in zip(done.stdout.splitlines(), expected_lines(together), strict=True):
+            assert_like(line, comment)
+
+    run(code[:first])
+    ((command, shown),) = sessions(page)
+    place = "127.0.0.1:8000"
+    arguments = [sys.executable, "-m", *command.split(), "--address", "127.0.0.1:0", "--max-batch", "4"]
+    with subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True, env=ENVIRONMENT, cwd=tmp_path) as server:
+        assert server.stdout is not None
+        try:
+            lines = [server.stdout.readline().strip() for _ in shown]
+            actual = re.search(r"127\.0\.0\.1:\d+", "\n".join(lines))
+            assert actual is not None, lines
+            assert sorted(line.replace(actual[0], place) for line in lines) == sorted(shown)
+            compiled = [server.stdout.readline() for _ in (1, 2, 4)]
+            assert all(line.startswith("compiled 'jit_classify' for image=") for line in compiled), compiled
+            url = f"http://{actual[0]}/v2/health/ready"
+            while True:  # it is ready just after the last line
+                with contextlib.suppress(urllib.error.HTTPError), urllib.request.urlopen(url, timeout=60):
+                    break
+            run([each.replace(place, actual[0]) for each in asked])
+        finally:
+            server.terminate()
 
 
 def sessions(page: str) -> list[tuple[str, list[str]]]:

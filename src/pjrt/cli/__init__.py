@@ -32,6 +32,7 @@ _COMMANDS = {
         "new-plugin": ("pjrt.cli.new_plugin:new_plugin", "Write a package for a device of your own."),
     },
     "Many machines": {
+        "serve-model": ("pjrt.cli.serve_model:serve_model", "Serve a model over HTTP, by the Open Inference Protocol."),
         "serve": ("pjrt.cli.serve:serve", "Serve devices to programs in other processes."),
         "top": ("pjrt.cli.top:top", "Show the clients of servers on this machine."),
         "launch": ("pjrt.cli.launch:launch", "Start a job of several processes on this machine."),

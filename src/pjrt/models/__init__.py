@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from pjrt.models.offloading.stages import Action, OffloadPlan, StagePlan, Step
     from pjrt.models.report.program_page import program_dot, program_page
     from pjrt.models.saving import save_model
+    from pjrt.models.serving.server import ModelServer, ServingOptions
 
 __all__ = [
     "DEFAULT_TOLERANCES",
@@ -48,11 +49,13 @@ __all__ = [
     "MemoryPeak",
     "Model",
     "ModelFile",
+    "ModelServer",
     "OffloadPlan",
     "OffloadedModel",
     "Ratio",
     "ResultDifference",
     "SearchLimits",
+    "ServingOptions",
     "StagePlan",
     "Step",
     "Suspect",
@@ -83,6 +86,7 @@ _HOMES = {
     ".offloading.offloaded_model": "OffloadedModel offload",
     ".offloading.stages": "Action OffloadPlan StagePlan Step",
     ".saving": "save_model",
+    ".serving.server": "ModelServer ServingOptions",
     ".report.program_page": "program_dot program_page",
 }
 
