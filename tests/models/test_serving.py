@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import http.client
 import json
 import signal
@@ -159,6 +160,8 @@ def test_pages_of_the_server(fixed: ModelServer) -> None:
         ),
         ({"inputs": [X, P]}, {HEADER_LENGTH: "99999"}, "expected a number up to the"),
         ({"inputs": [X, P]}, {HEADER_LENGTH: "-1"}, "expected a number up to the"),
+        ({"inputs": [X, P]}, {HEADER_LENGTH: "9" * 5000}, "expected a number up to the"),
+        (b"no gzip", {"Content-Encoding": "gzip"}, "gzip"),
         (json.dumps({"inputs": [X, P]}).encode() + b"12", {HEADER_LENGTH: "4"}, "expected a request in JSON"),
     ],
 )
@@ -187,6 +190,24 @@ def test_a_request_may_not_be_larger_than_the_limit() -> None:
         status, answer = ask(server, "/v2/models/fixed/infer", b" " * 1001)
         assert status == 413
         assert answer["error"] == "expected a request of at most 1000 bytes, found a larger one"
+
+
+def test_a_compressed_request_may_not_be_larger_than_the_limit_either() -> None:
+    options = ServingOptions(max_request_bytes=1000)
+    with pjrt.load_model(FIXED, "reference") as model, ModelServer(model, "fixed", options=options) as server:
+        bomb = gzip.compress(b" " * 10_000_000)
+        assert ask(server, "/v2/models/fixed/infer", bomb, **{"Content-Encoding": "gzip"})[0] == 413
+
+
+def test_a_failure_of_the_device_is_an_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    def run(*_: Any) -> Any:
+        raise MemoryError("too much")
+
+    with pjrt.load_model(FIXED, "reference") as model, ModelServer(model, "m") as server:
+        with monkeypatch.context() as patch:
+            patch.setattr(Batching, "run", run)
+            assert ask(server, "/v2/models/m/infer", {"inputs": [X, P]}) == (500, {"error": "MemoryError: too much"})
+        assert ask(server, "/v2/models/m/infer", {"inputs": [X, P]})[0] == 200
 
 
 def test_results_that_json_lacks_are_returned_as_binary_data() -> None:

@@ -34,7 +34,7 @@ OK, MISSING, BROKEN, IDLE = "ok", "missing", "broken", "not used"
 """The states: it works; it is not installed; it is installed and does not work; it needs hardware or options."""
 
 _TIME_LIMIT = 120.0
-_EXTRAS = ("xla", "safetensors", "iree", "remote", "cluster", "ray")
+_EXTRAS = ("xla", "safetensors", "iree", "remote", "http", "cluster", "ray")
 _FRAMEWORKS = {"jax": ("jax",), "torch": ("torch", "torchax", "jax")}
 """The frameworks that are tried, and the packages that each needs."""
 

@@ -22,6 +22,7 @@ from pjrt.stablehlo.facts.signatures import Parameter, Result
 Array = np.ndarray[Any, Any]
 
 HEADER_LENGTH = "Inference-Header-Content-Length"
+_MOST_DIGITS = 20
 
 _DATATYPES = {
     ElementType.PRED: "BOOL",
@@ -108,11 +109,12 @@ def read_request(
     """
     size = len(body)
     if header_length is not None:
-        if not (header_length.isascii() and header_length.isdigit() and int(header_length[:20]) <= size):
+        digits = header_length if header_length.isascii() and header_length.isdigit() else ""
+        if not 0 < len(digits) < _MOST_DIGITS or int(digits) > size:
             raise InvalidArgumentError(
                 f"expected a number up to the {size} bytes of the request as {HEADER_LENGTH}, found {header_length!r}"
             )
-        size = int(header_length)
+        size = int(digits)
     try:
         message = json.loads(body[:size])
     except (ValueError, RecursionError) as error:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import contextlib
+import logging
 import threading
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -42,6 +43,8 @@ Array = np.ndarray[Any, Any]
 
 VERSION = "1"
 """The version of a served model: there is one."""
+
+_log = logging.getLogger("pjrt.models")
 
 _READ_SECONDS = 60.0
 """The seconds that the bytes of a request may take to come."""
@@ -319,6 +322,10 @@ class ModelServer:
             status, code = 408, _CODES[408]
             reason = f"the request did not come within {_READ_SECONDS:g} s"
             response = web.json_response({"error": reason}, status=status)
+        except Exception as error:  # of the model's device, or a mistake of ours: the server goes on
+            _log.exception("a request failed")
+            status, code = 500, "INTERNAL"
+            response = web.json_response({"error": f"{type(error).__name__}: {error}"}, status=status)
         if status == 503:
             response.headers["Retry-After"] = "1"
         route = request.match_info.route.resource
@@ -362,8 +369,11 @@ class ModelServer:
 
     async def _infer(self, request: web.Request) -> web.Response:
         self._check_name(request)
-        async with asyncio.timeout(_READ_SECONDS):
-            body = await request.read()
+        try:
+            async with asyncio.timeout(_READ_SECONDS):
+                body = await request.read()
+        except web.RequestPayloadError as error:
+            raise InvalidArgumentError(f"the request is damaged or cut off: {' '.join(str(error).split())}") from error
         self._counted.received(len(body))
         asked = protocol.read_request(
             body, request.headers.get(protocol.HEADER_LENGTH), self._model.parameters, [*self._results]
