@@ -16,7 +16,7 @@ from pathlib import Path
 HERE = Path(__file__).parents[1]
 SUFFIXES = (".py", ".pyi", ".pyx", ".pxd", ".pxi", ".c", ".h")
 
-BUDGET = {"files": 647, "lines": 168_600}
+BUDGET = {"files": 657, "lines": 171_200}
 """The most files and lines by hand."""
 
 

@@ -111,14 +111,14 @@ bool storage_is_plain(const memory_space *space, const shape *of) {
   PJRT_Error *error = storage_layout(space, of, &own);
   pjrt_error_release(error);
   if (error || own.num_tiles || own.element_bits) return false;
-  return is_python(space->device->client) ? shape_is_in_rows(of) : own.bytes == shape_size(of);
+  return is_laid_out(space->device->client) ? shape_is_in_rows(of) : own.bytes == shape_size(of);
 }
 
 PJRT_Error *storage_allocate(memory_space *space, const shape *of, storage **out) {
   pjrt_driver_layout layout;
   PJRT_Error *error = storage_layout(space, of, &layout);
   /* A device in Python has tiles and padding in its own memory; the driver's is for the host's array. */
-  return error ? error : allocate(space, layout.bytes, is_python(space->device->client) ? shape_size(of) : layout.bytes, out);
+  return error ? error : allocate(space, layout.bytes, is_laid_out(space->device->client) ? shape_size(of) : layout.bytes, out);
 }
 
 storage *storage_ref(storage *each) {
@@ -287,7 +287,7 @@ PJRT_Error *buffer_check(PJRT_Buffer *buffer) {
 
 bool buffer_has_bytes(const PJRT_Buffer *buffer) {
   bool is_plain = storage_is_plain(buffer->space, &buffer->shape);
-  return is_plain || (!is_python(buffer->space->device->client) && shape_is_in_rows(&buffer->shape));
+  return is_plain || (!is_laid_out(buffer->space->device->client) && shape_is_in_rows(&buffer->shape));
 }
 
 static void give_up_storage(PJRT_Buffer *buffer) {
@@ -377,7 +377,7 @@ PJRT_Error *storage_address(const storage *of, uint64_t *out) {
 static PJRT_Error *address_of(PJRT_Buffer *buffer, uint64_t *out) {
   storage *held;
   *out = 0;
-  if (is_python(buffer->space->device->client) && !buffer_has_bytes(buffer)) return refuse_layout(&buffer->shape);
+  if (is_laid_out(buffer->space->device->client) && !buffer_has_bytes(buffer)) return refuse_layout(&buffer->shape);
   PJRT_Error *error = buffer_use(buffer, &held);
   if (error) return error;
   error = storage_address(held, out);
@@ -546,7 +546,7 @@ PJRT_Error *native_Buffer_Bitcast(PJRT_Buffer_Bitcast_Args *args) {
   shape of;
   memory_space *space = args->buffer->space;
   pjrt_driver_layout layout;
-  const bool converts = is_python(space->device->client);
+  const bool converts = is_laid_out(space->device->client);
   PJRT_Error *error =
       device_shape(&of, args->element_type, args->dims, args->num_dims, args->device_layout, converts ? space : NULL);
   if (!error && !shape_is_in_rows(&args->buffer->shape)) error = refuse_layout(&args->buffer->shape);

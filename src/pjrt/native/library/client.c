@@ -423,7 +423,7 @@ PJRT_Error *native_Client_Create(PJRT_Client_Create_Args *args) {
   client->python = table->open == worker_driver.open ? &worker_functions : table->open == here_driver.open ? &here_functions : NULL;
   client->store = store_make(args);
   error = open_driver(client, args->create_options, args->num_options);
-  if (!error && is_python(client) && client->python->has_layouts(client->driver)) {
+  if (!error && is_python(client) && client->python->has_layouts && client->python->has_layouts(client->driver)) {
     client->laid_out = *client->table;
     client->laid_out.layout = client->python->layout;
     client->table = &client->laid_out;

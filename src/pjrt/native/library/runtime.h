@@ -621,7 +621,7 @@ int waiting_sleep(waiting *each); /* returns the code */
 typedef struct python_functions {
   ask_function ask; /* to compile, for example */
   void (*hold)(pjrt_driver *driver, bool holds); /* its lock, for a fork */
-  /* The function of the table, for a client whose memories say how they lay out arrays. Where none does, nobody asks. */
+  /* The function of the table, for a client whose memories say how they lay out arrays. Null where none ever does. */
   bool (*has_layouts)(pjrt_driver *driver);
   int (*layout)(pjrt_driver *driver, size_t device, size_t kind, const pjrt_driver_shape *shape, pjrt_driver_layout *layout,
                 char *message);
@@ -642,6 +642,9 @@ PJRT_Error *here_profile(bytes *request, answer *out); /* what a client of anoth
 extern const pjrt_driver_table worker_driver, here_driver;
 extern const python_functions worker_functions, here_functions;
 static inline bool is_python(const PJRT_Client *client) { return client->python != NULL; }
+
+/* Whether the memories of a device in Python say how they lay out arrays: to the runtime their bytes are those of the host. */
+static inline bool is_laid_out(const PJRT_Client *client) { return client->table == &client->laid_out; }
 static inline bool python_is_on_host(const memory_space *space) {
   const PJRT_Client *client = space->device->client;
   return client->python->is_on_host && client->python->is_on_host(client->driver, space->device->number, space->kind_number);
