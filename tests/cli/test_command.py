@@ -454,7 +454,7 @@ class TestWrongInput:
         assert_refused(done, "1 replicas × 4 partitions need 4 devices", "has 1")
 
     def test_a_plugin_that_is_not_installed(self, program: Path) -> None:
-        assert_refused(pjrt("compile", program, "-t", "rocm:x"), "rocm", "pip install")
+        assert_refused(pjrt("devices", "rocm"), "rocm", "pip install")
 
     @pytest.mark.parametrize("flag", ["fast", "=1", "x=1,2"])
     def test_a_compiler_option_without_one_value(self, program: Path, flag: str) -> None:

@@ -112,10 +112,10 @@ def test_needed_is_said_not_to_be_the_sum_where_it_is_not(folder: Path) -> None:
 
 
 def test_a_time_that_the_compiler_does_not_know_is_not_shown() -> None:
-    from pjrt.cli._compilation import _print_cost
+    from pjrt.cli._compilation import print_cost
 
-    assert "time at best            2 s" in _output(lambda: _print_cost({"flops": 4.0, "optimal_seconds": 2.0}, None))
-    unknown = _output(lambda: _print_cost({"flops": 4.0, "optimal_seconds": -2.0}, None))
+    assert "time at best            2 s" in _output(lambda: print_cost({"flops": 4.0, "optimal_seconds": 2.0}, None))
+    unknown = _output(lambda: print_cost({"flops": 4.0, "optimal_seconds": -2.0}, None))
     assert "FLOPs" in unknown
     assert "time" not in unknown
 

@@ -417,12 +417,13 @@ def test_meshes_and_shardings_are_values() -> None:
     [
         'module @"\\FF" { func.func @main(%x: tensor<f32>) -> tensor<f32> { return %x : tensor<f32> } }',
         'func.func @main(%x: tensor<f32>) { stablehlo.custom_call @"\\FF"(%x) : (tensor<f32>) -> () return }',
-        'func.func @main() { call @"\\FF"() : () -> () return } func.func private @"\\FF"() { return }',
+        'func.func @"\\FF"() { return }',
+        'sdy.mesh @"\\FF" = <["x"=2]> func.func @f() { return }',
     ],
-    ids=["module", "target of a call", "function"],
+    ids=["module", "target of a call", "function", "mesh"],
 )
 def test_a_name_that_is_not_utf8_is_an_error(text: str) -> None:
     """Names are text; an attribute that is no text is bytes, and one was the name in a page."""
-    for look in (parse, stablehlo.inspect):
+    for look in (parse, stablehlo.inspect, lambda program: stablehlo.with_entry(program, None)):
         with pytest.raises(InvalidArgumentError, match="a name that is not UTF-8"):
             look(text)

@@ -573,6 +573,9 @@ def run_passes(module: MlirModule, pipeline: str) -> None:
             raise InvalidArgumentError(first_of(messages, error)) from error
 
 
+_SYMBOLS = 1
+"""The depth of what is in a module itself, such as functions and meshes."""
+
 DEEPEST = 100
 """The most operations with regions that may lie one inside the other: readers of a program recurse into them."""
 
@@ -588,6 +591,8 @@ def check(module: MlirModule) -> None:
     """
     with module as mlir:
         for operation, depth in walk_with_depths(mlir.operation):
+            if depth <= _SYMBOLS and "sym_name" in operation.attributes:
+                operation.attributes["sym_name"].value  # noqa: B018 - it raises where the name is not UTF-8
             if depth > DEEPEST and len(operation.regions):
                 raise DataLossError(f"the program's regions are nested more than {DEEPEST} deep")
             if operation.name == "chlo.top_k" and operation.attributes["k"].value < 0:
