@@ -25,7 +25,7 @@ Key = tuple[Shape, ...]
 
 
 class Batching:
-    """How the requests for a model become calls of it.
+    """The way from requests for a model to calls of it.
 
     Args:
         model: the model.

@@ -64,7 +64,7 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 @dataclass(frozen=True, slots=True)
 class ServingOptions:
-    """How a model is served.
+    """The limits of a served model.
 
     Attributes:
         max_batch: the most rows that run together.
