@@ -332,14 +332,12 @@ def layout_in(memory: Memory, spec: ShapeSpec, space: MemorySpace) -> TiledLayou
 def kept_spec(memory: Memory, spec: ShapeSpec, space: MemorySpace) -> ShapeSpec:
     """Return the spec of an array in a memory as its allocation has it: with a layout if it is not in rows.
 
-    A memory that says nothing of layouts has rows, whatever a framework asks for: the runtime in C converts.
-
     Raises:
         PjrtError: for the reasons of ``layout_in``.
     """
     if spec.layout is None:
         return spec
-    layout = layout_in(memory, spec, space) if has_layouts(memory) else None
+    layout = layout_in(memory, spec, space)
     return ShapeSpec(spec.shape, spec.element_type, None if is_in_rows(layout) else layout)
 
 

@@ -36,6 +36,7 @@ from pjrt.host.device_memory import (
     HandleTable,
     Memory,
     handle_of,
+    has_layouts,
     kept_spec,
     wait_for,
     waiting_function,
@@ -181,6 +182,8 @@ def laid_out(compiled: Compiled, device: HostDevice) -> Compiled:
             spaces = [_space(device, named[min(n, len(named) - 1)]) for n in range(len(specs))]
         except NotFoundError as error:
             raise InvalidArgumentError(f"the program asks for memory that is not there: {error.message}") from None
+        if compiled.takes_rows and not has_layouts(author):  # what a framework asks for, the runtime in C converts
+            return [_without_layout(spec) for spec in specs]
         return [kept_spec(author, spec, space) for spec, space in zip(specs, spaces, strict=True)]
 
     return replace(
