@@ -20,13 +20,14 @@ from tiny.versions import function_names
 import pjrt
 
 RUNS_LIVES = """
-import faulthandler, gc, json, sys, time
+import faulthandler, gc, json, sys
 faulthandler.enable()
 faulthandler.dump_traceback_later(270, exit=True)
 sys.path.insert(0, {helpers!r})
 import pjrt
 from tiny.control import Control
 from tiny.life import Life
+from waiting import wait_until
 
 control = Control({library!r})
 control.strict()
@@ -41,18 +42,15 @@ def live_through(function, code, skip):
     if function is not None:
         control.fault(function, code, message, skip=skip, count=1)
     errors = [str(error) for error in Life(plugin).run()]
-    # A stream ends with its callback, on the plugin's thread, which may be a moment after the life.
-    deadline = time.monotonic() + 20
-    while function in told_late and not any(message in each for each in [*errors, *unraisable]):
-        if time.monotonic() > deadline:
-            break
-        time.sleep(0.001)
+    if function in told_late:
+        wait_until(lambda: any(message in each for each in errors + unraisable), message)
     control.clear()
     gc.collect()
     told = errors + unraisable
     return told, any(message in each for each in told)
 
 
+# A stream ends with its callback, on the plugin's thread, which may be a moment after the life.
 told_late = ("CopyToDeviceStream_Destroy",)
 with control.counted():
     assert live_through(None, 0, 0) == ([], False), "a healthy life failed"
