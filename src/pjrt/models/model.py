@@ -716,12 +716,12 @@ class Model(CallableModel[pjrt.ifrt.LoadedExecutable]):
             none.
         """
         row: dict[int, pjrt.ifrt.Array] = self._weights.of(executable)
+        array_class = pjrt.ifrt.Array
         for parameter, argument in zip(self.parameters, arguments, strict=True):
-            if parameter.argument is not None:
-                row[parameter.argument] = (
-                    argument
-                    if isinstance(argument, pjrt.ifrt.Array)
-                    else self._put(executable, parameter.argument, argument)
+            position = parameter.argument
+            if position is not None:
+                row[position] = (
+                    argument if type(argument) is array_class else self._put(executable, position, argument)
                 )
         flat = [row[position] for position in range(len(executable.parameter_specs))]
         kept = self._weights.positions & executable.donatable_input_indices

@@ -139,7 +139,7 @@ class Tree:
                 that are unexpected, and the nodes that are of another kind.
         """
         leaves: list[Any] = []
-        if self._gather(value, leaves):
+        if self._gather(value, leaves) and not any(map(_is_nested, set(map(type, leaves)))):
             return leaves
         leaves.clear()
         differences: list[str] = []
@@ -218,22 +218,33 @@ class Tree:
         return None
 
     def _gather(self, value: Any, leaves: list[Any]) -> bool:
-        """Append the leaves of a value of plain dictionaries, tuples and lists; return whether it is one, and fits."""
+        """Append the leaves of a value of plain dictionaries, tuples and lists; return whether it is one, and fits.
+
+        What the leaves are is not looked at: each call of a model with nested weights comes here.
+        """
         kind = self.kind
-        if kind is TreeKind.LEAF:
-            leaves.append(value)
-            return value is not None and not isinstance(value, _CONTAINERS)
         if kind is TreeKind.DICT:
-            if type(value) is not dict or len(value) != len(self.keys) or not all(map(value.__contains__, self.keys)):
+            if type(value) is not dict or len(value) != len(self.keys):
                 return False
-            inner = [value[key] for key in self.keys]
+            try:
+                inner = [value[key] for key in self.keys]
+            except KeyError:
+                return False
         elif kind is TreeKind.TUPLE or kind is TreeKind.LIST:
             inner = value
             if (type(value) is not tuple and type(value) is not list) or len(value) != len(self.children):
                 return False
+        elif kind is TreeKind.LEAF:
+            leaves.append(value)
+            return True
         else:
             return kind is TreeKind.NONE and value is None
-        return all(child._gather(each, leaves) for child, each in zip(self.children, inner, strict=True))
+        for child, each in zip(self.children, inner, strict=True):
+            if child.kind is TreeKind.LEAF:
+                leaves.append(each)
+            elif not child._gather(each, leaves):
+                return False
+        return True
 
     def _collect(self, value: Any, path: str, leaves: list[Any], differences: list[str]) -> None:
         """Append the leaves of a value, and what is different about it."""
@@ -277,7 +288,10 @@ class Tree:
         return children
 
 
-_CONTAINERS = (Mapping, list, tuple)
+def _is_nested(kind: type) -> bool:
+    """Whether values of a type are more than a leaf, or none."""
+    return issubclass(kind, (Mapping, list, tuple, type(None)))
+
 
 LEAF = Tree(TreeKind.LEAF)
 """The tree that is one leaf."""
