@@ -26,6 +26,7 @@ REASONS = {
 MANY = (100, 1000)
 LIMIT = 1.05
 OURS, SHARDED, RAW, JIT = "pjrt exe(x)", "pjrt execute_sharded", "raw jaxlib", "jax.jit"
+MODEL = "pjrt load_model"
 
 
 def ours() -> tuple[Call, Call]:
@@ -72,6 +73,24 @@ def with_many_arguments(count: int) -> dict[str, Call]:
     return {OURS: lambda: executable(*row), JIT: lambda: function(*arrays)}
 
 
+def with_nested_arguments(layers: int = 50) -> dict[str, Call]:
+    """Return a call of a model by `load_model`, and jax.jit's, with weights nested in dictionaries on the device."""
+    import jax
+    from jax import export
+
+    def multiply(weights: dict[str, dict[str, jax.Array]], x: jax.Array) -> jax.Array:
+        for layer in weights.values():
+            x = x @ layer["w"] + layer["b"]
+        return x
+
+    layer = {"w": np.eye(4, dtype=np.float32), "b": np.zeros(4, np.float32)}
+    weights, x = {f"layer{number}": layer for number in range(layers)}, np.ones((2, 4), np.float32)
+    function = jax.jit(multiply)
+    model = pjrt.load_model(export.export(function)(weights, x).serialize(), "cpu")
+    ours, theirs = model.put(weights), jax.device_put(weights)
+    return {MODEL: lambda: model(ours, x), JIT: lambda: function(theirs, x)}
+
+
 def contestants(with_jax: bool) -> tuple[dict[str, Call], dict[str, Call]]:
     """Return each contestant twice: as it returns, and with a wait for the result."""
     short, sharded = ours()
@@ -112,6 +131,11 @@ def measure(quick: bool, with_jax: bool = True) -> Report:
         report.tables += [f"The same with {count:,} arguments, returning:", timing_table(timings, ours=OURS)]
         text = f"{count:,} arguments: within {LIMIT}× of jax.jit"
         report.aims.append(Aim(text, timings[OURS].ratio_to(timings[JIT]), LIMIT, reason=REASONS["returning"]))
+    if with_jax:
+        timings = take_turns(with_nested_arguments(), rounds=3 if quick else 25)
+        report.tables += ["A model of 100 weights in nested dictionaries and an array:", timing_table(timings, ours=MODEL)]
+        shortest = min(timings[MODEL].rounds) * 1e6
+        report.aims.append(Aim("nested weights: at most 300 µs (shortest, in µs)", shortest, 300))
     return report
 
 

@@ -6,6 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -167,7 +168,7 @@ class Binding:
         """
         if isinstance(key, Parameter):
             return {key.index: value}
-        numbers = numbers_by_name(self._parameters)
+        numbers = self._numbers
         if isinstance(key, int):
             positional = [slot for slot in self._slots or () if slot.is_positional]
             count = len(self._parameters) if self._slots is None else len(positional)
@@ -216,6 +217,10 @@ class Binding:
         named = _without(keywords, indices, places) or replace(keywords, children=(), keys=())
         return replace(self._tree, children=(replace(positional, children=children), named))
 
+    @cached_property
+    def _numbers(self) -> dict[str, int]:
+        return numbers_by_name(self._parameters)
+
     def _number(self, path: str, numbers: Mapping[str, int]) -> int:
         if path not in numbers:
             names = [each.name for each in self._parameters if each.name]
@@ -256,8 +261,10 @@ class Binding:
         flat = [leaf for argument in arguments for leaf in _flattened(argument)]
         if len(flat) > len(self._parameters):
             raise wrong_count(self._parameters, len(flat))
+        if not keywords and len(flat) == len(self._parameters):
+            return flat
         values = dict(enumerate(flat))
-        numbers = numbers_by_name(self._parameters)
+        numbers = self._numbers
         for keyword, value in keywords.items():
             for path, leaf in _named(keyword, value, numbers):
                 number = self._number(path, numbers)

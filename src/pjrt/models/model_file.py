@@ -137,6 +137,8 @@ class ModelFile:
             return ModelFile(SAVED, source=source, executable=saved)
         if isinstance(model, FileContents):
             return ModelFile._of_contents(model, source)
+        if isinstance(model, (bytearray, memoryview)):  # JAX serializes to the first
+            model = bytes(model)
         if isinstance(model, bytes) and looks_like_model_package(model):
             return ModelFile._of_contents(stablehlo.read_model_package(model), source)
         exported = _torch_export(model)

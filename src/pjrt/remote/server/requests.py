@@ -43,7 +43,6 @@ from pjrt.remote.protocol.values import (
     shape_of,
     shape_proto,
     shard_semantics_of,
-    sharding_of,
     sharding_proto,
     status_proto,
     xla_layout_proto,
@@ -286,7 +285,7 @@ def make_array_from_host_buffer(session: Session, request: Any) -> Any:
     data = request.inline if request.HasField("inline") else session.host_buffers.take(request.host_buffer_handle)
     element_type, shape = element_type_of(request.dtype), shape_of(request.shape)
     value = array_in(data, element_type, shape, _strides(request))
-    sharding = sharding_of(session.client, request.sharding)
+    sharding = session.sharding(request.sharding)
     if request.HasField("layout"):
         spec = ArraySpec(shape, element_type, sharding, layout_of(request.layout))
         parts = parts_of_whole(spec, value)
@@ -381,7 +380,7 @@ def _strides(message: Any) -> tuple[int, ...] | None:
 
 
 def _makes_uneven(session: Session, request: Any) -> bool:
-    return _is_uneven(sharding_of(session.client, request.sharding), shape_of(request.shape))
+    return _is_uneven(session.sharding(request.sharding), shape_of(request.shape))
 
 
 @handles(
@@ -394,7 +393,7 @@ def assemble(session: Session, request: Any) -> Any:
     """Make one array of the arrays of single devices."""
     array = session.client.assemble_array_from_single_device_arrays(
         shape_of(request.shape),
-        sharding_of(session.client, request.sharding),
+        session.sharding(request.sharding),
         session.arrays.get_all(request.single_device_array_handles),
         copy_semantics_of(request.copy_semantics),
         element_type=element_type_of(request.dtype) if request.HasField("dtype") else None,

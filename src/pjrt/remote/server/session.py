@@ -39,8 +39,9 @@ from pjrt.api.shape_spec import ShapeSpec
 from pjrt.host_memory.array import HostArray
 from pjrt.ifrt.array import Array
 from pjrt.ifrt.client import Client
+from pjrt.ifrt.sharding import Sharding
 from pjrt.remote.protocol.messages import parsed, wire
-from pjrt.remote.protocol.values import status_proto
+from pjrt.remote.protocol.values import sharding_of, status_proto
 from pjrt.remote.protocol.versions import ERRORS_ONLY, NEWEST, Version, requests_in
 from pjrt.remote.security.limits import Limits, SessionUsage
 from pjrt.remote.server.executables import Call, HostCallback, SessionExecutable
@@ -443,6 +444,10 @@ class RequestCounts(Protocol):
         """Count a request, by its kind and the name of the status code of its response."""
 
 
+_SHARDINGS_KEPT, _LONGEST_SHARDING_KEPT = 64, 1 << 10
+"""The number of shardings that a session keeps, and the bytes of the longest."""
+
+
 class Session:
     """One connection of a client.
 
@@ -521,6 +526,7 @@ class Session:
         self.takes_batches = False
         self.hang_up: Callable[[PjrtError], None] = lambda error: None
         self._stranger = Stranger()
+        self._shardings: dict[bytes, Sharding] = {}  # a client names few, again and again
         self._metrics = metrics
         self._send = send
         # A done callback may be called inside of a handler.
@@ -595,6 +601,18 @@ class Session:
     def when_idle(self, callback: Callable[[], object]) -> None:
         """Have a function called once, as soon as no work of the session goes on."""
         self.workers.when_idle(callback)
+
+    def sharding(self, proto: Any) -> Sharding:
+        """Return the sharding in a ``ShardingProto``; raise the errors of ``sharding_of``."""
+        key = proto.SerializeToString()
+        sharding = self._shardings.get(key)
+        if sharding is None:
+            sharding = sharding_of(self.client, proto)
+            if len(key) <= _LONGEST_SHARDING_KEPT:
+                if len(self._shardings) >= _SHARDINGS_KEPT:
+                    self._shardings.clear()
+                self._shardings[key] = sharding
+        return sharding
 
     def as_stranger(self) -> contextlib.AbstractContextManager[None]:
         """Return the context in which programs are compiled and begun: a stranger's, unless the client is trusted."""

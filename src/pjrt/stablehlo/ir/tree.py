@@ -10,7 +10,7 @@ from __future__ import annotations
 import enum
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from numbers import Number
 from typing import Any
 
@@ -89,8 +89,11 @@ class Tree:
     keys: tuple[str, ...] = ()
     name: str = ""
     data: bytes = b""
+    _is_flat: bool = field(init=False, compare=False)
+    """Whether all children are leaves, as those of most dictionaries of weights are."""
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "_is_flat", all(child.kind is TreeKind.LEAF for child in self.children))
         needs_keys = self.kind is TreeKind.DICT or (self.kind is TreeKind.CUSTOM and self.keys)
         if needs_keys and len(self.keys) != len(self.children):
             raise InvalidArgumentError(
@@ -239,12 +242,10 @@ class Tree:
             return True
         else:
             return kind is TreeKind.NONE and value is None
-        for child, each in zip(self.children, inner, strict=True):
-            if child.kind is TreeKind.LEAF:
-                leaves.append(each)
-            elif not child._gather(each, leaves):
-                return False
-        return True
+        if self._is_flat:
+            leaves += inner
+            return True
+        return all(child._gather(each, leaves) for child, each in zip(self.children, inner, strict=True))
 
     def _collect(self, value: Any, path: str, leaves: list[Any], differences: list[str]) -> None:
         """Append the leaves of a value, and what is different about it."""
