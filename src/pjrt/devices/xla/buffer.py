@@ -21,7 +21,7 @@ from pjrt.devices.xla import _jaxlib
 from pjrt.devices.xla._jaxlib import TURNS, collect_released, converted
 from pjrt.devices.xla._short_path import ArrayHolder
 from pjrt.devices.xla.device import memory_space_of
-from pjrt.devices.xla.future import flattened, nothing, when_ready
+from pjrt.devices.xla.future import READY, flattened, nothing, when_ready
 from pjrt.host_memory.array import HostArray, aligned_empty, order_of, source_bytes, target_bytes
 from pjrt.host_memory.external import DLPACK_HOST_DEVICE, ExternalMemory, check_dlpack_device, notify_owner
 
@@ -52,15 +52,17 @@ class Shards:
     Attributes:
         array: the array of all devices.
         device_ids: the ids of the devices.
+        is_ready: whether the array is known to have its value.
     """
 
-    __slots__ = ("_parts", "array", "device_ids")
+    __slots__ = ("_parts", "array", "device_ids", "is_ready")
 
     _lock = threading.Lock()
 
     def __init__(self, array: _jaxlib.Array, device_ids: Sequence[int] = ()) -> None:
         self.array = array
         self.device_ids = device_ids
+        self.is_ready = False
         self._parts: list[_jaxlib.Array] | None = None
 
     def part(self, index: int) -> _jaxlib.Array:
@@ -483,7 +485,12 @@ class ShardBuffer(XlaBuffer):
 
     def ready(self) -> Future[None]:
         # All parts of a result are ready together, so the whole array can be asked, and stays whole.
-        return when_ready(self.source().shards.array, self.type.runtime.watcher, nothing)
+        shards, watcher = self.source().shards, self.type.runtime.watcher
+        if shards.is_ready and not watcher.lost:
+            return READY
+        future = when_ready(shards.array, watcher, nothing)
+        shards.is_ready = future is READY
+        return future
 
 
 class XlaRawBuffer(RawBuffer):

@@ -671,6 +671,12 @@ class XlaParameters(Parameters[XlaBuffer]):
         super().__init__(program, device.client, XlaBuffer, [None] * len(types), donated)
         self._types = types
 
+    def checked(self, arguments: Sequence[Buffer], device: Device) -> Sequence[XlaBuffer]:
+        # Most arguments have the parameter's type itself, which says the device as well: each type is one object.
+        if type(arguments) is list and [getattr(buffer, "type", None) for buffer in arguments] == self._types:
+            return arguments
+        return super().checked(arguments, device)
+
     def _check_type(self, number: int, buffer: XlaBuffer, spec: Any) -> None:
         expected = self._types[number]
         if expected.accepts(buffer.type):
@@ -784,11 +790,9 @@ class XlaLoadedExecutable(ShortCall, XlaLoaded):
         return self._executor.contribute(row, place, non_donatable, launch_id, futures)
 
     def _checked(self, arguments: Sequence[Buffer], place: int, options: ExecuteOptions) -> Sequence[XlaBuffer]:
-        """Return the arguments on a device, which have their values or will get them."""
+        """Return the arguments on a device. Whether they have a value is asked where their sources are taken."""
         parameters = self._parameters[place]
         row = parameters.checked(arguments, self._devices[place])
-        for buffer in row:
-            buffer.check_usable()
         parameters.check_donated_once(row, parameters.donated(options))
         return row
 
