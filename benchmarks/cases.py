@@ -6,6 +6,7 @@ on older commits, too; a commit that lacks one of the names has no time for the 
 
 from __future__ import annotations
 
+import atexit
 import functools
 import os
 import subprocess
@@ -15,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.devices import DOUBLE, NOOP, TINY, client_of, doubling_program
+from benchmarks.devices import TINY, client_of, doubling_program
 from benchmarks.side_by_side import Call
 
 CASES: dict[str, Callable[[], Call]] = {}
@@ -42,33 +43,22 @@ def _executed(device: str, *, wait: bool) -> Call:
 
 
 for _device in ("cpu", "reference", "exported-cpu", "exported-reference", TINY):
-    for _wait in (False, True):
+    for _wait in (False, True) if _device.endswith("cpu") else (True,):
         _name = f"execute on {_device}, {'waiting' if _wait else 'returning'}"
         CASES[_name] = lambda device=_device, wait=_wait: _executed(device, wait=wait)
 
 
-def _with_many_arguments(client: Any) -> tuple[Any, list[Any]]:
-    """Return a program of 100 scalars, and arguments for it."""
+@_case("execute with 100 arguments on cpu, returning")
+def _many_arguments() -> Call:
+    client = client_of("cpu")
     names = [f"%a{number}" for number in range(100)]
     parameters = ", ".join(f"{name}: tensor<f32>" for name in names)
     program = (
         f"func.func @main({parameters}) -> tensor<f32> {{\n"
         "  %s = stablehlo.add %a0, %a99 : tensor<f32>\n  return %s : tensor<f32>\n}"
     )
-    return client.compile(program), [client.buffer_from_host(np.float32(1)) for _ in names]
-
-
-@_case("execute with 100 arguments on cpu, returning")
-def _many_arguments() -> Call:
-    executable, row = _with_many_arguments(client_of("cpu"))
+    executable, row = client.compile(program), [client.buffer_from_host(np.float32(1)) for _ in names]
     return lambda: executable(*row)
-
-
-@_case("execute with 100 arguments on a C plugin that does nothing, returning")
-def _many_arguments_across() -> Call:
-    client = client_of(NOOP)
-    (executable, row), device = _with_many_arguments(client), client.devices[0]
-    return lambda: executable.execute_sharded(row, device)
 
 
 @functools.cache
@@ -97,17 +87,49 @@ def _jitted(device: str, *, wait: bool) -> Call:
 
 
 for _device in ("cpu", PYTHON):
-    for _wait in (False, True):
+    for _wait in (False, True) if _device == "cpu" else (True,):
         _name = f"jax.jit on exported {_device}, {'waiting' if _wait else 'returning'}"
         CASES[_name] = lambda device=_device, wait=_wait: _jitted(device, wait=wait)
 
 
-@_case("execute_sharded on cpu, returning")
-def _sharded() -> Call:
-    client = client_of("cpu")
+@_case("execute on cpu, numpy in and out")
+def _numpy() -> Call:
+    executable, x = client_of("cpu").compile(doubling_program("cpu", 4)), np.ones(4, np.float32)
+    return lambda: np.asarray(executable(x)[0])
+
+
+@_case("execute on 8 devices of cpu, waiting")
+def _over_devices() -> Call:
+    import pjrt
+
+    client = pjrt.ifrt.Client(client_of("cpu", num_devices=8))
+    sharding = pjrt.ifrt.Mesh(client.devices, {"x": 8}).sharding("x")
+    x, y = "tensor<16xf32>", '{mhlo.sharding = "{devices=[8]<=[8]}"}'
+    executable = client.compile(
+        f"module attributes {{mhlo.num_partitions = 8 : i32}} {{ func.func @main(%x: {x} {y}) -> ({x} {y}) {{\n"
+        f"  %y = stablehlo.add %x, %x : {x}\n  return %y : {x}\n}} }}"
+    )
+    array = client.make_array(np.ones(16, np.float32), sharding)
+    return lambda: executable(array)[0].ready().result()
+
+
+@_case("call a model with 100 nested weights on cpu, returning")
+def _nested() -> Call:
+    from benchmarks.dispatch import MODEL, with_nested_arguments
+
+    return with_nested_arguments()[MODEL]
+
+
+@_case("execute on a remote device and fetch")
+def _remote() -> Call:
+    server = subprocess.Popen([sys.executable, "-m", "pjrt", "serve", "cpu"], stdout=subprocess.PIPE, text=True)
+    atexit.register(server.terminate)
+    assert server.stdout is not None
+    address = next(word for line in server.stdout for word in line.split() if word.startswith("grpc://"))
+    client = client_of("remote", address=address)
     executable = client.compile(doubling_program("cpu", 4))
-    x, device = client.buffer_from_host(np.ones(4, np.float32)), client.addressable_devices[0]
-    return lambda: executable.execute_sharded([x], device)
+    x = client.buffer_from_host(np.ones(4, np.float32))
+    return lambda: np.asarray(executable(x)[0])
 
 
 @_case("4 KiB to cpu")
@@ -125,26 +147,19 @@ def _get() -> Call:
 
 @_case("compile a tiny program on reference")
 def _compile_tiny() -> Call:
-    client = client_of("reference")
-    program = DOUBLE.format(size=4)
+    client, program = client_of("reference"), doubling_program("reference", 4)
     return lambda: client.compile(program)
 
 
-def _chain(count: int = _CHAIN) -> str:
-    lines = [f"  %v{number + 1} = stablehlo.add %v{number}, %v0 : tensor<4xf32>" for number in range(count)]
+def _chain() -> str:
+    lines = [f"  %v{number + 1} = stablehlo.add %v{number}, %v0 : tensor<4xf32>" for number in range(_CHAIN)]
     body = "\n".join(lines)
-    return f"func.func @main(%v0: tensor<4xf32>) -> tensor<4xf32> {{\n{body}\n  return %v{count} : tensor<4xf32>\n}}"
+    return f"func.func @main(%v0: tensor<4xf32>) -> tensor<4xf32> {{\n{body}\n  return %v{_CHAIN} : tensor<4xf32>\n}}"
 
 
 @_case(f"compile {_CHAIN} operations on reference")
 def _compile_chain() -> Call:
     client, program = client_of("reference"), _chain()
-    return lambda: client.compile(program)
-
-
-@_case("compile 10,000 operations on reference")
-def _compile_long_chain() -> Call:
-    client, program = client_of("reference"), _chain(10_000)
     return lambda: client.compile(program)
 
 
@@ -166,31 +181,12 @@ def _elementwise() -> Call:
     return _on_reference(body, np.linspace(0.1, 9, 512 * 512, dtype=np.float32).reshape(512, 512))
 
 
-@_case("sort by a comparator without keys on reference, waiting")
-def _sort() -> Call:
-    body = """
-  %r = "stablehlo.sort"(%x) ({{
-    ^bb0(%a: tensor<f32>, %b: tensor<f32>):
-      %d = stablehlo.multiply %a, %b : tensor<f32>
-      %e = stablehlo.add %a, %d : tensor<f32>
-      %f = stablehlo.add %b, %d : tensor<f32>
-      %c = stablehlo.compare LT, %e, %f : (tensor<f32>, tensor<f32>) -> tensor<i1>
-      stablehlo.return %c : tensor<i1>
-  }}) {{dimension = 1 : i64}} : ({t}) -> {t}"""
-    return _on_reference(body, np.random.default_rng(0).standard_normal((512, 512), np.float32))
-
-
 @_case(f"execute {_CHAIN} operations on reference, waiting")
 def _execute_chain() -> Call:
     client = client_of("reference")
     executable = client.compile(_chain())
     x = client.buffer_from_host(np.ones(4, np.float32))
     return lambda: executable(x)[0].ready().result()
-
-
-@_case("make a client of cpu")
-def _client() -> Call:
-    return lambda: client_of("cpu")
 
 
 def _process(*arguments: str) -> Call:
@@ -207,11 +203,6 @@ def _import() -> Call:
 @_case("process: the first client of cpu")
 def _first_client() -> Call:
     return _process("-c", "import pjrt; pjrt.client('cpu')")
-
-
-@_case("process: the first client of the default device")
-def _first_default_client() -> Call:
-    return _process("-c", "import pjrt; pjrt.client()")
 
 
 @_case("process: pjrt --help")

@@ -3,7 +3,8 @@
     python -m benchmarks.compare BASE            # the working tree's last commit against BASE
     python -m benchmarks.compare BASE CHANGE --only 'execute on cpu*'
 
-Each commit is checked out into a folder of its own and built there. A launch is three processes: two of BASE and one of
+Each commit is checked out into a folder of its own and built there; one whose compiled sources are those of the working
+tree gets the libraries of the working tree, which is built first. A launch is three processes: two of BASE and one of
 CHANGE. In each round all three time the same call, in an order drawn by chance. The ratios of the two processes of BASE
 are the noise: of the machine, and of where a process happens to have its memory, hence several launches. A case counts
 as slower (or faster) if the middle half of CHANGE's ratios lies outside of the middle half of these, and its median is
@@ -20,10 +21,12 @@ import gc
 import json
 import os
 import random
+import shutil
 import statistics
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
@@ -33,6 +36,7 @@ from benchmarks.side_by_side import Timing, calls_that_fill, duration, mean_seco
 ROOT = Path(__file__).parents[1]
 BASE, AGAIN, CHANGE = "base", "base again", "change"
 ROUND_SECONDS = 0.02
+LEAST_LAUNCHES = 2
 
 
 @dataclasses.dataclass(frozen=True)
@@ -144,32 +148,54 @@ def _take_stdout() -> IO[str]:
     return answers
 
 
+COMPILED = ("*.pyx", "*.pxd", "*.c", "*.h", "setup.py")
+"""The files that the extension modules and libraries are made of."""
+
+
 @contextlib.contextmanager
 def built(commit: str) -> Iterator[Path]:
-    """Check a commit out into a temporary folder, build it there, and remove the folder in the end."""
+    """Check a commit out into a temporary folder, build it there, and remove the folder in the end.
+
+    The working tree is built, and a commit with the same compiled sources takes its libraries.
+    """
     with tempfile.TemporaryDirectory(prefix="pjrt-compare-") as folder:
         tree = Path(folder) / "tree"
         _git("worktree", "add", "--quiet", "--detach", str(tree), commit)
         try:
-            build = [sys.executable, "setup.py", "--quiet", "build_ext", "--inplace"]
-            done = subprocess.run(build, cwd=tree, capture_output=True, text=True, check=False)
-            if done.returncode:
-                raise SystemExit(f"{commit} could not be built:\n{done.stderr[-2000:]}")
+            if subprocess.run(["git", "diff", "--quiet", commit, "--", *COMPILED], cwd=ROOT, check=False).returncode:
+                _build(tree, commit)
+            else:
+                for library in (ROOT / "src").rglob("*.so"):
+                    shutil.copy2(library, tree / library.relative_to(ROOT))
             yield tree
         finally:
             _git("worktree", "remove", "--force", str(tree))
 
 
-def compare(base: Path, change: Path, cases: list[str], *, launches: int, rounds: int) -> dict[str, Comparison | str]:
-    """Return each case's comparison, or the reason why it could not be made."""
+def _build(tree: Path, name: str) -> None:
+    build = [sys.executable, "setup.py", "--quiet", "build_ext", "--inplace", "--parallel", str(os.cpu_count() or 1)]
+    done = subprocess.run(build, cwd=tree, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise SystemExit(f"{name} could not be built:\n{done.stderr[-2000:]}")
+
+
+def compare(base: Path, change: Path, cases: list[str], *, minutes: float, rounds: int) -> dict[str, Comparison | str]:
+    """Return each case's comparison, or the reason why it could not be made.
+
+    Launches follow one another while the next one fits into the minutes, if it takes as long as those before. There are
+    at least two.
+    """
+    begin = time.monotonic()
     chance = random.Random(0)
     seconds: dict[str, dict[str, list[float]]] = {case: {BASE: [], AGAIN: [], CHANGE: []} for case in cases}
     failed: dict[str, str] = {}
-    for launch in range(launches):
+    launches = 0
+    while launches < LEAST_LAUNCHES or (time.monotonic() - begin) * (launches + 1) / launches < minutes * 60:
+        launches += 1
         contestants = {BASE: Contestant(base), AGAIN: Contestant(base), CHANGE: Contestant(change)}
         try:
             for case in cases:
-                print(f"launch {launch + 1} of {launches}: {case}", file=sys.stderr)
+                print(f"launch {launches}: {case}", file=sys.stderr)
                 for name, contestant in contestants.items():
                     error = contestant.prepare(case, ROUND_SECONDS)
                     if error:
@@ -205,16 +231,17 @@ def main() -> None:
     parser.add_argument("base", metavar="BASE", help="the commit to compare with")
     parser.add_argument("change", metavar="CHANGE", nargs="?", default="HEAD", help="the commit in question: HEAD")
     parser.add_argument("--only", metavar="PATTERN", default="*", help="the cases whose names match, as 'execute*'")
-    parser.add_argument("--launches", type=int, default=5, help="how often the processes are started anew: 5")
-    parser.add_argument("--rounds", type=int, default=7, help="rounds of each case and launch: 7")
+    parser.add_argument("--minutes", type=float, default=4.5, help="the time for all launches together: 4.5")
+    parser.add_argument("--rounds", type=int, default=5, help="rounds of each case and launch: 5")
     parser.add_argument("--least", type=float, default=0.02, help="the smallest difference that counts: 0.02 is 2%%")
     arguments = parser.parse_args()
     cases = [case for case in CASES if fnmatch.fnmatch(case, arguments.only)]
     if not cases:
         parser.error(f"no case matches {arguments.only!r}; there are: {', '.join(CASES)}")
 
+    _build(ROOT, "the working tree")
     with built(arguments.base) as base, built(arguments.change) as change:
-        results = compare(base, change, cases, launches=arguments.launches, rounds=arguments.rounds)
+        results = compare(base, change, cases, minutes=arguments.minutes, rounds=arguments.rounds)
     rows, slower = [], 0
     for case, result in results.items():
         if isinstance(result, str):

@@ -21,10 +21,6 @@ TINY = "tiny"
 """The functional plugin in C that the tests compile."""
 
 
-NOOP = "noop"
-"""The plugin in C that does nothing."""
-
-
 def client_of(device: str, **options: Any) -> Any:
     """Make a client of a built-in device, or of the functional plugin in C.
 
@@ -34,8 +30,6 @@ def client_of(device: str, **options: Any) -> Any:
 
     if device == TINY:
         return pjrt.load_plugin(_tiny().build.build_tiny(CACHE)).client(**options)
-    if device == NOOP:
-        return pjrt.load_plugin(_tiny().build.build_other(NOOP, CACHE)).client(**options)
 
     inner = device.removeprefix("exported-")
     if inner == device:

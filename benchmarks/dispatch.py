@@ -133,7 +133,10 @@ def measure(quick: bool, with_jax: bool = True) -> Report:
         report.aims.append(Aim(text, timings[OURS].ratio_to(timings[JIT]), LIMIT, reason=REASONS["returning"]))
     if with_jax:
         timings = take_turns(with_nested_arguments(), rounds=3 if quick else 25)
-        report.tables += ["A model of 100 weights in nested dictionaries and an array:", timing_table(timings, ours=MODEL)]
+        report.tables += [
+            "A model of 100 weights in nested dictionaries and an array:",
+            timing_table(timings, ours=MODEL),
+        ]
         shortest = min(timings[MODEL].rounds) * 1e6
         report.aims.append(Aim("nested weights: at most 300 µs (shortest, in µs)", shortest, 300))
     return report
