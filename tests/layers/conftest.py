@@ -12,7 +12,7 @@ executable = client.compile(program("double"))
 buffers = [client.buffer_from_host(X) for _ in range(3)]
 for buffer in buffers:
     (result,) = executable(buffer)
-    assert np.asarray(result).tolist() == [0, 2, 4, 6]
+    assert result.to_host().result().tolist() == [0, 2, 4, 6]
     result.delete()
     buffer.delete()
 try:
@@ -22,7 +22,7 @@ except pjrt.PjrtError:
 broken = client.compile(program("broken", statements=[("fail", 13, "no luck")]))
 (result,) = broken(client.buffer_from_host(X))
 try:
-    np.asarray(result)
+    result.to_host().result()
 except pjrt.PjrtError:
     pass
 client.close()

@@ -6,6 +6,7 @@ cimport cython
 from cpython.buffer cimport Py_buffer, PyBUF_STRIDES, PyBuffer_IsContiguous, PyBuffer_Release, PyObject_GetBuffer
 from cpython.object cimport PyObject, PyTypeObject
 from libc.stdint cimport int64_t, intptr_t
+from libc.string cimport memcpy
 
 from pjrt.capi._api cimport (
     Block, NamedValues, NativeLayout, address, fitting_layout, gate_enter, gate_leave, read_layout, redeem, shape_block,
@@ -189,6 +190,9 @@ cdef class BufferCore(Handle):
         return lazy_future(self.scope, args.event, None)
 
     # To the host.
+
+    def __array__(self, dtype=None, copy=None):
+        return read_value(self) if dtype is None and copy is not False else Buffer.__array__(self, dtype, copy)
 
     def to_host(self, out=None, *, layout=None):
         return read_array(self, out, layout)
@@ -448,6 +452,72 @@ cdef object read_array(BufferCore buffer, out, layout):
     if out.flags.c_contiguous:
         return _copy(buffer, out, None)
     return _copy(buffer, _new(shape, dtype), None).then(_Filler(out))
+
+
+cdef enum Reading:
+    BY_TRANSFERS = 0
+    LATE_ONCE = 1  # a transfer had not ended when its call returned: perhaps the value was not there yet
+    IN_PLACE = 2  # transfers of values that are there end later
+    ONLY_BY_TRANSFERS = 3  # the plugin refuses external references
+
+
+cdef object read_value(BufferCore buffer):
+    """Return a new array with the value; wait for it.
+
+    Where the transfer of a value that is there has not ended when its call returns, it passes the plugin's threads: 130
+    us for a small array of XLA's CPU plugin. From then on the client's values are copied in place, which takes 5 us.
+    """
+    cdef ClientScope scope = <ClientScope>buffer.scope
+    cdef bint was_ready = False
+    if scope.reading == IN_PLACE:
+        array = copied_in_place(buffer)
+        if array is not None:
+            return array
+    elif scope.reading == LATE_ONCE and not buffer.is_gone():
+        was_ready = buffer.ready().done()
+    future = read_array(buffer, None, None)
+    if scope.reading < IN_PLACE:
+        if not future.done():
+            scope.reading = IN_PLACE if was_ready else LATE_ONCE
+        elif was_ready:
+            scope.reading = BY_TRANSFERS
+    return future.result()
+
+
+cdef object copied_in_place(BufferCore buffer):
+    """Return a copy of a value that lies in the host's memory as numpy has it, or None; wait for it."""
+    cdef Pin pin = Pin.of(buffer.scope)
+    cdef HostMemory memory
+    cdef const void *source
+    try:
+        dtype = buffer.element_type.dtype
+        if not buffer.is_on_cpu or dtype.itemsize * 8 != buffer.element_type.bits or buffer.dynamic_dimensions:
+            return None
+        layout = buffer.layout
+        if not isinstance(layout, TiledLayout) or not layout.is_row_major:
+            return None
+        buffer.ready().result()
+        array = _new(buffer.shape, dtype)
+        if not array.nbytes or buffer.on_device_size != array.nbytes:
+            return None
+    except PjrtError:
+        return None  # the transfer raises it, or does without what the plugin lacks
+    try:
+        reference = buffer.external_reference()
+    except PjrtError:
+        if not buffer.is_gone():
+            (<ClientScope>buffer.scope).reading = ONLY_BY_TRANSFERS
+        return None
+    try:
+        source = <const void *><size_t>reference.pointer
+        if source == NULL:
+            return None
+        memory = HostMemory.of(array, True, "the array")
+        with nogil:
+            memcpy(memory.view.buf, source, memory.view.len)
+    finally:
+        reference.release()
+    return array
 
 
 def _new(shape, dtype):

@@ -58,6 +58,7 @@ cdef class ClientScope(Scope):
     cdef dict memories_by_address
     cdef dict kinds
     cdef object options
+    cdef int reading  # how values come to numpy; see `read_value`
 
     cdef object device_at(self, PJRT_Device *native)
     cdef object memory_at(self, PJRT_Memory *native)

@@ -720,9 +720,7 @@ class Model(CallableModel[pjrt.ifrt.LoadedExecutable]):
         for parameter, argument in zip(self.parameters, arguments, strict=True):
             position = parameter.argument
             if position is not None:
-                row[position] = (
-                    argument if type(argument) is array_class else self._put(executable, position, argument)
-                )
+                row[position] = argument if type(argument) is array_class else self._put(executable, position, argument)
         flat = [row[position] for position in range(len(executable.parameter_specs))]
         kept = self._weights.positions & executable.donatable_input_indices
         return flat, ExecuteOptions(non_donatable_input_indices=kept) if kept else None

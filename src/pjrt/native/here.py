@@ -95,6 +95,7 @@ class _Served(ServedClient):
         super().__init__(factory, {})
         self._release = release
         self._questions: Questions | None = None
+        self._on_host: dict[tuple[int, int], bool] = {}
         self.arrays = Arrays(self, driver, runtime)
 
     @property
@@ -117,9 +118,12 @@ class _Served(ServedClient):
 
     def is_on_host(self, device: int, kind: int) -> bool:
         """Return whether this process can look at arrays in a memory."""
-        assert self._client is not None
-        empty = self._client.buffer_from_host(np.zeros(0, np.float32), memory_space=self._spaces[device][kind])
-        return empty.is_on_cpu
+        found = self._on_host.get((device, kind))
+        if found is None:
+            assert self._client is not None
+            empty = self._client.buffer_from_host(np.zeros(0, np.float32), memory_space=self._spaces[device][kind])
+            found = self._on_host[device, kind] = empty.is_on_cpu
+        return found
 
     def close(self) -> None:
         """Let go of the client."""
