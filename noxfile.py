@@ -73,7 +73,7 @@ def mutants(session: nox.Session) -> None:
 
 @nox.session
 def reports(session: nox.Session) -> None:
-    """Write docs/conformance_reports.md: what the suite finds in vendors' plugins."""
+    """Write the reports in docs/conformance.md: what the suite finds in vendors' plugins."""
     _run(session, "test,vendor", "python", "tools/gen_conformance_reports.py")
 
 

@@ -1,4 +1,4 @@
-"""Write ``docs/conformance_reports.md``: the outcomes of ``pjrt conform`` on plugins that can be had without hardware.
+"""Write the reports in ``docs/conformance.md``: what ``pjrt conform`` finds in plugins that need no hardware.
 
     python tools/gen_conformance_reports.py                  # all
     python tools/gen_conformance_reports.py reference tiny   # some, beside the stored outcomes of the others
@@ -19,10 +19,12 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
+from generate import with_part
+
 from pjrt.conformance import check_plugin
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGE = ROOT / "docs" / "conformance_reports.md"
+PAGE = ROOT / "docs" / "conformance.md"
 STORE = ROOT / "docs" / "conformance_reports.json"
 TESTS = ROOT / "tests" / "conformance" / "plugin"
 _SHOWN = 12
@@ -98,18 +100,16 @@ def outcomes_of(subject: Subject, jobs: int) -> dict[str, Any]:
         "problem": report.facts.get("problem", ""),
         "counts": {str(verdict): number for verdict, number in report.counts.items()},
         "failures": [[each.check, str(each.verdict), each.message] for each in report.failures],
-        "unsupported": dict(sorted(report.unsupported.items(), key=lambda each: (-each[1], each[0]))),
+        "unsupported": dict(report.unsupported),
     }
 
 
-def page(store: Mapping[str, Mapping[str, Any]]) -> str:
-    """Return the page of the stored outcomes."""
+def tables(store: Mapping[str, Mapping[str, Any]]) -> str:
+    """Return the tables of the stored outcomes as Markdown."""
     lines = [
-        "# Conformance reports",
-        "",
         "The outcomes of [`pjrt conform`](cli.md#conform) on the plugins that can be had without hardware.",
-        "`python tools/gen_conformance_reports.py` writes this page. *Unsupported* is what a plugin may lawfully leave "
-        "out.",
+        "`python tools/gen_conformance_reports.py` writes these tables. *Unsupported* is what a plugin may lawfully "
+        "leave out.",
         "",
         "| plugin | C API | passed | failed | crashed | hung | unsupported | date |",
         "|---|---|---|---|---|---|---|---|",
@@ -122,7 +122,7 @@ def page(store: Mapping[str, Mapping[str, Any]]) -> str:
         )
         lines.append(f"| [{SUBJECTS[name].title}](#{name}) | {each['api_version']} | {numbers} | {each['date']} |")
     for name in names:
-        lines += ["", f"## {name}", "", *_section(SUBJECTS[name], store[name])]
+        lines += ["", f"### {name}", "", *_section(SUBJECTS[name], store[name])]
     return "\n".join(lines) + "\n"
 
 
@@ -134,7 +134,8 @@ def _section(subject: Subject, each: Mapping[str, Any]) -> list[str]:
         lines += ["", "| check | verdict | what happened |", "|---|---|---|"]
         lines += [f"| `{check}` | {verdict} | {_cell(message)} |" for check, verdict, message in each["failures"]]
     if each["unsupported"]:
-        shown = list(each["unsupported"].items())[:_SHOWN]
+        most_first = sorted(each["unsupported"].items(), key=lambda reason: (-reason[1], reason[0]))
+        shown = most_first[:_SHOWN]
         lines += ["", "| unsupported | checks |", "|---|---|"]
         lines += [f"| {_cell(reason)} | {count} |" for reason, count in shown]
         rest = len(each["unsupported"]) - len(shown)
@@ -149,13 +150,13 @@ def _cell(text: str) -> str:
 
 
 def main() -> None:
-    """Run the checks on the named plugins, and write the page."""
+    """Run the checks on the named plugins, and write their reports into the page."""
     store = json.loads(STORE.read_text()) if STORE.exists() else {}
     for name in sys.argv[1:] or SUBJECTS:
         store[name] = outcomes_of(SUBJECTS[name], os.cpu_count() or 1)
         print(name, store[name]["counts"], flush=True)
         STORE.write_text(json.dumps(store, indent=1, sort_keys=True) + "\n")
-        PAGE.write_text(page(store))
+        PAGE.write_text(with_part(PAGE, "reports", tables(store)))
 
 
 if __name__ == "__main__":

@@ -28,7 +28,7 @@ def test_generating_again_changes_nothing() -> None:
 
 
 def coverage() -> dict[str, list[str]]:
-    page = (ROOT / "docs" / "coverage.md").read_text()
+    page = (ROOT / "docs" / "api.md").read_text()
     rows = re.findall(r"^\| `(PJRT_\w+)` \|[^|]*\| (.*) \|$", page, re.M)
     return {function: re.findall(r"`([^`]+)`", names) for function, names in rows}
 
@@ -50,7 +50,7 @@ def test_every_function_is_reached_by_a_name_that_exists(function: str) -> None:
 
 def extensions_of_the_page() -> dict[str, str]:
     """The extensions of the coverage page, and what stands beside them under Python."""
-    page = (ROOT / "docs" / "coverage.md").read_text()
+    page = (ROOT / "docs" / "api.md").read_text()
     return dict(re.findall(r"^\| \d+ \| (\w+) \| [^|]* \| ([^|]*) \|", page, re.M))
 
 

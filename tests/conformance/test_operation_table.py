@@ -17,7 +17,7 @@ from pjrt.conformance.judge import Judge, first_difference
 from pjrt.conformance.operation_table import EXACT, FUNCTION, ROUNDED
 from pjrt.conformance.values import EVERY, denormals, edges, exact, flushed, mixed, ordinary
 
-PAGE = (Path(__file__).parents[2] / "docs" / "devices" / "reference_ops.md").read_text()
+PAGE = (Path(__file__).parents[2] / "docs" / "devices" / "reference.md").read_text()
 
 ELSEWHERE = (
     *("all_gather", "all_reduce", "all_to_all", "collective_broadcast", "collective_permute", "reduce_scatter"),

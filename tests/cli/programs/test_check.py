@@ -298,10 +298,3 @@ def test_the_commands_of_the_page(tmp_path: Path) -> None:
             continue
         expected = re.sub(r"─+|[\d.]+", "…", "".join(output.split())).split("…")
         assert re.match(".*".join(map(re.escape, expected)), "".join(done.stdout.split())), done.stdout
-
-
-def test_the_python_of_the_page(capsys: pytest.CaptureFixture[str]) -> None:
-    code = "\n".join(blocks("python"))
-    exec(code, {})
-    printed = capsys.readouterr().out.splitlines()
-    assert printed == re.findall(r"\bprint\(.*\)  # (.*)$", code, re.MULTILINE)
