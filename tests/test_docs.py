@@ -51,6 +51,8 @@ PAGES = [
         pytest.param(page, marks=pytest.mark.full)
         for page in (
             "README.md",
+            "docs/index.md",
+            "docs/api.md",
             "docs/quickstart.md",
             "docs/programs.md",
             "docs/compare.md",
@@ -69,6 +71,7 @@ PAGES = [
     pytest.param("docs/frameworks/torch.md", marks=pytest.mark.torch),
 ]
 PRINTED_LINES = {
+    "docs/index.md": 1,
     "docs/hardware_without_jax.md": 1,
     "docs/compare.md": 6,
     "docs/quickstart.md": 13,
@@ -262,10 +265,58 @@ def test_the_readme_has_two_commands() -> None:
     assert second == 'pip install -e ".[test]" && pytest -n auto'
 
 
+SITE = (ROOT / "mkdocs.yml").read_text()
+PAGES_OF_DOCS = sorted(str(path.relative_to(ROOT / "docs")) for path in (ROOT / "docs").rglob("*.md"))
+
+
+def groups() -> dict[str, list[str]]:
+    """Return the pages of each group of the menu."""
+    menu = re.findall(r"^  - (.+):\n((?:      - .*\n)+)", SITE.partition("\nnav:\n")[2], re.MULTILINE)
+    return {group: re.findall(r": (\S+\.md)$", pages, re.MULTILINE) for group, pages in menu}
+
+
 def test_every_page_of_the_menu_is_there() -> None:
-    pages = re.findall(r"^ +- .*: (\S+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE)
+    pages = [page for group in groups().values() for page in group]
     assert len(pages) > 10
-    assert sorted(pages) == sorted(str(path.relative_to(ROOT / "docs")) for path in (ROOT / "docs").rglob("*.md"))
+    assert sorted(pages) == PAGES_OF_DOCS
+
+
+@pytest.mark.parametrize("group", groups())
+def test_a_group_begins_with_whom_it_is_for_and_leads_to_its_pages(group: str) -> None:
+    first, *others = groups()[group]
+    page = ROOT / "docs" / first
+    (said,) = re.findall(
+        rf"^(?:> \*\*{group}\*\* is for you|\| \*\*{group}\*\* \|)(?:.|\n(?=>))*", page.read_text(), re.MULTILINE
+    )
+    linked = {(page.parent / link).resolve() for link in re.findall(r"\]\((\S+\.md)\)", said)}
+    assert {(ROOT / "docs" / other).resolve() for other in others} <= linked
+
+
+def places(page: str) -> set[str]:
+    """Return the places of a page that a link may name: its headings, as the site writes them."""
+    text = re.sub(r"^ *```.*?^ *```", "", (ROOT / "docs" / page).read_text(), flags=re.DOTALL | re.MULTILINE)
+    headings = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
+    return {re.sub(r"[-\s]+", "-", re.sub(r"[^\w\s-]", "", heading).strip().lower()) for heading in headings}
+
+
+OLD_ADDRESSES = dict(re.findall(r"^ {8}(\S+\.md): (\S+)$", SITE, re.MULTILINE))
+
+
+@pytest.mark.parametrize("old", OLD_ADDRESSES)
+def test_an_old_address_leads_to_where_its_text_is(old: str) -> None:
+    page, _, place = OLD_ADDRESSES[old].partition("#")
+    assert old not in PAGES_OF_DOCS
+    assert page in PAGES_OF_DOCS
+    assert place in places(page)
+
+
+def test_every_page_that_was_removed_has_an_address_still() -> None:
+    if not (ROOT / ".git").exists():
+        pytest.skip("a source distribution has no history")
+    command = ["git", "log", "--diff-filter=D", "--no-renames", "--name-only", "--format=", "--", "docs/*.md"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    removed = {name.removeprefix("docs/") for name in done.stdout.split()}
+    assert removed - set(PAGES_OF_DOCS) <= set(OLD_ADDRESSES)
 
 
 @pytest.mark.parametrize(
