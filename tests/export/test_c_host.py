@@ -34,7 +34,7 @@ def host(tmp_path_factory: pytest.TempPathFactory) -> Path:
     compiler = shutil.which("cc") or shutil.which("gcc")
     assert compiler is not None, "the tests need a C compiler"
     target = tmp_path_factory.mktemp("host") / "host"
-    source = Path(__file__).with_name("host.c")
+    source = Path(__file__).parents[2] / "examples" / "c_host" / "host.c"
     flags = ["-std=gnu11", "-Wall", "-Wextra", "-Werror", f"-I{INCLUDE}"]
     subprocess.run([compiler, *flags, str(source), "-o", str(target), "-ldl", "-lpthread"], check=True, timeout=120)
     return target

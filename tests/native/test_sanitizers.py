@@ -16,7 +16,7 @@ from pjrt.native import library
 
 ROOT = Path(__file__).parents[2]
 SOURCES = Path(library.__file__).parent / "library"
-HOST = ROOT / "tests" / "export" / "host.c"
+HOST = ROOT / "examples" / "c_host" / "host.c"
 PROGRAM = """func.func @main(%x: tensor<4xf32>) -> tensor<4xf32> {
   %0 = stablehlo.add %x, %x : tensor<4xf32>
   return %0 : tensor<4xf32>
