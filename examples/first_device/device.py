@@ -14,7 +14,7 @@ def dot_general(op, x, y):
     form = lowering.matrix_product(op)
     left = x.transpose(form.lhs_permutation).reshape(form.lhs_shape)
     right = y.transpose(form.rhs_permutation).reshape(form.rhs_shape)
-    return np.matmul(left, right).reshape(form.result_shape)
+    return np.matmul(left, right).reshape(form.result_shape).astype(op.results[0].type.dtype)
 
 
 KERNELS = {
