@@ -285,11 +285,16 @@ def test_every_page_of_the_menu_is_there() -> None:
 def test_a_group_begins_with_whom_it_is_for_and_leads_to_its_pages(group: str) -> None:
     first, *others = groups()[group]
     page = ROOT / "docs" / first
-    (said,) = re.findall(
-        rf"^(?:> \*\*{group}\*\* is for you|\| \*\*{group}\*\* \|)(?:.|\n(?=>))*", page.read_text(), re.MULTILINE
-    )
+    begin = rf"^(?:> \*\*{group}\*\* is for you|\| \*\*{group}\*\* \|)"
+    (said,) = re.findall(rf"{begin}(?:.|\n(?=>))*", page.read_text(), re.MULTILINE)
     linked = {(page.parent / link).resolve() for link in re.findall(r"\]\((\S+\.md)\)", said)}
     assert {(ROOT / "docs" / other).resolve() for other in others} <= linked
+
+
+@pytest.mark.parametrize("page", PAGES_OF_DOCS)
+def test_names_for_docstrings_are_explained_in_the_plain_file(page: str) -> None:
+    before, name, _ = (ROOT / "docs" / page).read_text().partition("\n::: ")
+    assert not name or ("`:::`" in before and "python -m pydoc " in before)
 
 
 def places(page: str) -> set[str]:

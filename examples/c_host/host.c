@@ -1,5 +1,11 @@
-/* A host that is not Python: loads a plugin, compiles a program, runs it on threads, prints the result.
- * Usage: host PLUGIN PROGRAM THREADS. The program takes and returns f32[4]. */
+/* A host that is not Python: loads a plugin, compiles a program, runs it on threads, prints the results.
+ *
+ *     pjrt export reference -o libreference.so
+ *     cc -I "$(python -c 'import pathlib, pjrt; print(pathlib.Path(pjrt.__file__).parent / "abi")')" host.c -o host \
+ *        -ldl -lpthread
+ *     ./host ./libreference.so program.mlir 4
+ *
+ * The program takes and returns f32[4]. Each call of the C API is a struct with its size, its arguments and its results. */
 #include <dlfcn.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -35,7 +41,10 @@ static void await(PJRT_Event *event) {
 
 static char *read_file(const char *path, size_t *size) {
   FILE *file = fopen(path, "rb");
-  if (file == NULL) exit(2);
+  if (file == NULL) {
+    perror(path);
+    exit(2);
+  }
   char *data = malloc(1 << 20);
   *size = fread(data, 1, 1 << 20, file);
   fclose(file);
@@ -107,7 +116,10 @@ static void *run(void *result) {
 }
 
 int main(int argc, char **argv) {
-  if (argc != 4) return 2;
+  if (argc != 4) {
+    fprintf(stderr, "usage: %s PLUGIN PROGRAM THREADS\n", argv[0]);
+    return 2;
+  }
   void *library = dlopen(argv[1], RTLD_NOW | RTLD_LOCAL);
   if (library == NULL) {
     fprintf(stderr, "%s\n", dlerror());
@@ -116,6 +128,8 @@ int main(int argc, char **argv) {
   const PJRT_Api *(*get)(void) = (const PJRT_Api *(*)(void))dlsym(library, "GetPjrtApi");
   api = get();
   if (api == NULL) return 1;
+  PJRT_Plugin_Initialize_Args initialize = START(PJRT_Plugin_Initialize_Args);
+  check(api->PJRT_Plugin_Initialize(&initialize));
   PJRT_Client_Create_Args create = START(PJRT_Client_Create_Args);
   check(api->PJRT_Client_Create(&create));
   client = create.client;
