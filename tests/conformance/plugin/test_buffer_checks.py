@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 from buffer_faults import MODULES, OPTIONS, PROGRAMS, WRONG_VALUES, checks, module_of
 
+from pjrt.api import element_type
+from pjrt.api.element_type import ElementType
 from pjrt.capi import raw
 from pjrt.conformance.plugin.check import Failed, all_checks
 from pjrt.conformance.plugin.contract.endurance import leaks
@@ -54,6 +56,13 @@ def test_each_check_can_fail(outcomes: Mapping[str, Mapping[str, str]]) -> None:
 @pytest.mark.full
 def test_wrong_values_are_found(outcomes: Mapping[str, Mapping[str, str]]) -> None:
     assert outcomes["wrong values"] == dict.fromkeys(WRONG_VALUES, "caught")
+
+
+def test_types_that_ml_dtypes_lacks_are_checked(tiny_library: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    subject = Subject(raw.load(tiny_library), OPTIONS, Samples(str(PROGRAMS)))
+    monkeypatch.setitem(element_type._DTYPE_OF, ElementType.S1, None)
+    for check in ("buffer_from_host.element_type", "buffer_from_host.element_type_strided", "buffer.element_type"):
+        all_checks()[f"{check}[s1]"].run(subject)
 
 
 @pytest.mark.full
