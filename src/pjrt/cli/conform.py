@@ -17,7 +17,7 @@ Examples:
   pjrt conform build/libmine.so
   pjrt conform build/libmine.so --tier official --json
   pjrt conform build/libmine.so --filter lookup_device -O num_devices=2
-  pjrt conform build/libmine.so -o report.json --html report.html
+  pjrt conform build/libmine.so --report report.json --html report.html
   pjrt conform build/libmine.so --baseline report.json
 """
 
@@ -64,7 +64,13 @@ NO_CLIENT = 2
 )
 @time_limit_option(30.0, "a check may")
 @click.option(
-    "--output", "-o", metavar="PATH", shell_complete=complete_file, help="Write the report to a JSON file, too."
+    "--report",
+    "--output",
+    "-o",
+    "output",
+    metavar="PATH",
+    shell_complete=complete_file,
+    help="Write the report to a JSON file, too, with the versions of all that took part and a hash of itself.",
 )
 @click.option("--html", metavar="PATH", shell_complete=complete_file, help="Write the report to an HTML page, too.")
 @click.option(
@@ -133,6 +139,8 @@ def conform(
         echo(str(report))
         if comparison is not None:
             echo(str(comparison))
+        if output is not None:
+            echo(f"wrote {output}, sha256 {report.as_dict()['sha256']}")
     if report.left:
         sys.exit(INTERRUPTED)
     if report.facts["problem"] and not without_client:

@@ -23,20 +23,33 @@ Examples:
   pjrt new-plugin mydevice --tensorflow
 """
 
+_CI = {"ci.yml.txt": ".github/workflows/ci.yml"}
 _FILES = {
     "pyproject.toml.txt": "pyproject.toml",
     "README.md.txt": "README.md",
     "device.py.txt": "src/{name}/__init__.py",
     "manifest.json.txt": "src/{name}/pjrt-plugin-{name}.json",
     "test_device.py.txt": "tests/test_{name}.py",
+    **_CI,
 }
 
 _TENSORFLOW_FILES = {
     "tensorflow/setup.py.txt": "setup.py",
     "tensorflow/test_tensorflow.py.txt": "tests/test_tensorflow.py",
 }
-# What they add to the other files.
+# What stands in the files of a device in Python alone.
+_PLAIN = {
+    "@BUILD@": "",
+    "@EXTRA@": "",
+    "@ROW@": "",
+    "@EXTRAS@": "test",
+    "@CONFORM@": "pjrt conform @NAME@",
+    "@WHEEL@": "run: pip wheel --no-deps --wheel-dir wheelhouse .",
+}
+# What TensorFlow adds to them.
 _TENSORFLOW = {
+    **_PLAIN,
+    "@EXTRAS@": "test,tensorflow",
     "@BUILD@": ', "pjrt[xla]", "tensorflow-cpu==2.21.*"',
     "@EXTRA@": '\ntensorflow = ["tensorflow-cpu==2.21.*"]',
     "@ROW@": '| TensorFlow | `pip install ".[tensorflow]"`, which needs a C++ compiler; then '
@@ -51,8 +64,15 @@ _DRIVER_FILES = {
     "driver/compiler.py.txt": "src/{name}/compiler.py",
     "driver/driver.c.txt": "src/{name}/driver.c",
     "driver/test_device.py.txt": "tests/test_{name}.py",
+    **_CI,
 }
 _HEADER = "pjrt_driver.h"
+_DRIVER = {
+    **_PLAIN,
+    "@CONFORM@": "python -c \"import @NAME@; @NAME@.write_library('lib@NAME@.so')\" && "
+    "pjrt conform ./lib@NAME@.so --tier official --tier contract",
+    "@WHEEL@": "uses: pypa/cibuildwheel@v4.3.3",
+}
 
 
 @click.command("new-plugin", epilog=_EXAMPLES)
@@ -69,7 +89,7 @@ _HEADER = "pjrt_driver.h"
     help="Have the package's wheel give the device to TensorFlow, too, which finds it without pjrt being imported.",
 )
 def new_plugin(name: str, folder: Path, driver: bool, tensorflow: bool) -> None:
-    """Write a package for a device called NAME: the device, its manifest and entry points, tests, a README."""
+    """Write a package for a device called NAME: the device, its entry points, tests, a README, a workflow of CI."""
     _check(name)
     if tensorflow:
         _check_for_tensorflow(name, driver)
@@ -80,8 +100,11 @@ def new_plugin(name: str, folder: Path, driver: bool, tensorflow: bool) -> None:
         raise pjrt.AlreadyExistsError(f"{str(target)!r} exists already; choose another name or folder")
     templates = resources.files("pjrt.cli") / "template"
     files = _DRIVER_FILES if driver else {**_FILES, **(_TENSORFLOW_FILES if tensorflow else {})}
-    added = {key: text if tensorflow else "" for key, text in _TENSORFLOW.items()}
-    texts = {place: _filled((templates / source).read_text(), name, added) for source, place in files.items()}
+    kind = _DRIVER if driver else _TENSORFLOW if tensorflow else _PLAIN
+    versions = {"@OLDEST@": pjrt.__version__, "@PIN@": _supported_versions(pjrt.__version__)}
+    texts = {
+        place: _filled((templates / source).read_text(), name, {**kind, **versions}) for source, place in files.items()
+    }
     if driver:
         texts["src/{name}/" + _HEADER] = (Path(native.get_include()) / _HEADER).read_text()
     for place, text in texts.items():
@@ -94,6 +117,12 @@ def new_plugin(name: str, folder: Path, driver: bool, tensorflow: bool) -> None:
         echo(f"wrote {path}")
     package = "'.[test,tensorflow]'" if tensorflow else "-e '.[test]'"
     echo(f"\nnow: cd {target} && pip install {package} && pytest && pjrt devices {name}")
+
+
+def _supported_versions(version: str) -> str:
+    """Return the range of versions that keep what one has: before 1.0 two minor versions, later one major version."""
+    major, minor = map(int, version.split(".")[:2])
+    return f">={version},<{f'0.{minor + 2}' if major == 0 else major + 1}"
 
 
 def _filled(template: str, name: str, added: Mapping[str, str]) -> str:

@@ -7,11 +7,15 @@ import os
 import re
 import subprocess
 import sys
+import sysconfig
 import tomllib
 import zipfile
 from pathlib import Path
 
 import pytest
+
+import pjrt
+from pjrt.cli.new_plugin import _supported_versions
 
 
 def run(*command: str, path: Path | None = None, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
@@ -192,21 +196,106 @@ def test_what_is_written_has_no_place_left_to_fill(package: Path) -> None:
         assert file.is_dir() or not re.search("@[A-Z]+@", file.read_text()), file
 
 
-@pytest.fixture(scope="module")
-def driver_package(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """A package with a driver in C, and the folder in which its wheel was unpacked."""
-    folder = tmp_path_factory.mktemp("driver")
-    done = run("-m", "pjrt", "new-plugin", "gadget", "--driver", "--folder", str(folder))
+def test_it_works_with_the_versions_that_keep_what_this_one_has() -> None:
+    assert _supported_versions("0.1.0") == ">=0.1.0,<0.3"
+    assert _supported_versions("0.9.2") == ">=0.9.2,<0.11"
+    assert _supported_versions("2.3.1") == ">=2.3.1,<3"
+
+
+def make_wheel(folder: Path, *options: str) -> tuple[Path, Path]:
+    """Write a package and build its wheel, without a network."""
+    done = run("-m", "pjrt", "new-plugin", "gadget", *options, "--folder", str(folder))
     assert done.returncode == 0, done.stderr
     package = folder / "gadget"
+    assert f'"pjrt[xla]{_supported_versions(pjrt.__version__)}"' in (package / "pyproject.toml").read_text()
     offline = ("--no-deps", "--no-build-isolation")
     done = run("-m", "pip", "wheel", "-q", *offline, "--wheel-dir", "wheels", ".", cwd=package)
     assert done.returncode == 0, done.stdout + done.stderr
     (wheel,) = (package / "wheels").iterdir()
-    assert not wheel.name.endswith("-any.whl")  # it is for this platform
-    site = folder / "site"
-    zipfile.ZipFile(wheel).extractall(site)
-    return package, site
+    return package, wheel
+
+
+@pytest.fixture(scope="module")
+def driver_wheel(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """A package with a driver in C, and its wheel."""
+    return make_wheel(tmp_path_factory.mktemp("driver"), "--driver")
+
+
+@pytest.fixture(scope="module")
+def driver_package(driver_wheel: tuple[Path, Path]) -> tuple[Path, Path]:
+    """The package, and the folder in which its wheel was unpacked."""
+    package, wheel = driver_wheel
+    zipfile.ZipFile(wheel).extractall(package.parent / "site")
+    return package, package.parent / "site"
+
+
+@pytest.mark.full
+def test_the_wheel_of_a_driver_is_for_one_platform_and_every_python(driver_wheel: tuple[Path, Path]) -> None:
+    assert re.fullmatch(r"gadget-0\.1\.0-py3-none-(?!any).+\.whl", driver_wheel[1].name)
+    with zipfile.ZipFile(driver_wheel[1]) as wheel:
+        assert wheel.read("gadget/_driver.so").startswith(b"\x7fELF")
+        assert b"Root-Is-Purelib: false" in wheel.read("gadget-0.1.0.dist-info/WHEEL")
+
+
+USE_IN_JAX = """
+import jax, numpy as np
+device = jax.devices("gadget")[0]
+x = jax.device_put(np.arange(6, dtype=np.float32), device)
+print(sorted(x.devices())[0].platform, jax.jit(lambda x: x * x + x)(x).tolist())
+"""
+
+
+def use_in_an_empty_environment(wheel: Path, folder: Path) -> subprocess.CompletedProcess[str]:
+    """Install a wheel alone into an environment that has only what this one has, and use its device in JAX."""
+    python = folder / "empty" / "bin" / "python"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder / "empty")], check=True, timeout=120)
+    site = next((folder / "empty" / "lib").glob("python*")) / "site-packages"
+    shared = {sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}
+    (site / "shared.pth").write_text("".join(f"import site; site.addsitedir({path!r})\n" for path in shared))
+    done = run("-m", "pip", "--python", str(python), "install", "-q", "--no-index", "--no-deps", str(wheel))
+    assert done.returncode == 0, done.stdout + done.stderr
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("PJRT_", "JAX_", "PYTHON"))}
+    environment = {**kept, "PJRT_CONFIG": os.devnull}
+    return subprocess.run(
+        [python, "-c", USE_IN_JAX], env=environment, cwd=folder, capture_output=True, text=True, timeout=180
+    )
+
+
+@pytest.mark.full
+def test_jax_finds_an_installed_wheel(tmp_path: Path) -> None:
+    done = use_in_an_empty_environment(make_wheel(tmp_path)[1], tmp_path)
+    assert done.stdout == "gadget [0.0, 2.0, 6.0, 12.0, 20.0, 30.0]\n", done.stderr
+
+
+@pytest.mark.full
+def test_jax_finds_an_installed_wheel_with_a_driver(driver_wheel: tuple[Path, Path], tmp_path: Path) -> None:
+    done = use_in_an_empty_environment(driver_wheel[1], tmp_path)
+    assert done.stdout == "gadget [0.0, 2.0, 6.0, 12.0, 20.0, 30.0]\n", done.stderr
+
+
+def conform_as_its_workflow_does(package: Path, site: Path) -> None:
+    """Run the check of the package's workflow, with few of its checks."""
+    steps = (package / ".github" / "workflows" / "ci.yml").read_text().splitlines()
+    (command,) = [line.partition("run: ")[2] for line in steps if "pjrt conform" in line]
+    few = " --filter lookup_device --filter 'buffer.element_type[s1]'"
+    path = os.pathsep.join((str(Path(sys.executable).parent), os.environ["PATH"]))
+    environment = {**os.environ, "PYTHONPATH": str(site), "PATH": path}
+    done = subprocess.run(
+        command + few, shell=True, cwd=package, env=environment, capture_output=True, text=True, timeout=180
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert pjrt.conformance.PluginReport.read(package / "report.json").facts["device_kinds"]
+
+
+@pytest.mark.full
+def test_its_workflow_checks_the_device(package: Path) -> None:
+    install(package)
+    conform_as_its_workflow_does(package, package / "src")
+
+
+@pytest.mark.full
+def test_the_workflow_of_one_with_a_driver_checks_its_library(driver_package: tuple[Path, Path]) -> None:
+    conform_as_its_workflow_does(*driver_package)
 
 
 @pytest.mark.full

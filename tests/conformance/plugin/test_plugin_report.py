@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
+import importlib.metadata
 import json
+import platform
 from dataclasses import replace
 from pathlib import Path
 
@@ -45,6 +48,31 @@ def test_the_file_has_the_whole_report(tmp_path: Path) -> None:
     assert (plain["format"], plain["version"]) == ("pjrt conformance report", 1)
     assert plain["unsupported"] == {"buffers of S4": 2}
     assert plain["counts"] == {"passed": 1, "failed": 1, "unsupported": 2, "crashed": 1, "hung": 0}
+
+
+def test_a_changed_report_is_found_by_its_hash(tmp_path: Path) -> None:
+    path = tmp_path / "report.json"
+    MIXED.write(path)
+    plain = json.loads(path.read_text())
+    rest = json.dumps({**plain, "sha256": None, "baseline": {}}, sort_keys=True, separators=(",", ":"))
+    rest = rest.replace('"baseline":{},', "").replace(',"sha256":null', "")
+    assert plain["sha256"] == hashlib.sha256(rest.encode()).hexdigest()
+    plain["facts"]["platform_version"] = "2"
+    path.write_text(json.dumps(plain))
+    with pytest.raises(DataLossError, match=f"sha256 is {plain['sha256']}.*changed after it was made"):
+        PluginReport.read(path)
+    del plain["sha256"]  # an earlier version wrote none
+    path.write_text(json.dumps(plain))
+    assert PluginReport.read(path).facts["platform_version"] == "2"
+
+
+def test_the_report_says_with_what_the_plugin_was_checked(tiny_library: Path) -> None:
+    facts = check_plugin(tiny_library, filters=["client.lookup_device.absent_id"]).facts
+    assert facts["device_kinds"]
+    assert facts["library_sha256"] == hashlib.sha256(tiny_library.read_bytes()).hexdigest()
+    assert facts["versions"]["pjrt"] == importlib.metadata.version("pjrt")
+    assert facts["versions"]["jaxlib"] == importlib.metadata.version("jaxlib")
+    assert facts["versions"]["python"] == platform.python_version()
 
 
 def test_an_interrupted_run_does_not_pass(tmp_path: Path) -> None:
@@ -102,15 +130,16 @@ def test_the_file_may_be_unwritable(tmp_path: Path) -> None:
 
 
 def test_a_report_beside_an_earlier_one() -> None:
+    versions = {"jaxlib": "0.11.0", "numpy": "2.0"}
     before = report(
         outcome("fixed", "failed", found="x"), outcome("same", "failed", found="x"), outcome("breaks", "passed"),
         outcome("leaves", "passed"), outcome("gone", "passed"), functions=["PJRT_Client_Create", "PJRT_Old"],
-        platform_version="0",
+        platform_version="0", versions=versions,
     )  # fmt: skip
     after = report(
         outcome("fixed", "passed"), outcome("same", "failed", found="x"), outcome("breaks", "hung", found="y"),
         outcome("leaves", "unsupported", found="z"), outcome("new", "failed", found="n"), outcome("good", "passed"),
-        memories=["device", "pinned_host"],
+        memories=["device", "pinned_host"], versions=versions | {"jaxlib": "0.12.0"},
     )  # fmt: skip
     comparison = ReportComparison.of(after, before)
     assert comparison.is_worse
@@ -122,6 +151,7 @@ def test_a_report_beside_an_earlier_one() -> None:
         "lost: function PJRT_Old",
         "gained: memory pinned_host",
         "changed: platform version from 0 to 1",
+        "changed: version of jaxlib from 0.11.0 to 0.12.0",
         "beside the baseline: 2 newly failed, 1 newly unsupported, 1 newly passed, 1 still failing, 1 not made",
     ]
     assert not ReportComparison.of(before, before).is_worse

@@ -126,6 +126,7 @@ def facts_of(subject: Subject) -> dict[str, Any]:
         "platform": "",
         "platform_version": "",
         "devices": 0,
+        "device_kinds": [],
         "memories": [],
         "problem": "",
     }
@@ -136,10 +137,16 @@ def facts_of(subject: Subject) -> dict[str, Any]:
         facts["platform"] = _text(subject.call("PJRT_Client_PlatformName", client=client).platform_name)
         facts["platform_version"] = _text(subject.call("PJRT_Client_PlatformVersion", client=client).platform_version)
         facts["devices"] = len(subject.devices)
+        facts["device_kinds"] = sorted({_kind_of(subject, device) for device in subject.devices})
         facts["memories"] = sorted(subject.memories)
     except (Unsupported, Failed) as problem:
         facts["problem"] = str(problem)
     return facts
+
+
+def _kind_of(subject: Subject, device: int) -> str:
+    description = subject.call("PJRT_Device_GetDescription", device=device).device_description
+    return _text(subject.call("PJRT_DeviceDescription_Kind", device_description=description).device_kind)
 
 
 def _attributes(listed: list[Struct]) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 from collections import Counter
@@ -31,8 +32,10 @@ class PluginReport:
     Attributes:
         plugin: the name or path of the plugin.
         facts: what the plugin states about itself: ``api_version``, ``attributes``, ``extensions``, ``functions``,
-            ``platform``, ``platform_version``, ``devices``, ``memories``; and ``problem``, the reason why no client can
-            be made, or an empty text. Empty if the run was interrupted before the plugin was loaded.
+            ``platform``, ``platform_version``, ``devices``, ``device_kinds``, ``memories``; and ``problem``, the reason
+            why no client can be made, or an empty text. Beside them what it was checked with: its ``package`` and
+            ``library_sha256``, empty if it has none, ``versions`` of packages and frameworks, and ``system``. Empty if
+            the run was interrupted before the plugin was loaded.
         outcomes: the outcome of each check.
         seconds: how long the run took.
         left: the number of checks that were not made, because the run was interrupted.
@@ -66,8 +69,8 @@ class PluginReport:
         return Counter(each.found for each in self.outcomes if each.verdict is Verdict.UNSUPPORTED)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the report in machine-readable form."""
-        return {
+        """Return the report in machine-readable form; ``sha256`` is the hash of all the rest."""
+        plain = {
             "format": _FORMAT,
             "version": _VERSION,
             "plugin": self.plugin,
@@ -79,6 +82,7 @@ class PluginReport:
             "seconds": self.seconds,
             "left": self.left,
         }
+        return plain | {"sha256": _digest(plain)}
 
     def write(self, path: str | os.PathLike[str]) -> None:
         """Write the report to a JSON file, which ``read`` reads.
@@ -96,7 +100,7 @@ class PluginReport:
         Raises:
             NotFoundError: there is no such file.
             InvalidArgumentError: the file is no report, or one of a later version.
-            DataLossError: the file is damaged.
+            DataLossError: the file is damaged, or was changed by hand.
         """
         name = os.fspath(path)
         try:
@@ -117,6 +121,12 @@ class PluginReport:
             raise InvalidArgumentError(
                 f"{name}: expected a report of version {_VERSION}, found version {plain.get('version')!r}; "
                 "make it again with this version of pjrt"
+            )
+        stated = plain.get("sha256", "")  # earlier reports have none
+        if stated and stated != _digest(plain):
+            raise DataLossError(
+                f"{name}: expected a report whose sha256 is {stated}, found one of {_digest(plain)}: it was changed "
+                "after it was made; make it again"
             )
         try:
             outcomes = tuple(Outcome.from_dict(each) for each in plain["outcomes"])
@@ -149,8 +159,14 @@ class PluginReport:
         return "\n".join(lines)
 
 
-_LISTS = {"functions": "function", "extensions": "extension", "memories": "memory"}
-_FACTS = ("platform", "platform_version", "api_version", "devices", "problem")
+def _digest(plain: Mapping[str, Any]) -> str:
+    """Return the SHA-256 of a report: of its JSON with sorted keys and no spaces, without the hash and a baseline."""
+    hashed = {key: value for key, value in plain.items() if key not in ("sha256", "baseline")}
+    return hashlib.sha256(json.dumps(hashed, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+
+
+_LISTS = {"functions": "function", "extensions": "extension", "memories": "memory", "device_kinds": "kind of device"}
+_FACTS = ("platform", "platform_version", "api_version", "devices", "system", "problem")
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,9 +280,16 @@ def _capabilities(report: PluginReport, baseline: PluginReport) -> Iterator[str]
         yield from (f"gained: {word} {name}" for name in now if name not in before)
         yield from (f"lost: {word} {name}" for name in before if name not in now)
     for key in _FACTS:
-        if report.facts.get(key) != baseline.facts.get(key):
-            old, new = _spelled(baseline.facts.get(key)), _spelled(report.facts.get(key))
+        if key in baseline.facts and report.facts.get(key) != baseline.facts[key]:
+            old, new = _spelled(baseline.facts[key]), _spelled(report.facts.get(key))
             yield f"changed: {key.replace('_', ' ')} from {old} to {new}"
+
+    old_versions, new_versions = (each.facts.get("versions") or {} for each in (baseline, report))
+    if old_versions:  # earlier reports have none
+        for name in sorted({*old_versions, *new_versions}):
+            if old_versions.get(name) != new_versions.get(name):
+                old, new = _spelled(old_versions.get(name)), _spelled(new_versions.get(name))
+                yield f"changed: version of {name} from {old} to {new}"
 
 
 def _spelled(value: Any) -> str:

@@ -151,8 +151,11 @@ const header = element('header', {}, element('h1', {}, data.plugin), facts([
   ...data.left ? [['not made', String(data.left)]] : [],
   ['platform', [stated.platform, stated.platform_version].filter(Boolean).join(', ') || 'unknown'],
   ['C API', (stated.api_version || []).join('.')],
-  ['devices', String(stated.devices ?? 'unknown')],
+  ['devices', [stated.devices ?? 'unknown', ...stated.device_kinds || []].join(', ')],
+  ...stated.versions ? [['versions', Object.entries(stated.versions).map((each) => each.join(' ')).join(', ')],
+    ['system', stated.system]] : [],
   ['seconds', data.seconds.toFixed(1)],
+  ['sha256', data.sha256],
 ]), filters());
 const lacks = Object.entries(data.unsupported).map(([reason, count]) => [reason, String(count)]);
 document.body.append(header, element('main', {},

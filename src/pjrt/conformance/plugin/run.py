@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import fnmatch
+import hashlib
+import importlib.metadata
 import os
+import platform
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -18,6 +21,9 @@ from pjrt.conformance.plugin.reproduction import Reproduction, c_program, python
 from pjrt.conformance.plugin.samples import Samples
 from pjrt.conformance.plugin.zygote import ZygoteProcess, zygote_process
 from pjrt.plugins import registry
+
+_PACKAGES = ("pjrt", "numpy", "jaxlib", "jax", "torch", "torch_xla", "torchax", "torch_tpu", "tensorflow")
+"""The packages whose versions a report has where they are installed."""
 
 
 def check_plugin(
@@ -71,13 +77,29 @@ def check_plugin(
     outcomes: dict[str, Outcome] = {}
     facts: Mapping[str, Any] = {}
     with contextlib.suppress(KeyboardInterrupt), zygote_process(task) as zygote:
-        facts = zygote.facts()
+        facts = {**zygote.facts(), **surroundings(name)}
         for _ in checks:
             outcome = with_programs(zygote.next_event()["outcome"], name)
             outcomes[outcome.check] = outcome
             progress(outcome)
     made = tuple(outcomes[each.name] for each in checks if each.name in outcomes)
     return PluginReport(name, facts, made, time.monotonic() - begin, len(checks) - len(made))
+
+
+def surroundings(plugin: str) -> dict[str, Any]:
+    """Return with what a plugin is checked: its library, its package, and the versions of all that takes part."""
+    declared = registry.declaration(plugin)
+    versions = {"python": platform.python_version()}
+    for package in (*_PACKAGES, *([declared.distribution] if declared.distribution else [])):
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            versions[package] = importlib.metadata.version(package)
+    digest = hashlib.sha256(declared.library.read_bytes()).hexdigest() if declared.library is not None else ""
+    return {
+        "package": declared.distribution,
+        "library_sha256": digest,
+        "versions": versions,
+        "system": f"{platform.system()} {platform.release()} {platform.machine()}",
+    }
 
 
 def chosen_checks(tiers: Iterable[str], filters: Sequence[str], leave_out: Sequence[str]) -> tuple[Check, ...]:
