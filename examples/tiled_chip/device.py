@@ -92,8 +92,9 @@ KERNELS = {
 }
 
 
-def make_client(**options):
-    return pjrt.StableHloClient("tiled", kernels=KERNELS, fallback="reference", memory=TiledMemory(), **options)
+def make_client(kernels=None, **options):
+    kernels = {**KERNELS, **(kernels or {})}
+    return pjrt.StableHloClient("tiled", kernels=kernels, fallback="reference", memory=TiledMemory(), **options)
 
 
 if __name__ == "__main__":

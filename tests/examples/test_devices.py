@@ -50,6 +50,54 @@ def test_under_jax(name: str, printed: str) -> None:
     assert done.returncode == 0, done.stderr[-2000:]
 
 
+QUANTIZED = """
+import sys
+sys.path.insert(0, sys.argv[1])
+import jax, jax.numpy as jnp, numpy as np, pjrt, quantized
+
+calls = []
+kernel = quantized.int8_product
+
+def noted(op, x, values, scale):
+    calls.append((values.memory.dtype, values.shape, scale.shape))
+    return kernel(op, x, values, scale)
+
+quantized.int8_product = noted
+platform = pjrt.frameworks.jax.register(pjrt.export(quantized.make_client, name="tiled"))
+chip, cpu = jax.devices(platform)[0], jax.devices("cpu")[0]
+generator = np.random.default_rng(0)
+x, dense = generator.standard_normal((5, 6)).astype("f"), generator.standard_normal((6, 3)).astype("f")
+here, there = (jax.device_put((x, quantized.Int8.of(dense)), place) for place in (chip, cpu))
+assert here[1].values.dtype == np.int8 and here[1].scale.shape == (3,)
+np.testing.assert_allclose(here[1].dense(), dense, atol=np.abs(dense).max() / 254 * 1.01)
+
+run = jax.jit(quantized.product)
+ours, theirs = run(*here), run(*there)
+assert calls == [(np.dtype(np.int8), (6, 3), (3,))], calls      # the CPU has the other branch
+assert ours.devices() == {chip} and theirs.devices() == {cpu}
+np.testing.assert_allclose(theirs, x @ np.asarray(there[1].dense()), rtol=1e-5, atol=1e-5)
+difference = np.abs(np.asarray(ours) - theirs).max()
+assert 0 < difference < 0.02 * np.abs(theirs).max(), difference   # the rows were rounded to int8, too
+
+@jax.jit
+def gradient(x, weights):
+    return jax.grad(lambda x: (quantized.product(x, weights) ** 2).sum())(x)
+
+wanted = 2 * np.asarray(ours) @ np.asarray(there[1].dense()).T
+np.testing.assert_allclose(gradient(*here), wanted, rtol=1e-4, atol=1e-4)
+batch = jax.jit(jax.vmap(quantized.product, (0, None)))(jnp.stack([here[0], here[0] * 2]), here[1])
+np.testing.assert_allclose(batch, np.stack([ours, ours * 2]), rtol=1e-5)
+"""
+
+
+@pytest.mark.full
+def test_a_quantized_type_under_jax() -> None:
+    done = run("-c", QUANTIZED, str(EXAMPLES / "tiled_chip"))
+    assert done.returncode == 0, done.stderr[-2000:]
+    done = run(str(EXAMPLES / "tiled_chip" / "quantized.py"))
+    assert "32768 bytes for 131072, off by 1.0%" in done.stdout, done.stderr
+
+
 TORCH = """
 import sys
 sys.path.insert(0, sys.argv[1])
