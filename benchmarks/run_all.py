@@ -29,6 +29,7 @@ BENCHMARKS = [
     "native",
     "distributed",
     "remote",
+    "serve_model",
     "cluster",
     "cluster_simulation",
     "layers",

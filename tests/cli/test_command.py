@@ -498,6 +498,11 @@ def test_a_command_that_there_is_not() -> None:
     assert_refused(pjrt("zzzzzz"), "there is no command 'zzzzzz'; see 'pjrt --help'")
 
 
+def test_an_option_of_one_letter_that_there_is_not() -> None:
+    assert_refused(pjrt("run", "x.mlir", "-I", "ones"), "No such option '-I'; there are -i/--input; see")
+    assert_refused(pjrt("devices", "-z"), "No such option '-z'; there are -O/--option, -h/--help; see")
+
+
 def test_an_address_is_no_file() -> None:
     assert_refused(pjrt("run", "https://example.org/model.mlir"), "it is an address: download the file first")
 

@@ -357,6 +357,41 @@ def test_requests_that_wait_for_the_device_run_together(sequences: Path, monkeyp
     assert sorted(sizes) == [1, 1, 4]
 
 
+def test_a_request_waits_for_others_only_where_they_came_together(
+    sequences: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes: list[int] = []
+    began, may_end, original = threading.Event(), threading.Event(), Batching.run
+
+    def run(batching: Batching, key: Any, requests: Any) -> Any:
+        sizes.append(len(requests))
+        began.set()
+        assert may_end.wait(60)
+        return original(batching, key, requests)
+
+    def waiting(server: ModelServer) -> str:
+        lines = ask(server, "/metrics")[1].decode().splitlines()
+        return next(line for line in lines if line.startswith("pjrt_waiting_requests "))
+
+    monkeypatch.setattr(Batching, "run", run)
+    options = ServingOptions(max_batch=4, max_delay=1000, buckets={"n": [2]})
+    body = {"inputs": [tensor("ids", "INT32", [1, 2], [1, 2]), tensor("mask", "FP32", [1, 2], [1, 1])]}
+    with pjrt.load_model(sequences, "reference") as model, ModelServer(model, "m", options=options) as server:
+        server.wait_until_ready()
+        with ThreadPoolExecutor(3) as pool:
+            one = pool.submit(ask, server, "/v2/models/m/infer", body)  # nobody else was here
+            assert began.wait(60)
+            two = pool.submit(ask, server, "/v2/models/m/infer", body)
+            while waiting(server) != "pjrt_waiting_requests 2.0":
+                assert not one.done()
+            may_end.set()
+            assert one.result()[0] == 200
+            assert not two.done()  # it waits for one more, as two were here
+            three = pool.submit(ask, server, "/v2/models/m/infer", body)
+            assert [each.result()[1]["outputs"][0]["data"] for each in (two, three)] == [[18]] * 2
+    assert sizes == [1, 2]
+
+
 # A client of others.
 
 

@@ -186,13 +186,13 @@ _BY_MLIR: dict[str, ElementType] = {spelling: t for t, spelling in _MLIR.items()
 
 
 _Array = np.ndarray[Any, Any]
-_NUMBERS = (bool, int, float, complex)
+_NUMBERS = frozenset({bool, int, float, complex})
 
 
 def are_python_numbers(value: object) -> bool:
     """Whether a value is a Python number, or nested lists and tuples of nothing else; numpy's scalars are not."""
     if isinstance(value, list | tuple):
-        return all(map(are_python_numbers, value))
+        return _NUMBERS.issuperset(map(type, value)) or all(map(are_python_numbers, value))
     return type(value) in _NUMBERS
 
 

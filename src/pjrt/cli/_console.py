@@ -244,7 +244,7 @@ def _failing_in_one_line(as_json: bool) -> Iterator[None]:
         raise
     except click.UsageError as usage:
         help_at = f"; see '{usage.ctx.command_path} --help'" if usage.ctx else ""
-        error: PjrtError = InvalidArgumentError(f"{usage.format_message().rstrip('.')}{help_at}")
+        error: PjrtError = InvalidArgumentError(f"{usage.format_message().rstrip('.')}{_short_ones(usage)}{help_at}")
     except PjrtError as raised:
         error = raised
     except MemoryError as memory:
@@ -254,6 +254,17 @@ def _failing_in_one_line(as_json: bool) -> Iterator[None]:
 
         echo(json.dumps(error_as_dict(error), indent=2))
     fail(one_line(error))
+
+
+def _short_ones(usage: click.UsageError) -> str:
+    """Return what a wrong option of one letter may stand for; click looks for the names of long ones only."""
+    if not isinstance(usage, click.NoSuchOption) or usage.ctx is None or len(usage.option_name) != 2:
+        return ""
+    options = [each.opts for each in usage.ctx.command.get_params(usage.ctx) if isinstance(each, click.Option)]
+    letter = usage.option_name[1].lower()
+    alike = [names for names in options if any(name.lstrip("-")[0].lower() == letter for name in names)]
+    of_one_letter = [names for names in options if any(len(name) == 2 for name in names)]
+    return f"; there are {', '.join('/'.join(sorted(names, key=len)) for names in alike or of_one_letter)}"
 
 
 def error_as_dict(error: PjrtError) -> dict[str, Any]:

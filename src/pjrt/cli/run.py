@@ -34,7 +34,7 @@ from pjrt.cli._options import (
 )
 from pjrt.cli._program import STDIN, check_first, check_needs_no_infeed, program_argument, read_model_file
 from pjrt.models.binding import Argument
-from pjrt.models.inputs import files_of, make_arguments
+from pjrt.models.inputs import files_of, make_arguments, swapped
 from pjrt.models.model import Model
 from pjrt.models.model_file import ModelFile
 from pjrt.models.output_path import check_output_path, writing
@@ -223,6 +223,8 @@ def _run(
         if output is not None:
             check_results_path(output, len(file.results))
         given = make_arguments(file.parameters, inputs, shapes)
+        for line in swapped(file.parameters, given):
+            echo(f"pjrt: warning: {line}", err=True)
         _warn_of_indices(file, [each.array for each in given])
     count = partitioning.completed(file.partitioning).partitioning.num_devices
     with _client(device, options, count, profile) as client:

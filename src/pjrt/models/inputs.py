@@ -417,10 +417,24 @@ class Input:
         array: the array.
         matched_by_type: the place in a file that the array came from, if it was matched by its type alone; empty if
             it was matched by a name, an index or the order of the options.
+        name: what the array is called where it came from: in its file, or as its file; empty if it has no name.
     """
 
     array: Array
     matched_by_type: str = ""
+    name: str = ""
+
+
+def swapped(parameters: Sequence[Parameter], inputs: Sequence[Input]) -> Iterator[str]:
+    """Yield a line for each array that is called like another parameter of the same type, which has another array."""
+    numbers = numbers_by_name(parameters)
+    by_index = {each.index: (each, given) for each, given in zip(parameters, inputs, strict=True)}
+    for index, (parameter, given) in by_index.items():
+        other = numbers.get(given.name, index)
+        named, its_own = by_index[other]
+        is_right = other == index or numbers.get(its_own.name) == other
+        if not is_right and _fitted(named, given.array) is not None:
+            yield f"{parameter} is given {given.name!r}, which is the name of {named}; are they swapped?"
 
 
 def make_arguments(
@@ -592,7 +606,12 @@ def _fill(
     fitted = _fitted(parameter, array)
     if fitted is None:
         raise InvalidArgumentError(f"--input {source.option}: expected {parameter}, found {_describe(array)}")
-    chosen[parameter.index] = Input(fitted, matched_by_type)
+    chosen[parameter.index] = Input(fitted, matched_by_type, _name_of(source))
+
+
+def _name_of(source: _Source) -> str:
+    path, _, name = source.value.partition(":") if _FILE_ENDS.search(source.value) else ("", "", "")
+    return name or (Path(path).stem if path.endswith((".npy", RAW)) else "")
 
 
 def _fitted(parameter: Parameter, array: Array) -> Array | None:

@@ -251,6 +251,34 @@ def test_a_file_that_is_overwritten_is_named(tmp_path: Path) -> None:
     assert run(tmp_path, *arguments).stderr == warning
 
 
+def test_inputs_that_are_called_like_another_one_get_a_warning(tmp_path: Path) -> None:
+    program = """func.func @main(%x: tensor<2xf32> loc("x"), %y: tensor<2xf32> loc("y"), %n: tensor<2xi32> loc("n"))
+        -> tensor<2xf32> { %0 = stablehlo.subtract %x, %y : tensor<2xf32> return %0 : tensor<2xf32> }"""
+    (tmp_path / "sub.mlir").write_text(program)
+    for name in ("x", "y", "z"):
+        np.save(tmp_path / f"{name}.npy", np.ones(2, np.float32))
+    np.savez(tmp_path / "all.npz", x=np.ones(2, np.float32), y=np.ones(2, np.float32))
+
+    def warnings(*inputs: str) -> str:
+        options = [part for each in (*inputs, "n=[1,2]") for part in ("-i", each)]
+        done = run(tmp_path, "sub.mlir", "-d", "reference", *options)
+        assert done.returncode == 0, done.stderr
+        return done.stderr
+
+    swapped = (
+        "pjrt: warning: argument 0 (x): f32[2] is given 'y', which is the name of argument 1 (y): f32[2]; are they "
+        "swapped?\n"
+        "pjrt: warning: argument 1 (y): f32[2] is given 'x', which is the name of argument 0 (x): f32[2]; are they "
+        "swapped?\n"
+    )
+    assert warnings("y.npy", "x.npy") == swapped
+    assert warnings("x=all.npz:y", "y=all.npz:x") == swapped
+    assert warnings("y.npy", "z.npy") == swapped.splitlines(keepends=True)[0]
+    assert warnings("x.npy", "y.npy") == ""
+    assert warnings("x.npy", "y=x.npy") == ""  # one array for both
+    assert warnings("all.npz") == warnings("z.npy", "[3,4]") == ""
+
+
 def test_identifiers_beyond_the_rows_of_a_table_get_a_warning(tmp_path: Path) -> None:
     (tmp_path / "rows.mlir").write_text("""
         func.func @main(%t: tensor<8x2xf32> loc("table"), %ids: tensor<3xi32> loc("ids"), %n: tensor<3xi32> loc("n"))

@@ -124,7 +124,8 @@ def test_option_overrides(client: pjrt.Client, programs: Any) -> None:
     fast = pjrt.CompileOptions(option_overrides={"xla_cpu_enable_fast_math": True})
     assert np.asarray(client.compile(programs.add, fast)(X, X)[0]).tolist() == [0, 2, 4, 6]
     for overrides, message in (
-        ({"xla_no_such_option": True}, "No such compile option: 'xla_no_such_option'"),
+        ({"no_such_flag": True}, "XLA has no flag 'no_such_flag'; the fields of DebugOptions"),
+        ({"xla_cpu_enable_fast_mat": True}, "no flag 'xla_cpu_enable_fast_mat'; perhaps 'xla_cpu_enable_fast_math' is"),
         ({"xla_cpu_enable_fast_math": "maybe"}, "'maybe' is not a valid bool value"),
     ):
         with pytest.raises(pjrt.InvalidArgumentError, match=message):

@@ -21,6 +21,7 @@ from pjrt.api.errors import (
     StatusCode,
     UnimplementedError,
 )
+from pjrt.api.printable import perhaps
 from pjrt.api.program import Program, ProgramFormat, is_for_stranger
 from pjrt.api.shape_spec import TiledLayout
 from pjrt.devices.xla import _jaxlib, faults
@@ -431,6 +432,12 @@ def _explained(error: Exception) -> PjrtError:
         return InvalidArgumentError(
             "the program cuts values into those of its partitions, and is compiled for one; compile it for as many "
             "partitions as its shardings name (num_partitions in the compile options)"
+        )
+    if unknown := re.search("No such compile option: '(.*)'", message):
+        flags = dir(_jaxlib.jax.CompileOptions().executable_build_options.debug_options)
+        return InvalidArgumentError(
+            f"XLA has no flag {unknown[1]!r}{perhaps(unknown[1], flags)}; the fields of DebugOptions in XLA's "
+            "xla.proto are its flags"
         )
     if message.startswith("Unknown MLIR failure"):
         message = "XLA's compiler gives up and states no reason; run it on 'reference'"

@@ -68,7 +68,8 @@ class ServingOptions:
 
     Attributes:
         max_batch: the most rows that run together.
-        max_delay: the seconds that a request waits for others, at the most, while the device is idle.
+        max_delay: the seconds that a request waits for others, at the most, while the device is idle. It waits only
+            where more requests came together lately.
         buckets: the sizes that a dynamic size is rounded up to, by its symbol.
         max_request_bytes: the largest request.
         max_waiting: the most requests that wait; a further one is refused.
@@ -88,7 +89,10 @@ class _Batch:
         self.requests: list[list[Array]] = []
         self.answers: list[asyncio.Future[list[Array]]] = []
         self.rows = 0
-        self.is_full = asyncio.Event()
+        self.is_due = asyncio.Event()
+
+
+_MOST_KEYS = 1000
 
 
 class Batcher:
@@ -105,9 +109,13 @@ class Batcher:
         self._options = options
         self._ran = ran
         self._open: dict[Key, _Batch] = {}
+        self._together: dict[
+            Key, int
+        ] = {}  # how many requests were here at one time lately, where it was more than one
         self._device = asyncio.Lock()
         self._thread = concurrent.futures.ThreadPoolExecutor(1, "pjrt model")
         self._tasks: set[asyncio.Task[None]] = set()
+        self._batches = 0  # that wait or run
         self.waiting = 0
 
     async def results(self, arrays: list[Array]) -> list[Array]:
@@ -122,9 +130,11 @@ class Batcher:
             raise UnavailableError(f"{self.waiting} requests wait already, which is the limit: try again later")
         batch = self._open.get(key)
         if batch is not None and batch.rows + rows > self._batching.most_rows:
-            batch.is_full.set()
             batch = None
         if batch is None:
+            for other in self._open.values():
+                other.is_due.set()  # the device does not stay idle while this one waits for it
+            self._batches += 1
             batch = self._open[key] = _Batch()
             task = asyncio.get_running_loop().create_task(self._run(key, batch))
             self._tasks.add(task)  # the loop itself does not hold it
@@ -134,8 +144,9 @@ class Batcher:
         batch.answers.append(answer)
         batch.rows += rows
         if batch.rows == self._batching.most_rows:
-            batch.is_full.set()
             self._close(key, batch)
+        if self._is_due(key, batch):
+            batch.is_due.set()
         self.waiting += 1
         try:
             return await answer
@@ -143,16 +154,20 @@ class Batcher:
             self.waiting -= 1
 
     async def _run(self, key: Key, batch: _Batch) -> None:
-        """Wait until a batch is full or its time has come, and the device is free; run it then."""
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(batch.is_full.wait(), self._options.max_delay)
+        """Wait until the device is free, and then for as many requests as came together lately; run the batch."""
         async with self._device:
+            if not self._is_due(key, batch):
+                batch.is_due.clear()
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(batch.is_due.wait(), self._options.max_delay)
             self._close(key, batch)
             try:
                 call = asyncio.get_running_loop().run_in_executor(self._thread, self._batching.run, key, batch.requests)
                 results: list[list[Array]] | Exception = await call
             except Exception as error:
                 results = error
+            self._batches -= 1
+            self._note_together(key, len(batch.requests))
         self._ran(batch.rows)
         for number, answer in enumerate(batch.answers):
             if answer.done():  # the client has gone
@@ -161,6 +176,19 @@ class Batcher:
                 answer.set_exception(results)
             else:
                 answer.set_result(results[number])
+
+    def _is_due(self, key: Key, batch: _Batch) -> bool:
+        """Whether a batch need not wait: it is full, or as many are here as lately, or another one is here, too."""
+        is_full = batch.rows == self._batching.most_rows
+        return is_full or len(batch.requests) >= self._together.get(key, 1) or self._batches > 1
+
+    def _note_together(self, key: Key, count: int) -> None:
+        """Note how many requests of a kind are here when a batch of them has run; the number sinks by one each time."""
+        if key in self._open:
+            count += len(self._open[key].requests)
+        together = max(count, self._together.pop(key, 1) - 1)
+        if together > 1 and len(self._together) < _MOST_KEYS:
+            self._together[key] = together
 
     def _close(self, key: Key, batch: _Batch) -> None:
         if self._open.get(key) is batch:
