@@ -1,5 +1,7 @@
 """The digits example: what is committed works, is accurate, agrees with plain numpy, and needs no framework."""
 
+import ast
+import json
 import re
 import subprocess
 import sys
@@ -87,3 +89,32 @@ def test_artifact_is_written_at_stablehlo_1_0_and_names_no_path() -> None:
 
 def test_committed_files_stay_small() -> None:
     assert sum(path.stat().st_size for path in DIGITS.iterdir() if path.is_file()) < 200_000
+
+
+def shown_by(cell: str, names: dict[str, object]) -> object:
+    """Run a cell of a notebook, and return what stands last in it."""
+    *statements, last = ast.parse(cell).body
+    assert isinstance(last, ast.Expr)
+    exec(compile(ast.Module(statements, []), "cell", "exec"), names)
+    return eval(compile(ast.Expression(last.value), "cell", "eval"), names)
+
+
+@pytest.mark.full
+def test_the_notebook(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(DIGITS)
+    cells = json.loads((DIGITS / "digits.ipynb").read_text())["cells"]
+    names: dict[str, object] = {}
+    shown = []
+    for cell in cells:
+        if cell["cell_type"] == "code":
+            assert not cell["outputs"]
+            value = shown_by("".join(cell["source"]), names)
+            shown.append(value if isinstance(value, str) else value._repr_html_())  # type: ignore[attr-defined]
+    client, device, executable, buffer, accuracy, comparison, benchmark = shown
+    assert "XLA of jaxlib" in client
+    assert "cpu" in device
+    assert "memory needed" in executable
+    assert "FLOPs" in executable
+    assert "f32[10]" in buffer
+    assert accuracy == "99.4% of 360 digits are read right"
+    assert all("reference" in each for each in (comparison, benchmark))

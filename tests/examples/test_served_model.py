@@ -32,7 +32,8 @@ def ask(address: str, body: Any = None) -> tuple[int, Any]:
         with urllib.request.urlopen(urllib.request.Request(address, data), timeout=60) as answer:
             return answer.status, json.load(answer)
     except urllib.error.HTTPError as error:
-        return error.code, json.load(error)
+        text = error.read().decode()
+        return error.code, json.loads(text) if text.startswith("{") else text
 
 
 def ask_until(address: str, status: int, process: subprocess.Popen[str]) -> None:
