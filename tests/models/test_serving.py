@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,9 @@ import numpy as np
 import pytest
 
 import pjrt
+from pjrt.api.protobuf import message_classes
 from pjrt.models.serving.batches import Batching
+from pjrt.models.serving.grpc_service import _MESSAGES
 from pjrt.models.serving.protocol import HEADER_LENGTH
 from pjrt.models.serving.server import ModelServer, ServingOptions
 
@@ -218,6 +220,109 @@ def test_results_that_json_lacks_are_returned_as_binary_data() -> None:
         assert (status, "ask for binary data" in answer["error"]) == (400, True)
         binary = {"inputs": [given, P], "parameters": {"binary_data_output": True}}
         assert ask(server, "/v2/models/m/infer", binary)[0] == 200
+
+
+# The protocol over gRPC.
+
+Call = Callable[..., Any]
+
+
+@pytest.fixture
+def over_grpc() -> Iterator[tuple[ModelServer, Call]]:
+    """A server, and a function that makes a call of the service: its name, and the fields of the request."""
+    grpc = pytest.importorskip("grpc")
+    types = message_classes("pjrt.tests.inference", _MESSAGES)
+    with pjrt.load_model(FIXED, "reference") as model:
+        options = ServingOptions(max_request_bytes=10_000)
+        with ModelServer(model, "fixed", options=options, grpc_address="127.0.0.1:0") as server:
+            server.wait_until_ready()
+            with grpc.insecure_channel(server.grpc_target) as channel:
+
+                def call(name: str, /, **fields: Any) -> Any:
+                    method = channel.unary_unary(
+                        f"/inference.GRPCInferenceService/{name}",
+                        request_serializer=types[f"{name}Request"].SerializeToString,
+                        response_deserializer=types[f"{name}Response"].FromString,
+                    )
+                    return method(types[f"{name}Request"](**fields), timeout=60)
+
+                yield server, call
+
+
+X_RAW = {"name": "x", "datatype": "INT32", "shape": [2]}
+P_RAW = {"name": "p", "datatype": "BOOL", "shape": []}
+
+
+def test_grpc_has_the_facts_of_the_model(over_grpc: tuple[ModelServer, Call]) -> None:
+    _, call = over_grpc
+    assert call("ServerLive").live
+    assert call("ServerReady").ready
+    assert call("ServerMetadata").version == pjrt.__version__
+    for version in ("", "1"):
+        assert call("ModelReady", name="fixed", version=version).ready
+    described = call("ModelMetadata", name="fixed")
+    assert [(each.name, each.datatype, [*each.shape]) for each in described.inputs] == [
+        ("x", "INT32", [2]),
+        ("p", "BOOL", []),
+    ]
+
+
+def test_grpc_takes_bytes_and_numbers(over_grpc: tuple[ModelServer, Call]) -> None:
+    server, call = over_grpc
+    data = [b"\1", np.array([5, -6], np.int32).tobytes()]
+    answer = call("ModelInfer", model_name="fixed", id="7", inputs=[P_RAW, X_RAW], raw_input_contents=data)
+    assert (answer.id, answer.model_name, [*answer.raw_output_contents]) == ("7", "fixed", [data[1], data[0]])
+    assert [(each.name, each.datatype, [*each.shape]) for each in answer.outputs] == [
+        ("result_0", "INT32", [2]),
+        ("result_1", "BOOL", []),
+    ]
+    numbers = [
+        {**X_RAW, "contents": {"int_contents": [5, -6]}},
+        {**P_RAW, "contents": {"bool_contents": [True]}},
+    ]
+    answer = call("ModelInfer", model_name="fixed", inputs=numbers, outputs=[{"name": "result_0"}])
+    assert [*answer.raw_output_contents] == [data[1]]
+    metrics = ask(server, "/metrics")[1].decode()
+    assert 'pjrt_requests_total{device="reference",kind="ModelInfer",status="OK"} 2.0' in metrics
+
+
+@pytest.mark.parametrize(
+    ("code", "message", "fields"),
+    [
+        ("NOT_FOUND", "expected the model 'fixed' of version 1", {"model_name": "other"}),
+        ("INVALID_ARGUMENT", "found none for x", {}),
+        ("INVALID_ARGUMENT", "found 1", {"inputs": [X_RAW, P_RAW], "raw_input_contents": [b""]}),
+        ("INVALID_ARGUMENT", "input x: expected 8 bytes", {"inputs": [X_RAW], "raw_input_contents": [b"1234"]}),
+        ("INVALID_ARGUMENT", "input x: expected 2 numbers", {"inputs": [X_RAW]}),
+        ("INVALID_ARGUMENT", "the datatype INT32, found 'FP32'", {"inputs": [{**X_RAW, "datatype": "FP32"}]}),
+        (
+            "INVALID_ARGUMENT",
+            "expected outputs among result_0, result_1, found 'y'",
+            {"inputs": [X_RAW, P_RAW], "raw_input_contents": [bytes(8), b"\0"], "outputs": [{"name": "y"}]},
+        ),
+        ("RESOURCE_EXHAUSTED", "larger than max", {"raw_input_contents": [bytes(20_000)]}),
+    ],
+)
+def test_grpc_refuses_a_wrong_request(
+    over_grpc: tuple[ModelServer, Call], code: str, message: str, fields: dict[str, Any]
+) -> None:
+    import grpc
+
+    _, call = over_grpc
+    with pytest.raises(grpc.RpcError) as refused:
+        call("ModelInfer", **{"model_name": "fixed", **fields})
+    assert refused.value.code().name == code
+    assert message in refused.value.details()
+
+
+def test_the_address_of_grpc_may_be_in_use(over_grpc: tuple[ModelServer, Call]) -> None:
+    server, call = over_grpc
+    with pjrt.load_model(FIXED, "reference") as model:
+        with pytest.raises(pjrt.UnavailableError, match=f"cannot serve the model at .* and {server.grpc_target}"):
+            ModelServer(model, "m", grpc_address=server.grpc_target)
+        with pytest.raises(pjrt.InvalidArgumentError, match="expected HOST:PORT for the server"):
+            ModelServer(model, "m", grpc_address="unix:/tmp/socket")
+    assert call("ServerLive").live
 
 
 # Batches and buckets, without HTTP.
@@ -437,15 +542,52 @@ def test_tritonclient_speaks_with_it(sequences: Path, is_binary: bool) -> None:
 
 
 @pytest.mark.full
+def test_tritonclient_speaks_with_it_over_grpc(sequences: Path) -> None:
+    triton = pytest.importorskip("tritonclient.grpc")
+    options = ServingOptions(max_batch=8, buckets={"n": [4, 8]})
+    with pjrt.load_model(sequences, "cpu") as model:
+        with ModelServer(model, "text", options=options, grpc_address="127.0.0.1:0") as server:
+            server.wait_until_ready()
+            with triton.InferenceServerClient(server.grpc_target) as client:
+                assert client.is_server_live()
+                assert client.is_server_ready()
+                assert client.is_model_ready("text")
+                assert client.get_server_metadata().name == "pjrt"
+                assert [[*each.shape] for each in client.get_model_metadata("text").inputs] == [[-1, -1], [-1, -1]]
+                with pytest.raises(triton.InferenceServerException, match="expected the model 'text' of version 1"):
+                    client.infer("other", [])
+
+            def ask_often(seed: int) -> None:
+                generator = np.random.default_rng(seed)
+                with triton.InferenceServerClient(server.grpc_target) as client:
+                    for number in range(25):
+                        shape = tuple(map(int, generator.integers(1, (4, 9))))
+                        given = {"ids": generator.integers(0, 10, shape).astype(np.int32), "mask": np.ones(shape, F32)}
+                        kinds = (("ids", shape, "INT32"), ("mask", shape, "FP32"))
+                        inputs = [triton.InferInput(*each) for each in kinds]
+                        for each in inputs:
+                            each.set_data_from_numpy(given[each.name()])
+                        answer = client.infer("text", inputs, request_id=str(number))
+                        assert answer.get_response().id == str(number)
+                        for name, array in expected_sequences(given["ids"], given["mask"]).items():
+                            np.testing.assert_array_equal(answer.as_numpy(name), array)
+
+            with ThreadPoolExecutor(6) as pool:
+                list(pool.map(ask_often, range(6)))
+            assert len(model.compilations) == 2 * 4
+
+
+@pytest.mark.full
 def test_the_command_serves_until_it_is_ended(sequences: Path) -> None:
     command = [sys.executable, "-m", "pjrt", "serve-model", str(sequences), "-d", "reference"]
-    command += ["--address", "127.0.0.1:0", "--bucket", "n=4", "--max-batch", "2"]
+    command += ["--address", "127.0.0.1:0", "--grpc", "127.0.0.1:0", "--bucket", "n=4", "--max-batch", "2"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
         assert server.stdout is not None
         try:
             line = next(each for each in server.stdout if each.startswith("serving"))
             assert line.startswith("serving text on reference at http://127.0.0.1:")
             place, _, _ = line.split()[-1].removeprefix("http://").partition("/")
+            assert next(server.stdout).startswith("serving text on reference over gRPC at 127.0.0.1:")
             connection = http.client.HTTPConnection(place, timeout=60)
             inputs = [tensor("ids", "INT32", [1, 1], [1]), tensor("mask", "FP32", [1, 1], [1])]
             connection.request("POST", "/v2/models/text/infer", json.dumps({"inputs": inputs}))

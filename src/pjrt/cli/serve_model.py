@@ -50,6 +50,13 @@ def _read_buckets(_: click.Context, __: click.Parameter, given: tuple[str, ...])
     "--max-batch", type=click.IntRange(1), default=32, show_default=True, help="The most rows that run together."
 )
 @click.option(
+    "--grpc",
+    "grpc_address",
+    default="",
+    metavar="HOST:PORT",
+    help="Serve the protocol over gRPC here, too; the port 0 takes a free one.",
+)
+@click.option(
     "--max-delay",
     type=click.FloatRange(0),
     default=0.002,
@@ -92,6 +99,7 @@ def serve_model(
     options: dict[str, Any],
     name: str | None,
     address: str,
+    grpc_address: str,
     max_batch: int,
     max_delay: float,
     buckets: dict[str, list[int]],
@@ -123,8 +131,10 @@ def serve_model(
         echo(line)
 
     with asked_to_end() as stopped, pjrt.load_model(file, chosen, shapes_kept=kept, **options) as model:
-        with ModelServer(model, named, address, limits, device=chosen, note=note) as server:
+        with ModelServer(model, named, address, limits, grpc_address=grpc_address, device=chosen, note=note) as server:
             echo(f"serving {named} on {chosen} at {server.url}/v2/models/{named}")
+            if server.grpc_target:
+                echo(f"serving {named} on {chosen} over gRPC at {server.grpc_target}")
             echo(f"metrics at {server.url}/metrics")
             announced.set()
             stopped.wait()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -120,7 +120,7 @@ def read_request(
     except (ValueError, RecursionError) as error:
         raise InvalidArgumentError(f"expected a request in JSON, found {size} bytes: {error}") from error
     try:
-        given = _inputs(message["inputs"], memoryview(body)[size:], {input_name(each): each for each in parameters})
+        given = read_inputs(message["inputs"], memoryview(body)[size:], {input_name(each): each for each in parameters})
         options = message.get("parameters") or {}
         wanted = message.get("outputs") or [{"name": name} for name in results]
         all_binary = options.get("binary_data_output") is True
@@ -133,14 +133,27 @@ def read_request(
             f"expected a request of the Open Inference Protocol with inputs, each with name, shape, datatype and data, "
             f"found another ({type(error).__name__}: {error})"
         ) from error
-    unknown = [name for name in outputs if name not in results]
-    if unknown:
-        raise InvalidArgumentError(f"expected outputs among {', '.join(results)}, found {unknown[0]!r}")
+    check_outputs(outputs, results)
     return Request(identity, [given[input_name(each)] for each in parameters], outputs)
 
 
-def _inputs(messages: Any, binary: memoryview, known: Mapping[str, Parameter]) -> dict[str, Array]:
-    """Return the arrays of a request by name."""
+def check_outputs(wanted: Iterable[str], results: Sequence[str]) -> None:
+    """Check that a model has the results that are asked for.
+
+    Raises:
+        InvalidArgumentError: it lacks one.
+    """
+    unknown = [name for name in wanted if name not in results]
+    if unknown:
+        raise InvalidArgumentError(f"expected outputs among {', '.join(results)}, found {unknown[0]!r}")
+
+
+def read_inputs(messages: Any, binary: memoryview, known: Mapping[str, Parameter]) -> dict[str, Array]:
+    """Return the arrays of a request by name: from the messages of its inputs, and the bytes of all of them in turn.
+
+    Raises:
+        InvalidArgumentError: they do not fit the parameters.
+    """
     given: dict[str, Array] = {}
     begin = 0
     for each in messages:
@@ -199,6 +212,11 @@ def _of_bytes(data: memoryview, parameter: Parameter, shape: Sequence[int]) -> A
     return np.frombuffer(data, np.uint8).view(dtype).reshape(shape)
 
 
+def datatype(array: Array) -> str:
+    """Return the protocol's name of the element type of a result."""
+    return _DATATYPES[ElementType.of(array.dtype)]
+
+
 def write_response(name: str, request: Request, results: Mapping[str, Array]) -> tuple[bytes, int | None]:
     """Return the body of the answer to a request, and the size of its JSON; None if nothing but JSON is in it.
 
@@ -216,7 +234,7 @@ def write_response(name: str, request: Request, results: Mapping[str, Array]) ->
         array = results[output]
         described: dict[str, Any] = {
             "name": output,
-            "datatype": _DATATYPES[ElementType.of(array.dtype)],
+            "datatype": datatype(array),
             "shape": list(array.shape),
         }
         if is_binary:

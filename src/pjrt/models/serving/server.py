@@ -26,7 +26,8 @@ from pjrt.api.errors import (
 from pjrt.models.model import Model
 from pjrt.models.serving import protocol
 from pjrt.models.serving.batches import Batching, Key
-from pjrt.remote.transport.addresses import parse_address
+from pjrt.models.serving.grpc_service import GrpcService
+from pjrt.remote.transport.addresses import Address, parse_address
 
 try:
     from aiohttp import web
@@ -209,6 +210,7 @@ class ModelServer:
         name: its name in addresses.
         address: ``HOST:PORT``; the port 0 takes a free one.
         options: the limits.
+        grpc_address: ``HOST:PORT`` for the protocol over gRPC; none without it.
         device: the name of the device, for the metrics.
         note: is told each program that was compiled ahead of requests, from another thread.
 
@@ -225,6 +227,7 @@ class ModelServer:
         address: str = "127.0.0.1:0",
         options: ServingOptions | None = None,
         *,
+        grpc_address: str = "",
         device: str = "",
         note: Callable[[str], None] = lambda _: None,
     ) -> None:
@@ -244,21 +247,26 @@ class ModelServer:
             registry=self._metrics.registry,
             buckets=[1 << n for n in range(self._batching.most_rows.bit_length() + 1)],
         )
+        self._grpc: GrpcService | None = None
         self._is_ready = self._is_closing = False
         self._note = note
         self.failure: PjrtError | None = None
         """Why the model cannot be compiled ahead of requests; None while nothing failed."""
-        self._place = parse_address(address)
-        if self._place.scheme or self._place.path:
-            raise InvalidArgumentError(f"expected HOST:PORT for the server, found {address!r}")
+        self._place = _place(address)
+        self.grpc_target = _place(grpc_address).target if grpc_address else ""
+        """The address for clients of gRPC, ``HOST:PORT``; empty without one."""
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="pjrt http", daemon=True)
         self._thread.start()
         try:
             asyncio.run_coroutine_threadsafe(self._start(), self._loop).result()
+        except PjrtError:
+            self._end_loop()
+            raise
         except OSError as error:
             self._end_loop()
-            raise UnavailableError(f"cannot serve the model at {address}: {error.strerror or error}") from error
+            places = " and ".join(filter(None, (address, grpc_address)))
+            raise UnavailableError(f"cannot serve the model at {places}: {error.strerror or error}") from error
         self._warming = threading.Thread(target=self._warm_up, name="pjrt warm-up", daemon=True)
         self._warming.start()
 
@@ -285,6 +293,22 @@ class ModelServer:
         site = web.TCPSite(self._runner, self._place.host, self._place.port)
         await site.start()
         self._place = self._place.with_port(self._runner.addresses[0][1])
+        if self.grpc_target:
+            self._grpc = GrpcService(
+                self._name,
+                self._model.client.platform_name,
+                self._model.parameters,
+                self._results,
+                check_name=self._check_name,
+                is_ready=lambda: self._is_ready,
+                run=self._batcher.results,
+                counted=self._counted,
+            )
+            try:
+                self.grpc_target = await self._grpc.start(self.grpc_target, self._options.max_request_bytes)
+            except (OSError, PjrtError):
+                await self._runner.cleanup()
+                raise
 
     def _warm_up(self) -> None:
         try:
@@ -318,9 +342,14 @@ class ModelServer:
             return
         self._is_ready, self._is_closing = False, True
         self._warming.join()
-        asyncio.run_coroutine_threadsafe(self._runner.cleanup(), self._loop).result()
+        asyncio.run_coroutine_threadsafe(self._stop(), self._loop).result()
         self._batcher.close()
         self._end_loop()
+
+    async def _stop(self) -> None:
+        if self._grpc is not None:
+            await self._grpc.close()
+        await self._runner.cleanup()
 
     def _end_loop(self) -> None:
         self._loop.call_soon_threadsafe(self._loop.stop)
@@ -368,9 +397,11 @@ class ModelServer:
             return f"there is no such page; those of the model are below /v2/models/{self._name}"
         return str(error.reason)
 
-    def _check_name(self, request: web.Request) -> None:
-        name, version = request.match_info.get("model", self._name), request.match_info.get("version", VERSION)
-        if (name, version) != (self._name, VERSION):
+    def _check_names(self, request: web.Request) -> None:
+        self._check_name(request.match_info.get("model", self._name), request.match_info.get("version", VERSION))
+
+    def _check_name(self, name: str, version: str) -> None:
+        if (name, version or VERSION) != (self._name, VERSION):
             raise pjrt.NotFoundError(
                 f"expected the model {self._name!r} of version {VERSION}, found {name!r} of version {version!r}"
             )
@@ -383,11 +414,11 @@ class ModelServer:
         return web.json_response({"live": True})
 
     async def _get_ready(self, request: web.Request) -> web.Response:
-        self._check_name(request)
+        self._check_names(request)
         return web.json_response({"ready": self._is_ready}, status=200 if self._is_ready else 503)
 
     async def _get_model(self, request: web.Request) -> web.Response:
-        self._check_name(request)
+        self._check_names(request)
         platform = self._model.client.platform_name
         return web.json_response(protocol.metadata(self._name, platform, self._model.parameters, self._results))
 
@@ -396,7 +427,7 @@ class ModelServer:
         return web.Response(body=encode(self._metrics.registry), headers={"Content-Type": content_type})
 
     async def _infer(self, request: web.Request) -> web.Response:
-        self._check_name(request)
+        self._check_names(request)
         try:
             async with asyncio.timeout(_READ_SECONDS):
                 body = await request.read()
@@ -413,6 +444,13 @@ class ModelServer:
             return web.Response(body=answer, content_type="application/json")
         headers = {"Content-Type": "application/octet-stream", protocol.HEADER_LENGTH: str(size)}
         return web.Response(body=answer, headers=headers)
+
+
+def _place(address: str) -> Address:
+    place = parse_address(address)
+    if place.scheme or place.path:
+        raise InvalidArgumentError(f"expected HOST:PORT for the server, found {address!r}")
+    return place
 
 
 def _check(model: Model, name: str, options: ServingOptions) -> None:
