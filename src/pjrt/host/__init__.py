@@ -25,8 +25,9 @@ from pjrt.api.lazy_names import lazy_names
 if TYPE_CHECKING:
     from pjrt.host.client import HostClient
     from pjrt.host.device import MEMORY_KINDS
-    from pjrt.host.device_memory import Allocation, Enqueued, Memory
+    from pjrt.host.device_memory import Allocation, Memory
     from pjrt.host.executable import Compiled
+    from pjrt.host.fences import Enqueued
     from pjrt.host.launch import RunContext
     from pjrt.host.processes import Collective, Collectives, ProcessGroup
 
@@ -46,8 +47,9 @@ __all__ = [
 _HOMES = {
     ".client": "HostClient",
     ".device": "MEMORY_KINDS",
-    ".device_memory": "Allocation Enqueued Memory",
+    ".device_memory": "Allocation Memory",
     ".executable": "Compiled",
+    ".fences": "Enqueued",
     ".launch": "RunContext",
     ".processes": "Collective Collectives ProcessGroup",
 }

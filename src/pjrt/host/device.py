@@ -34,8 +34,9 @@ from pjrt.api.errors import (
 from pjrt.api.program import AnyProgram
 from pjrt.api.shape_spec import Layout, Shapes, ShapeSpec, TiledLayout, expect_shape
 from pjrt.api.topology import TopologyDescription
-from pjrt.host.device_memory import Allocation, FenceWaiter, Memory, has_layouts, kept_spec, layout_in
+from pjrt.host.device_memory import Allocation, Memory, has_layouts, kept_spec, layout_in
 from pjrt.host.executable import HostExecutable
+from pjrt.host.fences import FenceWaiter
 from pjrt.host.processes import Membership
 from pjrt.host.shutdown import runtime_lock
 from pjrt.host.storage import MemoryAccount, freeze

@@ -30,18 +30,14 @@ from pjrt.api.waits import server_here, time_left
 from pjrt.host.device import HostDevice, HostMemorySpace
 from pjrt.host.device_memory import (
     Allocation,
-    Completion,
-    Enqueued,
-    FenceWaiter,
     HandleTable,
     Memory,
     handle_of,
     has_layouts,
     kept_spec,
-    wait_for,
-    waiting_function,
 )
 from pjrt.host.executable import Compiled, without_traceback
+from pjrt.host.fences import Completion, Enqueued, FenceWaiter, wait_for, waiting_function
 from pjrt.host.shutdown import is_exiting, is_lost, runtime_lock
 from pjrt.host.storage import TOKEN, Storage, freeze, is_any_alone, take_writable
 from pjrt.host.work_queue import Copy, Task, WorkQueue, wanted_executions

@@ -14,7 +14,8 @@ from pjrt.api.shape_spec import ShapeSpec, format_shape
 from pjrt.devices.reference.core.block import TOKEN, Environment, Kernel, context_of
 from pjrt.devices.reference.core.module_compiler import CONTROL_FLOW
 from pjrt.host import Allocation, Enqueued, Memory
-from pjrt.host.device_memory import HandleTable, handle_of, on_host, wait_for
+from pjrt.host.device_memory import HandleTable, handle_of, on_host
+from pjrt.host.fences import wait_for
 from pjrt.stablehlo.ir.types import TensorType, TokenType, ValueType
 
 PASSING = CONTROL_FLOW | {

@@ -1,0 +1,376 @@
+"""Fences: the ends of work that a device has enqueued, who waits for them, and what is released then."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import contextlib
+import functools
+import logging
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from pjrt.api.errors import DeadlineExceededError, InvalidArgumentError, PjrtError
+from pjrt.api.future import Future
+from pjrt.api.waits import serving
+from pjrt.host import shutdown
+from pjrt.host.executable import without_traceback
+from pjrt.host.storage import Storage, is_any_alone
+from pjrt.host.work_queue import WorkQueue
+
+if TYPE_CHECKING:
+    from pjrt.host.device_memory import Memory
+
+_log = logging.getLogger("pjrt")
+
+_WAITS = ("wait", "synchronize", "result")
+"""The methods of fences that return when the work is done."""
+
+
+class Enqueued(NamedTuple):
+    """The results of a program whose work goes on after its function has returned.
+
+    Later programs of the same device may be given the results before the work is done: a device that enqueues does the
+    work in the order in which it was enqueued. All others wait for the fence.
+
+    Attributes:
+        results: the results, as a function returns them that has done its work.
+        fence: a ``pjrt.Future``, a ``concurrent.futures.Future``, an object with a method ``wait``, ``synchronize`` or
+            ``result``, or a function that returns when the work is done. An exception of it fails the results. Its
+            method ``cancel``, if it has one, is called when nobody wants the work any more, or its time ran out: it
+            must return at once, and the fence ends soon.
+    """
+
+    results: Any
+    fence: Any
+
+
+def wait_for(fence: Any) -> None:
+    """Wait for a fence; ``None`` is done.
+
+    Raises:
+        InvalidArgumentError: the object is no fence.
+        BaseException: the work has failed.
+    """
+    if fence is not None:
+        waiting_function(fence)()
+
+
+def waiting_function(fence: Any) -> Callable[[], object]:
+    """Return the function that waits for a fence.
+
+    Raises:
+        InvalidArgumentError: the object is no fence.
+    """
+    # Importing asyncio takes as long as importing jaxlib. Where no one has, there are no futures of it.
+    asyncio = sys.modules.get("asyncio")
+    if asyncio is not None and isinstance(fence, (asyncio.Future, asyncio.Task)):
+        raise InvalidArgumentError(
+            "an asyncio future cannot be waited for on a thread; give a pjrt.Future as the fence"
+        )
+    if isinstance(fence, (Future, concurrent.futures.Future)):
+        return fence.result
+    for name in _WAITS:
+        method = getattr(fence, name, None)
+        if callable(method):
+            return method  # type: ignore[no-any-return]
+    if callable(fence):
+        return fence  # type: ignore[no-any-return]
+    raise InvalidArgumentError(
+        f"expected a fence, found {type(fence).__name__}: a fence is a future, an object with a method "
+        f"{', '.join(_WAITS)}, or a function that waits"
+    )
+
+
+def cancel(fence: Any) -> bool:
+    """Cancel a fence whose work nobody wants; return whether it has such a method. An exception of it is logged."""
+    method = getattr(fence, "cancel", None)
+    # A future that was cancelled counts as done, while the device may be at work, and takes no result any more.
+    if not callable(method) or getattr(method, "__func__", None) is concurrent.futures.Future.cancel:
+        return False
+    try:
+        method()
+    except BaseException:
+        _log.exception("the cancel method of a fence raised; the exception is ignored")
+    return True
+
+
+def free(memory: Memory, handle: Any, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
+    """Free the memory of a handle; an exception of the author's code is logged.
+
+    Often the garbage collector drops an allocation, and must go on. At the end of the interpreter the names that the
+    author's code needs may be gone, as those of this module may be, but for those bound as defaults.
+    """
+    try:
+        memory.free(handle)
+    except BaseException:
+        if not is_finalizing():
+            _log.exception("the free method of a device's memory raised; the exception is ignored")
+
+
+# The waiter for fences: it ends the work that a device has enqueued when the fence says that it is done.
+
+
+class Completion:
+    """The end of work that a device has enqueued: its outputs are defined then, and its memory is released.
+
+    Attributes:
+        definition: the definition event of the outputs; it may be poisoned before the work ends.
+        launch_id: the launch id of the execution, 0 for none.
+        name: the program's name.
+        ended: done when the device is done with the memory.
+        has_ended: whether it is.
+    """
+
+    __slots__ = ("_freed", "_inputs", "definition", "ended", "has_ended", "launch_id", "name")
+
+    def __init__(self, definition: Future[None], inputs: list[Storage], launch_id: int, name: str) -> None:
+        self.definition = definition
+        self.launch_id = launch_id
+        self.name = name
+        self.has_ended = False
+        self._inputs = inputs
+        self._freed: deque[tuple[Memory, Any]] = deque()
+        self.ended: Future[None] = Future()
+
+    def end(self, error: PjrtError | None) -> None:
+        """Define the outputs, or fail them, and release the memory. The error of an argument is theirs, too."""
+        self.has_ended = True
+        if error is None:
+            failed = (storage.definition.exception() for storage in self._inputs if storage.definition.done())
+            error = next((each for each in failed if each is not None), None)
+        self._inputs = []
+        self._free()
+        self.definition._complete(None, error)
+        self.ended._complete(None)
+
+    def free_later(self, memory: Memory, handle: Any) -> None:
+        """Free the memory of a handle when the work ends."""
+        self._freed.append((memory, handle))
+        if self.has_ended:  # It ended meanwhile, and may have missed this one.
+            self._free()
+
+    @property
+    def holds_memory(self) -> bool:
+        """Whether memory is freed when the work ends: nothing else holds it."""
+        return bool(self._freed) or is_any_alone(self._inputs)
+
+    def poison(self, error: PjrtError) -> bool:
+        """Fail the outputs now; return whether they were still to come. The memory is in use until the work ends."""
+        return self.definition._complete(None, error)
+
+    def wait(self, timeout: float | None) -> bool:
+        """Wait for the end; return whether it has come."""
+        try:
+            self.ended.result(timeout)
+        except TimeoutError:
+            return False
+        return True
+
+    def _free(self) -> None:
+        # No lock: the garbage collector may call free_later at any point here.
+        with contextlib.suppress(IndexError):
+            while True:
+                free(*self._freed.popleft())
+
+
+class FenceWaiter:
+    """Waits for the fences of one device: by their callbacks if they are futures, otherwise on one thread, in order.
+
+    The thread starts with the first fence that needs it. With a time limit, another thread lives as long as fences are
+    open: it cancels the first one whose time has run out, and resets the device if that does not help.
+
+    Args:
+        name: the name of the device.
+        patience: how many seconds the first fence has; ``None`` for no limit.
+        reset: gives up all work of the device; ``None`` if the author has no such function.
+    """
+
+    __slots__ = ("__weakref__", "_completions", "_lock", "_patience", "_queue", "_reset", "_watches")
+
+    def __init__(self, name: str, patience: float | None = None, reset: Callable[[], object] | None = None) -> None:
+        self._queue = WorkQueue(name, "fences")
+        self._completions: dict[Completion, Any] = {}
+        self._patience = patience
+        self._reset = reset
+        self._watches = False
+        self._lock = threading.Lock()  # guards _watches
+        shutdown.register(self)
+
+    @property
+    def name(self) -> str:
+        """The name of its device, for messages."""
+        return self._queue.name
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a fence is not reached."""
+        return bool(self._completions)
+
+    def add(self, fence: Any, completion: Completion) -> None:
+        """End a completion when its fence is reached."""
+        self._open(fence, completion)
+        if completion.definition.done():  # it was poisoned before it had a fence
+            cancel(fence)
+        if isinstance(fence, (Future, concurrent.futures.Future)):
+            if isinstance(fence, Future):
+                completion.definition.need(fence)
+            fence.add_done_callback(functools.partial(self._end_by_future, completion))
+            return
+        completion.definition.need(self._queue.server)
+        wait = _Wait(self, fence, completion)
+        try:
+            self._queue.put(wait)
+        except PjrtError:
+            wait.run()  # There is no thread for it, and the work goes on all the same.
+
+    def wait(self, fence: Any, name: str) -> None:
+        """Wait for a fence on this thread.
+
+        Args:
+            fence: the fence.
+            name: what it is of, for messages.
+
+        Raises:
+            DeadlineExceededError: its time ran out; it was cancelled, or the device was reset.
+            BaseException: the work has failed.
+        """
+        if fence is None or self._patience is None:
+            wait_for(fence)
+            return
+        definition: Future[None] = Future()
+        completion = Completion(definition, [], 0, name)
+        self._open(fence, completion)
+        try:
+            wait_for(fence)
+        except BaseException:
+            if not definition.done():
+                raise
+        finally:
+            self.end(completion, None)
+        definition.result()  # the error of the time limit, if it ran out
+
+    def _open(self, fence: Any, completion: Completion) -> None:
+        self._completions[completion] = fence
+        if self._patience is None:
+            return
+        with self._lock:
+            watches, self._watches = self._watches, True
+        if not watches:
+            threading.Thread(target=self._watch, name=f"{self.name} watchdog", daemon=True).start()
+
+    def _watch(self) -> None:
+        """Give up work that takes too long, as long as there is any."""
+        while True:
+            with self._lock:
+                first = next(iter(list(self._completions)), None)
+                if first is None:
+                    self._watches = False
+                    return
+            if first.wait(self._patience):
+                continue
+            error = DeadlineExceededError(
+                f"the work of {first.name!r} on {self.name} has not ended within {self._patience:g} s "
+                "(watchdog_seconds)"
+            )
+            if self._give_up(first, error) and first.wait(self._patience):
+                continue
+            self.poison(error)  # the device finishes first what it was told first
+            if self._reset is not None:
+                try:
+                    self._reset()
+                except BaseException:
+                    _log.exception("the reset function of %s raised; the exception is ignored", self.name)
+            while not first.wait(self._patience):  # its memory is in use until then
+                self.poison(error)
+
+    def _give_up(self, completion: Completion, error: PjrtError) -> bool:
+        """Fail the outputs of a completion, and cancel its fence; return whether that has been done."""
+        fence = self._completions.get(completion)
+        completion.poison(error)
+        return cancel(fence)
+
+    def ends_of_holders(self) -> list[Future[Any]]:
+        """Return the ends of the enqueued work that alone holds memory."""
+        return [each.ended for each in list(self._completions) if each.holds_memory]
+
+    def end(self, completion: Completion, error: PjrtError | None) -> None:
+        """End a completion."""
+        completion.end(error)
+        self._completions.pop(completion, None)
+
+    def poison(self, error: PjrtError) -> int:
+        """Fail the outputs of enqueued work now, and return of how many executions."""
+        poisoned = [each for each in list(self._completions) if each.poison(error)]
+        for completion in poisoned:
+            cancel(self._completions.get(completion))
+        return len(poisoned)
+
+    def poison_first(self, error: PjrtError, launch_id: int) -> bool:
+        """Fail the outputs of the earliest enqueued execution with a launch id; return whether there was one."""
+        for completion in list(self._completions):
+            if completion.launch_id == launch_id and completion.poison(error):
+                cancel(self._completions.get(completion))
+                return True
+        return False
+
+    def drain(self, timeout: float | None = None) -> bool:
+        """Wait for all fences; return whether they were reached in time."""
+        deadline = None if timeout is None else time.monotonic() + timeout
+        return all(
+            completion.wait(None if deadline is None else max(deadline - time.monotonic(), 0))
+            for completion in list(self._completions)
+        )
+
+    def ask_to_end(self, error: PjrtError) -> None:
+        """Do nothing: the device does not check."""
+
+    def abandon(self, error: PjrtError) -> None:
+        """Fail the outputs, and wait no longer."""
+        self.poison(error)
+        self._completions.clear()
+
+    def close(self) -> None:
+        """End the thread."""
+        self._queue.close()
+
+    def _end_by_future(self, completion: Completion, fence: Any) -> None:
+        try:
+            error = fence.exception()
+        except concurrent.futures.CancelledError as cancelled:
+            error = cancelled
+        # The thread is often the author's, which does the device's work one after the other: what the end sets off
+        # must not wait on it for later work.
+        with serving(f"the thread that completes the fences of {self.name}"):
+            self.end(completion, None if error is None else without_traceback(error))
+
+
+class _Wait:
+    """A task that waits for a fence."""
+
+    __slots__ = ("_completion", "_fence", "_waiter")
+
+    def __init__(self, waiter: FenceWaiter, fence: Any, completion: Completion) -> None:
+        self._waiter = waiter
+        self._fence = fence
+        self._completion = completion
+
+    def run(self) -> None:
+        """Wait for the fence."""
+        fence, self._fence = self._fence, None
+        error = None
+        try:
+            wait_for(fence)
+        except BaseException as raised:
+            error = without_traceback(raised)
+        self._waiter.end(self._completion, error)
+
+    def fail(self, error: PjrtError) -> None:
+        """Fail the outputs. Their memory, and that of the arguments, is left alone: the device may be at work."""
+        self._completion.poison(error)
+
+    def ask_to_end(self, error: PjrtError) -> None:
+        """Do nothing: the device does not check."""
