@@ -185,7 +185,9 @@ class StableHloClient(HostClient):
                     fuse or (lambda operation: names is None or is_among(operation, names)),
                     longest=1 if observation.observers else None,
                     fallback=fallback is not None,
-                    values=HostValues() if self.memory is None else DeviceValues(self.memory),
+                    values=HostValues()
+                    if self.memory is None
+                    else DeviceValues(self.memory, waits=bool(observation.observers)),
                     options=compile_options,
                 )
                 fold = not observation.observers

@@ -20,7 +20,7 @@ from pjrt.api.errors import (
     UnimplementedError,
 )
 from pjrt.api.shape_spec import ShapeSpec, TiledLayout
-from pjrt.host.fences import Completion, free, wait_for
+from pjrt.host.fences import Completion, RunWork, StepWork, free, wait_for
 from pjrt.host.shutdown import generation
 from pjrt.host_memory.array import HostArray, array_dtype, order_of
 from pjrt.host_memory.external import ExternalMemory
@@ -268,12 +268,13 @@ class Allocation:
         handle: the author's handle.
         spec: the shape and the element type; and the layout, if the dimensions are not in rows.
         space: the memory space.
-        work: the enqueued work that writes to the memory; its end is waited for before the memory is read or freed.
+        work: the enqueued work that writes to the memory; its end is waited for before the memory is read.
         is_shared: whether something that the runtime cannot see may use the memory, so that no program may write to it.
     """
 
     __slots__ = (
-        "__weakref__", "_generation", "_owner", "handle", "is_shared", "memory", "space", "spec", "work",
+        "__weakref__", "_copy", "_generation", "_owner", "_user", "handle", "is_shared", "memory", "space", "spec",
+        "work",
     )  # fmt: skip
 
     def __init__(self, memory: Memory, handle: Any, spec: ShapeSpec, space: MemorySpace) -> None:
@@ -281,7 +282,9 @@ class Allocation:
         self.handle = handle
         self.spec = spec
         self.space = space
-        self.work: Completion | None = None
+        self.work: Completion | StepWork | None = None
+        self._user: Completion | StepWork | None = None
+        self._copy: HostArray | None = None
         self.is_shared = False
         self._owner: Allocation | None = None
         self._generation = generation()
@@ -319,6 +322,18 @@ class Allocation:
         allocation.write(array)
         return allocation
 
+    @staticmethod
+    def begin_of_array(
+        memory: Memory, array: HostArray, spec: ShapeSpec, space: MemorySpace, run: RunWork, step: object
+    ) -> Allocation:
+        """Return new memory that gets the values of a host array behind the work that a run has enqueued."""
+        allocation = Allocation.new(memory, spec, space)
+        source = np.ascontiguousarray(array, array_dtype(spec.element_type)).reshape(spec.shape)
+        fence = memory.copy_in(allocation.handle, source)
+        if fence is not None:
+            allocation.busy_until(run.add(fence, step, f"{type(memory).__name__}.copy_in", source))
+        return allocation
+
     @property
     def shape(self) -> tuple[int, ...]:
         """The shape."""
@@ -334,15 +349,24 @@ class Allocation:
         cast = Allocation(self.memory, self.handle, spec, self.space)
         cast._owner = self if self._owner is None else self._owner
         cast.work = self.work
+        cast._user = self._user
         # References to one of the two do not say whether a program may write to the memory.
         cast.is_shared = cast._owner.is_shared = True
         return cast
 
-    def busy_until(self, work: Completion) -> None:
+    def busy_until(self, work: Completion | StepWork) -> None:
         """Set the enqueued work that writes to the memory."""
         self.work = work
+        self._copy = None
         if self._owner is not None:
             self._owner.work = work
+        self.used_by(work)
+
+    def used_by(self, work: Completion | StepWork) -> None:
+        """Set the last enqueued work that uses the memory: it is freed behind it."""
+        self._user = work
+        if self._owner is not None:
+            self._owner._user = work
 
     def wait(self) -> None:
         """Wait for the enqueued work that writes to the memory.
@@ -352,13 +376,14 @@ class Allocation:
         """
         work = self.work
         if work is not None:
-            work.definition.result()
+            work.result()
             if work.has_ended:
                 self.work = None
 
     def write(self, array: HostArray) -> None:
         """Copy a host array into the memory, and wait for it."""
         self.wait()
+        self._copy = None
         source = np.ascontiguousarray(array, array_dtype(self.spec.element_type)).reshape(self.spec.shape)
         wait_for(self.memory.copy_in(self.handle, source))
 
@@ -378,6 +403,20 @@ class Allocation:
             return out
         wait_for(self.memory.copy_out(self.handle, out))
         return out
+
+    def on_host(self) -> HostArray:
+        """Return the values on the host, to be read only: a view, or a copy of few bytes, which is kept."""
+        if self.spec.size_in_bytes > _SMALL:
+            return self.view()
+        copy = self._copy
+        if copy is None or self.is_shared:
+            copy = self._copy = self.read()
+            copy.setflags(write=False)
+        return copy
+
+    def lend(self) -> None:
+        """Note that an author's function may write to the memory."""
+        self._copy = None
 
     def view(self) -> HostArray:
         """Return the values on the host: the memory itself, read-only, if the host can see it, and a copy otherwise.
@@ -458,11 +497,11 @@ class Allocation:
             return
         if self.handle is None:  # a function returned no handle, which is an error by now
             return
-        work = self.work
-        if work is None or work.has_ended:
+        user = self._user
+        if user is None or user.has_ended:
             free(self.memory, self.handle)
         else:
-            work.free_later(self.memory, self.handle)
+            user.free_later(self.memory, self.handle)
 
 
 class HandleTable:
@@ -507,9 +546,7 @@ _SMALL = 1 << 12
 
 def on_host(value: Any) -> Any:
     """Return an allocation as a numpy array, read-only or a copy; other values, such as arrays, as they are."""
-    if not isinstance(value, Allocation):
-        return value
-    return value.read() if value.spec.size_in_bytes <= _SMALL else value.view()
+    return value.on_host() if isinstance(value, Allocation) else value
 
 
 def handle_of(value: Any) -> Any:

@@ -495,6 +495,9 @@ class DeviceExecution(Execution):
             results = self._call(values)
         while isinstance(results, MemoryError) and self._may_call_again and self.device.wait_for_memory():
             results = self._call(values)
+        steps = None if self._context is None else self._context.work
+        if steps is not None and not steps.has_ended:
+            self._end_with(steps)
         if isinstance(results, BaseException):
             return without_traceback(results)
         fence = None
@@ -503,18 +506,25 @@ class DeviceExecution(Execution):
         values = self._owned(as_sequence(results), arguments)
         if compiled.takes_rows:
             values = self._laid_out(values, fence)
+        if steps is not None and steps.error is not None:
+            return steps.error
         if fence is not None:
             waiting_function(fence)  # a wrong one is an error now
-            self._fence = fence
-            self._completion = Completion(self.definition, self.inputs, self.launch_id, compiled.name)
+            completion = self._end_with(fence)
             # The completion holds the arguments that the caller keeps. It does not hold the others, nor the outputs:
             # later work of the device may be given them, and may use their memory again.
             held = {id(storage.array) for storage in self.inputs}
             for value in (*arguments, *values):
                 if isinstance(value, Allocation) and id(value) not in held:
-                    value.busy_until(self._completion)
+                    value.busy_until(completion)
         self._store(values)
         return None
+
+    def _end_with(self, fence: Any) -> Completion:
+        """Have the execution end with a fence."""
+        self._fence = fence
+        self._completion = Completion(self.definition, self.inputs, self.launch_id, self._compiled.name)
+        return self._completion
 
     def _call(self, values: Sequence[Any]) -> Any:
         """Return what the function returns, or the exception that it raises."""
@@ -575,6 +585,7 @@ class DeviceExecution(Execution):
         if mine and not value.is_shared:
             # The storage lives until the fence; the result alone may have the memory by then.
             storage.array = None
+            value.lend()
             return value
         return value.copied(value.space)
 
@@ -790,6 +801,8 @@ class Dispatcher:
         here = server_here()
         if here is not None and here is not device.compute.server and here is not device.transfers.server:
             return False  # this thread may be the one that ends the work
+        if device.fences.settle_for_memory():
+            return True
         ends: list[Future[Any]] = device.fences.ends_of_holders()
         for queue in (device.compute, device.transfers):
             if not queue.is_current_thread:

@@ -13,13 +13,13 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from pjrt.api.errors import DeadlineExceededError, InvalidArgumentError, PjrtError
+from pjrt.api.errors import DeadlineExceededError, InvalidArgumentError, PjrtError, in_operation
 from pjrt.api.future import Future
 from pjrt.api.waits import serving
 from pjrt.host import shutdown
 from pjrt.host.executable import without_traceback
 from pjrt.host.storage import Storage, is_any_alone
-from pjrt.host.work_queue import WorkQueue
+from pjrt.host.work_queue import Call, WorkQueue
 
 if TYPE_CHECKING:
     from pjrt.host.device_memory import Memory
@@ -111,6 +111,118 @@ def free(memory: Memory, handle: Any, is_finalizing: Callable[[], bool] = sys.is
             _log.exception("the free method of a device's memory raised; the exception is ignored")
 
 
+# The work of steps: an interpreted program enqueues a kernel after the other, and waits only where it needs a value.
+
+
+class StepWork:
+    """Work that one step of a program has enqueued, such as that of a kernel.
+
+    Attributes:
+        run: the work of the program's run.
+        fence: the author's fence.
+        wait: waits for the fence; it is called once.
+        step: the step, with its place in the user's program, as a message names it.
+        keep: what must live until the work has ended.
+        completion: its place among the work that has a time limit; ``None`` without one.
+        has_ended: whether the device is done with it.
+        has_freed: whether its end freed memory.
+    """
+
+    __slots__ = ("_freed", "completion", "fence", "has_ended", "has_freed", "keep", "run", "step", "wait")
+
+    def __init__(self, run: RunWork, fence: Any, step: object, keep: Any) -> None:
+        self.run = run
+        self.fence = fence
+        self.wait = waiting_function(fence)
+        self.step = step
+        self.keep = keep
+        self.completion: Completion | None = None
+        self.has_ended = self.has_freed = False
+        self._freed: deque[tuple[Memory, Any]] = deque()
+
+    @property
+    def holds_memory(self) -> bool:
+        """Whether memory is freed when the work ends."""
+        return bool(self._freed)
+
+    def result(self) -> None:
+        """Wait for the end of the work.
+
+        Raises:
+            PjrtError: this step has failed, or one before it.
+        """
+        self.run.waiter.settle(self)
+        if self.run.error is not None:
+            raise self.run.error.with_traceback(None)
+
+    def free_later(self, memory: Memory, handle: Any) -> None:
+        """Free the memory of a handle when the work ends."""
+        self._freed.append((memory, handle))
+        if self.has_ended:  # It ended meanwhile, and may have missed this one.
+            self.free()
+
+    def free(self) -> None:
+        """Free what waited for the end."""
+        self.keep = None
+        freed = self._freed
+        while freed:
+            try:
+                memory, handle = freed.popleft()
+            except IndexError:  # another thread frees, too
+                return
+            free(memory, handle)
+            self.has_freed = True
+
+
+class RunWork:
+    """The work that the steps of one run of a program have enqueued; it is the fence of the run.
+
+    Attributes:
+        waiter: the waiter of the device.
+        error: the error of the first step that failed.
+    """
+
+    __slots__ = ("_last", "error", "waiter")
+
+    def __init__(self, waiter: FenceWaiter) -> None:
+        self.waiter = waiter
+        self.error: PjrtError | None = None
+        self._last: StepWork | None = None
+
+    def add(self, fence: Any, step: object, source: str, keep: Any = None) -> StepWork:
+        """Add the work of a step; do not wait, unless many steps are under way.
+
+        Args:
+            fence: the author's fence.
+            step: the step, with its place in the user's program, as a message names it.
+            source: the name of the author's function, for messages.
+            keep: what must live until the work has ended.
+
+        Raises:
+            InvalidArgumentError: the object is no fence.
+        """
+        self._last = work = StepWork(self, fence, step, keep)
+        self.waiter.begin(work, source)
+        return work
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the device is done with all of it."""
+        return self._last is None or self._last.has_ended
+
+    def exception(self) -> PjrtError | None:
+        """Wait for the end of all of it; return the error of the first step that has failed."""
+        if self._last is not None:
+            self.waiter.settle(self._last)
+        return self.error
+
+    def cancel(self) -> None:
+        """Cancel the fences of the steps under way."""
+        for work in self.waiter.under_way():
+            if work.run is self:
+                cancel(work.fence)
+
+
 # The waiter for fences: it ends the work that a device has enqueued when the fence says that it is done.
 
 
@@ -120,21 +232,33 @@ class Completion:
     Attributes:
         definition: the definition event of the outputs; it may be poisoned before the work ends.
         launch_id: the launch id of the execution, 0 for none.
-        name: the program's name.
+        name: the program's name, or that of the author's function for a step.
+        step: the step of a program that the work is of; ``None`` for the whole program.
         ended: done when the device is done with the memory.
         has_ended: whether it is.
     """
 
-    __slots__ = ("_freed", "_inputs", "definition", "ended", "has_ended", "launch_id", "name")
+    __slots__ = ("_freed", "_inputs", "definition", "ended", "has_ended", "launch_id", "name", "step")
 
-    def __init__(self, definition: Future[None], inputs: list[Storage], launch_id: int, name: str) -> None:
+    def __init__(
+        self, definition: Future[None], inputs: list[Storage], launch_id: int, name: str, step: object = None
+    ) -> None:
         self.definition = definition
         self.launch_id = launch_id
         self.name = name
+        self.step = step
         self.has_ended = False
         self._inputs = inputs
         self._freed: deque[tuple[Memory, Any]] = deque()
         self.ended: Future[None] = Future()
+
+    def result(self) -> None:
+        """Wait until the outputs are defined.
+
+        Raises:
+            PjrtError: the work has failed.
+        """
+        self.definition.result()
 
     def end(self, error: PjrtError | None) -> None:
         """Define the outputs, or fail them, and release the memory. The error of an argument is theirs, too."""
@@ -189,7 +313,10 @@ class FenceWaiter:
         reset: gives up all work of the device; ``None`` if the author has no such function.
     """
 
-    __slots__ = ("__weakref__", "_completions", "_lock", "_patience", "_queue", "_reset", "_watches")
+    __slots__ = (
+        "__weakref__", "_changed", "_completions", "_lock", "_num_waiting", "_patience", "_queue", "_reset", "_steps",
+        "_turn", "_watches",
+    )  # fmt: skip
 
     def __init__(self, name: str, patience: float | None = None, reset: Callable[[], object] | None = None) -> None:
         self._queue = WorkQueue(name, "fences")
@@ -198,6 +325,11 @@ class FenceWaiter:
         self._reset = reset
         self._watches = False
         self._lock = threading.Lock()  # guards _watches
+        # The work of steps under way, in the order of the device. One thread at a time waits for its fences, each once.
+        self._steps: deque[StepWork] = deque()
+        self._turn = threading.Lock()
+        self._changed = threading.Condition()
+        self._num_waiting = 0  # the threads that wait for that one
         shutdown.register(self)
 
     @property
@@ -212,6 +344,9 @@ class FenceWaiter:
 
     def add(self, fence: Any, completion: Completion) -> None:
         """End a completion when its fence is reached."""
+        if isinstance(fence, RunWork) and fence.has_ended:
+            completion.end(fence.error)
+            return
         self._open(fence, completion)
         if completion.definition.done():  # it was poisoned before it had a fence
             cancel(fence)
@@ -227,31 +362,85 @@ class FenceWaiter:
         except PjrtError:
             wait.run()  # There is no thread for it, and the work goes on all the same.
 
-    def wait(self, fence: Any, name: str) -> None:
-        """Wait for a fence on this thread.
+    def begin(self, work: StepWork, source: str) -> None:
+        """Take the work of a step, which ends after that of all steps before it.
 
         Args:
-            fence: the fence.
-            name: what it is of, for messages.
-
-        Raises:
-            DeadlineExceededError: its time ran out; it was cancelled, or the device was reset.
-            BaseException: the work has failed.
+            work: the work.
+            source: the name of the author's function, for messages.
         """
-        if fence is None or self._patience is None:
-            wait_for(fence)
-            return
-        definition: Future[None] = Future()
-        completion = Completion(definition, [], 0, name)
-        self._open(fence, completion)
+        if self._patience is not None:
+            work.completion = Completion(Future(), [], 0, source, work.step)
+            self._open(work.fence, work.completion)
+        self._steps.append(work)
+        if self._patience is not None:
+            self._queue.put(Call(functools.partial(self.settle, work)))  # else its time would go on behind its end
+        elif len(self._steps) > _STEPS_AHEAD:
+            self.settle(self._steps[_STEPS_AHEAD // 2])
+
+    def settle(self, work: StepWork) -> None:
+        """Wait until the work of a step has ended. The device does what was enqueued before it first."""
+        while not work.has_ended:
+            if self._turn.acquire(blocking=False):
+                self._settle(work)
+            else:
+                self._wait_for_another(work)
+
+    def _settle(self, work: StepWork) -> None:
+        """Wait for the fences of the steps under way up to one, in their order; the caller has the turn."""
+        steps = self._steps
         try:
-            wait_for(fence)
-        except BaseException:
-            if not definition.done():
-                raise
+            while not work.has_ended:
+                first = steps[0]
+                error = None
+                try:
+                    first.wait()
+                except KeyboardInterrupt:
+                    raise  # the work goes on
+                except BaseException as raised:
+                    error = in_operation(without_traceback(raised), str(first.step))
+                steps.popleft()
+                if first.completion is not None:
+                    error = first.completion.definition._error or error  # that of the time limit
+                    self.end(first.completion, error)
+                if error is not None and first.run.error is None:
+                    first.run.error = error
+                first.has_ended = True
+                first.free()
+                if self._num_waiting:
+                    self._wake()
         finally:
-            self.end(completion, None)
-        definition.result()  # the error of the time limit, if it ran out
+            self._turn.release()
+            if self._num_waiting:
+                self._wake()
+
+    def _wait_for_another(self, work: StepWork) -> None:
+        """Wait until another thread, which has the turn, comes to the end of a step, or leaves the turn."""
+        with self._changed:
+            self._num_waiting += 1  # first: who ends a step looks at it behind
+            try:
+                if self._turn.acquire(blocking=False):
+                    self._turn.release()
+                elif not work.has_ended:
+                    self._changed.wait(_SLICE_SECONDS)
+            finally:
+                self._num_waiting -= 1
+
+    def _wake(self) -> None:
+        with self._changed:
+            self._changed.notify_all()
+
+    def settle_for_memory(self) -> bool:
+        """Wait until the end of a step frees memory; return whether one did."""
+        for work in self.under_way():
+            self.settle(work)
+            if work.has_freed:
+                return True
+        return False
+
+    def under_way(self) -> list[StepWork]:
+        """Return the work of steps that has not ended, in the order of the device."""
+        return list(self._steps)
 
     def _open(self, fence: Any, completion: Completion) -> None:
         self._completions[completion] = fence
@@ -272,10 +461,12 @@ class FenceWaiter:
                     return
             if first.wait(self._patience):
                 continue
-            error = DeadlineExceededError(
+            error: PjrtError = DeadlineExceededError(
                 f"the work of {first.name!r} on {self.name} has not ended within {self._patience:g} s "
                 "(watchdog_seconds)"
             )
+            if first.step is not None:
+                error = in_operation(error, str(first.step))
             if self._give_up(first, error) and first.wait(self._patience):
                 continue
             self.poison(error)  # the device finishes first what it was told first
@@ -295,7 +486,10 @@ class FenceWaiter:
 
     def ends_of_holders(self) -> list[Future[Any]]:
         """Return the ends of the enqueued work that alone holds memory."""
-        return [each.ended for each in list(self._completions) if each.holds_memory]
+        steps = {id(work.run) for work in self.under_way() if work.holds_memory}
+        return [
+            each.ended for each, fence in list(self._completions.items()) if each.holds_memory or id(fence) in steps
+        ]
 
     def end(self, completion: Completion, error: PjrtError | None) -> None:
         """End a completion."""
@@ -348,6 +542,12 @@ class FenceWaiter:
             self.end(completion, None if error is None else without_traceback(error))
 
 
+_STEPS_AHEAD = 64
+"""The most steps whose work is under way: what they use is not freed before."""
+
+_SLICE_SECONDS = 0.5
+
+
 class _Wait:
     """A task that waits for a fence."""
 
@@ -362,10 +562,13 @@ class _Wait:
         """Wait for the fence."""
         fence, self._fence = self._fence, None
         error = None
-        try:
-            wait_for(fence)
-        except BaseException as raised:
-            error = without_traceback(raised)
+        if isinstance(fence, RunWork):
+            error = fence.exception()
+        else:
+            try:
+                wait_for(fence)
+            except BaseException as raised:
+                error = without_traceback(raised)
         self._waiter.end(self._completion, error)
 
     def fail(self, error: PjrtError) -> None:

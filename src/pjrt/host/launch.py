@@ -32,6 +32,7 @@ from pjrt.api.loaded_executable import ExecuteContext, ExecuteOptions, RecvCallb
 from pjrt.api.program import the_stranger
 from pjrt.api.shape_spec import ShapeSpec
 from pjrt.host.executable import without_traceback
+from pjrt.host.fences import RunWork
 from pjrt.host.processes import Collective, LaunchCollective, ProcessCollective
 from pjrt.host.shutdown import runtime_lock
 from pjrt.host_memory.array import HostArray, aligned_empty, array_dtype, bytes_of
@@ -465,6 +466,7 @@ class RunContext:
         place: the position of this run among those that the caller started, by which host callbacks are listed.
         program: the name of the program.
         fingerprint: tells the program from others of this name, if it runs on devices of several processes.
+        work: the work that its steps have enqueued on the device.
     """
 
     __slots__ = (
@@ -477,6 +479,7 @@ class RunContext:
         "place",
         "program",
         "replica_id",
+        "work",
     )
 
     def __init__(
@@ -498,6 +501,7 @@ class RunContext:
         self.place = place
         self.program = program
         self.fingerprint = fingerprint
+        self.work = RunWork(run.device.fences)
 
     @property
     def run_id(self) -> int:

@@ -175,6 +175,7 @@ class AuthorKernel:
         "_function",
         "_operation",
         "_source",
+        "_step",
         "_types",
         "_values",
         "environment",
@@ -199,6 +200,8 @@ class AuthorKernel:
         self._constants = places(constants)
         self._types = ResultTypes([value.type for value in operation.results])
         self._source = f"the kernel of {operation.name}"
+        operands, results = (tuple(value.type for value in each) for each in (operation.operands, operation.results))
+        self._step = Step(operation.name, str(operation.location), (), (), operands, results)
         self._declined = False
         self.environment = fallback_environment or values.needs_environment
 
@@ -224,13 +227,13 @@ class AuthorKernel:
         if not self._declined:
             results: Any = NotImplemented
             try:
-                arguments = self._values.arguments(environment, operands, self._constants)
+                arguments = self._values.arguments(environment, operands, self._constants, self._step)
             except UnimplementedError:  # the author's memory has no arrays of such a type
                 arguments = []
             else:
-                results = self._function(self._operation, *self._values.bare(arguments))
+                results = self._call(environment, arguments)
             if results is not NotImplemented:
-                return self._values.results(environment, results, self._types, self._source, arguments)
+                return self._values.results(environment, results, self._types, self._source, arguments, self._step)
             # The types and attributes are the same in every run, so the next run need not ask again.
             self._declined = True
         if isinstance(self._fallback, PjrtError):
@@ -239,6 +242,14 @@ class AuthorKernel:
                 f"{self._fallback.message}"
             )
         return self._fallback(environment, *operands) if self._fallback_environment else self._fallback(*operands)
+
+    def _call(self, environment: block.Environment | None, arguments: Sequence[Any]) -> Any:
+        while True:
+            try:
+                return self._function(self._operation, *self._values.bare(arguments))
+            except MemoryError:
+                if not self._values.wait_for_memory(environment):
+                    raise
 
 
 class OperationRun(NamedTuple):
@@ -673,10 +684,10 @@ class RunKernel:
     def __call__(self, *values: Any) -> Any:
         """Return the results of the run."""
         environment, operands = (values[0], values[1:]) if self.environment else (None, values)
-        arguments = self._values.arguments(environment, operands, self._constants)
+        arguments = self._values.arguments(environment, operands, self._constants, self._run.step)
         context = [context_of(values[0]).host] if self._takes_context else []
         results = self._function(*context, *self._values.bare(arguments))
-        return self._values.results(environment, results, self._types, self._source, arguments)
+        return self._values.results(environment, results, self._types, self._source, arguments, self._run.step)
 
 
 class _Missing:

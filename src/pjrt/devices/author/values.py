@@ -15,7 +15,7 @@ from pjrt.devices.reference.core.block import TOKEN, Environment, Kernel, contex
 from pjrt.devices.reference.core.module_compiler import CONTROL_FLOW
 from pjrt.host import Allocation, Enqueued, Memory
 from pjrt.host.device_memory import HandleTable, handle_of, on_host
-from pjrt.host.fences import wait_for
+from pjrt.host.fences import RunWork, wait_for
 from pjrt.stablehlo.ir.types import TensorType, TokenType, ValueType
 
 PASSING = CONTROL_FLOW | {
@@ -34,17 +34,18 @@ class ResultTypes:
     Attributes:
         types: the types in the program.
         specs: for each, its shape and element type, or None for a type that is dynamic or no tensor.
-        shape, dtype: those of the one result; None if there are several, or if it has no fixed one.
+        only: that of the one result; None if there are several, or if it has no fixed one.
+        shape, dtype: its shape and dtype.
     """
 
-    __slots__ = ("dtype", "shape", "specs", "types")
+    __slots__ = ("dtype", "only", "shape", "specs", "types")
 
     def __init__(self, types: Sequence[ValueType]) -> None:
         self.types = tuple(types)
         self.specs = [
             ShapeSpec(t.sizes, t.element) if isinstance(t, TensorType) and t.is_static else None for t in types
         ]
-        only = self.specs[0] if len(self.specs) == 1 else None
+        self.only = only = self.specs[0] if len(self.specs) == 1 else None
         self.shape = None if only is None else only.shape
         self.dtype = None if only is None else only.element_type.dtype
 
@@ -54,7 +55,9 @@ class Values(Protocol):
 
     needs_environment: bool
 
-    def arguments(self, environment: Environment | None, values: Sequence[Any], constants: dict[Any, Any]) -> list[Any]:
+    def arguments(
+        self, environment: Environment | None, values: Sequence[Any], constants: dict[Any, Any], step: object
+    ) -> list[Any]:
         """Return values of the program as those that ``bare`` turns into the author's arguments. Keep them while the
         author's function runs.
 
@@ -62,6 +65,7 @@ class Values(Protocol):
             environment: the environment of the step, if ``needs_environment``.
             values: the values.
             constants: by its position, a place for each value that is the same in every run.
+            step: the step, for messages.
         """
 
     def bare(self, values: Sequence[Any]) -> Sequence[Any]:
@@ -74,6 +78,7 @@ class Values(Protocol):
         types: ResultTypes,
         source: str,
         values: Sequence[Any],
+        step: object,
     ) -> Any:
         """Return the author's results as values of the program, after a check of their types.
 
@@ -83,10 +88,14 @@ class Values(Protocol):
             types: the types in the program.
             source: the name of the author's function, for messages.
             values: what ``arguments`` returned.
+            step: the step, for messages.
 
         Raises:
             InternalError: the number of results, an element type or a shape is not the program's.
         """
+
+    def wait_for_memory(self, environment: Environment | None) -> bool:
+        """Wait until work under way frees memory of the device; return whether there was such work."""
 
     def hosted(self, name: str, kernel: Kernel, environment: bool, captured: Sequence[int]) -> Kernel:
         """Return an interpreter's kernel in a form that takes values of every kind."""
@@ -97,7 +106,9 @@ class HostValues:
 
     needs_environment = False
 
-    def arguments(self, environment: Environment | None, values: Sequence[Any], constants: dict[Any, Any]) -> list[Any]:
+    def arguments(
+        self, environment: Environment | None, values: Sequence[Any], constants: dict[Any, Any], step: object
+    ) -> list[Any]:
         """Return the values as read-only arrays."""
         arrays = []
         for value in values:
@@ -121,6 +132,7 @@ class HostValues:
         types: ResultTypes,
         source: str,
         values: Sequence[Any],
+        step: object,
     ) -> Any:
         """Return the results as arrays."""
         if type(results) is np.ndarray and results.shape == types.shape and results.dtype == types.dtype:
@@ -134,6 +146,10 @@ class HostValues:
         ]
         return checked[0] if len(checked) == 1 else checked
 
+    def wait_for_memory(self, environment: Environment | None) -> bool:
+        """Return False: the arrays are numpy's."""
+        return False
+
     def hosted(self, name: str, kernel: Kernel, environment: bool, captured: Sequence[int]) -> Kernel:
         """Return the kernel: all values are arrays."""
         return kernel
@@ -144,18 +160,25 @@ class DeviceValues:
 
     Args:
         memory: the author's allocator.
+        waits: whether each step waits for the work that it enqueues, as those do that somebody observes.
     """
 
     needs_environment = True
 
-    def __init__(self, memory: Memory) -> None:
+    def __init__(self, memory: Memory, waits: bool = False) -> None:
         self._memory = memory
+        self._waits = waits
 
-    def arguments(self, environment: Environment | None, values: Sequence[Any], constants: dict[Any, Any]) -> list[Any]:
+    def arguments(
+        self, environment: Environment | None, values: Sequence[Any], constants: dict[Any, Any], step: object
+    ) -> list[Any]:
         """Return the values as allocations; those that are on the host are copied into the memory."""
-        allocations = []
+        allocations: list[Any] = []
         for position, value in enumerate(values):
             if type(value) is not Allocation:
+                if position and value is values[0]:  # x + x
+                    allocations.append(allocations[0])
+                    continue
                 space = _space(environment)
                 if position in constants:
                     held = constants[position]
@@ -163,7 +186,7 @@ class DeviceValues:
                         held[space] = self._allocation(value, space)
                     value = held[space]
                 else:
-                    value = self._allocation(value, space)
+                    value = self._allocation(value, space, environment, step)
             allocations.append(value)
         return allocations
 
@@ -178,22 +201,25 @@ class DeviceValues:
         types: ResultTypes,
         source: str,
         values: Sequence[Any],
+        step: object,
     ) -> Any:
         """Return the handles with their types; a handle that came in as an argument stays the same value."""
         space = _space(environment)
+        work = None
         if isinstance(results, Enqueued):
-            space.devices[0].fences.wait(results.fence, source)  # type: ignore[attr-defined]  # a device of the runtime
-            results = results.results
-        table = HandleTable(self._memory, values)
-        # First own all, then check: a wrong handle does not keep the others from being freed.
-        allocations = [
-            table.own(result, spec or ShapeSpec(type_.sizes, type_.element), space)
-            if isinstance(type_, TensorType)
-            else (TOKEN if isinstance(type_, TokenType) else result)
-            for result, type_, spec in zip(
-                _several(results, types.types, source), types.types, types.specs, strict=True
-            )
-        ]
+            results, fence = results
+            if fence is not None:
+                work = _work(environment).add(fence, step, source)
+        allocations = self._owned(results, types, source, values, space)
+        if work is not None:
+            for value in values:
+                if type(value) is Allocation:
+                    value.used_by(work)
+            for allocation in allocations:
+                if type(allocation) is Allocation and allocation not in values:
+                    allocation.busy_until(work)
+            if self._waits:
+                work.result()
         for allocation in allocations:
             if type(allocation) is Allocation:
                 if allocation.handle is None:
@@ -201,20 +227,52 @@ class DeviceValues:
                 allocation.check(source, allocation.spec)
         return allocations[0] if len(allocations) == 1 else allocations
 
+    def _owned(
+        self, results: Any, types: ResultTypes, source: str, values: Sequence[Any], space: MemorySpace
+    ) -> Sequence[Any]:
+        """Return the results with an owner for each handle."""
+        if types.only is not None and type(results) is not tuple and type(results) is not list:
+            is_address = type(results) is int
+            for value in values:
+                if type(value) is Allocation:
+                    handle = value.handle
+                    if handle is results or (is_address and type(handle) is int and handle == results):
+                        break
+            else:  # nearly every result is one new handle
+                return [Allocation(self._memory, results, types.only, space)]
+        table = HandleTable(self._memory, values)
+        # First own all, then check: a wrong handle does not keep the others from being freed.
+        return [
+            table.own(result, spec or ShapeSpec(type_.sizes, type_.element), space)
+            if isinstance(type_, TensorType)
+            else (TOKEN if isinstance(type_, TokenType) else result)
+            for result, type_, spec in zip(
+                _several(results, types.types, source), types.types, types.specs, strict=True
+            )
+        ]
+
     def hosted(self, name: str, kernel: Kernel, environment: bool, captured: Sequence[int]) -> Kernel:
         """Return the kernel with its arguments copied to the host, unless it only passes them on."""
         if name in PASSING:
             return kernel
         return _OnHost(kernel, environment, captured)
 
-    def _allocation(self, value: Any, space: MemorySpace) -> Any:
+    def wait_for_memory(self, environment: Environment | None) -> bool:
+        """Wait until work under way frees memory of the device."""
+        return _space(environment).devices[0].wait_for_memory()  # type: ignore[attr-defined, no-any-return]
+
+    def _allocation(
+        self, value: Any, space: MemorySpace, environment: Environment | None = None, step: object = None
+    ) -> Any:
         if value is TOKEN:
             return None
         if isinstance(value, Allocation):
             return value
         array = np.asarray(value)
         spec = ShapeSpec(array.shape, ElementType.of(array.dtype))
-        return Allocation.of_array(self._memory, array, spec, space)
+        if environment is None:
+            return Allocation.of_array(self._memory, array, spec, space)
+        return Allocation.begin_of_array(self._memory, array, spec, space, _work(environment), step)
 
 
 class _OnHost:
@@ -240,6 +298,12 @@ def _space(environment: Environment | None) -> MemorySpace:
     assert environment is not None  # the values need it
     space: MemorySpace = context_of(environment).host.device.default_memory_space
     return space
+
+
+def _work(environment: Environment | None) -> RunWork:
+    assert environment is not None  # the values need it
+    work: RunWork = context_of(environment).host.work
+    return work
 
 
 def _several(results: Any, types: Sequence[ValueType], source: str) -> Sequence[Any]:
