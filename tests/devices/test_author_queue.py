@@ -26,7 +26,7 @@ class Queue(SimulatedMemory):
         self.events: list[str] = []
         self.commands: list[Callable[[], object]] = []
         self.done = 0
-        self.errors: dict[int, Exception] = {}
+        self.errors: dict[int, str] = {}
         self.most_under_way = 0
         self.most_arrays = 0
         self.room = 1 << 30
@@ -44,9 +44,9 @@ class Queue(SimulatedMemory):
             try:
                 self.commands[self.done - 1]()
             except Exception as error:
-                self.errors[self.done] = error
+                self.errors[self.done] = str(error)
         if number in self.errors:
-            raise self.errors[number]
+            raise ValueError(self.errors[number])
 
     def allocate(self, spec: pjrt.ShapeSpec, space: pjrt.MemorySpace) -> int:
         if len(self.contents) >= self.room:

@@ -27,7 +27,7 @@ plugins = [
     for each in sys.argv[1:]
 ]
 names = [pjrt.frameworks.jax.register(each, platform=f"python_{n}") for n, each in enumerate(plugins)]
-(device,), (packing,) = map(jax.devices, names)
+(device, _), (packing,) = map(jax.devices, names)
 place = SingleDeviceSharding(device)
 tiles = ((8, 128),)
 a = np.arange(300, dtype=np.float32).reshape(2, 150)

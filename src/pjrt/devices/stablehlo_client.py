@@ -19,7 +19,6 @@ from pjrt.api.printable import perhaps
 from pjrt.api.program import Program, ProgramFormat
 from pjrt.api.shape_spec import ShapeSpec
 from pjrt.devices.author.code import (
-    INTERPRETER,
     AuthorCode,
     CompilationRecord,
     CompilationReplay,
@@ -36,6 +35,7 @@ from pjrt.devices.author.whole_program import on_gathered_arguments, participant
 from pjrt.devices.collectives import xla_collectives
 from pjrt.devices.reference.compiler import compile_program
 from pjrt.devices.reference.compiler import operations as interpreted_operations
+from pjrt.devices.reference.core.block import INTERPRETER
 from pjrt.devices.reference.evaluator import Evaluator
 from pjrt.devices.reference.observers import Observation, Profile
 from pjrt.host import Compiled, HostClient
@@ -187,7 +187,7 @@ class StableHloClient(HostClient):
                     fallback=fallback is not None,
                     values=HostValues()
                     if self.memory is None
-                    else DeviceValues(self.memory, waits=bool(observation.observers)),
+                    else DeviceValues(name, self.memory, waits=bool(observation.observers)),
                     options=compile_options,
                 )
                 fold = not observation.observers

@@ -6,7 +6,7 @@ Without one, buffers are numpy arrays, and nothing of this is used.
 from __future__ import annotations
 
 import abc
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -118,6 +118,70 @@ class Memory(abc.ABC):
             visible = np.empty(spec.shape, dtype)
             wait_for(self.copy_out(source, visible))
         wait_for(self.copy_in(target, visible.reshape(-1).view(np.uint8).view(dtype).reshape(spec.shape)))
+
+    # Collectives of devices of the client, in their own queues. A method is called once for all devices that take part,
+    # with their handles in one order: those to read, and new ones to write. Nobody waits for work on a source that is
+    # under way: the collective comes behind what is in the queues, and what is enqueued next comes behind it. A method
+    # returns a list with a fence for each device, which ends when its target is written and its source is read; or
+    # ``None`` if all is done; or ``NotImplemented``, the default, for a collective that goes through the host.
+
+    def all_reduce(self, sources: Sequence[Any], targets: Sequence[Any], spec: ShapeSpec, reduction: str) -> Any:
+        """Write the sources of all devices, combined, to all targets.
+
+        Args:
+            sources, targets: a handle for each device.
+            spec: the shape and the element type of each source.
+            reduction: ``add``, ``multiply``, ``minimum`` or ``maximum``.
+        """
+        return NotImplemented
+
+    def all_gather(self, sources: Sequence[Any], targets: Sequence[Any], spec: ShapeSpec, dimension: int) -> Any:
+        """Write the sources of all devices, side by side along a dimension, to all targets.
+
+        Args:
+            sources, targets, spec: as ``all_reduce`` has them.
+            dimension: the dimension.
+        """
+        return NotImplemented
+
+    def reduce_scatter(
+        self, sources: Sequence[Any], targets: Sequence[Any], spec: ShapeSpec, reduction: str, dimension: int
+    ) -> Any:
+        """Combine the sources of all devices, and write to each target its part along a dimension.
+
+        Args:
+            sources, targets, spec, reduction: as ``all_reduce`` has them.
+            dimension: the dimension, of which each device gets an equal part.
+        """
+        return NotImplemented
+
+    def all_to_all(
+        self,
+        sources: Sequence[Any],
+        targets: Sequence[Any],
+        spec: ShapeSpec,
+        split_dimension: int,
+        concat_dimension: int,
+    ) -> Any:
+        """Cut each source into as many parts as there are devices, and write to each target its part of all of them.
+
+        Args:
+            sources, targets, spec: as ``all_reduce`` has them.
+            split_dimension: the dimension along which the sources are cut.
+            concat_dimension: the dimension along which the parts lie side by side.
+        """
+        return NotImplemented
+
+    def permute(
+        self, sources: Sequence[Any], targets: Sequence[Any], spec: ShapeSpec, pairs: Sequence[tuple[int, int]]
+    ) -> Any:
+        """Copy sources to the targets of other devices. A target that is in no pair gets zeros.
+
+        Args:
+            sources, targets, spec: as ``all_reduce`` has them.
+            pairs: the positions of the source and of the target among the devices.
+        """
+        return NotImplemented
 
     def size_of(self, spec: ShapeSpec, space: MemorySpace) -> int:
         """Return the bytes that an array takes in the memory: by default those of its elements.

@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from pjrt.api.errors import DeadlineExceededError, InvalidArgumentError, PjrtError, in_operation
+from pjrt.api.errors import AbortedError, DeadlineExceededError, InvalidArgumentError, PjrtError, in_operation
 from pjrt.api.future import Future
 from pjrt.api.waits import serving
 from pjrt.host import shutdown
@@ -128,7 +128,7 @@ class StepWork:
         has_freed: whether its end freed memory.
     """
 
-    __slots__ = ("_freed", "completion", "fence", "has_ended", "has_freed", "keep", "run", "step", "wait")
+    __slots__ = ("_freed", "_joints", "completion", "fence", "has_ended", "has_freed", "keep", "run", "step", "wait")
 
     def __init__(self, run: RunWork, fence: Any, step: object, keep: Any) -> None:
         self.run = run
@@ -139,6 +139,22 @@ class StepWork:
         self.completion: Completion | None = None
         self.has_ended = self.has_freed = False
         self._freed: deque[tuple[Memory, Any]] = deque()
+        self._joints: deque[Joint] = deque()
+
+    def join(self, joint: Joint) -> None:
+        """Have the end of the work be one of those that a joint waits for."""
+        self._joints.append(joint)
+        if self.has_ended:  # It ended meanwhile, and may have missed this one.
+            self.arrive()
+
+    def arrive(self) -> None:
+        """Tell the joints of the end."""
+        while self._joints:
+            try:
+                joint = self._joints.popleft()
+            except IndexError:  # another thread does it, too
+                return
+            joint.arrive(self.run.error)
 
     @property
     def holds_memory(self) -> bool:
@@ -174,6 +190,31 @@ class StepWork:
             self.has_freed = True
 
 
+class Joint:
+    """The end of work that several devices do together: it has failed if the run of one of them had failed before.
+
+    Args:
+        count: the number of devices.
+    """
+
+    __slots__ = ("_count", "_error", "_lock", "end")
+
+    def __init__(self, count: int) -> None:
+        self._count = count
+        self._error: PjrtError | None = None
+        self._lock = threading.Lock()
+        self.end: Future[None] = Future()
+
+    def arrive(self, error: PjrtError | None) -> None:
+        """Note that a device is done, with the error of its run."""
+        with self._lock:
+            self._count -= 1
+            self._error = self._error or error
+            is_last = self._count == 0
+        if is_last:
+            self.end._complete(None, self._error)
+
+
 class RunWork:
     """The work that the steps of one run of a program have enqueued; it is the fence of the run.
 
@@ -182,12 +223,21 @@ class RunWork:
         error: the error of the first step that failed.
     """
 
-    __slots__ = ("_last", "error", "waiter")
+    __slots__ = ("_joints", "_last", "error", "waiter")
 
     def __init__(self, waiter: FenceWaiter) -> None:
         self.waiter = waiter
         self.error: PjrtError | None = None
         self._last: StepWork | None = None
+        self._joints: list[Joint] = []
+
+    def join(self, joint: Joint) -> None:
+        """Have what was added so far be this device's part of work that several devices do together."""
+        self._joints.append(joint)
+        if self._last is None:
+            joint.arrive(self.error)
+        else:
+            self._last.join(joint)
 
     def add(self, fence: Any, step: object, source: str, keep: Any = None) -> StepWork:
         """Add the work of a step; do not wait, unless many steps are under way.
@@ -207,13 +257,19 @@ class RunWork:
 
     @property
     def has_ended(self) -> bool:
-        """Whether the device is done with all of it."""
-        return self._last is None or self._last.has_ended
+        """Whether the device is done with all of it, and did it alone."""
+        return not self._joints and (self._last is None or self._last.has_ended)
 
     def exception(self) -> PjrtError | None:
-        """Wait for the end of all of it; return the error of the first step that has failed."""
+        """Wait for the end of all of it; return the error of the first step that has failed, perhaps of another device
+        that took part in it.
+        """
         if self._last is not None:
             self.waiter.settle(self._last)
+        for joint in self._joints:
+            error = joint.end.exception()
+            if self.error is None and error is not None:
+                self.error = AbortedError(f"another device of the launch failed: {error}", payloads=error.payloads)
         return self.error
 
     def cancel(self) -> None:
@@ -406,6 +462,7 @@ class FenceWaiter:
                 if error is not None and first.run.error is None:
                     first.run.error = error
                 first.has_ended = True
+                first.arrive()
                 first.free()
                 if self._num_waiting:
                     self._wake()

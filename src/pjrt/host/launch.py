@@ -587,6 +587,33 @@ class RunContext:
             lambda value: launch.rendezvous(key, me, places, value, wait), places.index(me) if me in places else -1
         )
 
+    def together(
+        self,
+        key: Hashable,
+        value: Any,
+        work: Callable[[list[Any]], Sequence[Any]],
+        participants: Sequence[tuple[int, int]],
+    ) -> Any:
+        """Meet other devices of the launch, in this process, and let the last one that comes do some work for all.
+
+        Args:
+            key, value, participants: as ``rendezvous`` has them.
+            work: called with the values of all; returns a result for each of them.
+
+        Returns:
+            This device's own result.
+
+        Raises:
+            PjrtError: the work failed; or as ``rendezvous``.
+        """
+        timeout = self.device.client.collective_timeout
+        return self.launch.work_together(key, self.logical_id, participants, value, timeout, work)
+
+    def are_here(self, participants: Sequence[tuple[int, int]]) -> bool:
+        """Whether all participants run in this process."""
+        processes, ids = self.device.client.processes, self.device_assignment.device_ids
+        return all(processes.is_here(ids[replica][partition]) for replica, partition in participants)
+
     def check_in_process(self, participants: Sequence[tuple[int, int]], name: str) -> None:
         """Raise an error if a participant runs in another process: ``post`` and ``take`` are for devices of one.
 

@@ -15,7 +15,7 @@ from pjrt.api.errors import DataLossError, InvalidArgumentError, PjrtError, Unim
 from pjrt.devices.author.values import ResultTypes, Values, places
 from pjrt.devices.reference import compiler
 from pjrt.devices.reference.core import block
-from pjrt.devices.reference.core.block import Block, Pending, Step, assemble, context_of
+from pjrt.devices.reference.core.block import INTERPRETER, Block, Pending, Step, assemble, context_of
 from pjrt.devices.reference.core.module_compiler import CONTROL_FLOW
 from pjrt.host import Compiled
 from pjrt.stablehlo.ir.location import Location
@@ -145,9 +145,6 @@ Kernel = Callable[..., Any]
 """An author's kernel: ``kernel(operation, *arrays)`` returns an array for each result, or ``NotImplemented`` to leave
 the operation to the fallback. On a device with memory of its own, it takes and returns handles.
 """
-
-INTERPRETER = "reference"
-"""The device whose kernels are the fallback."""
 
 
 class AuthorKernel:

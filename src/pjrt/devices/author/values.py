@@ -11,6 +11,7 @@ from pjrt.api.device import MemorySpace
 from pjrt.api.element_type import ElementType
 from pjrt.api.errors import InternalError, InvalidArgumentError
 from pjrt.api.shape_spec import ShapeSpec, format_shape
+from pjrt.devices.author.collectives import CollectiveKernel
 from pjrt.devices.reference.core.block import TOKEN, Environment, Kernel, context_of
 from pjrt.devices.reference.core.module_compiler import CONTROL_FLOW
 from pjrt.host import Allocation, Enqueued, Memory
@@ -159,15 +160,17 @@ class DeviceValues:
     """Handles of a device's own memory. The interpreter's kernels get copies on the host, as few as possible.
 
     Args:
+        device: the name of the author's device.
         memory: the author's allocator.
         waits: whether each step waits for the work that it enqueues, as those do that somebody observes.
     """
 
     needs_environment = True
 
-    def __init__(self, memory: Memory, waits: bool = False) -> None:
+    def __init__(self, device: str, memory: Memory, waits: bool = False) -> None:
+        self.device = device
+        self.waits = waits
         self._memory = memory
-        self._waits = waits
 
     def arguments(
         self, environment: Environment | None, values: Sequence[Any], constants: dict[Any, Any], step: object
@@ -218,7 +221,7 @@ class DeviceValues:
             for allocation in allocations:
                 if type(allocation) is Allocation and allocation not in values:
                     allocation.busy_until(work)
-            if self._waits:
+            if self.waits:
                 work.result()
         for allocation in allocations:
             if type(allocation) is Allocation:
@@ -255,7 +258,7 @@ class DeviceValues:
         """Return the kernel with its arguments copied to the host, unless it only passes them on."""
         if name in PASSING:
             return kernel
-        return _OnHost(kernel, environment, captured)
+        return CollectiveKernel.of(self._memory, self, kernel, _OnHost(kernel, environment, captured))
 
     def wait_for_memory(self, environment: Environment | None) -> bool:
         """Wait until work under way frees memory of the device."""

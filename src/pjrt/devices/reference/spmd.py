@@ -190,10 +190,17 @@ class Rendezvous:
             raise FailedPreconditionError(
                 f"{self._place[0]} needs {len(group)} processes: run the program on a client with as many devices"
             )
+        collective: Collective = context.host.collective(self._key(context), participants=group, timeout=timeout)
+        return collective
+
+    def together(self, context: Context, group: Group, value: Any, work: Callable[[list[Any]], Sequence[Any]]) -> Any:
+        """Let the last process of a group do some work on the values of all; return this process's result."""
+        return context.host.together(self._key(context), value, work, group)
+
+    def _key(self, context: Context) -> tuple[str, int, int]:
         rounds: dict[Any, int] = context.values.setdefault("rendezvous", {})
         number = rounds[self._place] = rounds.get(self._place, 0) + 1
-        collective: Collective = context.host.collective((*self._place, number), participants=group, timeout=timeout)
-        return collective
+        return (*self._place, number)
 
 
 # Programs that XLA cannot partition run whole on gathered arguments, with results cut by shardings. Where such a

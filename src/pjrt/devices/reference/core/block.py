@@ -59,6 +59,10 @@ they pass the environment on to regions.
 CONTEXT_SLOT = 0
 
 
+INTERPRETER = "reference"
+"""The device that computes what a device's author does not."""
+
+
 class Runner(Protocol):
     """A kernel of a device's author."""
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import dataclasses
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from pjrt.api.errors import FailedPreconditionError, InvalidArgumentError
 from pjrt.api.shape_spec import ShapeSpec
-from pjrt.devices.reference.core.block import TOKEN, Context, Environment, Kernel, context_of, one_or_all
+from pjrt.devices.reference.core.block import TOKEN, Context, Environment, Kernel, Step, context_of, one_or_all
 from pjrt.devices.reference.core.op_view import OpView
 from pjrt.devices.reference.core.reducers import Reducer
 from pjrt.devices.reference.core.registry import op
@@ -44,6 +45,12 @@ class _Meeting:
         """Return this process's group; ``None`` if it is in none."""
         return self._find(context_of(environment))
 
+    def together(
+        self, environment: Environment, group: Group, value: Any, work: Callable[[list[Any]], Sequence[Any]]
+    ) -> Any:
+        """Let the last process of a group do some work on the values of all; return this process's result."""
+        return self._rendezvous.together(context_of(environment), group, value, work)
+
     def collective(self, environment: Environment, group: Group | None = None) -> Collective:
         """Return the collective of this process's group.
 
@@ -58,6 +65,32 @@ class _Meeting:
                 f"{self._view.name}, found it in none"
             )
         return self._rendezvous.collective(context, group)
+
+
+@dataclasses.dataclass(frozen=True)
+class DeviceCollective:
+    """A collective as devices with queues may do it themselves; an attribute ``collective`` of its kernel.
+
+    Attributes:
+        method: the method of ``pjrt.host.Memory`` that does it.
+        facts: its further arguments.
+        step: the op, for messages.
+        meeting: the groups, and the place where each of them meets.
+    """
+
+    method: str
+    facts: Mapping[str, Any]
+    step: Step
+    meeting: _Meeting
+
+
+def _with_method(view: OpView, meeting: _Meeting, kernel: Kernel, method: str, **facts: Any) -> Kernel:
+    """Return the kernel of a collective with what a device's own method for it needs."""
+    types = [*view.operands, *view.results]
+    if all(isinstance(t, TensorType) and t.is_static and not t.quantization for t in types):
+        step = Step(view.name, view.location, (), (), view.operands, view.results)
+        kernel.collective = DeviceCollective(method, facts, step, meeting)  # type: ignore[attr-defined]
+    return kernel
 
 
 _REDUCTIONS = {"add": "add", "multiply": "multiply", "minimum": "minimum", "maximum": "maximum"}
@@ -81,8 +114,10 @@ def _reducer(view: OpView) -> tuple[Callable[[Environment, Sequence[Sequence[Arr
         return results
 
     pattern = view.regions[0].pattern
-    plain = all(reducer.ufunc is not None for reducer in reducers) and view.operands == view.results
-    logical = any(isinstance(t, TensorType) and t.element in BOOLEAN for t in view.operands)
+    elements = [t.element for t in view.operands if isinstance(t, TensorType)]
+    plain = all(reducer.ufunc is not None for reducer in reducers)
+    plain = plain and elements == [t.element for t in view.results if isinstance(t, TensorType)]
+    logical = any(element in BOOLEAN for element in elements)
     return run, _REDUCTIONS.get(pattern or "") if plain and not logical else None
 
 
@@ -95,7 +130,7 @@ def all_reduce(view: OpView) -> Kernel:
         collective = meeting.collective(environment)
         return one_or_all(collective.all_reduce(values, lambda rows: combine(environment, rows), reduction))
 
-    return run
+    return _with_method(view, meeting, run, "all_reduce", reduction=reduction) if reduction else run
 
 
 @op("stablehlo.cross-replica-sum", environment=True, foldable=False)
@@ -122,7 +157,6 @@ def reduce_scatter(view: OpView) -> Kernel:
     """Combine the values of a group's processes; each gets its part of the result."""
     meeting, (combine, reduction) = _Meeting(view), _reducer(view)
     dimension = view.attr("scatter_dimension")
-    reduction = reduction if view.operand().element == view.result().element else None
 
     def run(environment: Environment, value: Array) -> Array:
         group = meeting.group(environment)
@@ -134,7 +168,8 @@ def reduce_scatter(view: OpView) -> Kernel:
 
         return collective.reduce_scatter(parts, combined, reduction)
 
-    return run
+    facts = {"reduction": reduction, "dimension": dimension}
+    return _with_method(view, meeting, run, "reduce_scatter", **facts) if reduction else run
 
 
 @op("stablehlo.all_gather", environment=True, quantized=True, foldable=False)
@@ -146,7 +181,7 @@ def all_gather(view: OpView) -> Kernel:
         contributions = meeting.collective(environment).rendezvous(values)
         return one_or_all([np.concatenate(parts, dimension) for parts in zip(*contributions, strict=True)])
 
-    return run
+    return _with_method(view, meeting, run, "all_gather", dimension=dimension)
 
 
 @op("stablehlo.all_to_all", environment=True, quantized=True, foldable=False)
@@ -167,7 +202,7 @@ def all_to_all(view: OpView) -> Kernel:
             ]
         )
 
-    return run
+    return _with_method(view, meeting, run, "all_to_all", split_dimension=split, concat_dimension=concat)
 
 
 @op("stablehlo.collective_broadcast", environment=True, quantized=True, foldable=False)
@@ -194,7 +229,7 @@ def collective_permute(view: OpView) -> Kernel:
         received = meeting.collective(environment).permute(value, pairs)
         return np.zeros_like(value) if received is None else received
 
-    return run
+    return _with_method(view, meeting, run, "permute", pairs=pairs)
 
 
 def _check_pairs(view: OpView, pairs: Iterable[tuple[int, int]], count: int, kind: str) -> None:
