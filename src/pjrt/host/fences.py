@@ -179,7 +179,6 @@ class StepWork:
 
     def free(self) -> None:
         """Free what waited for the end."""
-        self.keep = None
         freed = self._freed
         while freed:
             try:
@@ -462,8 +461,11 @@ class FenceWaiter:
                 if error is not None and first.run.error is None:
                     first.run.error = error
                 first.has_ended = True
-                first.arrive()
-                first.free()
+                first.keep = None
+                if first._joints:
+                    first.arrive()
+                if first._freed:
+                    first.free()
                 if self._num_waiting:
                     self._wake()
         finally:
