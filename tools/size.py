@@ -16,7 +16,7 @@ from pathlib import Path
 HERE = Path(__file__).parents[1]
 SUFFIXES = (".py", ".pyi", ".pyx", ".pxd", ".pxi", ".c", ".h")
 
-BUDGET = {"files": 657, "lines": 171_200}
+BUDGET = {"files": 660, "lines": 172_400}
 """The most files and lines by hand."""
 
 

@@ -114,9 +114,10 @@ def _reducer(view: OpView) -> tuple[Callable[[Environment, Sequence[Sequence[Arr
         return results
 
     pattern = view.regions[0].pattern
-    elements = [t.element for t in view.operands if isinstance(t, TensorType)]
-    plain = all(reducer.ufunc is not None for reducer in reducers)
-    plain = plain and elements == [t.element for t in view.results if isinstance(t, TensorType)]
+    types = [t for t in (*view.operands, *view.results) if isinstance(t, TensorType)]
+    elements = [t.element for t in types]
+    plain = all(reducer.ufunc is not None for reducer in reducers) and not any(t.quantization for t in types)
+    plain = plain and elements[: len(elements) // 2] == elements[len(elements) // 2 :]
     logical = any(element in BOOLEAN for element in elements)
     return run, _REDUCTIONS.get(pattern or "") if plain and not logical else None
 
