@@ -13,10 +13,7 @@ _COMMANDS = {
         "run": ("pjrt.cli.run:run", "Run a program on a device."),
         "inspect": ("pjrt.cli.inspect:inspect", "Show the content of a program."),
         "check": ("pjrt.cli.check:check", "Check whether devices can run a program, and why not."),
-        "compare": (
-            "pjrt.cli.compare:compare",
-            "Compare the results of devices; find the first operation that differs.",
-        ),
+        "compare": ("pjrt.cli.compare:compare", "Compare results; find the first operation that differs."),
         "bench": ("pjrt.cli.bench:bench", "Measure a program on devices, side by side."),
         "convert": ("pjrt.cli.convert:convert", "Write a model file and its weights as one file."),
         "compile": ("pjrt.cli.compile:compile_", "Compile a program for devices that need not be here."),
