@@ -121,8 +121,8 @@ def tables(recorder: Recorder) -> str:
         "The columns are the element types of an op's first operand, or of its result if it has no operand. "
         f"`{TESTED}` is tested, `{DEFINED}` is defined by StableHLO and not tested, an empty cell is not defined. "
         f"{counts[TESTED]} of {total} are tested.\n\n"
-        "The verifier allows more than the specification defines: f8E8M0FNU has neither zero nor sign, so it has no "
-        "sums and solvers, and complex numbers have no order. Ops on tokens alone have no element types.\n\n"
+        "The verifier allows more than the specification defines. The type f8E8M0FNU has neither zero nor sign, so it "
+        "has no sums and solvers. Complex numbers have no order. Ops on tokens alone have no element types.\n\n"
         + "\n".join(parts)
     )
 
