@@ -14,7 +14,7 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 MOST_WORDS = 25
 _CODE = re.compile(r"^( *)(```+|~~~+).*?^\1\2[^\n]*$", re.S | re.M)
 _BLOCK = re.compile(r"\n\s*\n|\n(?= *(?:[-*+]|\d+\.) )|\n(?=[#|:])")
-_END = re.compile(r"(?<=[.!?:;])(?:\*\*|[)\"])? (?=[\"(*A-Z`])")
+_END = re.compile(r"(?<=[.!?:;])(?:\*\*|[)\"])? (?=[\"(*A-Z`0-9])")
 _WORD = re.compile(r"\w[\w'’/.×-]*")
 
 
