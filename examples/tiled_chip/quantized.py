@@ -12,18 +12,22 @@ import jax.numpy as jnp
 import numpy as np
 
 import pjrt
+from pjrt.host import Enqueued
 
 TARGET = "tiled.int8_product"
 
 
 def int8_product(op, x, values, scale):
     """Multiply as the chip's unit of int8 does: rows are quantized on the way in, and sums are of 32 bits."""
-    rows, columns = x.read(), values.read()
-    step = np.maximum(np.abs(rows).max(1, keepdims=True), np.float32(1e-30)) / np.float32(127)
-    sums = np.rint(rows / step).astype(np.int32) @ columns.astype(np.int32)
-    result = device.Tiles(pjrt.ShapeSpec(op.results[0].type.shape, op.results[0].type.dtype))
-    result.write(sums * step * scale.read())
-    return result
+    result = device.Tiles(pjrt.ShapeSpec(op.results[0].type.shape, op.results[0].type.dtype), x.queue)
+
+    def work():
+        rows, columns = x.read(), values.read()
+        step = np.maximum(np.abs(rows).max(1, keepdims=True), np.float32(1e-30)) / np.float32(127)
+        sums = np.rint(rows / step).astype(np.int32) @ columns.astype(np.int32)
+        result.write(sums * step * scale.read())
+
+    return Enqueued(result, x.queue.submit(work))
 
 
 def make_client(**options):
