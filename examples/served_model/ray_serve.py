@@ -17,7 +17,7 @@ from starlette.responses import Response
 import pjrt
 
 _OWN_HEADERS = {"content-length", "transfer-encoding", "connection", "host", "date", "server"}
-"""What each server writes itself."""
+"""The headers of a response that the server here writes itself."""
 
 
 @serve.deployment(num_replicas=2, ray_actor_options={"num_cpus": 1}, max_ongoing_requests=64)

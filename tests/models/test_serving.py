@@ -414,87 +414,80 @@ def test_the_server_is_not_ready_before_everything_is_compiled(
         assert ask(server, "/v2/health/ready")[0] == 200
 
 
-def test_too_many_requests_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    began, may_end, original = threading.Event(), threading.Event(), Batching.run
+class Held:
+    """The batches that run: each waits until the test lets it go on."""
 
-    def run(batching: Batching, *arguments: Any) -> Any:
-        began.set()
-        assert may_end.wait(60)
-        return original(batching, *arguments)
+    def __init__(self) -> None:
+        self.began, self.may_end = threading.Event(), threading.Event()
+        self.sizes: list[int] = []
+
+
+@pytest.fixture
+def held(monkeypatch: pytest.MonkeyPatch) -> Held:
+    """Hold the batches of all servers."""
+    held, original = Held(), Batching.run
+
+    def run(batching: Batching, key: Any, requests: Any) -> Any:
+        held.sizes.append(len(requests))
+        held.began.set()
+        assert held.may_end.wait(60)
+        return original(batching, key, requests)
 
     monkeypatch.setattr(Batching, "run", run)
+    return held
+
+
+def test_too_many_requests_are_refused(held: Held) -> None:
     options = ServingOptions(max_waiting=1)
     with pjrt.load_model(FIXED, "reference") as model, ModelServer(model, "m", options=options) as server:
         with ThreadPoolExecutor(1) as pool:
             first = pool.submit(ask, server, "/v2/models/m/infer", {"inputs": [X, P]})
-            assert began.wait(60)
+            assert held.began.wait(60)
             status, answer = ask(server, "/v2/models/m/infer", {"inputs": [X, P]})
             assert (status, "1 requests wait already" in answer["error"]) == (503, True)
-            may_end.set()
+            held.may_end.set()
             assert first.result()[0] == 200
 
 
-def test_requests_that_wait_for_the_device_run_together(sequences: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    sizes: list[int] = []
-    began, may_end, original = threading.Event(), threading.Event(), Batching.run
-
-    def run(batching: Batching, key: Any, requests: Any) -> Any:
-        sizes.append(len(requests))
-        began.set()
-        assert may_end.wait(60)
-        return original(batching, key, requests)
-
-    monkeypatch.setattr(Batching, "run", run)
+def test_requests_that_wait_for_the_device_run_together(sequences: Path, held: Held) -> None:
     options = ServingOptions(max_batch=4, max_delay=0, buckets={"n": [2]})
     ids = tensor("ids", "INT32", [1, 2], [1, 2])
     body = {"inputs": [ids, tensor("mask", "FP32", [1, 2], [1, 1])]}
     with pjrt.load_model(sequences, "reference") as model, ModelServer(model, "m", options=options) as server:
         with ThreadPoolExecutor(6) as pool:
             first = pool.submit(ask, server, "/v2/models/m/infer", body)
-            assert began.wait(60)
+            assert held.began.wait(60)
             others = [pool.submit(ask, server, "/v2/models/m/infer", body) for _ in range(5)]
             while "pjrt_waiting_requests 6.0" not in ask(server, "/metrics")[1].decode():
                 assert not first.done()
-            may_end.set()
+            held.may_end.set()
             answers = [each.result() for each in (first, *others)]
     assert {status for status, _ in answers} == {200}
     assert all(answer["outputs"][0]["data"] == [(3 + 4) + (5 + 6)] for _, answer in answers)
-    assert sorted(sizes) == [1, 1, 4]
+    assert sorted(held.sizes) == [1, 1, 4]
 
 
-def test_a_request_waits_for_others_only_where_they_came_together(
-    sequences: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    sizes: list[int] = []
-    began, may_end, original = threading.Event(), threading.Event(), Batching.run
-
-    def run(batching: Batching, key: Any, requests: Any) -> Any:
-        sizes.append(len(requests))
-        began.set()
-        assert may_end.wait(60)
-        return original(batching, key, requests)
-
+def test_a_request_waits_for_others_only_where_they_came_together(sequences: Path, held: Held) -> None:
     def waiting(server: ModelServer) -> str:
         lines = ask(server, "/metrics")[1].decode().splitlines()
         return next(line for line in lines if line.startswith("pjrt_waiting_requests "))
 
-    monkeypatch.setattr(Batching, "run", run)
     options = ServingOptions(max_batch=4, max_delay=1000, buckets={"n": [2]})
     body = {"inputs": [tensor("ids", "INT32", [1, 2], [1, 2]), tensor("mask", "FP32", [1, 2], [1, 1])]}
     with pjrt.load_model(sequences, "reference") as model, ModelServer(model, "m", options=options) as server:
         server.wait_until_ready()
         with ThreadPoolExecutor(3) as pool:
             one = pool.submit(ask, server, "/v2/models/m/infer", body)  # nobody else was here
-            assert began.wait(60)
+            assert held.began.wait(60)
             two = pool.submit(ask, server, "/v2/models/m/infer", body)
             while waiting(server) != "pjrt_waiting_requests 2.0":
                 assert not one.done()
-            may_end.set()
+            held.may_end.set()
             assert one.result()[0] == 200
             assert not two.done()  # it waits for one more, as two were here
             three = pool.submit(ask, server, "/v2/models/m/infer", body)
             assert [each.result()[1]["outputs"][0]["data"] for each in (two, three)] == [[18]] * 2
-    assert sizes == [1, 2]
+    assert held.sizes == [1, 2]
 
 
 # A client of others.

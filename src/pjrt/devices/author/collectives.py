@@ -26,7 +26,7 @@ class _Part(NamedTuple):
 
 
 class _Outcome(NamedTuple):
-    """What the author's method gave one device: the fences of the operands that it took, which may not be all."""
+    """The fences of one device for the operands that the author's method took, which may not be all."""
 
     fences: Sequence[Any]
     joint: Joint

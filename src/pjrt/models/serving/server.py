@@ -110,9 +110,8 @@ class Batcher:
         self._options = options
         self._ran = ran
         self._open: dict[Key, _Batch] = {}
-        self._together: dict[
-            Key, int
-        ] = {}  # how many requests were here at one time lately, where it was more than one
+        # How many requests were here at one time lately, where it was more than one.
+        self._together: dict[Key, int] = {}
         self._device = asyncio.Lock()
         self._thread = concurrent.futures.ThreadPoolExecutor(1, "pjrt model")
         self._tasks: set[asyncio.Task[None]] = set()
