@@ -132,6 +132,12 @@ _MESSAGES: MessageTable = {
         "serialized_multi_slice_config": (6, "bytes"),
         "env_option_overrides": (7, "[OptionOverrideEntry]"),
     },
+    "ProfileOptions": {
+        "host_tracer_level": (2, "uint32"),
+        "python_tracer_level": (4, "uint32"),
+        "version": (5, "uint32"),
+        "enable_hlo_proto": (7, "bool"),
+    },
     "PjRtPartialProgramProto": {
         "program": (1, "bytes"),
         "program_format": (2, "string"),

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import click
@@ -48,6 +49,15 @@ def check_first(devices: Iterable[str | None] = (), inputs: Sequence[str] = ()) 
     check_sources(inputs)
 
 
+@contextlib.contextmanager
+def printing_warnings() -> Iterator[None]:
+    """Print each warning for users, from within a block, as a line on the error stream."""
+    with warnings.catch_warnings(record=True, action="always", category=UserWarning) as warned:
+        yield
+    for text in dict.fromkeys(single_line(str(each.message)) for each in warned):
+        echo(f"pjrt: warning: {text}", err=True)
+
+
 def read_model_file(path: str) -> ModelFile:
     """Return the model file at a path, or on the standard input; each warning is a line on the error stream.
 
@@ -56,15 +66,13 @@ def read_model_file(path: str) -> ModelFile:
         PjrtError: as ``ModelFile.read``.
     """
     entry = click.get_current_context().meta.get(_ENTRY) or ""
-    with warnings.catch_warnings(record=True, action="always", category=UserWarning) as warned:
+    with printing_warnings():
         if path != STDIN:
             file = ModelFile.read(path, entry)
         else:
             content = _standard_input()
             with naming(STDIN):
                 file = ModelFile.of(content, STDIN, entry)
-    for text in dict.fromkeys(single_line(str(each.message)) for each in warned):
-        echo(f"pjrt: warning: {text}", err=True)
     if file.program is not None:
         from pjrt.stablehlo.reading.parser import vet_in_fork  # here: the help of a command needs no parser
 

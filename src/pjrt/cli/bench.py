@@ -11,7 +11,7 @@ import pjrt
 from pjrt.api.printable import readable_bytes
 from pjrt.cli._console import console, echo, print_facts, print_json, print_table, progress, readable
 from pjrt.cli._options import call_options, complete_file, devices_option, json_option
-from pjrt.cli._program import check_first, check_needs_no_infeed, program_argument, read_model_file
+from pjrt.cli._program import check_first, check_needs_no_infeed, printing_warnings, program_argument, read_model_file
 from pjrt.models.benchmark import (
     DEFAULT_ROUNDS,
     DEFAULT_SECONDS,
@@ -139,7 +139,7 @@ def bench(
     if html is not None:
         check_output_path(html, option="--html")
     check_first(devices, inputs)
-    with progress("measuring"):
+    with printing_warnings(), progress("measuring"):
         benchmark = measure(
             check_needs_no_infeed(read_model_file(program)),
             devices or (None,),

@@ -12,7 +12,7 @@ import pjrt
 from pjrt.cli._console import echo, print_facts, print_json, progress
 from pjrt.cli._differences import DIFFER, expect_option, print_differences, tolerance_options
 from pjrt.cli._options import call_options, complete_file, devices_option, json_option, time_limit_option
-from pjrt.cli._program import check_first, check_needs_no_infeed, program_argument, read_model_file
+from pjrt.cli._program import check_first, check_needs_no_infeed, printing_warnings, program_argument, read_model_file
 from pjrt.host_memory.tolerance import Tolerance
 from pjrt.models.comparison.comparison import Comparison, read_expected
 from pjrt.models.comparison.comparison import compare as compare_devices
@@ -74,7 +74,7 @@ def compare(
     device runs in a worker, a process of its own, so that a crash is a finding, too.
     """
     check_first(devices, inputs)
-    with progress("comparing"):
+    with printing_warnings(), progress("comparing"):
         comparison = compare_devices(
             check_needs_no_infeed(read_model_file(program)),
             devices or (() if expect is None else (None,)),

@@ -19,6 +19,7 @@ import pjrt.ifrt
 from pjrt import stablehlo
 from pjrt.api.element_type import ElementType
 from pjrt.api.errors import InvalidArgumentError, NotFoundError
+from pjrt.api.protobuf import message_class
 from pjrt.api.shape_spec import format_shape
 from pjrt.cli._console import Timing, echo, note_overwriting, print_facts, print_json, progress, readable
 from pjrt.cli._differences import DIFFER, expect_option, print_differences, tolerance_options
@@ -32,17 +33,27 @@ from pjrt.cli._options import (
     json_option,
     memory_limit_option,
 )
-from pjrt.cli._program import STDIN, check_first, check_needs_no_infeed, program_argument, read_model_file
+from pjrt.cli._program import (
+    STDIN,
+    check_first,
+    check_needs_no_infeed,
+    printing_warnings,
+    program_argument,
+    read_model_file,
+)
 from pjrt.models.binding import Argument
-from pjrt.models.inputs import files_of, make_arguments, swapped
+from pjrt.models.inputs import files_of, make_arguments
 from pjrt.models.model import Model
 from pjrt.models.model_file import ModelFile
 from pjrt.models.output_path import check_output_path, writing
+from pjrt.models.profile import DeviceProfile, Event, Track, write_timeline
+from pjrt.plugins import registry
 from pjrt.plugins.registry import client_with_devices
 from pjrt.stablehlo.facts.indexing import index_limits
 from pjrt.system import FileStamp, file_stamp
 
 if TYPE_CHECKING:
+    from pjrt.api.plugin import Profiler
     from pjrt.artifacts.compilation_cache import CompilationCache
     from pjrt.host_memory.tolerance import Tolerance
     from pjrt.models.comparison.comparison import ResultDifference
@@ -55,7 +66,8 @@ Array = np.ndarray[Any, Any]
 
 SUFFIXES = (".npy", ".npz", ".safetensors")
 
-_OPTION = "--output"
+_OPTION, _TIMELINE = "--output", "--timeline"
+_LABELS = {"output": "written to"}
 
 
 def check_results_path(path: str, count: int) -> None:
@@ -143,7 +155,7 @@ Examples:
   pjrt run model.mlir -i weights.safetensors -i images.npy -o scores.npz
   pjrt run model.mlir --input random:0 --repeat 100
   pjrt run model.mlir --input zeros --device reference --json
-  pjrt run model.mlir --input zeros --device reference --profile
+  pjrt run model.mlir --input zeros --profile --timeline run.json
   pjrt run model.mlir -i zeros --device ./mydevice.py:make_client --watch
   pjrt run sharded.mlir -i random:0 -o whole.npz
   pjrt run large.mlir -i weights.safetensors -i x.npy --memory-limit 2GiB
@@ -166,8 +178,12 @@ Examples:
 @click.option("--fail-on-nan", is_flag=True, help="End with exit code 1 if a result has NaN or infinite values.")
 @memory_limit_option
 @click.option("--repeat", type=click.IntRange(min=1), metavar="N", help="Run N times more and print median and spread.")
+@click.option("--profile", is_flag=True, help="Print the time per operation.")
 @click.option(
-    "--profile", is_flag=True, help="Print the time per operation: on reference, and on devices with kernels in Python."
+    "--timeline",
+    metavar="PATH",
+    shell_complete=complete_file,
+    help="Write when each operation ran to a .json file, which ui.perfetto.dev opens.",
 )
 @cache_option
 @json_option
@@ -188,12 +204,9 @@ def run(program: str, device: str | None, inputs: tuple[str, ...], watch: bool, 
         return
     if program == STDIN:
         raise click.UsageError("expected a file as PROGRAM with --watch, found -, which is read once")
-    from pjrt.plugins import registry
-    from pjrt.plugins.registry import files
-
     name = registry.default() if device is None else device
     command = [argument for argument in sys.argv[1:] if argument != "--watch"]
-    _run_on_change(command, lambda: [Path(program), *files_of(inputs), *files(name)])
+    _run_on_change(command, lambda: [Path(program), *files_of(inputs), *registry.files(name)])
 
 
 def _run(
@@ -211,23 +224,26 @@ def _run(
     memory_limit: int | None,
     repeat: int | None,
     profile: bool,
+    timeline: str | None,
     cache: CompilationCache | None,
     as_json: bool,
 ) -> None:
     check_first([device], inputs)
-    if output is not None:
-        check_output_path(output, SUFFIXES, option=_OPTION)
-        note_overwriting(output)
+    for path, suffixes, option in ((output, SUFFIXES, _OPTION), (timeline, (".json",), _TIMELINE)):
+        if path is not None:
+            check_output_path(path, suffixes, option=option)
+            note_overwriting(path)
     file = read_model_file(program)
     with progress("reading the program"):
         if output is not None:
             check_results_path(output, len(file.results))
-        given = make_arguments(file.parameters, inputs, shapes)
-        for line in swapped(file.parameters, given):
-            echo(f"pjrt: warning: {line}", err=True)
+        with printing_warnings():
+            given = make_arguments(file.parameters, inputs, shapes)
         _warn_of_indices(file, [each.array for each in given])
     count = partitioning.completed(file.partitioning).partitioning.num_devices
-    with _client(device, options, count, profile) as client:
+    measure = _Measure.of(device) if profile or timeline is not None else None
+    make = client_with_devices if measure is None else measure.client
+    with make(device, count, options) as client:
         arrays = [each.array for each in given]
         with progress(f"compiling for {client.platform_name}"):
             begin = time.perf_counter()
@@ -238,7 +254,7 @@ def _run(
                 run_once = _StagedRun(file, client, partitioning, cache, arrays, memory_limit)
             compile_seconds = time.perf_counter() - begin
         check_needs_no_infeed(file)  # after the device, which may have a reason of its own to refuse it
-        with progress("running"):
+        with progress("running"), contextlib.nullcontext() if measure is None else measure:
             outputs, first = run_once()
             results = run_once.values(outputs)
             del outputs
@@ -251,11 +267,13 @@ def _run(
             from pjrt.models.comparison.comparison import differences_from_file
 
             differences = differences_from_file(results, expect, tolerance)
-        # A client that took the option ``profile`` has one.
-        measured = getattr(client, "profile", None)
+        if measure is not None and timeline is not None:
+            write_timeline(measure.tracks(), timeline, option=_TIMELINE)
+        measured = measure.profile if measure is not None and profile else None
         matched = {str(p): each.matched_by_type for p, each in zip(file.parameters, given, strict=True)}
         plan = run_once.plan
-        _report(client.platform_name, results, timing, output, as_json, measured, matched, differences, cache, plan)
+        files = {"output": output, "timeline": timeline}
+        _report(client.platform_name, results, timing, files, as_json, measured, matched, differences, cache, plan)
         is_odd = fail_on_nan and any(any(not_finite(result).values()) for result in results.values())
         if is_odd or not all(each.difference.agrees for each in differences or ()):
             sys.exit(DIFFER)
@@ -355,38 +373,76 @@ def _wait(arrays: Sequence[Argument]) -> None:
             array.ready().result()
 
 
-def _client(device: str | None, options: dict[str, Any], count: int, profile: bool) -> pjrt.Client:
-    """Return the client to run on, with as many devices as the program needs where the device can make them.
+class _Measure:
+    """The time of operations in runs: by the plugin's profiler, or by a client that adds it up itself.
 
-    With ``profile`` it is one that measures the time per operation.
-
-    Raises:
-        UnimplementedError: the device does not measure the time per operation.
+    Attributes:
+        profile: the time by operation, after the runs.
     """
-    if not profile:
-        return client_with_devices(device, count, options)
-    with pjrt.client(device, **options) as plain:
-        name = plain.platform_name
-    try:
-        client = pjrt.client(device, **options, profile=True)
-    except pjrt.InvalidArgumentError:
-        client = None
-    if client is None or getattr(client, "profile", None) is None:
-        if client is not None:
+
+    profile: Any = None
+
+    def __init__(self, profiler: Profiler | None) -> None:
+        self._profiler = profiler
+
+    @staticmethod
+    def of(device: str | None) -> _Measure:
+        """Return the measure of a device."""
+        plugin = pjrt.load_plugin(registry.default() if device is None else device)
+        # Python's own calls are left out: they would be recorded at a cost, and are not the program's.
+        options = message_class("ProfileOptions")(version=1, host_tracer_level=2, enable_hlo_proto=True)
+        try:
+            return _Measure(plugin.profiler(options.SerializeToString()))
+        except pjrt.UnimplementedError:
+            return _Measure(None)
+
+    def client(self, device: str | None, count: int, options: dict[str, Any]) -> pjrt.Client:
+        """Return the client to run on.
+
+        Raises:
+            UnimplementedError: it has no way to measure.
+        """
+        if self._profiler is not None:
+            return client_with_devices(device, count, options)
+        try:
+            client = client_with_devices(device, count, {**options, "profile": True})
+        except (InvalidArgumentError, TypeError):  # TypeError: a function that makes clients and takes no such option
+            client = client_with_devices(device, count, options)
+        self.profile = getattr(client, "profile", None)
+        if self.profile is None:
             client.close()
-        raise pjrt.UnimplementedError(
-            f"--profile: the device '{name}' does not measure the time per operation, because its compiler merges "
-            "operations; use --device reference, or record a trace with plugin.profiler() from Python"
-        )
-    client.close()
-    return client_with_devices(device, count, {**options, "profile": True})
+            raise pjrt.UnimplementedError(
+                f"--profile, --timeline: the device '{client.platform_name}' has no profiler, and does not add up the "
+                "time per operation; use --device cpu or --device reference"
+            )
+        self.profile.runs = []
+        return client
+
+    def __enter__(self) -> None:
+        if self._profiler is not None:
+            self._profiler.start()
+
+    def __exit__(self, *error: object) -> None:
+        if self._profiler is not None:
+            self._profiler.stop()
+            self.profile = DeviceProfile.of(self._profiler.collect())
+
+    def tracks(self) -> Sequence[Track]:
+        """Return when operations ran."""
+        if isinstance(self.profile, DeviceProfile):
+            return self.profile.tracks
+        threads: dict[str, list[Event]] = {}
+        for run in self.profile.runs:
+            begin, end = (round(seconds * 1e12) for seconds in (run.begin, run.end))
+            threads.setdefault(run.thread, []).append(Event(run.name, begin, end - begin, module=run.location))
+        return [Track("operations", thread, events) for thread, events in threads.items()]
 
 
 def _report(
     platform: str,
     results: Mapping[str, Array],
     timing: Timing,
-    output: str | None,
+    files: Mapping[str, str | None],
     as_json: bool,
     profile: Any,
     matched_by_type: Mapping[str, str],
@@ -414,11 +470,10 @@ def _report(
             extra["cache"] = cache_as_dict(cache)
         if plan is not None:
             extra["stages"] = plan.as_dict()
-        print_json({"device": platform, "results": described, "output": output, **timing.as_dict(), **extra})
+        print_json({"device": platform, "results": described, **files, **timing.as_dict(), **extra})
         return
     facts: list[tuple[str, object]] = [(name, describe(array)) for name, array in results.items()]
-    if output is not None:
-        facts.append(("written to", output))
+    facts += [(_LABELS.get(name, name), path) for name, path in files.items() if path is not None]
     facts += [("device", platform), ("compile", readable(timing.compile))]
     if cache is not None:
         facts.append(("cache", cache_outcome(cache_as_dict(cache))))

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from pjrt.models.model_file import ModelFile
     from pjrt.models.offloading.offloaded_model import OffloadedModel, offload
     from pjrt.models.offloading.stages import Action, OffloadPlan, StagePlan, Step
+    from pjrt.models.profile import DeviceProfile, write_timeline
     from pjrt.models.report.program_page import program_dot, program_page
     from pjrt.models.saving import save_model
     from pjrt.models.serving.server import ModelServer, ServingOptions
@@ -41,6 +42,7 @@ __all__ = [
     "Comparison",
     "Compilation",
     "DeviceBenchmark",
+    "DeviceProfile",
     "Difference",
     "FirstDifference",
     "Histogram",
@@ -70,6 +72,7 @@ __all__ = [
     "program_dot",
     "program_page",
     "save_model",
+    "write_timeline",
     "write_times",
 ]
 
@@ -84,6 +87,7 @@ _HOMES = {
     ".model": "Compilation Model load_model",
     ".model_file": "ModelFile",
     ".offloading.offloaded_model": "OffloadedModel offload",
+    ".profile": "DeviceProfile write_timeline",
     ".offloading.stages": "Action OffloadPlan StagePlan Step",
     ".saving": "save_model",
     ".serving.server": "ModelServer ServingOptions",

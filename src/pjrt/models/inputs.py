@@ -8,6 +8,7 @@ import math
 import os
 import re
 import sys
+import warnings
 import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -425,7 +426,7 @@ class Input:
     name: str = ""
 
 
-def swapped(parameters: Sequence[Parameter], inputs: Sequence[Input]) -> Iterator[str]:
+def _swapped(parameters: Sequence[Parameter], inputs: Sequence[Input]) -> Iterator[str]:
     """Yield a line for each array that is called like another parameter of the same type, which has another array."""
     numbers = numbers_by_name(parameters)
     by_index = {each.index: (each, given) for each, given in zip(parameters, inputs, strict=True)}
@@ -445,7 +446,8 @@ def make_arguments(
     A file of several arrays fills the parameters that it names. If it names none, each array goes to the one free
     parameter of its type and shape. A single array or number fills the first free parameter. After the name of a nested
     argument (``cache=out.npz:result[1]``) a file fills the members of that argument. ``random:SEED``, ``zeros`` and
-    ``ones`` fill all that are free after that.
+    ``ones`` fill all that are free after that. A file of an array that is called like another parameter of the same
+    type gets a ``UserWarning``: the two may be swapped.
 
     Args:
         parameters: the parameters, such as those of a ``ModelFile``.
@@ -492,7 +494,10 @@ def make_arguments(
             f"without a value: {_few(open_ones, '; ')}; "
             "give files, or --input random:0 or --input zeros for the rest"
         )
-    return [chosen[p.index] for p in parameters]
+    inputs = [chosen[p.index] for p in parameters]
+    for line in _swapped(parameters, inputs):
+        warnings.warn(line, stacklevel=2)
+    return inputs
 
 
 def values_of(

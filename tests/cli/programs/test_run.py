@@ -272,6 +272,10 @@ def test_inputs_that_are_called_like_another_one_get_a_warning(tmp_path: Path) -
         "swapped?\n"
     )
     assert warnings("y.npy", "x.npy") == swapped
+    for command in ("bench", "compare"):
+        inputs = ("-i", "y.npy", "-i", "x.npy", "-i", "n=[1,2]")
+        done = run(tmp_path, "sub.mlir", "-d", "reference", *inputs, command=command)
+        assert done.stderr == swapped, done.stderr
     assert warnings("x=all.npz:y", "y=all.npz:x") == swapped
     assert warnings("y.npy", "z.npy") == swapped.splitlines(keepends=True)[0]
     assert warnings("x.npy", "y.npy") == ""

@@ -13,7 +13,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -195,15 +195,27 @@ class Entry:
     bytes_out: int = 0
 
 
+class Run(NamedTuple):
+    """When a step ran: on which thread, and from when to when in seconds of ``time.perf_counter``."""
+
+    name: str
+    location: str
+    thread: str
+    begin: float
+    end: float
+
+
 @dataclass
 class Profile(Observer):
     """An observer that adds up time per op in ``by_op`` and ``by_location``; devices may share it.
 
     ``interpreter`` is the name of the interpreter where a device's author computes some of the steps: then the names of
-    ops have the device that computed them, such as ``stablehlo.add on mychip``.
+    ops have the device that computed them, such as ``stablehlo.add on mychip``. Where ``runs`` is a list, each run of a
+    step is added to it.
     """
 
     interpreter: str = ""
+    runs: list[Run] | None = None
     by_op: defaultdict[str, Entry] = field(default_factory=lambda: defaultdict(Entry))
     by_location: defaultdict[tuple[str, str], Entry] = field(default_factory=lambda: defaultdict(Entry))
 
@@ -229,6 +241,8 @@ class Profile(Observer):
                 entry.calls += 1
                 entry.seconds += now - begin - inside
                 entry.bytes_out += size
+            if self.runs is not None:
+                self.runs.append(Run(name, step.location, threading.current_thread().name, begin, now))
 
     @property
     def seconds(self) -> float:

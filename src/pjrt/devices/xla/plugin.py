@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 from pjrt import stablehlo
 from pjrt.abi.generated.version import API_VERSION
 from pjrt.api.checks import check_num_devices, check_option_names, topology_options
-from pjrt.api.errors import FailedPreconditionError, InvalidArgumentError, unimplemented
+from pjrt.api.errors import FailedPreconditionError, InvalidArgumentError
 from pjrt.api.key_value_store import job_of_caller
 from pjrt.api.plugin import Plugin, Profiler
+from pjrt.api.protobuf import parse
 from pjrt.stablehlo.encodings.jaxlib import load
 
 if TYPE_CHECKING:
@@ -95,18 +96,27 @@ def _job(store: Any, count: int | None, index: int | None) -> Job | None:
 
 
 class XlaProfiler(Profiler):
-    """One session of jaxlib's profiler, which records all clients of the process."""
+    """One session of jaxlib's profiler, which records all clients of the process.
+
+    Args:
+        options: a serialized ``tensorflow.ProfileOptions``; jaxlib's defaults if it has no version. The levels of the
+            tracers and ``enable_hlo_proto`` are followed.
+    """
 
     def __init__(self, options: bytes = b"") -> None:
-        if options:
-            raise unimplemented("cpu", "profiler with options", "pass none: jaxlib takes no serialized ProfileOptions")
+        self._options: Any = parse("ProfileOptions", options)
         self._session: Any = None
         self._collected: bytes | None = None
 
     def start(self) -> None:
         if self._session is not None:
             raise FailedPreconditionError("the profiling session was started already; make another one")
-        self._session = load("_profiler", "profile XLA's CPU runtime").ProfilerSession()
+        profiler = load("_profiler", "profile XLA's CPU runtime")
+        options = profiler.ProfileOptions()
+        if self._options.version:
+            for name in ("host_tracer_level", "python_tracer_level", "enable_hlo_proto"):
+                setattr(options, name, getattr(self._options, name))
+        self._session = profiler.ProfilerSession(options)
 
     def stop(self) -> None:
         if self._session is None:
