@@ -12,6 +12,7 @@ import pytest
 
 import pjrt
 from pjrt.api.client import Client
+from pjrt.models import DeviceProfile
 
 ADD = """
 module @adds {
@@ -77,6 +78,14 @@ def test_a_session_has_what_the_devices_did(chip: Client, plugin: pjrt.Plugin) -
             for _, first, last in lines["instructions"][3 * n : 3 * n + 3]:
                 assert begin - 500 <= first <= last <= end + 500
     assert names(recorded["/device:CUSTOM:chip:host"]["compilations"]) == ["adds"] * 2
+    by_operation = DeviceProfile.of(profiler.collect()).by_operation
+    assert {name: entry.calls for name, entry in by_operation.items()} == {
+        "compilations: adds": 2,
+        "launches: adds": 5,
+        "copies: copy_in": 2,
+        "copies: copy_out": 2,
+        **{f"instructions: {name}": 5 for name in ("ADD", "MULTIPLY", "MOVE")},
+    }
 
 
 def test_sessions_at_the_same_time(chip: Client, plugin: pjrt.Plugin) -> None:

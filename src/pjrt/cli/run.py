@@ -411,9 +411,10 @@ class _Measure:
         self.profile = getattr(client, "profile", None)
         if self.profile is None:
             client.close()
+            name = device or client.platform_name
             raise pjrt.UnimplementedError(
-                f"--profile, --timeline: the device '{client.platform_name}' has no profiler, and does not add up the "
-                "time per operation; use --device cpu or --device reference"
+                f"--profile, --timeline: the device '{name}' has no profiler, and does not add up the time per "
+                "operation; use --device cpu or --device reference"
             )
         self.profile.runs = []
         return client

@@ -116,7 +116,7 @@ def test_a_device_that_does_not_tell(tmp_path: Path) -> None:
     device.write_text("import pjrt\n\ndef make(**options):\n    return pjrt.client('cpu', **options)\n")
     code, output = run(tmp_path, "--profile", "--device", f"{device}:make")
     assert code != 0
-    assert "UNIMPLEMENTED: --profile, --timeline: the device 'cpu' has no profiler" in output
+    assert f"UNIMPLEMENTED: --profile, --timeline: the device '{device}:make' has no profiler" in output
     assert "--device reference" in output
 
 

@@ -272,9 +272,9 @@ def test_inputs_that_are_called_like_another_one_get_a_warning(tmp_path: Path) -
         "swapped?\n"
     )
     assert warnings("y.npy", "x.npy") == swapped
-    for command in ("bench", "compare"):
+    for command, devices in (("bench", ("-d", "reference")), ("compare", ("-d", "reference", "-d", "cpu"))):
         inputs = ("-i", "y.npy", "-i", "x.npy", "-i", "n=[1,2]")
-        done = run(tmp_path, "sub.mlir", "-d", "reference", *inputs, command=command)
+        done = run(tmp_path, "sub.mlir", *devices, *inputs, command=command)
         assert done.stderr == swapped, done.stderr
     assert warnings("x=all.npz:y", "y=all.npz:x") == swapped
     assert warnings("y.npy", "z.npy") == swapped.splitlines(keepends=True)[0]
