@@ -19,7 +19,6 @@ import pjrt.ifrt
 from pjrt import stablehlo
 from pjrt.api.element_type import ElementType
 from pjrt.api.errors import InvalidArgumentError, NotFoundError
-from pjrt.api.protobuf import message_class
 from pjrt.api.shape_spec import format_shape
 from pjrt.cli._console import Timing, echo, note_overwriting, print_facts, print_json, progress, readable
 from pjrt.cli._differences import DIFFER, expect_option, print_differences, tolerance_options
@@ -388,6 +387,8 @@ class _Measure:
     @staticmethod
     def of(device: str | None) -> _Measure:
         """Return the measure of a device."""
+        from pjrt.api.protobuf import message_class  # here: protobuf takes long to import
+
         plugin = pjrt.load_plugin(registry.default() if device is None else device)
         # Python's own calls are left out: they would be recorded at a cost, and are not the program's.
         options = message_class("ProfileOptions")(version=1, host_tracer_level=2, enable_hlo_proto=True)

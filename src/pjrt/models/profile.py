@@ -8,12 +8,14 @@ import os
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pjrt.api.errors import DataLossError
-from pjrt.api.protobuf import MessageTable, message_classes
 from pjrt.models.output_path import writing
 from pjrt.stablehlo.encodings import hlo_proto
+
+if TYPE_CHECKING:
+    from pjrt.api.protobuf import MessageTable
 
 # As in ``tsl/profiler/protobuf/xplane.proto``. Names are bytes: of a string protobuf demands UTF-8.
 _MESSAGES: MessageTable = {
@@ -187,6 +189,8 @@ def _chrome_events(tracks: Sequence[Track]) -> Iterator[dict[str, Any]]:
 
 @functools.cache
 def _classes() -> dict[str, Any]:
+    from pjrt.api.protobuf import message_classes  # here: protobuf takes long to import
+
     return message_classes("pjrt.xspace", _MESSAGES)
 
 

@@ -14,7 +14,6 @@ from pjrt.api.checks import check_num_devices, check_option_names, topology_opti
 from pjrt.api.errors import FailedPreconditionError, InvalidArgumentError
 from pjrt.api.key_value_store import job_of_caller
 from pjrt.api.plugin import Plugin, Profiler
-from pjrt.api.protobuf import parse
 from pjrt.stablehlo.encodings.jaxlib import load
 
 if TYPE_CHECKING:
@@ -104,6 +103,8 @@ class XlaProfiler(Profiler):
     """
 
     def __init__(self, options: bytes = b"") -> None:
+        from pjrt.api.protobuf import parse  # here: a client needs no protobuf, which takes long to import
+
         self._options: Any = parse("ProfileOptions", options)
         self._session: Any = None
         self._collected: bytes | None = None
