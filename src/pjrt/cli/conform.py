@@ -19,6 +19,7 @@ Examples:
   pjrt conform build/libmine.so --filter lookup_device -O num_devices=2
   pjrt conform build/libmine.so --report report.json --html report.html
   pjrt conform build/libmine.so --baseline report.json
+  pjrt conform build/libmine.so --strict
 """
 
 FAILED = 1
@@ -84,6 +85,12 @@ NO_CLIENT = 2
     is_flag=True,
     help="Accept that no client can be made, as where the plugin's hardware is missing: check what needs none.",
 )
+@click.option(
+    "--strict",
+    is_flag=True,
+    help="Require all checks: also what most plugins do though the header does not ask for it (expected), and that "
+    "wrong input does not end the process (hardening).",
+)
 @json_option
 def conform(
     plugin: str,
@@ -98,15 +105,16 @@ def conform(
     html: str | None,
     baseline: str | None,
     without_client: bool,
+    strict: bool,
     as_json: bool,
 ) -> None:
     """Check whether PLUGIN does what the C API of PJRT requires.
 
     PLUGIN is the path of a plugin's library, a plugin's name, or FILE.py:FUNCTION for a function that makes clients.
     Each check runs in a process of its own: a crash and a hang of the plugin are findings. The exit code is 0 if no
-    check failed, 1 if one did, 2 if the plugin cannot be loaded or makes no client. With --baseline it is 1 only if a
-    check fails that did not fail before, or is unsupported though it passed. After Ctrl-C the report has the checks
-    made so far, and the exit code is 130.
+    check failed that is required, 1 if one did, 2 if the plugin cannot be loaded or makes no client. With --strict
+    each check counts. With --baseline it is 1 only if a check fails that did not fail before, or is unsupported
+    though it passed. After Ctrl-C the report has the checks made so far, and the exit code is 130.
     """
     from pjrt.conformance.plugin.check import Tier
     from pjrt.conformance.plugin.report import PluginReport, ReportComparison, report_page
@@ -150,5 +158,8 @@ def conform(
             err=True,
         )
         sys.exit(NO_CLIENT)
-    is_worse = not report.passes if comparison is None else comparison.is_worse
+    if comparison is None:
+        is_worse = not (report.passes_strictly if strict else report.passes)
+    else:
+        is_worse = comparison.is_strictly_worse if strict else comparison.is_worse
     sys.exit(FAILED if is_worse else 0)

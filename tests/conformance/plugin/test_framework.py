@@ -45,7 +45,7 @@ def test_a_program_for_two_devices_is_unsupported_on_one() -> None:
 def test_operations_have_the_results_of_the_reference_interpreter() -> None:
     filters = ["operation.stablehlo.add", "operation.stablehlo.reduce_window", "operation.chlo.erf"]
     report = check_plugin("cpu", tiers=["framework"], filters=filters, jobs=2)
-    assert report.passes, str(report)
+    assert report.passes_strictly, str(report)
     assert report.counts[Verdict.PASSED] >= 3, str(report)
 
 

@@ -16,6 +16,7 @@ from pjrt.api.errors import DataLossError, InvalidArgumentError, NotFoundError
 from pjrt.conformance import PluginReport, check_plugin
 from pjrt.conformance.plugin.check import Outcome, Verdict
 from pjrt.conformance.plugin.report import ReportComparison, report_page
+from pjrt.conformance.plugin.strengths import Strength
 
 FACTS = {"functions": ["PJRT_Client_Create"], "extensions": ["FFI"], "memories": ["device"], "devices": 1,
          "platform": "mine", "platform_version": "1", "api_version": [0, 100], "attributes": {"xla_version": 2},
@@ -90,8 +91,35 @@ def test_the_text_has_each_failure_and_each_lack_once() -> None:
         "    in PJRT_Client_Create()",
         "crashed: a.crashes: the end of the process in PJRT_Client_Create: SIGSEGV",
         "unsupported: buffers of S4 (2 checks)",
+        "not passed: 2 required, 0 expected, 0 hardening",
         "libmine.so: 1 passed, 1 failed, 2 unsupported, 1 crashed, in 1.5 s",
     ]
+
+
+HARD = replace(outcome("b.wrong", "crashed", found="the end of the process"), strength=Strength.HARDENING)
+
+
+def test_the_verdict_follows_the_required_checks() -> None:
+    lenient = report(HARD, outcome("a.passes", "passed"))
+    assert (lenient.passes, lenient.passes_strictly) == (True, False)
+    assert str(lenient).splitlines()[0] == "crashed (hardening): b.wrong: the end of the process"
+    mixed = report(HARD, outcome("a.fails", "failed", found="two"))
+    assert (mixed.passes, mixed.failed) == (False, {"required": 1, "expected": 0, "hardening": 1})
+    assert [each.check for each in mixed.failures] == ["a.fails", "b.wrong"]
+
+
+def test_a_baseline_counts_the_required_checks_unless_it_is_strict() -> None:
+    comparison = ReportComparison.of(report(HARD), report(replace(HARD, verdict=Verdict.PASSED)))
+    assert (comparison.is_worse, comparison.is_strictly_worse) == (False, True)
+
+
+def test_a_report_of_an_earlier_version_gets_the_strengths_of_this_one(tmp_path: Path) -> None:
+    path = tmp_path / "report.json"
+    report(outcome("buffer_from_host.wrong_argument[x]", "failed", found="two")).write(path)
+    plain = json.loads(path.read_text())
+    del plain["outcomes"][0]["strength"], plain["sha256"]
+    path.write_text(json.dumps(plain))
+    assert PluginReport.read(path).passes
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,7 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from pjrt.api.errors import InternalError
+from pjrt.conformance.plugin.strengths import Strength, strength_of
 
 if TYPE_CHECKING:
     from pjrt.conformance.plugin.subject import Subject
@@ -81,6 +82,7 @@ class Outcome:
         seconds: how long the check took.
         c_program: the calls of a check that failed as a program in C; empty if it made none.
         python_program: the same in Python.
+        strength: how much a failure of the check matters.
         transcript: the calls, as ``transcript.calls`` reads them, until the programs are written.
     """
 
@@ -97,13 +99,14 @@ class Outcome:
     seconds: float = 0.0
     c_program: str = field(default="", repr=False)
     python_program: str = field(default="", repr=False)
+    strength: Strength = Strength.REQUIRED
     transcript: tuple[Mapping[str, Any], ...] = field(default=(), repr=False, compare=False)
 
     def as_dict(self) -> dict[str, Any]:
         """Return the outcome in machine-readable form; fields that are empty are left out."""
         plain = {name: value for name, value in asdict(self).items() if name != "transcript" and value not in ("", ())}
         lists = {name: list(value) for name, value in plain.items() if isinstance(value, tuple)}
-        return {**plain, **lists, "verdict": str(self.verdict)}
+        return {**plain, **lists, "verdict": str(self.verdict), "strength": str(self.strength)}
 
     @staticmethod
     def from_dict(plain: Mapping[str, Any]) -> Outcome:
@@ -116,7 +119,9 @@ class Outcome:
         for name, value in plain.items():
             if name not in lists and not isinstance(value, (int, float) if name == "seconds" else str):
                 raise TypeError(f"expected {'a number' if name == 'seconds' else 'a text'} as {name}, found {value!r}")
-        return Outcome(**{**plain, **lists, "verdict": Verdict(plain["verdict"])})
+        # Reports of earlier versions state no strength.
+        strength = Strength(plain["strength"]) if "strength" in plain else strength_of(plain["check"])
+        return Outcome(**{**plain, **lists, "verdict": Verdict(plain["verdict"]), "strength": strength})
 
     @property
     def message(self) -> str:
@@ -154,6 +159,11 @@ class Check:
     calls: tuple[str, ...]
     rule: str
     run: Callable[[Subject], None]
+
+    @property
+    def strength(self) -> Strength:
+        """How much a failure matters."""
+        return strength_of(self.name)
 
 
 _registry: dict[str, Check] = {}

@@ -237,6 +237,7 @@ class Child:
         outcome = Outcome(
             check.name, Verdict.FAILED, str(check.tier), check.calls, check.rule,
             call=call, printed=self._text(), seconds=time.monotonic() - self._begin, transcript=calls,
+            strength=check.strength,
         )  # fmt: skip
         if "outcome" in notes:
             text, expected, found, advice, seconds = notes["outcome"]

@@ -14,6 +14,7 @@ from typing import Any
 from pjrt.abi.schema import FUNCTIONS
 from pjrt.api.errors import DataLossError, InvalidArgumentError, NotFoundError
 from pjrt.conformance.plugin.check import Outcome, Tier, Verdict
+from pjrt.conformance.plugin.strengths import Strength
 from pjrt.models.output_path import writing
 from pjrt.models.report.page import page
 
@@ -49,13 +50,26 @@ class PluginReport:
 
     @property
     def passes(self) -> bool:
+        """Whether all checks were made, and none failed that is required."""
+        return not self.left and not self.failed[Strength.REQUIRED]
+
+    @property
+    def passes_strictly(self) -> bool:
         """Whether all checks were made, and none failed."""
         return not self.failures and not self.left
 
     @property
     def failures(self) -> tuple[Outcome, ...]:
-        """The checks that failed, crashed or hung."""
-        return tuple(each for each in self.outcomes if each.verdict.is_failure)
+        """The checks that failed, crashed or hung; those that are required come first."""
+        order = list(Strength)
+        failed = (each for each in self.outcomes if each.verdict.is_failure)
+        return tuple(sorted(failed, key=lambda each: order.index(each.strength)))
+
+    @property
+    def failed(self) -> Mapping[Strength, int]:
+        """The number of checks of each strength that failed, crashed or hung."""
+        counts = Counter(each.strength for each in self.outcomes if each.verdict.is_failure)
+        return {strength: counts[strength] for strength in Strength}
 
     @property
     def counts(self) -> Mapping[Verdict, int]:
@@ -75,6 +89,8 @@ class PluginReport:
             "version": _VERSION,
             "plugin": self.plugin,
             "passes": self.passes,
+            "passes_strictly": self.passes_strictly,
+            "failed": {str(strength): number for strength, number in self.failed.items()},
             "counts": {str(verdict): number for verdict, number in self.counts.items()},
             "facts": dict(self.facts),
             "unsupported": dict(self.unsupported),
@@ -139,7 +155,8 @@ class PluginReport:
         lines: list[str] = []
         rule = ""
         for each in self.failures[:_MOST_FAILURES]:
-            lines.append(f"{each.verdict}: {each.check}: {each.message}")
+            strength = "" if each.strength is Strength.REQUIRED else f" ({each.strength})"
+            lines.append(f"{each.verdict}{strength}: {each.check}: {each.message}")
             if each.rule != rule:
                 rule = each.rule
                 lines.append(f"    rule: {rule}")
@@ -155,6 +172,8 @@ class PluginReport:
         lines += [f"advice: {each.check}: {text}" for each in self.outcomes for text in each.advice]
         numbers = [*self.counts.items(), ("not made", self.left)]
         counts = ", ".join(f"{number} {verdict}" for verdict, number in numbers if number)
+        if self.failures:
+            lines.append(f"not passed: {', '.join(f'{number} {strength}' for strength, number in self.failed.items())}")
         lines.append(f"{self.plugin}: {counts or 'no checks'}, in {self.seconds:.1f} s")
         return "\n".join(lines)
 
@@ -178,16 +197,19 @@ class Change:
         before: its verdict in the baseline; empty if the baseline does not have the check.
         after: its verdict now; empty if the check was not made.
         message: what was expected and found now; of a check that is not made now, empty.
+        strength: how much a failure of the check matters.
     """
 
     check: str
     before: str
     after: str
     message: str = ""
+    strength: Strength = Strength.REQUIRED
 
     def as_dict(self) -> dict[str, str]:
         """Return the change in machine-readable form."""
-        return {"check": self.check, "before": self.before, "after": self.after, "message": self.message}
+        texts = {"check": self.check, "before": self.before, "after": self.after, "message": self.message}
+        return texts | {"strength": str(self.strength)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,6 +253,12 @@ class ReportComparison:
 
     @property
     def is_worse(self) -> bool:
+        """Whether a check that is required fails and did not, or a check is unsupported though it passed."""
+        required = (each for each in self.newly_failed if each.strength is Strength.REQUIRED)
+        return any(required) or bool(self.newly_unsupported)
+
+    @property
+    def is_strictly_worse(self) -> bool:
         """Whether a check fails that did not, or is unsupported though it passed."""
         return bool(self.newly_failed or self.newly_unsupported)
 
@@ -263,7 +291,8 @@ class ReportComparison:
 
 
 def _change(now: Outcome, before: Outcome | None) -> Change:
-    return Change(now.check, "" if before is None else str(before.verdict), str(now.verdict), now.message)
+    old = "" if before is None else str(before.verdict)
+    return Change(now.check, old, str(now.verdict), now.message, now.strength)
 
 
 def _failed(outcome: Outcome | None) -> bool:
@@ -311,6 +340,7 @@ def report_page(report: PluginReport, baseline: PluginReport | None = None) -> s
         "tiers": [str(each) for each in Tier],
         "verdicts": [str(each) for each in Verdict],
         "failures": [str(each) for each in Verdict if each.is_failure],
+        "strengths": [str(each) for each in Strength],
         "matrix": _matrix(report),
         "baseline": None if baseline is None else _side_by_side(report, baseline),
     }

@@ -2,7 +2,8 @@
 
 const data = readData();
 const failing = (outcome) => data.failures.includes(outcome.verdict);
-const failures = data.outcomes.filter(failing);
+const failures = data.strengths.flatMap((strength) => data.outcomes.filter((each) => failing(each) &&
+  each.strength === strength));
 const filtered = [];  // [a node, the lower-case text that a filter looks in, the verdict]
 
 function verdict(word) {
@@ -45,13 +46,15 @@ function failure(outcome) {
   const rows = [
     ['rule', outcome.rule],
     ['tier', outcome.tier],
+    ['strength', outcome.strength],
     ['called', outcome.call || 'nothing'],
     ['expected', outcome.expected],
     ['found', outcome.found],
     ['printed', outcome.printed],
   ].filter(([, text]) => text);
   const node = element('article', {class: 'failure', id: `failure-${outcome.check}`},
-    element('h3', {}, verdict(outcome.verdict), ' ', outcome.check), facts(rows),
+    element('h3', {}, verdict(outcome.verdict), ' ', outcome.check, ' ',
+      element('span', {class: 'verdict none'}, outcome.strength)), facts(rows),
     program('the same in C', outcome.c_program), program('the same in Python', outcome.python_program));
   return listed(node, `${outcome.check} ${outcome.rule} ${outcome.call || ''} ${message(outcome)}`, outcome.verdict);
 }
@@ -92,12 +95,12 @@ function checks() {
     if (!own.length) return null;
     const rows = own.map((outcome) => ({
       id: `check-${outcome.check}`,
-      cells: [outcome.check, verdict(outcome.verdict), outcome.rule, message(outcome), `${(outcome.seconds * 1e3).toFixed(1)}`],
+      cells: [outcome.check, outcome.strength, verdict(outcome.verdict), outcome.rule, message(outcome), `${(outcome.seconds * 1e3).toFixed(1)}`],
       text: `${outcome.check} ${outcome.rule} ${message(outcome)}`,
       word: outcome.verdict,
     }));
     return element('details', {}, element('summary', {}, `${tier}: ${own.length} checks`),
-      rowsTable(['check', 'verdict', 'rule', 'note', 'ms'], rows, ['ms']));
+      rowsTable(['check', 'strength', 'verdict', 'rule', 'note', 'ms'], rows, ['ms']));
   });
 }
 
@@ -145,8 +148,10 @@ const stated = data.facts;
 const attributes = Object.entries(stated.attributes || {}).map(([name, value]) =>
   [name, Array.isArray(value) ? value.join('.') : String(value)]);
 const header = element('header', {}, element('h1', {}, data.plugin), facts([
-  ['result', element('span', {class: `verdict ${data.passes ? 'passed' : 'failed'}`}, data.passes ? 'no check failed' :
-    failures.length ? `${failures.length} checks failed` : 'interrupted')],
+  ['result', element('span', {class: `verdict ${data.passes ? 'passed' : 'failed'}`}, data.left ? 'interrupted' :
+    !failures.length ? 'no check failed' : data.passes ? 'no required check failed' :
+      `${data.failed.required} required checks failed`)],
+  ...failures.length ? [['failed', data.strengths.map((each) => `${data.failed[each]} ${each}`).join(', ')]] : [],
   ...data.verdicts.filter((word) => data.counts[word]).map((word) => [word, String(data.counts[word])]),
   ...data.left ? [['not made', String(data.left)]] : [],
   ['platform', [stated.platform, stated.platform_version].filter(Boolean).join(', ') || 'unknown'],

@@ -18,6 +18,7 @@ from pjrt.conformance.plugin.subject import Subject, compile_options
 
 Arguments = dict[str, Any]
 _SHAPE: Arguments = {"shape_dims": [4], "shape_element_type": "F32"}
+_ROW_MAJOR: Arguments = {"shape_layout": {"minor_to_major": [0]}}
 _ERROR: Arguments = {"error_code": "ABORTED", "error_message": "an example"}
 
 
@@ -170,7 +171,7 @@ TABLE_ARGUMENTS: dict[str, Callable[[Subject], Arguments]] = {
     "PJRT_Client_CreateViewOfDeviceBuffer": _view,
     "PJRT_Client_CreateUninitializedBuffer": _in_memory(**_SHAPE),
     "PJRT_Client_CreateErrorBuffer": _in_memory(**_SHAPE, **_ERROR),
-    "PJRT_Client_CreateAliasBuffer": _in_memory(**_SHAPE),
+    "PJRT_Client_CreateAliasBuffer": _in_memory(**_SHAPE, **_ROW_MAJOR),
     "PJRT_Client_FulfillAliasBuffer": lambda s: {
         "client": s.client, "buffer": handles.buffer(s), "fulfill_alias_buffer_cb": handles.alias(s)
     },
@@ -198,7 +199,7 @@ TABLE_ARGUMENTS: dict[str, Callable[[Subject], Arguments]] = {
     f"{_MANAGER}TransferData": lambda s: _manager(
         s, data=_array(), offset=0, transfer_size=16, is_last_transfer=True
     ),
-    f"{_MANAGER}TransferLiteral": lambda s: _manager(s, data=_array(), **_SHAPE),
+    f"{_MANAGER}TransferLiteral": lambda s: _manager(s, data=_array(), **_SHAPE, **_ROW_MAJOR),
     f"{_MANAGER}RetrieveBuffer": _manager,
     f"{_MANAGER}BufferSize": _manager,
     f"{_MANAGER}SetBufferError": lambda s: _manager(s, **_ERROR),

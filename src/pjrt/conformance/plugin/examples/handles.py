@@ -154,7 +154,7 @@ def alias(subject: Subject) -> int:
     """Return the callback with which an alias buffer is fulfilled."""
     return _made(
         subject, "PJRT_Client_CreateAliasBuffer", "fulfill_alias_buffer_cb", client=subject.client,
-        memory=subject.memory, shape_dims=[4], shape_element_type="F32",
+        memory=subject.memory, shape_dims=[4], shape_element_type="F32", shape_layout={"minor_to_major": [0]},
     )  # fmt: skip
 
 

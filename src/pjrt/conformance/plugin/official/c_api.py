@@ -215,7 +215,9 @@ def _memory_descriptions(subject: Subject) -> None:
     described = subject.call(
         "PJRT_DeviceDescription_MemoryDescriptions", device_description=subject.description(_devices(subject)[0])
     )
-    memories = described.memory_descriptions or []
+    if not described.memory_descriptions:
+        raise Unsupported("descriptions of memories")
+    memories = described.memory_descriptions
     default = described.default_memory_index
     subject.expect(0 <= default < len(memories), f"a default memory among {len(memories)}", f"the index {default}")
     for memory in memories:

@@ -278,7 +278,9 @@ def _descriptions(subject: Subject, device: int) -> tuple[list[int], int]:
     """Return the descriptions of a device's memories, and the index of the default one."""
     subject.require_extension("MemoryDescriptions")
     result = supported(subject, LIST_DESCRIPTIONS, device_description=subject.description(device))
-    return list(result.memory_descriptions or ()), int(result.default_memory_index) & _NONE
+    if not result.memory_descriptions:
+        raise Unsupported("descriptions of memories")
+    return list(result.memory_descriptions), int(result.default_memory_index) & _NONE
 
 
 def _kind(subject: Subject, description: int) -> tuple[str, int]:

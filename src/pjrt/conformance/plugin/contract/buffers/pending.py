@@ -24,6 +24,7 @@ from pjrt.conformance.plugin.contract.buffers.calls import (
     ramp,
     read_error,
     ready_error,
+    tiled,
 )
 from pjrt.conformance.plugin.contract.buffers.properties import deleted_buffer
 from pjrt.conformance.plugin.contract.buffers.raw_memory import raw_error
@@ -46,6 +47,7 @@ def make_alias(subject: Subject, dims: Sequence[int], element_type: int = 11) ->
         memory=default_memory(subject, subject.device),
         shape_dims=list(dims),
         shape_element_type=element_type,
+        shape_layout=tiled(range(len(dims))[::-1]),
     )
     subject.expect(result.alias_buffer, "a buffer", "a null pointer")
     subject.expect(result.fulfill_alias_buffer_cb, "a handle to fulfill it", "a null pointer")
@@ -79,6 +81,18 @@ def _value(subject: Subject, dims: tuple[int, ...]) -> None:
     fulfill(subject, handle, buffer)
     subject.expect_contents(alias, array)
     subject.expect_contents(buffer, array)
+
+
+@check("alias_buffer.without_layout", calls=_ALIAS_CALLS)
+def _without_layout(subject: Subject) -> None:
+    """The header does not say that shape_layout may be null: then the alias is row-major, or it is an error."""
+    subject.require(*_ALIAS_CALLS)
+    place = default_memory(subject, subject.device)
+    shape = {"shape_dims": [3, 5], "shape_element_type": 11}
+    result = subject.attempt(CREATE_ALIAS, client=subject.client, memory=place, **shape)
+    if result.error is None:
+        fulfill(subject, int(result.fulfill_alias_buffer_cb), subject.buffer(ramp(3, 5)))
+        subject.expect_contents(int(result.alias_buffer), ramp(3, 5))
 
 
 @check("alias_buffer.waits", calls=_ALIAS_CALLS)

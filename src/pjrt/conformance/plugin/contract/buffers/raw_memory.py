@@ -387,7 +387,7 @@ class View:
         deletions: the calls of the callback for the end of the view.
     """
 
-    def __init__(self, subject: Subject, array: np.ndarray, owner: int = 0, pointer: int = 0) -> None:
+    def __init__(self, subject: Subject, array: np.ndarray, owner: int = 0, pointer: int = 0, **place: int) -> None:
         subject.require(VIEW)
         self._subject = subject
         self.owner, self.pointer = (owner, pointer) if owner else referenced_buffer(subject, array)
@@ -399,7 +399,7 @@ class View:
             device_buffer_ptr=self.pointer,
             dims=list(array.shape),
             element_type=11,
-            device=subject.device,
+            **(place or {"device": subject.device}),
             on_delete_callback=lambda pointer, user_arg: self.deletions.add((pointer, user_arg)),
             on_delete_callback_arg=_USER_ARG,
         )
@@ -494,15 +494,14 @@ def _without_callback(subject: Subject) -> None:
 def _memory(subject: Subject, kind: str) -> None:
     """With memory set the view is in that memory, and device is ignored."""
     array = ramp(16)
-    owner, pointer = referenced_buffer(subject, array)
     place = default_memory(subject, subject.device)
     device = subject.devices[-1] if kind == "memory_and_device" else 0
-    buffer = _make_view(subject, pointer, memory=place, device=device)
-    found = subject.call("PJRT_Buffer_Memory", buffer=buffer).memory
+    view = View(subject, array, memory=place, device=device)
+    found = subject.call("PJRT_Buffer_Memory", buffer=view.buffer).memory
     subject.expect(found == place, "the memory of the argument", "another memory")
-    subject.expect_contents(buffer, array)
-    subject.destroy_buffers(buffer)
-    subject.call(DECREASE, buffer=owner)
+    subject.expect_contents(view.buffer, array)
+    subject.destroy_buffers(view.buffer)
+    view.end()
 
 
 @check(

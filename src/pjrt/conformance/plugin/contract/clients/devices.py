@@ -373,8 +373,10 @@ def _descriptions(subject: Subject) -> None:
         stated = subject.call(
             "PJRT_DeviceDescription_MemoryDescriptions", device_description=subject.description(device)
         )
+        if not stated.memory_descriptions:
+            raise Unsupported("descriptions of memories")
         described = {}
-        for each in stated.memory_descriptions or ():
+        for each in stated.memory_descriptions:
             result = subject.call("PJRT_MemoryDescription_Kind", memory_description=each)
             described[result.kind] = result.kind_id
         found = {

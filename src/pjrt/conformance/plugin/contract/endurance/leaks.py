@@ -24,6 +24,7 @@ from pjrt.conformance.plugin.contract.buffers.calls import (
     host_fields,
     other_device,
     ramp,
+    tiled,
 )
 from pjrt.conformance.plugin.contract.buffers.layouts import DEFAULT_LAYOUT, DESTROY_LAYOUT
 from pjrt.conformance.plugin.contract.buffers.memory import DECREASE, INCREASE
@@ -388,7 +389,7 @@ def _uninitialized_buffer(subject: Subject) -> Round:
 
 
 def _alias_buffer(subject: Subject) -> Round:
-    make = PreparedCall(subject, CREATE_ALIAS, **_shape_fields(subject))
+    make = PreparedCall(subject, CREATE_ALIAS, **_shape_fields(subject), shape_layout=tiled([0]))
     buffer, handle = make.field("alias_buffer"), make.field("fulfill_alias_buffer_cb")
     fulfill = PreparedCall(subject, FULFILL, client=subject.client, buffer=subject.buffer(ramp(16)))
     target = fulfill.field("fulfill_alias_buffer_cb")

@@ -587,6 +587,7 @@ def _fields(manager: int, array: Array, index: int = 0) -> dict[str, Any]:
         "data": array,
         "shape_dims": list(array.shape),
         "shape_element_type": int(ElementType.of(array.dtype)),
+        "shape_layout": tiled(range(array.ndim)[::-1]),
     }
 
 
@@ -628,6 +629,18 @@ def _layout(subject: Subject, order: tuple[int, int]) -> None:
     result = supported(subject, LITERAL, **fields)
     subject.await_event(result.done_with_h2d_transfer)
     subject.expect_contents(buffer, array)
+    end(subject, manager, buffer)
+
+
+@check("transfer_literal.without_layout", calls=_LITERAL_CALLS)
+def _without_layout(subject: Subject) -> None:
+    """The header does not say that shape_layout may be null: then the literal is row-major, or it is an error."""
+    subject.require(LITERAL)
+    array = ramp(3, 5)
+    manager = make_manager(subject, ([3, 5], 11))
+    buffer = retrieve(subject, manager)
+    if outcome(subject, LITERAL, "done_with_h2d_transfer", **{**_fields(manager, array), "shape_layout": None}) is None:
+        subject.expect_contents(buffer, array)
     end(subject, manager, buffer)
 
 
