@@ -4,6 +4,7 @@ from pjrt.capi._scope cimport ClientScope, Handle, Scope
 
 cdef class ExecutableCore(Handle):
     cdef readonly str platform_name
+    cdef bint _call_shardings(self, size_t slot, void *args) except -1
 
 
 cdef object new_executable(Scope scope, str platform, PJRT_Executable *native)

@@ -95,12 +95,23 @@ cdef class ExecutableCore(Handle):
     def parameter_layouts(self):
         return parameter_layouts(self)
 
+    cdef bint _call_shardings(self, size_t slot, void *args) except -1:
+        """Ask for shardings; return False where the plugin cannot tell them and the program has one partition."""
+        try:
+            self.call(slot, args)
+        except UnimplementedError:
+            if self.num_partitions > 1:
+                raise
+            return False
+        return True
+
     @property
     def output_shardings(self):
         cdef PJRT_Shardings_PJRT_Executable_OutputShardings_Args args
         start(&args, PJRT_Shardings_PJRT_Executable_OutputShardings_Args_STRUCT_SIZE)
         args.executable = <PJRT_Executable *>self.use()
-        self.call(SLOT_PJRT_Shardings_PJRT_Executable_OutputShardings, &args)
+        if not self._call_shardings(SLOT_PJRT_Shardings_PJRT_Executable_OutputShardings, &args):
+            return None
         shardings = _blobs(args.shardings, args.sharding_sizes, args.num_outputs, "the shardings of the results")
         # XLA reports the sharding of the empty tuple for a program without results.
         return [] if shardings is not None and len(shardings) == 1 and self.num_outputs == 0 else shardings
@@ -110,7 +121,8 @@ cdef class ExecutableCore(Handle):
         cdef PJRT_Shardings_PJRT_Executable_ParameterShardings_Args args
         start(&args, PJRT_Shardings_PJRT_Executable_ParameterShardings_Args_STRUCT_SIZE)
         args.executable = <PJRT_Executable *>self.use()
-        self.call(SLOT_PJRT_Shardings_PJRT_Executable_ParameterShardings, &args)
+        if not self._call_shardings(SLOT_PJRT_Shardings_PJRT_Executable_ParameterShardings, &args):
+            return None
         return _blobs(args.shardings, args.sharding_sizes, args.num_parameters, "the shardings of the parameters")
 
     def cost_analysis(self):
@@ -842,8 +854,20 @@ cdef list _row(arguments):
 
 
 def _of_executable(name):
-    """Return a property that reads a property, or binds a method, of ``executable``."""
+    """Return a property that reads a property of ``executable``."""
     return property(lambda self: getattr(self.executable, name), doc=getattr(LoadedExecutable, name).__doc__)
+
+
+def _asks_executable(name):
+    """Return a method that calls one of ``executable``.
+
+    It keeps the loaded executable meanwhile, of which the executable of XLA's plugins is but a view.
+    """
+    def ask(self, *arguments, **keywords):
+        return getattr(self.executable, name)(*arguments, **keywords)
+
+    ask.__name__, ask.__doc__ = name, getattr(LoadedExecutable, name).__doc__
+    return ask
 
 
 @documented
@@ -868,13 +892,13 @@ class PluginLoadedExecutable(LoadedExecutableCore, LoadedExecutable):
     parameter_layouts = _of_executable("parameter_layouts")
     output_shardings = _of_executable("output_shardings")
     parameter_shardings = _of_executable("parameter_shardings")
-    cost_analysis = _of_executable("cost_analysis")
-    memory_stats = _of_executable("memory_stats")
-    optimized_program = _of_executable("optimized_program")
-    serialize = _of_executable("serialize")
-    compile_options = _of_executable("compile_options")
-    abi_version = _of_executable("abi_version")
-    metadata = _of_executable("metadata")
+    cost_analysis = _asks_executable("cost_analysis")
+    memory_stats = _asks_executable("memory_stats")
+    optimized_program = _asks_executable("optimized_program")
+    serialize = _asks_executable("serialize")
+    compile_options = _asks_executable("compile_options")
+    abi_version = _asks_executable("abi_version")
+    metadata = _asks_executable("metadata")
 
 
 cdef object _told(executable, str name):

@@ -5,16 +5,18 @@ from __future__ import annotations
 import contextlib
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import click
 
+import pjrt
 from pjrt import plugins, stablehlo
 from pjrt.api.errors import InvalidArgumentError, UnimplementedError, naming
 from pjrt.cli._console import echo, single_line
 from pjrt.models.inputs import check_sources
 from pjrt.models.model_file import ModelFile
+from pjrt.stablehlo.encodings import jaxlib
 
 STDIN = "-"
 """The name that stands for the standard input."""
@@ -58,8 +60,13 @@ def printing_warnings() -> Iterator[None]:
         echo(f"pjrt: warning: {text}", err=True)
 
 
-def read_model_file(path: str) -> ModelFile:
+def read_model_file(path: str, device: str | None = None, options: Mapping[str, Any] | None = None) -> ModelFile:
     """Return the model file at a path, or on the standard input; each warning is a line on the error stream.
+
+    Args:
+        path: the path.
+        device: the device that will run it. Its compiler reads bytecode where jaxlib is not installed.
+        options: the options of its clients.
 
     Raises:
         InvalidArgumentError: the standard input is a terminal or empty.
@@ -77,6 +84,9 @@ def read_model_file(path: str) -> ModelFile:
         from pjrt.stablehlo.reading.parser import vet_in_fork  # here: the help of a command needs no parser
 
         vet_in_fork(file.program)  # commands read their program before they make a client
+        if options is not None and not file.is_readable:
+            with pjrt.client(device, **options) as client:
+                file.learn_signature(client)
     return file
 
 
@@ -87,7 +97,7 @@ def check_needs_no_infeed(file: ModelFile) -> ModelFile:
         UnimplementedError: the program would wait for such values for ever.
         PjrtError: the program is damaged.
     """
-    if file.program is not None and b"infeed" in file.program.code:
+    if file.program is not None and b"infeed" in file.program.code and jaxlib.is_installed():
         with naming(file.source):
             if any(operation.name == "stablehlo.infeed" for operation in stablehlo.parse(file.program).walk()):
                 raise UnimplementedError(

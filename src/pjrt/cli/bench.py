@@ -141,7 +141,7 @@ def bench(
     check_first(devices, inputs)
     with printing_warnings(), progress("measuring"):
         benchmark = measure(
-            check_needs_no_infeed(read_model_file(program)),
+            check_needs_no_infeed(read_model_file(program, devices[0] if devices else None, options)),
             devices or (None,),
             inputs,
             shapes=shapes,

@@ -76,7 +76,7 @@ def compare(
     check_first(devices, inputs)
     with printing_warnings(), progress("comparing"):
         comparison = compare_devices(
-            check_needs_no_infeed(read_model_file(program)),
+            check_needs_no_infeed(read_model_file(program, devices[0] if devices else None, options)),
             devices or (() if expect is None else (None,)),
             inputs,
             shapes=shapes,

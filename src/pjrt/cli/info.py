@@ -39,17 +39,16 @@ Examples:
 @click.command(epilog=_EXAMPLES)
 @click.argument("name", required=False, shell_complete=complete_device)
 @json_option
-@click.pass_context
-def info(context: click.Context, name: str | None, as_json: bool) -> None:
+def info(name: str | None, as_json: bool) -> None:
     """Print versions, the machine, and which devices answer: the report to paste into a bug.
 
-    With NAME, a plugin's name or the path of its library, print what is to be known of the plugin, as
-    'pjrt plugins NAME' does.
+    With NAME, a plugin's name or the path of its library, print what is to be known of the plugin: what
+    'pjrt plugins NAME' prints, the devices and memories of a client, and what it lacks of the C API.
     """
     if name is not None:
-        from pjrt.cli.plugins import plugins_
+        from pjrt.cli.plugins import show
 
-        context.invoke(plugins_, name=name, as_json=as_json)
+        show(plugins.declaration(name), probe.TIME_LIMIT, as_json, devices=True)
         return
     facts: dict[str, str] = {
         "pjrt": pjrt.__version__,

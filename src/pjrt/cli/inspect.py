@@ -10,6 +10,7 @@ import click
 from pjrt import stablehlo
 from pjrt.api.errors import naming
 from pjrt.api.printable import readable_bytes
+from pjrt.api.program import Program
 from pjrt.cli._console import echo, print_facts, print_json, print_table, progress
 from pjrt.cli._inspection import (
     SignatureRow,
@@ -27,7 +28,9 @@ from pjrt.cli._options import complete_file, json_option, shapes_option
 from pjrt.cli._program import program_argument, read_model_file
 from pjrt.models.model_file import ModelFile
 from pjrt.models.output_path import check_output_path
+from pjrt.stablehlo.encodings import jaxlib
 from pjrt.stablehlo.ir.argument_shapes import spelled_shape
+from pjrt.stablehlo.reading.plain_signature import can_read
 
 _EXAMPLES = """
 \b
@@ -97,12 +100,30 @@ def inspect(
             text = stablehlo.to_text(read, locations=locations)
         echo(text)
         return
+    if not jaxlib.is_installed() and can_read(read):
+        _print_signature(file, read, as_json)
+        return
     with progress("reading the program"), naming(program):
         info = stablehlo.inspect(read)
     if as_json:
         print_json({**_as_dict(info, file), "platforms": list(file.platforms), "writer": file.writer or None})
         return
     _print(info, file)
+
+
+def _print_signature(file: ModelFile, program: Program, as_json: bool) -> None:
+    """Print the arguments and results of a program, which need no jaxlib."""
+    with progress("reading the program"), naming(file.source):
+        found = stablehlo.signature(program)
+    listed = {"argument": found.arguments, "result": found.results}
+    echo("pjrt: note: jaxlib is needed for more than arguments and results: pip install 'pjrt[xla]'", err=True)
+    if as_json:
+        rows = {f"{kind}s": [{"name": each.name, "type": str(each.type)} for each in listed[kind]] for kind in listed}
+        print_json({"encoding": file.kind, "size": len(program), **rows})
+        return
+    print_facts([("written as", file.kind), ("size", readable_bytes(len(program)))])
+    for kind, values in listed.items():
+        print_table([kind, "name", "type"], [[i, each.name, each.type] for i, each in enumerate(values)], right=[kind])
 
 
 def _draw(file: ModelFile, html: str | None, shapes: dict[str, tuple[int, ...]] | None) -> None:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
 
 import click
 
 import pjrt
 from pjrt import plugins
+from pjrt.abi.schema import ENUMS, TABLE
 from pjrt.cli._console import (
     echo,
     error_as_dict,
@@ -50,7 +53,7 @@ def plugins_(name: str | None, no_load: bool, time_limit: float, as_json: bool) 
     if name is None:
         _list(limit, as_json)
     else:
-        _show(plugins.declaration(name), limit, as_json)
+        show(plugins.declaration(name), limit, as_json)
 
 
 def _list(time_limit: float | None, as_json: bool) -> None:
@@ -72,8 +75,16 @@ def _list(time_limit: float | None, as_json: bool) -> None:
             echo(f"{each['name']}: that of {hidden['origin']} is hidden by that of {each['origin']}")
 
 
-def _show(plugin: plugins.Declaration, time_limit: float | None, as_json: bool) -> None:
-    (described,) = _described([plugin], time_limit)
+def show(plugin: plugins.Declaration, time_limit: float | None, as_json: bool, *, devices: bool = False) -> None:
+    """Print all facts of a plugin, or end with the reason why it cannot be used.
+
+    Args:
+        plugin: the plugin.
+        time_limit: the seconds that loading it may take; None to load nothing.
+        as_json: whether to print the facts as JSON.
+        devices: whether to make a client, too, and print its devices and memories.
+    """
+    (described,) = _described([plugin], time_limit, devices)
     unusable = None
     if described["problem"]:
         problem = problem_of(plugin.name, described["problem"])
@@ -86,7 +97,9 @@ def _show(plugin: plugins.Declaration, time_limit: float | None, as_json: bool) 
         fail(one_line(unusable))
 
 
-def _described(listed: Sequence[plugins.Declaration], time_limit: float | None) -> list[dict[str, Any]]:
+def _described(
+    listed: Sequence[plugins.Declaration], time_limit: float | None, devices: bool = False
+) -> list[dict[str, Any]]:
     """Return all facts of plugins, as JSON; with a time limit also those of the loaded plugins."""
     # Before any is probed: a probe may make a client, which would be reported as the holder.
     busy = {plugin.name: device_lock.busy(plugin) for plugin in listed if not plugin.problem}
@@ -94,8 +107,12 @@ def _described(listed: Sequence[plugins.Declaration], time_limit: float | None) 
     def describe(plugin: plugins.Declaration) -> dict[str, Any]:
         result = probe.ProbeResult(problem=plugin.problem)
         if time_limit is not None:
-            result = probe.probe(plugin, time_limit=time_limit)
-        return _description(plugin, result, busy.get(plugin.name, ""))
+            result = probe.probe(plugin, time_limit=time_limit, devices=devices and plugin.has_hardware)
+        without_client = result.problem if result.api_version is not None else ""
+        described = _description(
+            plugin, replace(result, problem="") if without_client else result, busy.get(plugin.name, "")
+        )
+        return described | (_of_client(result, without_client) if devices and not described["problem"] else {})
 
     with progress("asking the plugins"), ThreadPoolExecutor(os.cpu_count()) as pool:
         return list(pool.map(describe, listed))
@@ -124,6 +141,44 @@ def _description(plugin: plugins.Declaration, result: probe.ProbeResult, busy: s
         "extensions": dict(result.extensions),
         "shadowed": [_hidden(other) for other in plugin.shadowed],
     }
+
+
+def _of_client(result: probe.ProbeResult, problem: str) -> dict[str, Any]:
+    """Return the facts of a client, as JSON, and what the plugin lacks of the C API that this package knows."""
+    first: Mapping[str, Any] = result.devices[0] if result.devices else {}
+    known = {kind.removeprefix("PJRT_Extension_Type_") for kind, _ in ENUMS["PJRT_Extension_Type"]}
+    of_version = [each for each in TABLE if result.api_version is not None and each.minor <= result.api_version[1]]
+    return {
+        "devices": [dict(each) for each in result.devices],
+        "without_client": problem,
+        "platform_version": first.get("platform_version", ""),
+        "lacks": {
+            "functions": [each.name for each in of_version if each.name not in result.functions],
+            "newer_functions": [each.name for each in TABLE if each not in of_version],
+            "extensions": sorted(known - {*result.extensions, "Example", "Unknown"}),
+        }
+        if result.functions
+        else {},
+    }
+
+
+def _client_facts(described: dict[str, Any]) -> list[tuple[str, object]]:
+    """Return the facts of a client, and what the plugin lacks, one for each line."""
+    devices, lacks = described.get("devices", []), described.get("lacks", {})
+    kinds = Counter(each["kind"] for each in devices)
+    return [
+        ("platform", single_line(described.get("platform_version", ""))),
+        ("devices", ", ".join(f"{number} × {kind}" for kind, number in kinds.items())),
+        ("memories", ", ".join(devices[0]["memory_spaces"]) if devices else ""),
+        ("devices", f"none: {single_line(described['without_client'])}" if described.get("without_client") else ""),
+        ("lacks", ", ".join(lacks.get("functions", ()))),
+        ("newer functions", _newer(lacks.get("newer_functions", ()))),
+        ("lacks extensions", ", ".join(lacks.get("extensions", ()))),
+    ]
+
+
+def _newer(names: Sequence[str]) -> str:
+    return f"{len(names)} of later versions are not there" if names else ""
 
 
 def _state(plugin: plugins.Declaration, result: probe.ProbeResult, hardware_is_here: bool, busy: str) -> str:
@@ -197,6 +252,7 @@ def _facts(described: dict[str, Any]) -> list[tuple[str, object]]:
         ("StableHLO", _range(described)),
         *((f"attribute {name}", value) for name, value in described["attributes"].items()),
         *((f"extension {name}", about) for name, about in described["extensions"].items()),
+        *_client_facts(described),
         *(("hides", f"{other['origin']} {other.get('library', '')}".strip()) for other in described["shadowed"]),
     ]
     return [(name, value) for name, value in facts if value != ""]

@@ -232,7 +232,7 @@ def _run(
         if path is not None:
             check_output_path(path, suffixes, option=option)
             note_overwriting(path)
-    file = read_model_file(program)
+    file = read_model_file(program, device, options)
     with progress("reading the program"):
         if output is not None:
             check_results_path(output, len(file.results))

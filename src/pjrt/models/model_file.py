@@ -18,6 +18,7 @@ from pjrt.api.executable import Executable
 from pjrt.api.program import Program
 from pjrt.api.shape_spec import Shapes as ArgumentShapes
 from pjrt.artifacts import file_format
+from pjrt.stablehlo.encodings import jaxlib
 from pjrt.stablehlo.encodings.format import (
     ZIP_MAGIC,
     is_text,
@@ -30,8 +31,10 @@ from pjrt.stablehlo.facts.signatures import CallSignature, Parameter, Result
 from pjrt.stablehlo.files.contents import FileContents
 from pjrt.stablehlo.ir.argument_shapes import resolve_shapes
 from pjrt.stablehlo.ir.tree import Tree
+from pjrt.stablehlo.reading.plain_signature import can_read
 
 if TYPE_CHECKING:
+    from pjrt.api.client import Client
     from pjrt.artifacts.saved_executable import SavedExecutable
     from pjrt.stablehlo.facts.signatures import Signature
     from pjrt.stablehlo.files.torch_export import ExportedProgram
@@ -200,6 +203,25 @@ class ModelFile:
         """The arguments and results of the program in the file."""
         assert self.program is not None
         return stablehlo.signature(self.program)
+
+    @property
+    def is_readable(self) -> bool:
+        """Whether the arguments and results of the program can be read here; of bytecode jaxlib reads them."""
+        return self.program is None or self.contents is not None or jaxlib.is_installed() or can_read(self.program)
+
+    def learn_signature(self, client: Client) -> None:
+        """Have a device's compiler tell the arguments and results of a program that is not readable.
+
+        XLA's plugins tell them in the program that they have optimized.
+
+        Raises:
+            PjrtError: the device does not compile the program, or does not return what it compiled.
+        """
+        assert self.program is not None
+        with naming(self.source):
+            executable = client.compile(self.program)
+            optimized = executable.optimized_program()
+            self.__dict__["_program_signature"] = stablehlo.signature(optimized, trusted=True)
 
     def signature_of(self, program: Program) -> Signature:
         """Return the arguments and results of a program from ``program_for``, which a compiler has read."""

@@ -6,9 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
+from pjrt.abi.schema import TABLE
 from pjrt.api.client import Client
 from pjrt.api.device import Attributes, NamedValue
 from pjrt.api.errors import PjrtError
+from pjrt.api.plugin import Plugin
 from pjrt.plugins import builtin, registry
 from pjrt.plugins.declaration import Declaration, is_path
 from pjrt.plugins.loader import FactoryPlugin
@@ -26,6 +28,7 @@ class ProbeResult:
         api_version: the version of its PJRT C API; ``None`` if it could not be loaded.
         attributes: ``Plugin.attributes``; of a function that makes clients, those of its client.
         extensions: ``Plugin.extensions``.
+        functions: the functions that its table has; empty where the plugin has no table.
         devices: the devices of a client, each as ``describe_devices`` returns it, if they were requested.
         problem: why it could not be loaded, or made no client; empty if nothing failed.
     """
@@ -33,6 +36,7 @@ class ProbeResult:
     api_version: tuple[int, int] | None = None
     attributes: Attributes | None = None
     extensions: Mapping[str, str] = field(default_factory=dict)
+    functions: Sequence[str] = ()
     devices: Sequence[Mapping[str, Any]] = ()
     problem: str = ""
 
@@ -67,8 +71,8 @@ def probe(
             return ProbeResult(problem=f"it did not answer within {time_limit:g} seconds")
         return ProbeResult(problem=f"the process that loaded it ended without an answer: {lost.end}")
     version = answer.pop("api_version")
-    listed = tuple(answer.pop("devices"))
-    return ProbeResult(None if version is None else (version[0], version[1]), devices=listed, **answer)
+    lists = {name: tuple(answer.pop(name)) for name in ("functions", "devices")}
+    return ProbeResult(None if version is None else (version[0], version[1]), **lists, **answer)
 
 
 def answer_in_subprocess(question: tuple[Declaration, bool, Mapping[str, NamedValue]]) -> dict[str, Any]:
@@ -83,7 +87,7 @@ def _probe_here(name: str, devices: bool, options: Mapping[str, NamedValue]) -> 
     result = ProbeResult()
     try:
         plugin = registry.load_plugin(name)
-        result = ProbeResult(plugin.api_version, dict(plugin.attributes), dict(plugin.extensions))
+        result = ProbeResult(plugin.api_version, dict(plugin.attributes), dict(plugin.extensions), _functions(plugin))
         if devices:
             with registry.client(name, **options) as client:
                 result = replace(result, devices=describe_devices(client))
@@ -92,6 +96,17 @@ def _probe_here(name: str, devices: bool, options: Mapping[str, NamedValue]) -> 
     except Exception as error:
         result = replace(result, problem=PjrtError.wrap(error).message)
     return result
+
+
+def _functions(plugin: Plugin) -> tuple[str, ...]:
+    """Return the functions that the table of a plugin has; empty for a plugin without a table."""
+    address = getattr(plugin, "address", 0)
+    if not address:
+        return ()
+    from pjrt.capi import raw
+
+    loaded = raw.Plugin(address)
+    return tuple(each.name for each in TABLE if loaded.has(each.name))
 
 
 def _client_attributes(name: str) -> Attributes:

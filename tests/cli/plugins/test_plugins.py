@@ -199,6 +199,26 @@ class TestOne:
         assert (report["state"], report["library"]) == ("ready", str(tiny_library))
         assert report["api_version"]
 
+    def test_info_has_its_devices_and_what_it_lacks(self, site: Path, tiny_library: Path) -> None:
+        done = pjrt("info", str(tiny_library), folder=site)
+        assert (done.returncode, done.stderr) == (0, "")
+        facts = dict(line.split("  ", 1) for line in done.stdout.splitlines())
+        facts = {name: value.strip() for name, value in facts.items()}
+        assert facts["devices"] == "1 × Tiny host device"
+        assert facts["memories"].split(", ")[0] == "device"
+        assert "HostAllocator" in facts["lacks extensions"].split(", ")
+        assert len(done.stdout.splitlines()) < 50, "a screen"
+        report = json.loads(pjrt("info", str(tiny_library), "--json", folder=site).stdout)
+        assert report["lacks"]["functions"] == []
+        assert [each["kind"] for each in report["devices"]] == ["Tiny host device"]
+
+    def test_info_of_a_plugin_that_makes_no_client(self, tiny_library: Path, site: Path) -> None:
+        name = f"PJRT_OPTIONS_{re.sub('[^A-Z0-9]', '_', str(tiny_library).upper())}"
+        done = pjrt("info", str(tiny_library), folder=site, **{name: "fail_code=5"})
+        assert done.returncode == 0
+        assert re.search("^devices +none: ", done.stdout, re.MULTILINE)
+        assert re.search("^state +ready$", done.stdout, re.MULTILINE)
+
     @pytest.mark.parametrize(
         ("name", "reason"), [("crash", "ended without an answer: SIGABRT"), ("nothing", "which is not there")]
     )

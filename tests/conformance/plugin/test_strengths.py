@@ -13,7 +13,7 @@ from pjrt.conformance.plugin.strengths import EXPECTED, HARDENING, Strength, str
 NAMES = {name for check in all_checks() for name in (check, check.partition("[")[0])}
 
 
-@pytest.mark.parametrize("pattern", (*HARDENING, *EXPECTED))
+@pytest.mark.parametrize("pattern", [*HARDENING, *EXPECTED])
 def test_each_pattern_names_a_check_of_the_header(pattern: str) -> None:
     named = [name for name in NAMES if fnmatchcase(name, pattern)]
     assert named

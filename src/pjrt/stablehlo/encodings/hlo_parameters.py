@@ -38,7 +38,7 @@ _INSTRUCTIONS, _COMPUTATION_ID = 2, 5
 _OPCODE, _METADATA, _PARAMETER_NUMBER = 2, 7, 9
 _OP_NAME = 2
 _ELEMENT_TYPE, _DIMENSIONS, _TUPLE_SHAPES = 2, 3, 4
-_PARAMETERS = 1
+_PARAMETERS, _RESULT = 1, 2
 
 
 class HloParameter(NamedTuple):
@@ -77,6 +77,21 @@ def hlo_parameters(program: Program) -> tuple[HloParameter, ...]:
     # Parameters that are one tuple have one name, of which nothing is known about the members.
     one_tuple = len(names) != len(specs)
     return tuple(HloParameter("" if one_tuple else names.get(i, ""), spec) for i, spec in enumerate(specs))
+
+
+def hlo_results(program: Program) -> tuple[ShapeSpec, ...]:
+    """Return the types of the results of an HLO proto; those of a tuple are taken apart.
+
+    Raises:
+        DataLossError: the bytes are no HLO proto, or a truncated or corrupt one.
+        InvalidArgumentError: a result has an element type that PJRT does not have.
+    """
+    code = program.code
+    module = hlo_proto.screen(code)
+    shapes = _messages(code, module.begin, module.end, _PROGRAM_SHAPE)
+    return tuple(
+        spec for place in shapes for result in _messages(code, *place, _RESULT) for spec in _specs(code, *result)
+    )
 
 
 def _names(code: bytes, begin: int, end: int) -> dict[int, str]:

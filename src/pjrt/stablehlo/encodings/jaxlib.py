@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import importlib.util
 import re
 from types import ModuleType
 from typing import Any
@@ -27,6 +28,11 @@ EXTRA = "pjrt[xla]"
 
 SUPPORTED = f"jaxlib >={'.'.join(map(str, OLDEST[:2]))},<{'.'.join(map(str, BELOW[:2]))}"
 """The range as a requirement; ``pyproject.toml`` states the same one, and a test compares them."""
+
+
+def is_installed() -> bool:
+    """Whether there is a jaxlib; it may be one that does not work."""
+    return importlib.util.find_spec("jaxlib") is not None
 
 
 def load(name: str, purpose: str) -> Any:

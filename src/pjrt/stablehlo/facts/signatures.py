@@ -7,21 +7,23 @@ function: a file can hold values for some arguments, and a program may not need 
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 from pjrt.api.element_type import ElementType
 from pjrt.api.errors import InvalidArgumentError, PjrtError, UnimplementedError
-from pjrt.api.program import AnyProgram
+from pjrt.api.program import AnyProgram, Program
 from pjrt.api.shape_spec import ShapeSpec, TiledLayout
+from pjrt.stablehlo.encodings import jaxlib
 from pjrt.stablehlo.ir.argument_shapes import StatedShape, is_dynamic, symbolic_shapes
 from pjrt.stablehlo.ir.mlir_module import MlirModule
 from pjrt.stablehlo.ir.operation import ParsedProgram
 from pjrt.stablehlo.ir.sharding import Sharding
 from pjrt.stablehlo.ir.tree import Tree
 from pjrt.stablehlo.ir.types import TensorType, TokenType, ValueType
-from pjrt.stablehlo.reading import conversion
+from pjrt.stablehlo.reading import conversion, plain_signature
 from pjrt.stablehlo.reading.parser import parse_module
 from pjrt.stablehlo.reading.reader import as_program
 
@@ -244,10 +246,47 @@ def signature(program: AnyProgram, *, trusted: bool = False) -> Signature:
         PjrtError: as for ``inspect``.
     """
     program = as_program(program)
+    if not jaxlib.is_installed() and plain_signature.can_read(program):
+        return plainly_signed(program)
     module = conversion.to_module(program, trusted=trusted)
     found = signature_of(parse_module(module, bodies=False), module)
     conversion.keep_module(program, module)
     return found
+
+
+def plainly_signed(program: Program) -> Signature:
+    """Return the arguments and results of MLIR text or an HLO proto, without jaxlib.
+
+    Raises:
+        PjrtError: as for ``plain_types``.
+    """
+    arguments, results = plain_signature.plain_types(program)
+    return Signature(
+        tuple(
+            ArgumentInfo(
+                name,
+                type_,
+                int(alias[1]) if (alias := re.search(r"tf\.aliasing_output\s*=\s*(\d+)", text)) else None,
+                bool(re.search(r"jax\.buffer_donor\s*=\s*true", text)),
+                *(_stated(text, attribute) for attribute in _PLACEMENT),
+                symbolic_shape=_shape(type_) if isinstance(type_, TensorType) else (),
+            )
+            for name, type_, text in arguments
+        ),
+        tuple(
+            ResultInfo(name, type_, *(_stated(text, attribute) for attribute in _PLACEMENT))
+            for name, type_, text in results
+        ),
+    )
+
+
+_PLACEMENT = ("mhlo.sharding", LAYOUT_ATTRIBUTE, _MEMORY_KIND)
+
+
+def _stated(text: str, attribute: str) -> str:
+    """Return the text of an attribute in the text of several; empty where it is not among them."""
+    match = re.search(rf'{re.escape(attribute)}\s*=\s*"((?:[^"\\]|\\.)*)"', text)
+    return match[1] if match else ""
 
 
 def signature_of(parsed: ParsedProgram, module: MlirModule | None = None) -> Signature:

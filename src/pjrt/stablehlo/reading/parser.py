@@ -17,6 +17,7 @@ import numpy as np
 from pjrt import system
 from pjrt.api.errors import UnimplementedError
 from pjrt.api.program import AnyProgram, Program
+from pjrt.stablehlo.encodings import jaxlib
 from pjrt.stablehlo.encodings.format import Encoding, encoding_of
 from pjrt.stablehlo.encodings.safe_parse import BY_PARSER, check_once, limit_memory, serve
 from pjrt.stablehlo.ir import mlir_module
@@ -249,6 +250,8 @@ def vet_in_fork(program: Program) -> None:
         return
     if threading.active_count() > 1 or "jaxlib._jax" in sys.modules:
         return  # text seldom needs it, and XLA's runtime has threads that Python does not count
+    if not jaxlib.is_installed():
+        return  # then a compiler reads the program, and nothing else
     mlir_module.load_bindings()  # both processes have them then
 
     def parse() -> None:
