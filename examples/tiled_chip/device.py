@@ -79,6 +79,9 @@ class TiledMemory(Memory):
     def copy_out(self, handle, array):
         return handle.queue.submit(lambda: np.copyto(array, handle.read()))
 
+    def copy_from_peer(self, source, target, spec):
+        return together([source, target], lambda place: target.write(source.read()) if place else None)
+
     # Collectives, on the queues of the chips that take part.
 
     def all_reduce(self, sources, targets, spec, reduction):
@@ -104,6 +107,12 @@ class TiledMemory(Memory):
         def work(place):
             parts = [np.split(source.read(), len(sources), split_dimension)[place] for source in sources]
             targets[place].write(np.concatenate(parts, concat_dimension))
+
+        return together(targets, work)
+
+    def broadcast(self, sources, targets, spec):
+        def work(place):
+            targets[place].memory[...] = sources[0].memory
 
         return together(targets, work)
 

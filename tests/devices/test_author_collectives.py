@@ -2,143 +2,27 @@
 
 from __future__ import annotations
 
-import contextlib
 import gc
 import subprocess
 import sys
-import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from anydevice.simulated_memory import SimulatedMemory
+from anydevice.two_chips import Chips, Collecting, client_of
 from waiting import wait_until
 
 import pjrt
 from pjrt import native
-from pjrt.host import Enqueued
 
-LIMIT = 100.0  # seconds, for what must not wait for ever
 X = np.arange(4, dtype=np.float32)
 ADD = """ ({
 ^bb0(%a: tensor<f32>, %b: tensor<f32>):
   %s = stablehlo.add %a, %b : tensor<f32>
   stablehlo.return %s : tensor<f32>
 })"""
-
-
-class Chips(SimulatedMemory):
-    """Two chips whose queues work while somebody waits for a fence, once the gate is open."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.lock = threading.RLock()
-        self.gate = threading.Event()
-        self.gate.set()
-        self.events: list[str] = []
-        self.homes: dict[int, int] = {}
-        self.commands: list[list[Callable[[], object]]] = [[], []]
-        self.done = [0, 0]
-        self.errors: dict[tuple[int, int], str] = {}
-
-    def put(self, chip: int, name: str, command: Callable[[], object]) -> Callable[[], None]:
-        with self.lock:
-            self.events.append(f"put {name} {chip}")
-            self.commands[chip].append(lambda: (self.events.append(f"do {name} {chip}"), command()))
-            number = len(self.commands[chip])
-        return lambda: self.work_until(chip, number)
-
-    def work_until(self, chip: int, number: int) -> None:
-        assert self.gate.wait(LIMIT)
-        with self.lock:
-            while self.done[chip] < number:
-                self.done[chip] += 1
-                try:
-                    self.commands[chip][self.done[chip] - 1]()
-                except Exception as error:
-                    self.errors[chip, self.done[chip]] = str(error)  # an error would hold frames
-            if (chip, number) in self.errors:
-                raise ValueError(self.errors[chip, number])
-
-    def allocate(self, spec: pjrt.ShapeSpec, space: pjrt.MemorySpace) -> int:
-        with self.lock:
-            handle = super().allocate(spec, space)
-            self.homes[handle] = space.devices[0].local_hardware_id
-            return handle
-
-    def write(self, handle: int, array: Any) -> None:
-        SimulatedMemory.copy_in(self, handle, np.ascontiguousarray(array))
-
-    def add(self, operation: Any, x: int, y: int) -> Any:
-        chip = self.homes[x]
-        with self.lock:
-            result = SimulatedMemory.allocate(self, self.specs[x], None)  # type: ignore[arg-type]
-            self.homes[result] = chip
-
-        def work() -> None:
-            total = self.read(x) + self.read(y)
-            if total.min() < 0:
-                raise ValueError(f"chip {chip} met a negative element")
-            self.write(result, total)
-
-        return Enqueued(result, self.put(chip, "add", work))
-
-    def together(
-        self, name: str, sources: Sequence[int], targets: Sequence[int], function: Callable[[list[Any]], Sequence[Any]]
-    ) -> Any:
-        ahead = [len(self.commands[self.homes[source]]) for source in sources]
-        is_done = []
-
-        def work() -> None:
-            if is_done:
-                return
-            is_done.append(True)
-            for source, number in zip(sources, ahead, strict=True):
-                with contextlib.suppress(ValueError):  # its own fence says so
-                    self.work_until(self.homes[source], number)
-            for target, array in zip(targets, function([self.read(source) for source in sources]), strict=True):
-                self.write(target, array)
-
-        return [self.put(self.homes[source], name, work) for source in sources]
-
-
-class Collecting(Chips):
-    def all_reduce(self, sources: Any, targets: Any, spec: pjrt.ShapeSpec, reduction: str) -> Any:
-        combine = {"add": np.add, "maximum": np.maximum}[reduction]
-        return self.together("all_reduce", sources, targets, lambda rows: [combine.reduce(rows)] * len(rows))
-
-    def all_gather(self, sources: Any, targets: Any, spec: pjrt.ShapeSpec, dimension: int) -> Any:
-        return self.together("all_gather", sources, targets, lambda rows: [np.concatenate(rows, dimension)] * len(rows))
-
-    def reduce_scatter(self, sources: Any, targets: Any, spec: pjrt.ShapeSpec, reduction: str, dimension: int) -> Any:
-        return self.together(
-            "reduce_scatter", sources, targets, lambda rows: np.split(np.add.reduce(rows), len(rows), dimension)
-        )
-
-    def all_to_all(
-        self, sources: Any, targets: Any, spec: pjrt.ShapeSpec, split_dimension: int, concat_dimension: int
-    ) -> Any:
-        def exchange(rows: list[Any]) -> list[Any]:
-            parts = [np.split(row, len(rows), split_dimension) for row in rows]
-            return [np.concatenate(column, concat_dimension) for column in zip(*parts, strict=True)]
-
-        return self.together("all_to_all", sources, targets, exchange)
-
-    def permute(self, sources: Any, targets: Any, spec: pjrt.ShapeSpec, pairs: Any) -> Any:
-        origin = {target: source for source, target in pairs}
-        return self.together(
-            "permute",
-            sources,
-            targets,
-            lambda rows: [rows[origin[n]] if n in origin else np.zeros_like(rows[n]) for n in range(len(rows))],
-        )
-
-
-def client_of(memory: Chips, **options: Any) -> pjrt.Client:
-    kernels = {"stablehlo.add": memory.add}
-    return pjrt.StableHloClient("chips", kernels=kernels, fallback="reference", memory=memory, num_devices=2, **options)
 
 
 @pytest.fixture
@@ -150,6 +34,7 @@ def memory() -> Chips:
 def client(memory: Chips) -> Iterator[pjrt.Client]:
     with client_of(memory) as client:
         yield client
+        memory.gate.set()
 
 
 def program(collective: str, result: str = "4") -> str:
@@ -176,6 +61,10 @@ COLLECTIVES = {
     "all_to_all": program(
         f'"stablehlo.all_to_all"(%0) <{{split_dimension = 0 : i64, concat_dimension = 0 : i64, '
         f"split_count = 2 : i64, {GROUPS}}}> : (tensor<4xf32>) -> tensor<4xf32>"
+    ),
+    "broadcast": program(
+        '"stablehlo.collective_broadcast"(%0) <{replica_groups = dense<[[1, 0]]> : tensor<1x2xi64>}> '
+        ": (tensor<4xf32>) -> tensor<4xf32>"
     ),
     "permute": program(
         '"stablehlo.collective_permute"(%0) <{source_target_pairs = dense<[[0, 1]]> : tensor<1x2xi64>}> '
@@ -309,7 +198,7 @@ else:
             called.append(name)
             return method(*arguments, **facts)
         return call
-    for name in ("all_reduce", "all_gather", "all_to_all", "permute", "reduce_scatter"):
+    for name in "all_reduce all_gather all_to_all broadcast copy_from_peer permute reduce_scatter".split():
         setattr(chip["TiledMemory"], name, noted(name, methods[name]))
     plugin = pjrt.export(chip["make_client"], name="tiled")
 devices = jax.devices(pjrt.frameworks.jax.register(plugin, platform="chips"))
@@ -325,6 +214,7 @@ for out, function, expected in (
     (P("x"), lambda v: lax.psum_scatter(v + v, "x", tiled=True) * 2, 4 * (a[:2] + a[2:])),
     (P("x"), lambda v: lax.all_to_all(v + v, "x", 1, 0, tiled=True) * 2,
         4 * np.concatenate([a[:, :75], a[:, 75:]])),
+    (P("x"), lambda v: lax.pbroadcast(v + v, "x", 1) * 2, 4 * np.concatenate([a[2:], a[2:]])),
     (P("x"), lambda v: lax.ppermute(v + v, "x", [(0, 1)]) * 2, 4 * np.concatenate([0 * a[:2], a[:2]])),
 ):
     result = jax.jit(on_shards(function, out_specs=out))(x)
@@ -344,5 +234,5 @@ def test_jax_uses_them(is_worker: bool, tmp_path: Path) -> None:
         file = str(native.write_library(tmp_path / "tiled.so", f"{file}:make_client", driver="worker", name="tiled"))
     done = subprocess.run([sys.executable, "-c", JAX, file], capture_output=True, text=True, timeout=280, check=False)
     assert done.returncode == 0, done.stderr
-    names = "" if is_worker else " all_gather all_reduce all_to_all permute reduce_scatter"
+    names = "" if is_worker else " all_gather all_reduce all_to_all broadcast copy_from_peer permute reduce_scatter"
     assert f"called{names}\n" in done.stdout

@@ -6,6 +6,7 @@ Without one, buffers are numpy arrays, and nothing of this is used.
 from __future__ import annotations
 
 import abc
+import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -119,6 +120,24 @@ class Memory(abc.ABC):
             wait_for(self.copy_out(source, visible))
         wait_for(self.copy_in(target, visible.reshape(-1).view(np.uint8).view(dtype).reshape(spec.shape)))
 
+    def copy_from_peer(self, source: Any, target: Any, spec: ShapeSpec) -> Any:
+        """Copy the memory of a handle into that of another device of the client, in the queues of both.
+
+        Nobody waits for work on the source that is under way: the copy comes behind what is in the queues, and what is
+        enqueued next comes behind it.
+
+        Args:
+            source: the handle to read.
+            target: the handle to write, which is new.
+            spec: the shape and the element type of both, and the layout of the source if it is not in rows.
+
+        Returns:
+            A list of two fences: that of the source's device ends when the source is read, and that of the target's
+            when the target is written. ``None`` if all is done; ``NotImplemented``, the default, for an array that
+            ``copy`` copies, once it is there.
+        """
+        return NotImplemented
+
     # Collectives of devices of the client, in their own queues. A method is called once for all devices that take part,
     # with their handles in one order: those to read, and new ones to write. Nobody waits for work on a source that is
     # under way: the collective comes behind what is in the queues, and what is enqueued next comes behind it. A method
@@ -169,6 +188,14 @@ class Memory(abc.ABC):
             sources, targets, spec: as ``all_reduce`` has them.
             split_dimension: the dimension along which the sources are cut.
             concat_dimension: the dimension along which the parts lie side by side.
+        """
+        return NotImplemented
+
+    def broadcast(self, sources: Sequence[Any], targets: Sequence[Any], spec: ShapeSpec) -> Any:
+        """Write the source of the first device to all targets.
+
+        Args:
+            sources, targets, spec: as ``all_reduce`` has them.
         """
         return NotImplemented
 
@@ -320,6 +347,9 @@ def is_in_rows(layout: TiledLayout | None) -> bool:
     """Return whether the dimensions of a layout are in the order of rows, whatever its tiles."""
     return layout is None or layout.minor_to_major == TiledLayout.row_major(len(layout.minor_to_major)).minor_to_major
 
+
+enqueuing = threading.Lock()
+"""Held while a method enqueues work of several devices: all queues must get such work in one order."""
 
 # Allocations: handles of a device's memory, each with its type, freed when nothing uses it any more.
 

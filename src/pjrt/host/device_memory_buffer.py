@@ -16,6 +16,7 @@ from pjrt.api.future import Future
 from pjrt.api.shape_spec import Layout, ShapeSpec, TiledLayout, expect_spec
 from pjrt.host.buffer import ZERO_COPY, HostBuffer, HostRawBuffer, check_address, expect_mutable
 from pjrt.host.device_memory import Allocation, Memory, is_in_rows, kept_spec
+from pjrt.host.peer_copies import PeerCopy, has_peer_copies
 from pjrt.host.storage import READY, TOKEN, Storage
 from pjrt.host.work_queue import INLINE_BYTES, Call, may_wait_here, schedule
 from pjrt.host_memory.array import (
@@ -88,18 +89,22 @@ class DeviceBuffer(HostBuffer):
     def copy_to(self, destination: Device | MemorySpace) -> Buffer:
         source = self.use()
         device, space = self._destination(destination)
-        memory = self.device.client.memory
+        memory = memory_of(self.device)
         if getattr(device.client, "memory", None) is not memory:
             # Another kind of memory: copy by way of the host, and wait for that.
             return device.client.buffer_from_host(self.to_host().result(), device=device, memory_space=space)
         home: HostDevice = space.devices[0]  # type: ignore[assignment]  # its client has this memory
         home.client.check_open()
-        target = Storage(source.definition)
         there: HostMemorySpace = space  # type: ignore[assignment]  # of the same memory
+        is_peer = home is not self.device and home.client is self.client and has_peer_copies(memory)
+        target = Storage(Future() if is_peer else source.definition)
         order = None if is_in_rows(self._layout) else TiledLayout(self.layout.minor_to_major)
         spec = ShapeSpec(self.shape, self.element_type, order)
         layout = there.layout(spec)
         target.charge(there.account, there.size_of(spec))
+        if is_peer:
+            PeerCopy(source, self.device, target, there, spec).begin()
+            return DeviceBuffer(home, there, self.shape, self.element_type, target, layout)
 
         def copy(value: Any) -> None:
             copied: Any = value if value is TOKEN else value.copied(there, spec)

@@ -39,7 +39,7 @@ from pjrt.host.device_memory import (
 from pjrt.host.executable import Compiled, without_traceback
 from pjrt.host.fences import Completion, Enqueued, FenceWaiter, wait_for, waiting_function
 from pjrt.host.shutdown import is_exiting, is_lost, runtime_lock
-from pjrt.host.storage import TOKEN, Storage, freeze, is_any_alone, take_writable
+from pjrt.host.storage import READY, TOKEN, Storage, freeze, is_any_alone, take_writable
 from pjrt.host.work_queue import Copy, Task, WorkQueue, wanted_executions
 from pjrt.host_memory import references
 from pjrt.host_memory.array import HostArray, aligned_copy, array_dtype, is_laid_out, order_of_spec
@@ -500,6 +500,8 @@ class DeviceExecution(Execution):
             self._end_with(steps)
         if isinstance(results, BaseException):
             return without_traceback(results)
+        if self._completion is None and not all(storage.definition._done for storage in self.inputs):
+            self._end_with(READY)  # what makes an argument is in the device's queue, and may still fail
         fence = None
         if isinstance(results, Enqueued):
             results, fence = results
@@ -552,6 +554,8 @@ class DeviceExecution(Execution):
         return self.definition._error  # It was poisoned while it ran.
 
     def _give_up(self) -> None:
+        if self._completion is not None:
+            self._completion.definition = Future()  # its end must not define what fails here
         self._wait_for_fence()  # The work goes on, although its results are wrong.
         super()._give_up()
 
@@ -719,7 +723,7 @@ class Dispatcher:
         for execution in executions:
             compute = execution.device.compute
             missing += [
-                storage.definition
+                storage.definition if storage.placed is None else storage.placed
                 for storage in execution.inputs
                 if not storage.definition._done and storage.queue is not compute
             ]
@@ -740,6 +744,8 @@ class Dispatcher:
         if missing:
             for execution in launch:
                 execution.definition.need(*missing)
+                if execution.device.client.memory is not None:
+                    _place_later(execution, missing)
             self._waiting.add(launch)
             when_all_done(missing, lambda: self._stop_waiting(launch))
         else:
@@ -887,11 +893,29 @@ def _put_all(launch: _PendingLaunch) -> None:
             _put(execution)
     except PjrtError as error:
         _fail(launch, error.with_traceback(None))
+    else:
+        _are_placed(launch)
 
 
 def _fail(launch: _PendingLaunch, error: PjrtError) -> None:
     for execution in launch:
         execution.fail(error)
+    _are_placed(launch)
+
+
+def _place_later(execution: Execution, missing: Sequence[Future[None]]) -> None:
+    """Have copies to other devices, and executions behind this one, learn when it is put on its queue."""
+    placed: Future[None] = Future()
+    placed.need(*missing)
+    for storage in execution.outputs or ():
+        storage.placed = placed
+
+
+def _are_placed(launch: _PendingLaunch) -> None:
+    for execution in launch:
+        for storage in execution.outputs or ():
+            if storage.placed is not None:
+                storage.placed._complete(None)
 
 
 def _run_here(execution: Execution) -> bool:

@@ -10,11 +10,11 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pjrt.api.errors import AbortedError, DeadlineExceededError, InvalidArgumentError, PjrtError, in_operation
-from pjrt.api.future import Future
+from pjrt.api.future import Future, when_all_done
 from pjrt.api.waits import serving
 from pjrt.host import shutdown
 from pjrt.host.executable import without_traceback
@@ -289,14 +289,21 @@ class Completion:
         launch_id: the launch id of the execution, 0 for none.
         name: the program's name, or that of the author's function for a step.
         step: the step of a program that the work is of; ``None`` for the whole program.
+        before: events behind which the outputs are defined, as behind those of the arguments; their errors are theirs.
         ended: done when the device is done with the memory.
         has_ended: whether it is.
     """
 
-    __slots__ = ("_freed", "_inputs", "definition", "ended", "has_ended", "launch_id", "name", "step")
+    __slots__ = ("_before", "_freed", "_inputs", "definition", "ended", "has_ended", "launch_id", "name", "step")
 
     def __init__(
-        self, definition: Future[None], inputs: list[Storage], launch_id: int, name: str, step: object = None
+        self,
+        definition: Future[None],
+        inputs: list[Storage],
+        launch_id: int,
+        name: str,
+        step: object = None,
+        before: Sequence[Future[None]] = (),
     ) -> None:
         self.definition = definition
         self.launch_id = launch_id
@@ -304,6 +311,7 @@ class Completion:
         self.step = step
         self.has_ended = False
         self._inputs = inputs
+        self._before = before
         self._freed: deque[tuple[Memory, Any]] = deque()
         self.ended: Future[None] = Future()
 
@@ -318,12 +326,13 @@ class Completion:
     def end(self, error: PjrtError | None) -> None:
         """Define the outputs, or fail them, and release the memory. The error of an argument is theirs, too."""
         self.has_ended = True
-        if error is None:
-            failed = (storage.definition.exception() for storage in self._inputs if storage.definition.done())
-            error = next((each for each in failed if each is not None), None)
-        self._inputs = []
+        before = [*self._before, *(storage.definition for storage in self._inputs)]
+        self._before, self._inputs = (), []
         self._free()
-        self.definition._complete(None, error)
+        if error is not None:
+            self.definition._complete(None, _first_error(before) or error)
+        else:  # The device has done what the arguments come from, too; but whose fence is another may not be told yet.
+            when_all_done(before, functools.partial(_define, self.definition, before))
         self.ended._complete(None)
 
     def free_later(self, memory: Memory, handle: Any) -> None:
@@ -354,6 +363,15 @@ class Completion:
         with contextlib.suppress(IndexError):
             while True:
                 free(*self._freed.popleft())
+
+
+def _define(definition: Future[None], before: Sequence[Future[None]]) -> None:
+    """Complete an event behind others, with the first error of them."""
+    definition._complete(None, _first_error(before))
+
+
+def _first_error(before: Sequence[Future[None]]) -> PjrtError | None:
+    return next((each._error for each in before if each._error is not None), None)
 
 
 class FenceWaiter:

@@ -144,16 +144,19 @@ class Storage:
         array: the value, row-major unless the buffer has another layout, read-only; ``None`` until ``definition`` is
             done.
         queue: the work queue of the task that makes the value; a task that is put there later runs after it.
+        placed: for a value whose work is put on a queue later: done when ``queue`` is known, or the value is there or
+            failed. ``None`` for all others.
         mutable: whether the runtime may write to the memory when nothing else uses it.
         keep: the other storage that owns the memory, if one does.
     """
 
-    __slots__ = ("__weakref__", "_account", "_charged", "array", "definition", "keep", "mutable", "queue")
+    __slots__ = ("__weakref__", "_account", "_charged", "array", "definition", "keep", "mutable", "placed", "queue")
 
     def __init__(self, definition: Future[None], array: HostArray | None = None, *, mutable: bool = True) -> None:
         self.definition = definition
         self.array = array
         self.queue: WorkQueue | None = None
+        self.placed: Future[None] | None = None
         self.mutable = mutable
         self.keep: Storage | None = None
         self._account: MemoryAccount | None = None

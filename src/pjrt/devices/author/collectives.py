@@ -10,6 +10,7 @@ from pjrt.api.errors import InternalError, InvalidArgumentError, UnimplementedEr
 from pjrt.api.shape_spec import ShapeSpec
 from pjrt.devices.reference.core.block import INTERPRETER, Environment, Kernel, context_of, one_or_all
 from pjrt.host import Allocation, Memory
+from pjrt.host.device_memory import enqueuing
 from pjrt.host.fences import Joint, waiting_function
 from pjrt.stablehlo.ir.types import TensorType
 
@@ -102,7 +103,8 @@ class CollectiveKernel:
         for number in range(len(self._specs)):
             sources = [part.sources[number].handle for part in parts]
             targets = [part.targets[number].handle for part in parts]
-            fences = method(sources, targets, parts[0].sources[number].spec, **self._collective.facts)
+            with enqueuing:
+                fences = method(sources, targets, parts[0].sources[number].spec, **self._collective.facts)
             if fences is NotImplemented:
                 break
             taken.append(self._checked(fences, len(parts)))

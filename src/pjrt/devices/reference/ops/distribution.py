@@ -215,7 +215,7 @@ def collective_broadcast(view: OpView) -> Kernel:
         group = meeting.group(environment)
         return np.zeros_like(value) if group is None else meeting.collective(environment, group).broadcast(value)
 
-    return run
+    return _with_method(view, meeting, run, "broadcast")
 
 
 @op("stablehlo.collective_permute", environment=True, quantized=True, foldable=False)
