@@ -58,6 +58,7 @@ struct pjrt_stack {
   _Atomic uint32_t enabled; /* a bit for each layer; 0: off, calls go straight to the plugin */
   uint16_t index;           /* among the stacks of this process */
   int16_t num_layers;
+  uint16_t num_extensions;  /* of the wrapped table, the first so many are copies */
   struct {
     const pjrt_layer *layer;
     void *state;
@@ -88,6 +89,13 @@ extern const size_t pjrt_num_layers;
 void *pjrt_call_plugin(pjrt_frame *frame, void *args);
 /* The framework's callback (or the plugin's, of a deleter) at the end of the chain. */
 void *pjrt_call_target(pjrt_frame *frame, void *args);
+
+/* Gives the wrapped table trampolines where the plugin has no function: also behind the plugin's last one, where a
+ * framework that does not look at the size of the table reads. Their calls end in pjrt_call_missing. */
+void pjrt_fill_slots(pjrt_stack *stack);
+/* What is called in place of a function that the plugin lacks; the slots are filled only for the layer adapt. */
+void *pjrt_call_missing(pjrt_stack *stack, int function, void *args);
+extern const pjrt_layer pjrt_layer_adapt;
 
 static inline bool pjrt_layer_enabled(const pjrt_stack *stack, int position) {
   return atomic_load_explicit(&stack->enabled, memory_order_relaxed) >> position & 1;

@@ -22,5 +22,5 @@ static const pjrt_layer pass = {"pass", pass_open, pass_call, pass_callback, NUL
 extern const pjrt_layer pjrt_layer_inject, pjrt_layer_record, pjrt_layer_trace, pjrt_layer_validate;
 
 const pjrt_layer *const pjrt_layers[] = {&pass, &pjrt_layer_trace, &pjrt_layer_validate, &pjrt_layer_record,
-                                         &pjrt_layer_inject};
+                                         &pjrt_layer_inject, &pjrt_layer_adapt};
 const size_t pjrt_num_layers = sizeof pjrt_layers / sizeof *pjrt_layers;

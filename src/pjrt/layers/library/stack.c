@@ -29,13 +29,15 @@ __attribute__((noinline, noclone)) static void *run(pjrt_stack *stack, int funct
 static inline void *enter(pjrt_stack *stack, unsigned function, void *args) {
   if (atomic_load_explicit(&stack->enabled, memory_order_relaxed) != 0) return run(stack, function, args);
   if (pjrt_takes_error(function) && pjrt_has_layer_error(function, args)) return pjrt_call_layer_error(function, args);
-  return stack->plugin_functions[function](args);
+  const pjrt_slot slot = stack->plugin_functions[function];
+  return slot != NULL ? slot(args) : pjrt_call_missing(stack, function, args);
 }
 
 void *pjrt_call_plugin(pjrt_frame *frame, void *args) {
   const int function = frame->index;
   const pjrt_slot slot = frame->stack->plugin_functions[function];
   if (pjrt_has_layer_error(function, args)) return pjrt_call_layer_error(function, args);
+  if (slot == NULL) return pjrt_call_missing(frame->stack, function, args);
   return moves_callbacks[function] ? pjrt_call_with_callbacks(frame, slot, args) : slot(args);
 }
 
@@ -50,18 +52,25 @@ PJRT_DEFINE_TRAMPOLINES(pjrt_slots, PJRT_MAX_STACKS * SLOTS, pjrt_enter)
 
 /* Tables. */
 
+static bool of_profiler(const pjrt_function *function) {
+  return function->result == PJRT_RESULT_PROFILER_ERROR || strncmp(function->name, "PLUGIN_", 7) == 0;
+}
+
+static void put_trampoline(const pjrt_stack *stack, int function, char *table) {
+  const void *trampoline = PJRT_TRAMPOLINE(pjrt_slots, stack->index * SLOTS + function);
+  memcpy(table + pjrt_functions[function].offset, &trampoline, sizeof trampoline);
+}
+
 /* Replaces the functions of one table or extension that it has, up to its size. */
 static void wrap_slots(pjrt_stack *stack, int extension, bool profiler, char *table, size_t size) {
   for (int i = 0; i < PJRT_NUM_FUNCTIONS; i++) {
     const pjrt_function *function = &pjrt_functions[i];
-    const bool of_profiler = function->result == PJRT_RESULT_PROFILER_ERROR || strncmp(function->name, "PLUGIN_", 7) == 0;
-    if (function->extension != extension || of_profiler != profiler) continue;
+    if (function->extension != extension || of_profiler(function) != profiler) continue;
     if (function->offset + sizeof(pjrt_slot) > size || stack->plugin_functions[i] != NULL) continue;
     pjrt_slot *slot = (pjrt_slot *)(table + function->offset);
     if (*slot == NULL) continue;
     stack->plugin_functions[i] = *slot;
-    const void *trampoline = PJRT_TRAMPOLINE(pjrt_slots, stack->index * SLOTS + i);
-    memcpy(slot, &trampoline, sizeof trampoline);
+    put_trampoline(stack, i, table);
   }
 }
 
@@ -69,6 +78,36 @@ static bool is_extension_known(int type) {
   for (int i = 0; i < PJRT_NUM_FUNCTIONS; i++)
     if (pjrt_functions[i].extension == type) return true;
   return false;
+}
+
+/* The size of an extension that has all functions that this package knows of it. */
+static size_t known_size(int extension) {
+  size_t size = 0;
+  for (int i = 0; i < PJRT_NUM_FUNCTIONS; i++) {
+    const size_t end = pjrt_functions[i].offset + sizeof(pjrt_slot);
+    if (pjrt_functions[i].extension == extension && !of_profiler(&pjrt_functions[i]) && end > size) size = end;
+  }
+  return size;
+}
+
+static void fill_slots(pjrt_stack *stack, int extension, char *table, size_t size) {
+  for (int i = 0; i < PJRT_NUM_FUNCTIONS; i++) {
+    const pjrt_function *function = &pjrt_functions[i];
+    if (function->extension != extension || of_profiler(function) || stack->plugin_functions[i] != NULL) continue;
+    if (function->result != PJRT_RESULT_ERROR && function->result != PJRT_RESULT_NOTHING) continue;
+    if (function->offset + sizeof(pjrt_slot) > size || pjrt_pointer_at(table + function->offset) == NULL)
+      put_trampoline(stack, i, table);
+  }
+}
+
+void pjrt_fill_slots(pjrt_stack *stack) {
+  fill_slots(stack, -1, (char *)stack->table, stack->plugin->struct_size);
+  PJRT_Extension_Base *one = stack->table->extension_start;
+  for (int i = 0; i < stack->num_extensions; i++, one = one->next) {
+    const size_t known = known_size(one->type);
+    fill_slots(stack, one->type, (char *)one, one->struct_size);
+    if (one->struct_size < known) one->struct_size = known;
+  }
 }
 
 static void wrap_profiler(pjrt_stack *stack, PJRT_Profiler_Extension *extension) {
@@ -92,13 +131,16 @@ static PJRT_Extension_Base *wrap_extensions(pjrt_stack *stack, PJRT_Extension_Ba
   }
   PJRT_Extension_Base *first = chain, **link = &first;
   for (int i = 0; i < wrapped; i++) {
-    PJRT_Extension_Base *one = *link, *copy = malloc(one->struct_size);
+    PJRT_Extension_Base *one = *link;
+    const size_t known = known_size(one->type); /* room for functions that it lacks */
+    PJRT_Extension_Base *copy = calloc(1, one->struct_size > known ? one->struct_size : known);
     if (copy == NULL) break;
     memcpy(copy, one, one->struct_size);
     *link = copy;
     wrap_slots(stack, copy->type, false, (char *)copy, copy->struct_size);
     if (copy->type == PJRT_Extension_Type_Profiler) wrap_profiler(stack, (PJRT_Profiler_Extension *)copy);
     link = &copy->next;
+    stack->num_extensions++;
   }
   return first;
 }
@@ -211,7 +253,7 @@ static const PJRT_Api *wrap(const PJRT_Api *table, const char *name, const char 
   stack->index = (uint16_t)index;
   stack->plugin = table;
   snprintf(stack->name, sizeof stack->name, "%s", name);
-  PJRT_Api *copy = malloc(table->struct_size > sizeof *copy ? table->struct_size : sizeof *copy);
+  PJRT_Api *copy = calloc(1, table->struct_size > sizeof *copy ? table->struct_size : sizeof *copy);
   if (copy == NULL) {
     snprintf(problem, problem_size, "there is no memory for the table");
     return NULL;
