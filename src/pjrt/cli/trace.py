@@ -31,7 +31,7 @@ from pjrt.layers.trace import (
     switch_trace,
     write_chrome_trace,
 )
-from pjrt.layers.trace.trace_views import TraceSummary
+from pjrt.layers.trace.trace_views import BLOCKING, TraceSummary
 
 # The summary of a trace.
 
@@ -61,6 +61,8 @@ def print_summary(summary: TraceSummary) -> None:
         _print_programs(summary)
     if summary.functions:
         _print_functions(summary)
+    if summary.blocking:
+        _print_blocking(summary)
     for name in summary.unfinished:
         echo(f"{name} did not return")
     for remark in summary.remarks:
@@ -86,6 +88,15 @@ def _print_functions(summary: TraceSummary) -> None:
     left = len(summary.functions) - len(rows)
     if left > 0:
         echo(f"and {left} functions that took less time; --json lists all")
+
+
+def _print_blocking(summary: TraceSummary) -> None:
+    echo(f"calls that need not wait, and took {_time(BLOCKING)} or longer:")
+    rows = [
+        (row.name, f"{row.blocked} of {row.calls}", _time(row.total), _time(row.longest)) for row in summary.blocking
+    ]
+    columns = ("function", "calls", "total", "longest")
+    print_table(columns, rows, right=columns[1:])
 
 
 def _time(seconds: float | None) -> str:

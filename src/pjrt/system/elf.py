@@ -1,4 +1,4 @@
-"""The file of a shared library, read without loading it: whether it is complete, whether it exports a function.
+"""The file of a shared library, read without loading it: whether it is complete, and what it exports.
 
 Only ELF files are parsed. In other files, those of macOS and Windows, a name is only searched for.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import mmap
 import struct
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,7 +23,8 @@ _HEADER_SIZE = 64
 _SEGMENT = struct.Struct("<IIQQQQQQ")
 _LOADED, _DYNAMIC = 1, 2
 _DYNAMIC_ENTRY = struct.Struct("<qQ")
-_STRING_TABLE, _STRING_TABLE_SIZE = 5, 10
+_STRING_TABLE, _SYMBOL_TABLE, _STRING_TABLE_SIZE, _GNU_HASH = 5, 6, 10, 0x6FFFFEF5
+_SYMBOL = struct.Struct("<IBBHQQ")
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +79,40 @@ def exports(path: Path, function: str) -> bool:
             return data.find(b"\0" + name + b"\0", start, end) >= 0
     except (OSError, ValueError, OverflowError, struct.error):
         return False
+
+
+def exported_names(path: Path) -> tuple[str, ...]:
+    """Return the names of the dynamic symbols that an ELF library defines; none of other files.
+
+    Raises:
+        OSError: the file cannot be read.
+    """
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        if not data[:_HEADER_SIZE].startswith(_MAGIC):
+            return ()
+        try:
+            return tuple(_exported_names(data))
+        except (struct.error, IndexError, ValueError):
+            return ()  # cut off or damaged
+
+
+def _exported_names(data: mmap.mmap) -> Iterator[str]:
+    """Give the names that the hash table of a library lists: those that others can find."""
+    entries, segments = dict(_dynamic_entries(data)), _all_segments(data)
+    strings, _ = _dynamic_strings(data)
+    table, symbols = (_offset_of(entries.get(kind, 0), segments) for kind in (_GNU_HASH, _SYMBOL_TABLE))
+    if not (strings and table and symbols):
+        return
+    buckets, first, words, _ = struct.unpack_from("<4I", data, table)
+    start = table + 16 + 8 * words
+    number = max(struct.unpack_from(f"<{buckets}I", data, start), default=0)
+    chains = start + 4 * buckets
+    while number and not struct.unpack_from("<I", data, chains + 4 * (number - first))[0] & 1:
+        number += 1
+    for index in range(first, number + 1 if number else first):
+        name, _, _, section, _, _ = _SYMBOL.unpack_from(data, symbols + _SYMBOL.size * index)
+        if section:
+            yield data[strings + name : data.find(b"\0", strings + name)].decode(errors="replace")
 
 
 def _segment_table(header: bytes) -> tuple[int, int] | None:

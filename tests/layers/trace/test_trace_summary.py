@@ -48,3 +48,14 @@ client.close()
     assert (summary.peak_buffers, summary.peak_bytes) == (3, 16 + 2000)
     assert summary.bytes_between_devices == 1000
     assert summary.live_buffers == 0
+
+
+def test_calls_that_block_are_counted(tiny_library: Path, tmp_path: Path) -> None:
+    """The layer ``inject`` makes each copy long; looking at a client is not a call that need not wait."""
+    code = "for _ in range(3): client.buffer_from_host(X)\nclient.close()\n"
+    slow = "call=Client_BufferFromHostBuffer,slow=5ms,call=Client_Devices,slow=5ms"
+    run = run_traced(code, tiny_library, tmp_path, inject=slow)
+    assert run.returncode == 0, run.output
+    rows = {row.name: (row.calls, row.blocked) for row in summarize(run.trace).blocking}
+    assert rows["PJRT_Client_BufferFromHostBuffer"] == (3, 3)
+    assert "PJRT_Client_Devices" not in rows

@@ -50,12 +50,13 @@ class TracedRun:
         return trace
 
 
-def run_traced(code: str, library: Path, folder: Path, options: str = "") -> TracedRun:
-    """Run code, which may use the names of ``BEGINNING``, with the trace layer on all plugins."""
+def run_traced(code: str, library: Path, folder: Path, options: str = "", inject: str = "") -> TracedRun:
+    """Run code, which may use the names of ``BEGINNING``, with the trace layer on all plugins, and faults below it."""
     text = f"{options},file={folder}/%p.trace,ring=1m".lstrip(",")  # of a key that is there twice, the first counts
     environment = {
         **os.environ,
-        "PJRT_LAYERS": "trace",
+        "PJRT_LAYERS": "trace,inject" if inject else "trace",
+        "PJRT_INJECT": inject,
         "PJRT_TRACE": text,
         "PYTHONPATH": str(TINY),
     }

@@ -258,6 +258,28 @@ def _plain(fields: Fields) -> dict[str, str]:
 
 # The summary.
 
+BLOCKING = 1e-3
+"""The seconds from which on a call that need not wait counts as one that blocked its caller."""
+
+_ASYNCHRONOUS = frozenset(
+    f"PJRT_{name}"
+    for name in (
+        "LoadedExecutable_Execute",
+        "Client_BufferFromHostBuffer",
+        "Client_CreateBuffersForAsyncHostToDevice",
+        "AsyncHostToDeviceTransferManager_TransferData",
+        "AsyncHostToDeviceTransferManager_TransferLiteral",
+        "Buffer_ToHostBuffer",
+        "Buffer_CopyRawToHost",
+        "Buffer_CopyRawToHostFuture",
+        "Buffer_CopyToDevice",
+        "Buffer_CopyToMemory",
+        "Buffer_ReadyEvent",
+        "Event_OnReady",
+    )
+)
+"""Functions that only begin work, or listen: events and buffers tell when it is done."""
+
 _COMPILERS = ("PJRT_Client_Compile", "PJRT_Compile")
 """The functions that compile: for a client's devices, and for a topology."""
 
@@ -273,6 +295,20 @@ class FunctionSummary:
     own: float
     """The total without the time of calls and callbacks inside of it."""
     median: float
+    longest: float
+
+
+@dataclass(frozen=True)
+class BlockingSummary:
+    """The long calls of a function whose work may go on after it returned; times are in seconds."""
+
+    name: str
+    calls: int
+    """The number of all its calls."""
+    blocked: int
+    """The number of those that took ``BLOCKING`` or longer."""
+    total: float
+    """The time in the long calls."""
     longest: float
 
 
@@ -302,6 +338,8 @@ class TraceSummary:
     errors: int
     threads: int
     functions: list[FunctionSummary]
+    blocking: list[BlockingSummary]
+    """Functions that need not wait, and had long calls."""
     programs: list[ProgramSummary]
     compilations: int
     compile_seconds: float
@@ -341,6 +379,7 @@ def summarize(trace: Trace) -> TraceSummary:
         sum(call.failed for call in trace.calls),
         len({call.thread.index for call in trace.calls}),
         functions,
+        _blocking(trace),
         programs,
         len(compilations),
         sum(call.duration for call in compilations) / 1e9,
@@ -375,6 +414,18 @@ def _functions(trace: Trace) -> list[FunctionSummary]:
         )
         for name, calls in grouped.items()
     ]
+    return sorted(rows, key=lambda row: (-row.total, row.name))
+
+
+def _blocking(trace: Trace) -> list[BlockingSummary]:
+    grouped: dict[str, list[float]] = defaultdict(list)
+    for call in trace.calls:
+        if call.function.name in _ASYNCHRONOUS:
+            grouped[call.function.name].append(call.duration / 1e9)
+    rows = []
+    for name, durations in grouped.items():
+        if blocked := [each for each in durations if each >= BLOCKING]:
+            rows.append(BlockingSummary(name, len(durations), len(blocked), sum(blocked), max(blocked)))
     return sorted(rows, key=lambda row: (-row.total, row.name))
 
 

@@ -165,6 +165,13 @@ static void leak(void) {
   BREAK(Client_Destroy, destroy, .client = client);
 }
 
+/* The process ends by exit, which is the breach: its stack has the main function of this program. */
+static void client_left(void) {
+  PJRT_Client *client = make_client();
+  BREAK(Client_ProcessIndex, last, .client = client);
+  exit(0);
+}
+
 static void event_left(void) {
   PJRT_Client *client = make_client();
   PJRT_Buffer *buffer = make_buffer(client);
@@ -190,6 +197,7 @@ const rule_case handle_cases[] = {
     {"destroys-borrowed", destroys_borrowed, false},
     {"destroyed-during-call", destroyed_during_call, true},
     {"leak", leak, false},
+    {"client-left", client_left, false},
     {"event-left", event_left, false},
     {NULL, NULL, false},
 };

@@ -100,6 +100,24 @@ void pjrt_end_client(pjrt_check *check, void *client) {
 
 void pjrt_client_ended(pjrt_check *check, void *client) { end_objects(check, client, NULL, true); }
 
+static void visit_client(pjrt_handle_record *record, void *arg) {
+  leak_search *search = arg;
+  if (record->kind != PJRT_HANDLE_Client || record->state >= PJRT_HANDLE_CONSUMED) return;
+  if (search->num_groups < MOST_GROUPS) search->groups[search->num_groups++].first = *record;
+}
+
+void pjrt_process_ends(pjrt_validate *validate) {
+  pjrt_frame frame = {validate->stack, &pjrt_functions[PJRT_FUNCTION_Client_Destroy], PJRT_FUNCTION_Client_Destroy,
+                      -1, false, NULL};
+  pjrt_check check = {.validate = validate, .frame = &frame, .element = -1};
+  leak_search *search = calloc(1, sizeof *search);
+  if (search == NULL) return;
+  pjrt_handles_visit(&validate->handles, visit_client, search);
+  for (size_t i = 0; i < search->num_groups; i++)
+    pjrt_found(&check, PJRT_RULE_CLIENT_LEFT, "client", &search->groups[i].first, "it was not called before the process ended");
+  free(search);
+}
+
 void pjrt_end_topology(pjrt_check *check, void *topology) {
   check->generation = UINT32_MAX;
   end_objects(check, NULL, topology, true);

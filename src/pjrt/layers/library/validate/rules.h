@@ -58,6 +58,9 @@ typedef enum { PJRT_SEVERITY_ERROR, PJRT_SEVERITY_FAULT, PJRT_SEVERITY_LEAK, PJR
   RULE(LEAK, "leak", LEAK, true, \
        "A client is destroyed while objects of it are not.", \
        "The receiver of an object destroys it, before its client.") \
+  RULE(CLIENT_LEFT, "client-left", LEAK, true, \
+       "The process ends while a client is not destroyed.", \
+       "The caller of PJRT_Client_Create destroys the client. Without it a plugin cannot end its threads and its device.") \
   RULE(EVENT_LEFT, "event-left", ADVICE, true, \
        "A client is destroyed while events of it are not.", \
        "The receiver of an event destroys it. The header lets it do so after the client's end.") \

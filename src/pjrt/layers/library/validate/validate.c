@@ -1,6 +1,8 @@
 /* The validate layer: checks every call against the rules of the ABI, and what the plugin returns. */
 #include "validate.h"
 
+#include <unistd.h>
+
 #define F(name) PJRT_FUNCTION_##name
 
 static pjrt_mutex all_mutex = PJRT_MUTEX_INITIALIZER;
@@ -87,6 +89,7 @@ static void *open_layer(pjrt_stack *stack, const char *options, char *problem, s
   }
   pjrt_mutex_init(&validate->mutex);
   validate->stack = stack;
+  validate->process = (long)getpid();
   validate->knows_every_extension = knows_every_extension(stack->plugin);
   pjrt_mutex_lock(&all_mutex);
   validate->next = atomic_load(&all);
@@ -190,6 +193,12 @@ static void *callback(void *state, pjrt_frame *frame, void *args) {
 /* ---- the layer ----------------------------------------------------------------------------------------------------*/
 static void flush(void *state) { pjrt_findings_flush(state); }
 
-static void close_layer(void *state) { (void)state; /* threads may still be inside of a call */ }
+/* Threads may still be inside of a call: nothing is freed. */
+static void close_layer(void *state) {
+  pjrt_validate *validate = state;
+  if (validate->process != (long)getpid()) return;
+  pjrt_process_ends(validate);
+  pjrt_findings_flush(validate);
+}
 
 const pjrt_layer pjrt_layer_validate = {"validate", open_layer, call, callback, flush, close_layer};

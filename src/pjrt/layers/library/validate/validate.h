@@ -36,6 +36,7 @@ typedef struct pjrt_validate {
   bool advice;
   bool checksums;
   bool knows_every_extension; /* else the plugin may give out handles that no layer sees */
+  long process;               /* that opened the layer: a fork of it destroys nothing */
   size_t limit;               /* how many findings of the same rule and function are written */
   char file[1024];            /* empty: the error stream */
   pjrt_mutex mutex;           /* of what follows */
@@ -115,6 +116,7 @@ void pjrt_after_execution(pjrt_check *check);
 void pjrt_end_client(pjrt_check *check, void *client);
 void pjrt_client_ended(pjrt_check *check, void *client);
 void pjrt_end_topology(pjrt_check *check, void *topology);
+void pjrt_process_ends(pjrt_validate *validate); /* looks for clients that were not destroyed */
 
 extern _Thread_local int pjrt_callback_depth; /* callbacks of a plugin that this thread is inside of */
 
