@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from cpu_plugins import INSTALLED, library
 
 from pjrt import layers
 
@@ -16,29 +16,23 @@ pytestmark = pytest.mark.vendor
 
 PROGRAM = Path(__file__).with_name("jax_calls.py")
 
-
-LAMMPS, ATOMS = ("lammps_jax_pjrt_cpu", "pjrt_c_api_cpu_plugin.so"), ("fastatomstruct_xla_cpu", "libpjrt_cpu.so")
-OLDEST = ("xla_plugins.xla_cpu_pjrt", "xla_cpu_pjrt.so")
-
-
 # Through this package the oldest stops in sums over devices: each execution there waits for the others.
+WRAPPED = [name for name in INSTALLED if name != "xla-cpu-pjrt"]
+
+
 @pytest.mark.parametrize(
-    ("plugin", "chosen", "how"),
+    ("wheel", "chosen", "how"),
     [
-        *((plugin, chosen, "plain") for plugin in (LAMMPS, ATOMS, OLDEST) for chosen in ("validate", "adapt,validate")),
-        *((plugin, "validate", "wrap") for plugin in (LAMMPS, ATOMS)),
+        *((wheel, chosen, "plain") for wheel in INSTALLED for chosen in ("validate", "adapt,validate")),
+        *((wheel, "validate", "wrap") for wheel in WRAPPED),
     ],
 )
-def test_what_users_do_breaks_no_rule(plugin: tuple[str, str], chosen: str, how: str, tmp_path: Path) -> None:
-    package, file = plugin
-    spec = importlib.util.find_spec(package)
-    assert spec is not None
-    assert spec.submodule_search_locations
-    library = Path(spec.submodule_search_locations[0]) / file
+def test_what_users_do_breaks_no_rule(wheel: str, chosen: str, how: str, tmp_path: Path) -> None:
+    plugin = library(wheel)
     findings = tmp_path / "findings.jsonl"
     options = f"file={findings},advice=on,checksums=on,stacks=all,limit=1000"
     environment = {**os.environ, "PJRT_LAYERS": chosen, "PJRT_VALIDATE": options, "PYTHONWARNINGS": "ignore"}
-    command = [sys.executable, str(PROGRAM), str(library), how]
+    command = [sys.executable, str(PROGRAM), str(plugin), how]
     done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False, env=environment)
     assert done.returncode == 0, done.stderr
     # XLA's client destroys events in their callbacks, as the header allows.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import subprocess
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cpu_plugins import INSTALLED, library
 from tiny import build
 
 from pjrt import layers
@@ -108,14 +108,7 @@ def test_jax_dies_without_the_layer_and_works_with_it(
 
 
 @pytest.mark.vendor
-@pytest.mark.parametrize(
-    ("package", "file"),
-    [
-        ("lammps_jax_pjrt_cpu", "pjrt_c_api_cpu_plugin.so"),
-        ("fastatomstruct_xla_cpu", "libpjrt_cpu.so"),
-        ("xla_plugins.xla_cpu_pjrt", "xla_cpu_pjrt.so"),
-    ],
-)
+@pytest.mark.parametrize("wheel", INSTALLED)
 @pytest.mark.parametrize(
     "lacks",
     [
@@ -125,12 +118,9 @@ def test_jax_dies_without_the_layer_and_works_with_it(
     ],
 )
 def test_real_plugins(
-    run_jax: Callable[..., subprocess.CompletedProcess[str]], package: str, file: str, lacks: dict[str, str | int]
+    run_jax: Callable[..., subprocess.CompletedProcess[str]], wheel: str, lacks: dict[str, str | int]
 ) -> None:
-    spec = importlib.util.find_spec(package)
-    assert spec is not None
-    assert spec.submodule_search_locations
-    plugin = Path(spec.submodule_search_locations[0]) / file
+    plugin = library(wheel)
     if lacks:
         assert run_jax(False, plugin=plugin, **lacks).returncode < 0
     report = results(run_jax(True, plugin=plugin, **lacks))
