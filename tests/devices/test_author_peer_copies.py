@@ -230,7 +230,7 @@ class Hanging(Chips):
 
 def test_a_copy_that_takes_too_long_is_cancelled_and_the_next_program_runs() -> None:
     memory = Hanging()
-    with client_of(memory, watchdog_seconds=0.02) as client:
+    with client_of(memory, watchdog_seconds=1) as client:
         first, second = client.devices
         copied = client.buffer_from_host(X, device=first).copy_to(second)
         with pytest.raises(pjrt.DeadlineExceededError, match=r"'Hanging.copy_from_peer' on chips:[01] has not ended"):

@@ -163,6 +163,89 @@ def test_ctrl_c_ends_what_a_worker_computes(waits: str, wait: str, expected: lis
     assert rest.splitlines() == [line for line in expected if "interrupted" not in line]
 
 
+QUEUE = """
+import threading
+import numpy as np, pjrt
+from pjrt.host import Enqueued, Memory
+
+class Chip(Memory):
+    def allocate(self, spec, space):
+        return np.zeros(spec.shape, spec.element_type.dtype)
+
+    def copy_in(self, handle, array):
+        handle[...] = array
+
+    def copy_out(self, handle, array):
+        array[...] = handle
+
+class Work:  # it hangs until the driver stops it
+    def __init__(self):
+        self.over = threading.Event()
+        works.append(self)
+
+    def wait(self):
+        print("hanging", flush=True)
+        self.over.wait()
+        raise RuntimeError("chip error 7: stopped")
+
+    def cancel(self):
+        self.over.set()
+
+works = []
+
+def hang(operation, x, y):
+    return Enqueued(np.zeros_like(x), Work())
+
+def multiply(operation, x, y):  # behind what is in the queue
+    return Enqueued(x * y, lambda: [work.over.wait() for work in works])
+
+def make(**options):
+    kernels = {"stablehlo.add": hang, "stablehlo.multiply": multiply}
+    return pjrt.StableHloClient("hangs", kernels=kernels, fallback="reference", memory=Chip(), **options)
+"""
+STOPS = """
+import os, runpy, signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)
+import jax, jax.numpy as jnp, pjrt
+from pjrt import native
+
+where, file, library = sys.argv[1:]
+if where == "here":
+    plugin = pjrt.export(runpy.run_path(file)["make"], name="hangs")
+else:
+    plugin = native.write_library(library, f"{file}:make", driver="worker", name="hangs")
+x = jax.device_put(1.0, jax.devices(pjrt.frameworks.jax.register(plugin))[0])
+try:
+    jax.jit(lambda x: WORK)(x).block_until_ready()
+except KeyboardInterrupt:
+    print("interrupted", flush=True)
+value = float(jax.jit(lambda x: x * x)(x))
+print(f"next {value}", flush=True)
+"""
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("work", ["x + 1", "jnp.sin(x + 1)"])
+@pytest.mark.parametrize("where", ["here", "worker"])
+def test_ctrl_c_cancels_what_is_in_the_queue(where: str, work: str, tmp_path: Path) -> None:
+    """The next program comes behind it, so that its result says so. The host's operation waits for it, too."""
+    (tmp_path / "hangs.py").write_text(QUEUE)
+    command = [sys.executable, "-c", STOPS.replace("WORK", work), where, tmp_path / "hangs.py", tmp_path / "hangs.so"]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment()
+    ) as process:
+        assert process.stdout is not None
+        assert any(line.endswith("hanging\n") for line in iter(process.stdout.readline, ""))
+        try:
+            wait_until_asleep(process.pid)
+            process.send_signal(signal.SIGINT)
+            rest, _ = process.communicate(timeout=120)
+        finally:
+            process.kill()
+    assert process.returncode == 0, rest
+    assert [line for line in rest.splitlines() if not line.endswith("hanging")] == ["interrupted", "next 1.0"]
+
+
 ASKS = """
 import os, signal, sys, threading, time
 signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -360,7 +360,7 @@ class Client(abc.ABC):
     def is_closed(self) -> bool:
         """Whether ``close`` was called."""
 
-    def give_up_work(self, error: PjrtError, *, only_ask: bool = False) -> None:
+    def give_up_work(self, error: PjrtError, *, only_ask: bool = False, of: Future[None] | None = None) -> None:
         """Fail the executions that are not done, because nobody waits for them any more.
 
         A framework's client gets this call when Ctrl-C ends the framework's wait, and when the interpreter ends. Work
@@ -369,6 +369,7 @@ class Client(abc.ABC):
         Args:
             error: the error that the executions fail with.
             only_ask: only ask device functions that check (``RunContext.check``) to end, and let all others finish.
+            of: the future of an execution's end (``returned_futures``): only this one is given up. By default all are.
         """
         return  # The default is for clients that cannot stop any work.
 

@@ -25,6 +25,7 @@ from pjrt.api.errors import (
     UnimplementedError,
 )
 from pjrt.api.executable import Executable, choose_place
+from pjrt.api.future import Future
 from pjrt.api.key_value_store import KeyValueStore, ProcessInfo
 from pjrt.api.program import AnyProgram, Program
 from pjrt.api.shape_spec import Layout, Shapes, ShapeSpec, expect_shape
@@ -612,8 +613,12 @@ class HostClient(Client):
             self.processes.close()
         self._notify_closed()
 
-    def give_up_work(self, error: PjrtError, *, only_ask: bool = False) -> None:
-        self.dispatcher.give_up(expect(error, PjrtError, "an error as pjrt.PjrtError"), only_ask)
+    def give_up_work(self, error: PjrtError, *, only_ask: bool = False, of: Future[None] | None = None) -> None:
+        expect(error, PjrtError, "an error as pjrt.PjrtError")
+        if of is None:
+            self.dispatcher.give_up(error, only_ask)
+        else:
+            self.dispatcher.give_up_one(of, error)
 
     def _place(self, device: Device | None, memory_space: MemorySpace | None) -> tuple[HostDevice, HostMemorySpace]:
         """Return the device and memory space of a new buffer, whose caller named either, both or none of them."""

@@ -499,6 +499,8 @@ class DeviceExecution(Execution):
         if steps is not None and not steps.has_ended:
             self._end_with(steps)
         if isinstance(results, BaseException):
+            if steps is not None and isinstance(results, KeyboardInterrupt):
+                steps.cancel()
             return without_traceback(results)
         if self._completion is None and not all(storage.definition._done for storage in self.inputs):
             self._end_with(READY)  # what makes an argument is in the device's queue, and may still fail
@@ -521,6 +523,12 @@ class DeviceExecution(Execution):
                     value.busy_until(completion)
         self._store(values)
         return None
+
+    def ask_to_end(self, error: PjrtError) -> None:
+        super().ask_to_end(error)
+        context = self._context
+        if context is not None and context.work is not None:
+            context.work.cancel()  # it may wait for one of them
 
     def _end_with(self, fence: Any) -> Completion:
         """Have the execution end with a fence."""
@@ -792,6 +800,14 @@ class Dispatcher:
                     task.poison(error)
         for fences in self._fences:
             fences.poison(error)
+
+    def give_up_one(self, definition: Future[None], error: PjrtError) -> None:
+        """Fail the execution whose outputs an event defines, ask its function to end, and cancel what it enqueued."""
+        for execution in self.unfinished():
+            if execution.definition is definition:
+                execution.poison(error)
+        for fences in self._fences:
+            fences.poison_one(definition, error)
 
     def unfinished(self) -> list[Execution]:
         """Return the executions that are not done, in no order."""

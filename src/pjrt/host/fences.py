@@ -580,6 +580,12 @@ class FenceWaiter:
             cancel(self._completions.get(completion))
         return len(poisoned)
 
+    def poison_one(self, definition: Future[None], error: PjrtError) -> None:
+        """Fail the outputs of the enqueued execution that an event defines, and cancel its fence."""
+        for completion, fence in list(self._completions.items()):
+            if completion.definition is definition and completion.poison(error):
+                cancel(fence)
+
     def poison_first(self, error: PjrtError, launch_id: int) -> bool:
         """Fail the outputs of the earliest enqueued execution with a launch id; return whether there was one."""
         for completion in list(self._completions):

@@ -198,6 +198,7 @@ cdef class CommandLoop:
     cdef public list devices
     cdef public bint takes_turns
     cdef readonly uint64_t computing
+    cdef dict _under_way
     cdef unsigned long _thread  # the one that takes the commands
     cdef atomic_bool _is_over
     cdef bint _is_broken
@@ -206,6 +207,7 @@ cdef class CommandLoop:
     def __init__(self, shared):
         self.arrays = {}
         self.executables = {}
+        self._under_way = {}
         self.devices = []
         if self._shared != NULL:
             raise InternalError("the loop of commands has its memory already")
@@ -427,9 +429,24 @@ cdef class CommandLoop:
         if future.done():
             self._end(fence, future)
         else:
+            self._under_way[fence] = future
             future.add_done_callback(partial(self._end, fence))
+            if worker_is_cancelled(self._shared, fence):  # before whoever is told of that could see it
+                self.give_up_cancelled()
+
+    def give_up_cancelled(self) -> None:
+        """Have the client give up the work under way that the runtime has cancelled."""
+        for fence, future in list(self._under_way.items()):
+            if worker_is_cancelled(self._shared, fence):
+                self._under_way.pop(fence, None)
+                self.give_up(future)
+
+    def give_up(self, future) -> None:
+        """Have the client give up the work that ends with a future."""
+        raise NotImplementedError
 
     def _end(self, uint64_t fence, future) -> None:
+        self._under_way.pop(fence, None)
         error = future.exception()
         if error is not None:
             self.fail(fence, error)

@@ -1,10 +1,13 @@
 from collections.abc import Callable
 from typing import Any
 
+from pjrt.api.future import Future
+
 class Arrays:
     def __init__(self, served: Any, driver: int, runtime: int) -> None: ...
     @property
     def served(self) -> Any: ...
+    def cancelled(self) -> list[Future[None]]: ...
     def questions(self) -> int: ...
 
 class Functions:

@@ -78,6 +78,7 @@ cdef extern from "here.h" nogil:
     ctypedef struct here_runtime:
         pjrt_fence (*begin)(pjrt_driver *, bint) noexcept nogil
         void (*end)(pjrt_driver *, pjrt_fence, int, const char *, size_t, const char *, size_t) noexcept nogil
+        bint (*is_open)(pjrt_driver *, pjrt_fence) noexcept nogil
         here_bytes (*lend)(pjrt_driver *, here_block *) noexcept nogil
         void (*released)(pjrt_driver *, here_lent *) noexcept nogil
         void (*has_array)(pjrt_driver *, here_block *) noexcept nogil
@@ -104,6 +105,7 @@ cdef class Arrays:
     cdef const here_runtime *_runtime
     cdef readonly object served
     cdef dict _executables
+    cdef dict _under_way
 
     def __init__(self, served, uintptr_t driver, uintptr_t runtime):
         self.served = served
@@ -111,10 +113,19 @@ cdef class Arrays:
         self._runtime = <const here_runtime *>runtime
         self._runtime.ref(self._driver)
         self._executables = served._executables
+        self._under_way = {}
 
     def __dealloc__(self):
         if self._driver != NULL:
             self._runtime.unref(self._driver)
+
+    def cancelled(self):
+        """Return the futures of the work under way that the runtime has cancelled, once."""
+        futures = []
+        for fence in list(self._under_way):
+            if not self._runtime.is_open(self._driver, fence):
+                futures.append(self._under_way.pop(fence, None))
+        return [future for future in futures if future is not None]
 
     def questions(self):
         """Return the descriptor of a socket to ask for functions and the store of the framework."""
@@ -211,6 +222,7 @@ cdef class Arrays:
         with nogil:
             fence[0] = self._runtime.begin(self._driver, False)
         end._fence = fence[0]
+        self._under_way[fence[0]] = future
         future.add_done_callback(end)
         return 0
 
@@ -322,6 +334,7 @@ cdef class _End:
     cdef pjrt_fence _fence
 
     def __call__(self, future):
+        self._arrays._under_way.pop(self._fence, None)
         self._arrays._end(self._fence, future.exception())
 
 

@@ -22,7 +22,7 @@ from pjrt.capi.library_files import library_of, with_settings
 from pjrt.native._here import Arrays, Functions
 from pjrt.native.compiling import ANSWER, answered
 from pjrt.native.facts import plugin_facts
-from pjrt.native.library import MARK, clients_here, heed_interrupts_of
+from pjrt.native.library import MARK, clients_here, heed_interrupts_of, served_here
 from pjrt.native.questions import Questions
 from pjrt.native.served import Factory, ProfilerSessions, ServedClient
 from pjrt.system import open_library_content
@@ -106,6 +106,7 @@ class _Served(ServedClient):
 
     def _prepare(self, client: Client) -> bool:
         clients_here.add(client)
+        served_here.add(self)
         return type(client).create_execute_context is not Client.create_execute_context
 
     def _handler(self, target: str, address: int) -> Callable[..., Any] | int:
@@ -124,6 +125,11 @@ class _Served(ServedClient):
             empty = self._client.buffer_from_host(np.zeros(0, np.float32), memory_space=self._spaces[device][kind])
             found = self._on_host[device, kind] = empty.is_on_cpu
         return found
+
+    def give_up_cancelled(self) -> None:
+        """Have the client give up the work that the runtime has cancelled."""
+        for future in self.arrays.cancelled():
+            self.give_up(future, "Ctrl-C ended a wait for a device, and nothing holds the results of the launch")
 
     def close(self) -> None:
         """Let go of the client."""

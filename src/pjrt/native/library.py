@@ -14,6 +14,7 @@ import time
 import weakref
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import pjrt.host.shutdown  # noqa: F401  # its function for the end is registered before the one of this module
 from pjrt.api.client import Client
@@ -159,11 +160,16 @@ def heed_interrupts_of(library: ctypes.CDLL) -> None:
 
 _heeded: list[Callable[[int], int]] = []
 
+served_here: weakref.WeakSet[Any] = weakref.WeakSet()
+"""The clients of this process as the runtime has them: they learn which of their work it has cancelled."""
+
 clients_here: weakref.WeakSet[Client] = weakref.WeakSet()
 """The clients of this process behind such libraries: they are told when nobody waits for their work any more."""
 
 
 def _give_up(stage: int) -> None:
+    for served in list(served_here):
+        served.give_up_cancelled()
     if stage == AWAITED:
         _tell_clients("interrupted by Ctrl-C while a framework waited for the device", only_ask=False)
 

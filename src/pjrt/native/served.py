@@ -27,6 +27,7 @@ from pjrt.api.device import Device, MemorySpace, NamedValue
 from pjrt.api.element_type import ElementType
 from pjrt.api.errors import (
     AlreadyExistsError,
+    CancelledError,
     InternalError,
     InvalidArgumentError,
     PjrtError,
@@ -130,6 +131,11 @@ class ServedClient(ABC):
         self._numbers = itertools.count(1)
         self._lock = threading.Lock()  # of the executables: they are loaded on one thread, and unloaded on another
         self._token = secrets.token_bytes(16)
+
+    def give_up(self, future: Future[None], why: str = "the execution was cancelled") -> None:
+        """Have the client give up the execution that ends with a future, because the runtime has cancelled it."""
+        if self._client is not None:
+            self._client.give_up_work(CancelledError(why), of=future)
 
     @property
     @abstractmethod

@@ -250,6 +250,7 @@ class Session(Worker):
         if self.computing and self.is_cancelled(self.computing):
             note_interruption()
             self.interrupt()
+        self.give_up_cancelled()
 
     def _do_commands(self, connection: socket.socket) -> None:
         """Do what the process commands until the session ends. One that writes what cannot be loses its session."""

@@ -68,6 +68,16 @@ def main(spec: str, folder: str = "") -> None:
         os._exit(0)  # the runtime is gone: nothing that computes is wanted
 
     signal.signal(signal.SIGURG, worker.cancel)
+    told, tells = socket.socketpair()
+    tells.setblocking(False)
+    signal.set_wakeup_fd(tells.fileno(), warn_on_full_buffer=False)
+
+    def give_up_cancelled() -> None:
+        # The main thread runs no handler while it waits for commands, and work that is under way needs none of it.
+        while told.recv(4096):
+            worker.give_up_cancelled()
+
+    threading.Thread(target=give_up_cancelled, daemon=True).start()
     threading.Thread(target=answer_requests, daemon=True).start()
     worker.do_all()
 

@@ -138,6 +138,42 @@ def test_poisoned_work_is_cancelled() -> None:
         chip.begun[0].end.wait()
 
 
+def test_one_execution_is_given_up_and_the_others_go_on() -> None:
+    with Chip(Cancellable, hang=2) as chip:
+        first, second = (chip.executable(X)[0] for _ in range(2))
+        wait_until(lambda: len(chip.begun) == 2)
+        chip.client.give_up_work(pjrt.CancelledError("not wanted"), of=second.ready())
+        with pytest.raises(pjrt.CancelledError, match="not wanted"):
+            second.to_host().result()
+        assert [work.end.is_set() for work in chip.begun] == [False, True]
+        assert not first.ready().done()
+        chip.begun[0].end.set()
+
+
+def test_a_step_that_is_waited_for_is_cancelled() -> None:
+    """The program waits for the kernel's value, for an operation on the host."""
+    chip = Chip(Cancellable)
+    program = """func.func @main(%x: tensor<4xf32>) -> tensor<4xf32> {
+%0 = stablehlo.add %x, %x : tensor<4xf32>
+%1 = stablehlo.sine %0 : tensor<4xf32>
+return %1 : tensor<4xf32>
+}"""
+
+    def add(operation: Any, x: int, y: int) -> Any:
+        chip.begun.append(Cancellable())
+        return Enqueued(chip.memory.allocate(SPEC, None), chip.begun[-1])  # type: ignore[arg-type]
+
+    kernels = {"stablehlo.add": add}
+    with chip, pjrt.StableHloClient("chip", kernels=kernels, fallback="reference", memory=chip.memory) as client:
+        (y,) = client.compile(program)(X)
+        wait_until(lambda: chip.begun)
+        client.give_up_work(pjrt.CancelledError("not wanted"), of=y.ready())
+        with pytest.raises(pjrt.CancelledError, match="not wanted"):
+            y.to_host().result()
+        chip.begun[0].end.wait()
+        client.close()
+
+
 @pytest.mark.parametrize("fence", [Work, Cancellable])
 def test_the_fence_of_a_kernel_has_the_limit_too(fence: Callable[[], Work]) -> None:
     chips: list[Chip] = []

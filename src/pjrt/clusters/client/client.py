@@ -390,9 +390,9 @@ class ClusterClient(Client):
     def __enter__(self) -> ClusterClient:
         return self
 
-    def give_up_work(self, error: PjrtError, *, only_ask: bool = False) -> None:
+    def give_up_work(self, error: PjrtError, *, only_ask: bool = False, of: Future[None] | None = None) -> None:
         for member in self.members:
-            member.client.give_up_work(error, only_ask=only_ask)
+            member.client.give_up_work(error, only_ask=only_ask, of=of)
 
     def close(self) -> None:
         if self._is_closed:

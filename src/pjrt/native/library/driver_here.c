@@ -69,6 +69,14 @@ static void end(pjrt_driver *driver, pjrt_fence fence, int code, const char *mes
   if (ended) pending_tell(ended);
 }
 
+static bool is_open(pjrt_driver *driver, pjrt_fence fence) {
+  pthread_mutex_lock(&driver->mutex);
+  const pending *each = fences_find(&driver->fences, fence);
+  bool is_open = each && !each->is_ended;
+  pthread_mutex_unlock(&driver->mutex);
+  return is_open;
+}
+
 static int on_done(pjrt_driver *driver, size_t device, pjrt_fence fence, pjrt_driver_done function, void *arg,
                    char *message) {
   (void)device;
@@ -491,8 +499,8 @@ static int open_questions(pjrt_driver *driver) {
 }
 
 static const here_runtime runtime = {
-    .begin = begin, .end = end, .lend = lend, .released = released, .has_array = has_array, .ref = ref, .unref = unref,
-    .questions = open_questions,
+    .begin = begin, .end = end, .is_open = is_open, .lend = lend, .released = released, .has_array = has_array,
+    .ref = ref, .unref = unref, .questions = open_questions,
 };
 
 static void hold(pjrt_driver *driver, bool holds) {

@@ -63,6 +63,7 @@ typedef struct here_runtime {
    * filled up to 8 bytes}. */
   void (*end)(pjrt_driver *driver, pjrt_fence fence, int code, const char *message, size_t size, const char *payloads,
               size_t payloads_size);
+  bool (*is_open)(pjrt_driver *driver, pjrt_fence fence); /* whether it has neither ended nor been cancelled */
   here_bytes (*lend)(pjrt_driver *driver, here_block *block); /* `released` ends each loan */
   void (*released)(pjrt_driver *driver, here_lent *lent);
   void (*has_array)(pjrt_driver *driver, here_block *block); /* one was made of the bytes */
