@@ -796,7 +796,9 @@ cdef tuple alias(ClientScope scope, spec, memory_space):
     cdef PJRT_Client_CreateAliasBuffer_Args args
     cdef Pin pin = Pin.of(scope)
     cdef Block dims = _block_of(spec)
-    cdef NativeLayout layout = fitting_layout(spec.layout, len(spec.shape))
+    # XLA's plugins know no default layout of an alias.
+    cdef object stated = TiledLayout.row_major(len(spec.shape)) if spec.layout is None else spec.layout
+    cdef NativeLayout layout = fitting_layout(stated, len(spec.shape))
     start(&args, PJRT_Client_CreateAliasBuffer_Args_STRUCT_SIZE)
     args.client = <PJRT_Client *>scope.native
     args.memory = native_memory(scope, _memory_or_default(scope, memory_space))
@@ -888,6 +890,7 @@ cdef object view_of_device(ClientScope scope, pointer, spec, device, memory_spac
     args.device = addressable_device(scope, place)
     args.memory = native_memory(scope, memory_space)
     args.stream = <intptr_t>(0 if stream is None else whole(stream, "a stream as a whole number, or None"))
+    args.on_delete_callback = _without_effect  # XLA's plugins call it, also where it is null
     if on_delete is not None:
         args.on_delete_callback = _on_delete
         args.on_delete_callback_arg = ticket_for(on_delete)
@@ -897,6 +900,10 @@ cdef object view_of_device(ClientScope scope, pointer, spec, device, memory_spac
         redeem(args.on_delete_callback_arg)
         raise
     return new_buffer(scope, args.buffer)
+
+
+cdef void _without_effect(void *pointer, void *user_arg) noexcept nogil:
+    pass
 
 
 cdef void _on_delete(void *pointer, void *user_arg) noexcept nogil:
