@@ -6,6 +6,8 @@ _ALIAS = "an alias takes the memory of the buffer that it stands for, and a call
 
 THEIRS = {
     "test_a_buffer_is_filled_at_once": ("a literal without a layout ends the process", True),
+    "test_bytes_are_in_the_layout_of_the_buffer": ("a literal without a layout ends the process", True),
+    "test_a_buffer_may_be_failed": ("a transfer to a buffer that has failed ends the process", True),
     "test_a_manager_knows_its_buffers": ("a wrong index of a transfer manager ends the process", True),
     "test_a_strided_layout_is_taken_where_it_is_dense": ("strides as a layout on the device are refused", False),
     "test_an_error_travels_through_copies_and_programs": ("an execution makes the code of an error INTERNAL", False),
