@@ -16,7 +16,7 @@ from pathlib import Path
 HERE = Path(__file__).parents[1]
 SUFFIXES = (".py", ".pyi", ".pyx", ".pxd", ".pxi", ".c", ".h")
 
-BUDGET = {"files": 660, "lines": 172_400}
+BUDGET = {"files": 669, "lines": 174_940}
 """The most files and lines by hand."""
 
 

@@ -38,7 +38,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker("heavy")
         elif str(name).endswith(LIBRARY) and item.originalname in THEIRS:
             reason, crashes = THEIRS[item.originalname]
-            item.add_marker(pytest.mark.xfail(reason=f"{VERSION}: {reason}", run=not crashes, strict=False))
+            item.add_marker(pytest.mark.xfail(reason=f"{VERSION}: {reason}", run=not crashes, strict=True))
         elif name in ("cluster", "iree", "layered-tiny", "remote-reference") or str(name).startswith("tiny-0."):
             item.add_marker("full")
 

@@ -119,3 +119,17 @@ def test_the_required_checks_that_it_does_not_pass_are_known() -> None:
     failed = [each for each in report["outcomes"] if each["verdict"] in ("failed", "crashed", "hung")]
     assert {each["check"] for each in failed if each["strength"] == "required"} == KNOWN
     assert report["counts"]["passed"] > 60
+
+
+def test_the_device_api_is_as_on_our_devices() -> None:
+    """What the plugin does otherwise is in ``tests/device_api/anydevice/theirs.py``."""
+    path = library(INSTALLED[0])
+    tests = Path(__file__).parents[1] / "device_api"
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(tests)],
+        env={**os.environ, "PJRT_TEST_DEVICES": str(path)}, capture_output=True, text=True, timeout=280, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-1000:]
+    found = re.search(r"(\d+) passed", done.stdout)
+    assert found is not None
+    assert int(found[1]) > 250

@@ -161,7 +161,8 @@ cdef class DeviceCore(Borrowed):
         args.description_size = len(told)
         self.call(SLOT_PJRT_Device_CreateAsyncTrackingEvent, &args)
         event = PluginAsyncTrackingEvent()
-        (<Handle>event).open(self.scope, args.event, SLOT_PJRT_AsyncTrackingEvent_Destroy)  # AsyncTrackingEvent.close
+        if args.event != NULL:  # a plugin that tracks nothing, such as XLA's for CPUs, gives none
+            (<Handle>event).open(self.scope, args.event, SLOT_PJRT_AsyncTrackingEvent_Destroy)  # its close
         return event
 
     def stream_for_external_ready_events(self):

@@ -26,7 +26,7 @@ from pjrt.capi._api cimport (
 from pjrt.abi.generated.declarations cimport *
 
 from pjrt.api.errors import (
-    FailedPreconditionError, InvalidArgumentError, OutOfRangeError, PjrtError, ResourceExhaustedError,
+    FailedPreconditionError, InternalError, InvalidArgumentError, OutOfRangeError, PjrtError, ResourceExhaustedError,
     UnavailableError, UnimplementedError
 )
 from pjrt.api.future import Future
@@ -163,7 +163,13 @@ cdef class Handle(Native):
     """
 
     cdef int open(self, Scope scope, void *native, size_t destroy_slot) except -1:
-        """Take a native object over. ``destroy_slot`` is 0 where its owner frees it, or ``destroy`` is overridden."""
+        """Take a native object over. ``destroy_slot`` is 0 where its owner frees it, or ``destroy`` is overridden.
+
+        Raises:
+            InternalError: the plugin gave no object, and no error.
+        """
+        if native == NULL:
+            raise InternalError(f"{scope.api.path}: a call succeeded and gave no object for a {type(self).__name__}")
         self.scope = scope
         self.native = native
         self.destroy_slot = destroy_slot

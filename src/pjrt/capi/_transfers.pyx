@@ -116,6 +116,7 @@ cdef class TransferManagerCore(ClosableHandle):
         source = np.ascontiguousarray(whole_array).reshape(whole_array.shape)  # the former makes scalars vectors
         cdef HostMemory memory = HostMemory.of(source, False, "the array of a transfer")
         cdef Block dims = int64_block(source.shape)
+        cdef NativeLayout layout = fitting_layout(TiledLayout.row_major(source.ndim), source.ndim)
         cdef int number = self._open(index)
         spec, given = self.specs[number], ShapeSpec.of(source)
         if (given.shape, given.element_type) != (spec.shape, spec.element_type):
@@ -127,6 +128,7 @@ cdef class TransferManagerCore(ClosableHandle):
         args.shape_dims = <int64_t *>dims.data
         args.shape_num_dims = source.ndim
         args.shape_element_type = <PJRT_Buffer_Type><int>given.element_type
+        args.shape_layout = layout.pointer  # XLA's plugins end the process where there is none
         self.call(SLOT_PJRT_AsyncHostToDeviceTransferManager_TransferLiteral, &args)
         self.filled.add(number)
         return eager_future(self.scope, args.done_with_h2d_transfer, None, memory)

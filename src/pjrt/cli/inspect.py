@@ -29,6 +29,7 @@ from pjrt.cli._program import program_argument, read_model_file
 from pjrt.models.model_file import ModelFile
 from pjrt.models.output_path import check_output_path
 from pjrt.stablehlo.encodings import jaxlib
+from pjrt.stablehlo.facts.signatures import ArgumentInfo, ResultInfo
 from pjrt.stablehlo.ir.argument_shapes import spelled_shape
 from pjrt.stablehlo.reading.plain_signature import can_read
 
@@ -115,7 +116,7 @@ def _print_signature(file: ModelFile, program: Program, as_json: bool) -> None:
     """Print the arguments and results of a program, which need no jaxlib."""
     with progress("reading the program"), naming(file.source):
         found = stablehlo.signature(program)
-    listed = {"argument": found.arguments, "result": found.results}
+    listed: dict[str, Sequence[ArgumentInfo | ResultInfo]] = {"argument": found.arguments, "result": found.results}
     echo("pjrt: note: jaxlib is needed for more than arguments and results: pip install 'pjrt[xla]'", err=True)
     if as_json:
         rows = {f"{kind}s": [{"name": each.name, "type": str(each.type)} for each in listed[kind]] for kind in listed}

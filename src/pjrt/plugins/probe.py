@@ -71,8 +71,8 @@ def probe(
             return ProbeResult(problem=f"it did not answer within {time_limit:g} seconds")
         return ProbeResult(problem=f"the process that loaded it ended without an answer: {lost.end}")
     version = answer.pop("api_version")
-    lists = {name: tuple(answer.pop(name)) for name in ("functions", "devices")}
-    return ProbeResult(None if version is None else (version[0], version[1]), **lists, **answer)
+    answer |= {name: tuple(answer[name]) for name in ("functions", "devices")}
+    return ProbeResult(None if version is None else (version[0], version[1]), **answer)
 
 
 def answer_in_subprocess(question: tuple[Declaration, bool, Mapping[str, NamedValue]]) -> dict[str, Any]:

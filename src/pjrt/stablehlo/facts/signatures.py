@@ -268,19 +268,17 @@ def plainly_signed(program: Program) -> Signature:
                 type_,
                 int(alias[1]) if (alias := re.search(r"tf\.aliasing_output\s*=\s*(\d+)", text)) else None,
                 bool(re.search(r"jax\.buffer_donor\s*=\s*true", text)),
-                *(_stated(text, attribute) for attribute in _PLACEMENT),
-                symbolic_shape=_shape(type_) if isinstance(type_, TensorType) else (),
+                *_written_placement(text),
+                tuple(_shape(type_)) if isinstance(type_, TensorType) else (),
             )
             for name, type_, text in arguments
         ),
-        tuple(
-            ResultInfo(name, type_, *(_stated(text, attribute) for attribute in _PLACEMENT))
-            for name, type_, text in results
-        ),
+        tuple(ResultInfo(name, type_, *_written_placement(text)) for name, type_, text in results),
     )
 
 
-_PLACEMENT = ("mhlo.sharding", LAYOUT_ATTRIBUTE, _MEMORY_KIND)
+def _written_placement(text: str) -> tuple[str, str, str]:
+    return _stated(text, "mhlo.sharding"), _stated(text, LAYOUT_ATTRIBUTE), _stated(text, _MEMORY_KIND)
 
 
 def _stated(text: str, attribute: str) -> str:
