@@ -18,6 +18,9 @@ from hypothesis import HealthCheck, given, settings
 import pjrt
 from pjrt import native
 from pjrt.api.client import Client
+from pjrt.capi.import_spec import find_attribute
+from pjrt.native import compiling
+from pjrt.stablehlo.ir import mlir_module
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 ADD = """
@@ -305,6 +308,31 @@ def test_the_compiler_refuses(tmp_path: Path, chip_driver: Path) -> None:
         with pytest.raises(pjrt.InvalidArgumentError):
             client.compile("this is no program")
         assert client.compile(ADD)  # by the same process
+
+
+def test_a_damaged_program(chip: Client) -> None:
+    """Bytecode with an operation's name that is not UTF-8, at which MLIR's bindings abort the process."""
+    text = ADD.replace("stablehlo.add %x, %y", "stablehlo.tanh %x")
+    bytecode = mlir_module.write_bytecode(mlir_module.parse(text.encode()))
+    with pytest.raises(pjrt.DataLossError, match="make the native parser crash"):
+        chip.compile(bytecode.replace(b"tanh", b"tan\xff"))
+    with pytest.raises(pjrt.PjrtError):
+        chip.compile(bytecode[: len(bytecode) // 2])
+    assert chip.compile(bytecode)
+
+
+def test_no_process_looks_at_a_program_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The process that compiles is one of its own already."""
+    code = pjrt.stablehlo.serialize(ADD.replace("@add", "@first_look"), "1.0.0").code
+
+    def started(*_: object, **__: object) -> None:
+        raise AssertionError("a process was started")
+
+    monkeypatch.setattr(subprocess, "Popen", started)
+    options = pjrt.CompileOptions().to_proto()
+    request = compiling.REQUEST(method="compile", program=code, format="mlir", options=options)
+    compile_function = find_attribute(f"{EXAMPLES / 'native_chip' / 'compiler.py'}:compile")
+    assert compiling.compiled(compile_function, request)
 
 
 def test_a_program_for_several_partitions(chip: Client) -> None:

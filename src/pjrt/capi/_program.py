@@ -7,6 +7,7 @@ as it is, and the plugin judges.
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -67,9 +68,12 @@ def doubted(error: PjrtError, program: Program | None, doubt: PjrtError | None) 
     as it is because of ``doubt``.
     """
     if program is not None:
+        from pjrt.stablehlo.encodings.safe_parse import vet
         from pjrt.stablehlo.facts.compatibility import with_advice
 
-        error = with_advice(error, program)
+        with contextlib.suppress(PjrtError):  # a damaged program may be what the plugin refuses
+            vet(program)
+            error = with_advice(error, program)
     if doubt is not None:
         error.add_note(
             f"The program was sent as it is, because it could not be written at the plugin's StableHLO version: {doubt}"

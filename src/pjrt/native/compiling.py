@@ -81,7 +81,7 @@ def main(spec: str, folder: str = "") -> None:
         nonlocal compile_function
         with partitioners.asking(request):
             compile_function = compile_function or checked_function(find_attribute(spec), spec, "compiles")
-            return ANSWER(data=_compiled(compile_function, request))
+            return ANSWER(data=compiled(compile_function, request))
 
     serve(connection, answer)
 
@@ -141,14 +141,18 @@ def checked_function(value: Any, spec: str, does: str) -> Callable[..., Any]:
     return value  # type: ignore[no-any-return]
 
 
-def _compiled(compile_function: CompileFunction, request: Any) -> bytes:
+def compiled(compile_function: CompileFunction, request: Any) -> bytes:
     from pjrt import stablehlo
+    from pjrt.stablehlo.encodings.safe_parse import vet_if_delicate
     from pjrt.stablehlo.facts.signatures import signature_of
 
     program = Program(request.program, format=request.format)
     options = CompileOptions.from_proto(request.options)
+    # A parser that a damaged program ends takes this process along, and the next program starts a new one. To look at
+    # each program in one more process would cost more than the rest of a compilation.
+    vet_if_delicate(program)
     partitioned = stablehlo.partition(program, options) if options.partitioning.num_partitions > 1 else None
-    parsed = stablehlo.parse(program if partitioned is None else partitioned.program)
+    parsed = stablehlo.parse(program if partitioned is None else partitioned.program, trusted=True)
     signature = signature_of(parsed)
     code = compile_function(parsed, options)
     if not isinstance(code, Code):
