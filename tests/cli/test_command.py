@@ -508,11 +508,14 @@ def test_an_address_is_no_file() -> None:
 
 
 def test_what_is_to_be_known_of_a_plugin() -> None:
-    """Its library's path, or its name, after `info` as after `plugins`."""
+    """Its library's path, or its name, after `info` as after `plugins`; `info` makes a client, too."""
     shown = pjrt("info", "reference")
     assert shown.returncode == 0, shown.stderr
     assert "built-in" in shown.stdout
-    assert shown.stdout == pjrt("plugins", "reference").stdout
+    facts = pjrt("plugins", "reference").stdout
+    assert facts
+    assert shown.stdout.startswith(facts.rstrip("\n"))
+    assert "1 × reference" in shown.stdout.removeprefix(facts)
 
 
 @pytest.mark.parametrize(

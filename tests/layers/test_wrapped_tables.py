@@ -188,7 +188,7 @@ import sys
 sys.path.insert(0, sys.argv[1])
 import pjrt
 from fake_plugin import FakePlugin
-for _ in range(64):
+for _ in range(128):
     FakePlugin({}).wrap()
 try:
     FakePlugin({}).wrap()
@@ -197,10 +197,10 @@ except pjrt.InvalidArgumentError as error:
 """
 
 
-def test_a_process_has_layers_before_64_tables() -> None:
+def test_a_process_has_layers_before_128_tables() -> None:
     command = [sys.executable, "-c", TOO_MANY, str(Path(__file__).parent)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
-    assert done.stdout == "64 tables have layers already, which is the most that a process can have\n"
+    assert done.stdout == "128 tables have layers already, which is the most that a process can have\n"
 
 
 def test_the_schema_and_the_library_are_of_one_version() -> None:

@@ -35,7 +35,7 @@ def test_it_says_what_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     before = dict(plugins.loaded())  # tests before this one may have loaded others, of the same name even
     said = probe(declared(tmp_path, GOOD, monkeypatch))
     attributes = {"stablehlo_current_version": [1, 2, 3], "wood": "oak"}
-    assert said == ProbeResult((0, 99), attributes, {"Beads": "round", "Wires": "long"}, (), "")
+    assert said == ProbeResult((0, 99), attributes, {"Beads": "round", "Wires": "long"})
     assert dict(plugins.loaded()) == before
 
 

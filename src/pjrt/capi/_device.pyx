@@ -162,7 +162,7 @@ cdef class DeviceCore(Borrowed):
         self.call(SLOT_PJRT_Device_CreateAsyncTrackingEvent, &args)
         event = PluginAsyncTrackingEvent()
         if args.event != NULL:  # a plugin that tracks nothing, such as XLA's for CPUs, gives none
-            (<Handle>event).open(self.scope, args.event, SLOT_PJRT_AsyncTrackingEvent_Destroy)  # its close
+            (<Handle>event).open(self.scope, args.event, SLOT_PJRT_AsyncTrackingEvent_Destroy)  # AsyncTrackingEvent.close
         return event
 
     def stream_for_external_ready_events(self):

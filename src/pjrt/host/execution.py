@@ -524,6 +524,14 @@ class DeviceExecution(Execution):
         self._store(values)
         return None
 
+    def poison(self, error: PjrtError) -> bool:
+        if not super().poison(error):
+            return False
+        completion = self._completion
+        if completion is not None:  # it has its fence already, and has not left the queue
+            self.device.fences.cancel(completion)
+        return True
+
     def ask_to_end(self, error: PjrtError) -> None:
         super().ask_to_end(error)
         context = self._context

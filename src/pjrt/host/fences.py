@@ -292,9 +292,21 @@ class Completion:
         before: events behind which the outputs are defined, as behind those of the arguments; their errors are theirs.
         ended: done when the device is done with the memory.
         has_ended: whether it is.
+        is_cancelled: whether its fence was cancelled.
     """
 
-    __slots__ = ("_before", "_freed", "_inputs", "definition", "ended", "has_ended", "launch_id", "name", "step")
+    __slots__ = (
+        "_before",
+        "_freed",
+        "_inputs",
+        "definition",
+        "ended",
+        "has_ended",
+        "is_cancelled",
+        "launch_id",
+        "name",
+        "step",
+    )
 
     def __init__(
         self,
@@ -310,6 +322,7 @@ class Completion:
         self.name = name
         self.step = step
         self.has_ended = False
+        self.is_cancelled = False
         self._inputs = inputs
         self._before = before
         self._freed: deque[tuple[Memory, Any]] = deque()
@@ -422,7 +435,7 @@ class FenceWaiter:
             return
         self._open(fence, completion)
         if completion.definition.done():  # it was poisoned before it had a fence
-            cancel(fence)
+            self.cancel(completion)
         if isinstance(fence, (Future, concurrent.futures.Future)):
             if isinstance(fence, Future):
                 completion.definition.need(fence)
@@ -577,20 +590,27 @@ class FenceWaiter:
         """Fail the outputs of enqueued work now, and return of how many executions."""
         poisoned = [each for each in list(self._completions) if each.poison(error)]
         for completion in poisoned:
-            cancel(self._completions.get(completion))
+            self.cancel(completion)
         return len(poisoned)
+
+    def cancel(self, completion: Completion) -> None:
+        """Cancel the fence of work whose outputs have failed, once; where it comes later, ``add`` does so."""
+        fence = self._completions.get(completion)
+        if fence is not None and not completion.is_cancelled:
+            completion.is_cancelled = True
+            cancel(fence)
 
     def poison_one(self, definition: Future[None], error: PjrtError) -> None:
         """Fail the outputs of the enqueued execution that an event defines, and cancel its fence."""
-        for completion, fence in list(self._completions.items()):
+        for completion in list(self._completions):
             if completion.definition is definition and completion.poison(error):
-                cancel(fence)
+                self.cancel(completion)
 
     def poison_first(self, error: PjrtError, launch_id: int) -> bool:
         """Fail the outputs of the earliest enqueued execution with a launch id; return whether there was one."""
         for completion in list(self._completions):
             if completion.launch_id == launch_id and completion.poison(error):
-                cancel(self._completions.get(completion))
+                self.cancel(completion)
                 return True
         return False
 

@@ -16,6 +16,7 @@ from waiting import wait_until
 import pjrt
 from pjrt import native
 from pjrt.host import Compiled, Enqueued, HostClient
+from pjrt.host.execution import DeviceExecution
 
 SPEC = pjrt.ShapeSpec((4,), np.float32)
 X = np.arange(4, dtype=np.float32)
@@ -138,6 +139,31 @@ def test_poisoned_work_is_cancelled() -> None:
         chip.begun[0].end.wait()
 
 
+@pytest.mark.parametrize("how", ["poison", "give up"])
+def test_work_is_cancelled_that_has_a_fence_and_is_still_in_its_queue(
+    how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    leave, hand_over = threading.Event(), DeviceExecution._wait_for_fence
+
+    def hand_over_and_stay(execution: DeviceExecution) -> None:
+        hand_over(execution)
+        assert leave.wait(60)
+
+    monkeypatch.setattr(DeviceExecution, "_wait_for_fence", hand_over_and_stay)
+    with Chip(Cancellable) as chip:
+        (y,) = chip.executable.execute([[chip.client.buffer_from_host(X)]], pjrt.ExecuteOptions(launch_id=3))[0]
+        wait_until(lambda: chip.client.devices[0].fences.is_busy)
+        error = pjrt.CancelledError("not wanted")
+        if how == "poison":
+            assert chip.client.devices[0].poison_execution(3, error)
+        else:
+            chip.client.give_up_work(error)
+        assert chip.begun[0].end.is_set()
+        leave.set()
+        with pytest.raises(pjrt.CancelledError, match="not wanted"):
+            y.to_host().result()
+
+
 def test_one_execution_is_given_up_and_the_others_go_on() -> None:
     with Chip(Cancellable, hang=2) as chip:
         first, second = (chip.executable(X)[0] for _ in range(2))
@@ -237,6 +263,7 @@ HANGING = """
 import runpy, threading
 import pjrt
 from pjrt.host import Compiled, Enqueued, HostClient
+from pjrt.host.execution import DeviceExecution
 
 begun = []
 

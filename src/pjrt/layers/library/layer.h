@@ -12,7 +12,7 @@
 #include "pjrt_abi.h"
 #include "pjrt_support/schema.h"
 
-enum { PJRT_MAX_STACKS = 64, PJRT_MAX_LAYERS = 8 };
+enum { PJRT_MAX_STACKS = 128, PJRT_MAX_LAYERS = 8 };
 
 typedef void *(*pjrt_slot)(void *args);
 

@@ -1,7 +1,7 @@
 /* The stacks of layers, and the wrapped tables that enter them.
  *
  * A function of a table gets nothing but its arguments, so each slot of each wrapped table needs a function of its own: a
- * trampoline that knows its stack and its number. There are so many of them that a process can wrap 64 tables. */
+ * trampoline that knows its stack and its number. There are so many of them that a process can wrap 128 tables. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

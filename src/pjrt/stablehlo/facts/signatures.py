@@ -23,7 +23,7 @@ from pjrt.stablehlo.ir.operation import ParsedProgram
 from pjrt.stablehlo.ir.sharding import Sharding
 from pjrt.stablehlo.ir.tree import Tree
 from pjrt.stablehlo.ir.types import TensorType, TokenType, ValueType
-from pjrt.stablehlo.reading import conversion, plain_signature
+from pjrt.stablehlo.reading import conversion
 from pjrt.stablehlo.reading.parser import parse_module
 from pjrt.stablehlo.reading.reader import as_program
 
@@ -246,8 +246,11 @@ def signature(program: AnyProgram, *, trusted: bool = False) -> Signature:
         PjrtError: as for ``inspect``.
     """
     program = as_program(program)
-    if not jaxlib.is_installed() and plain_signature.can_read(program):
-        return plainly_signed(program)
+    if not jaxlib.is_installed():
+        from pjrt.stablehlo.reading.plain_signature import can_read  # here: with jaxlib it is not needed
+
+        if can_read(program):
+            return plainly_signed(program)
     module = conversion.to_module(program, trusted=trusted)
     found = signature_of(parse_module(module, bodies=False), module)
     conversion.keep_module(program, module)
@@ -260,7 +263,9 @@ def plainly_signed(program: Program) -> Signature:
     Raises:
         PjrtError: as for ``plain_types``.
     """
-    arguments, results = plain_signature.plain_types(program)
+    from pjrt.stablehlo.reading.plain_signature import plain_types
+
+    arguments, results = plain_types(program)
     return Signature(
         tuple(
             ArgumentInfo(

@@ -32,7 +32,6 @@ from pjrt.stablehlo.encodings.format import (
 from pjrt.stablehlo.encodings.hlo_proto import mesh_shardings_enabled
 from pjrt.stablehlo.ir import mlir_module
 from pjrt.stablehlo.ir.mlir_module import MlirModule, inline, top_level, walk
-from pjrt.stablehlo.reading.plain_signature import device_counts as plain_counts
 from pjrt.stablehlo.reading.reader import as_program, read
 
 # As MLIR spells them, in text and among the strings of bytecode.
@@ -64,7 +63,9 @@ def partitioning_of(program: Program, module: MlirModule | None = None) -> Parti
     if not _may_state_something(program.code):
         return Partitioning()
     if module is None and not jaxlib.is_installed():
-        return Partitioning(*plain_counts(program), b"sdy" in program.code)
+        from pjrt.stablehlo.reading.plain_signature import device_counts  # here: with jaxlib it is not needed
+
+        return Partitioning(*device_counts(program), b"sdy" in program.code)
     try:
         parsed = module or to_module(read(program), trusted=True)
     except PjrtError:  # the compiler reports the reason, and better
