@@ -16,7 +16,7 @@ from pathlib import Path
 HERE = Path(__file__).parents[1]
 SUFFIXES = (".py", ".pyi", ".pyx", ".pxd", ".pxi", ".c", ".h")
 
-BUDGET = {"files": 669, "lines": 174_980}
+BUDGET = {"files": 669, "lines": 174_985}
 """The most files and lines by hand."""
 
 

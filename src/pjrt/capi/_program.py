@@ -68,11 +68,12 @@ def doubted(error: PjrtError, program: Program | None, doubt: PjrtError | None) 
     as it is because of ``doubt``.
     """
     if program is not None:
-        from pjrt.stablehlo.encodings.safe_parse import vet
+        from pjrt.stablehlo import artifact_version, vet
         from pjrt.stablehlo.facts.compatibility import with_advice
 
-        with contextlib.suppress(PjrtError):  # a damaged program may be what the plugin refuses
-            vet(program)
+        with contextlib.suppress(PjrtError):
+            if doubt is not None or artifact_version(program) is None:
+                vet(program)  # it was not written here, and a damaged one may be what the plugin refuses
             error = with_advice(error, program)
     if doubt is not None:
         error.add_note(

@@ -142,6 +142,11 @@ def checked_function(value: Any, spec: str, does: str) -> Callable[..., Any]:
 
 
 def compiled(compile_function: CompileFunction, request: Any) -> bytes:
+    """Return the answer to a request to compile: the code, with the program and its signature.
+
+    Raises:
+        PjrtError: the program is wrong, or the function refuses it.
+    """
     from pjrt import stablehlo
     from pjrt.stablehlo.encodings.safe_parse import vet_if_delicate
     from pjrt.stablehlo.facts.signatures import signature_of
