@@ -1,4 +1,4 @@
-"""What a plugin's library exports beside the one symbol that loaders look for."""
+"""Symbols that a plugin's library exports beside the one that loaders look for."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What JAX's users do every day, on a plugin that is named by its path; run by the vendor tests of ``validate``."""
+"""Everyday calls of JAX on a plugin that is named by its path; run by the vendor tests of ``validate``."""
 
 from __future__ import annotations
 

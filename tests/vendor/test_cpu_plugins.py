@@ -122,7 +122,7 @@ def test_the_required_checks_that_it_does_not_pass_are_known() -> None:
 
 
 def test_the_device_api_is_as_on_our_devices() -> None:
-    """What the plugin does otherwise is in ``tests/device_api/anydevice/theirs.py``."""
+    """The exceptions are in ``tests/device_api/anydevice/theirs.py``."""
     path = library(INSTALLED[0])
     tests = Path(__file__).parents[1] / "device_api"
     done = subprocess.run(

@@ -11,19 +11,13 @@ from pjrt.api.buffer import Buffer, ExternalReference, HostBufferSemantics
 from pjrt.api.checks import expect_array, expect_callable, expect_out, unexpected
 from pjrt.api.device import Device, MemorySpace
 from pjrt.api.element_type import ElementType
-from pjrt.api.errors import (
-    FailedPreconditionError,
-    InternalError,
-    InvalidArgumentError,
-    PjrtError,
-    UnimplementedError,
-)
+from pjrt.api.errors import FailedPreconditionError, PjrtError, UnimplementedError
 from pjrt.api.future import Future
 from pjrt.api.shape_spec import Layout, ShapeSpec, TiledLayout, expect_spec
 from pjrt.host.buffer import ZERO_COPY, HostBuffer, HostRawBuffer, check_address, expect_mutable
 from pjrt.host.device_memory import Allocation, Memory, enqueuing, is_in_rows, kept_spec
 from pjrt.host.executable import without_traceback
-from pjrt.host.fences import Completion, waiting_function
+from pjrt.host.fences import Completion, checked_fences
 from pjrt.host.storage import READY, TOKEN, Storage
 from pjrt.host.work_queue import INLINE_BYTES, Call, may_wait_here, schedule
 from pjrt.host_memory.array import (
@@ -296,7 +290,7 @@ class PeerCopy:
         read = Completion(Future(), [], 0, name)
         written = Completion(target.definition, [], 0, name, before=[source.definition, read.definition])
         if fences is not None:
-            here, there = _checked_fences(fences, name)
+            here, there = checked_fences(fences, name, 2)
             value.used_by(read)
             copied.busy_until(written)
         array: Any = copied
@@ -338,20 +332,6 @@ def _end_copy(target: Storage, error: PjrtError | None) -> None:
     target.definition._complete(None, error)
     if target.placed is not None:
         target.placed._complete(None)
-
-
-def _checked_fences(fences: Any, name: str) -> tuple[Any, Any]:
-    if not isinstance(fences, (list, tuple)) or len(fences) != 2:
-        raise InternalError(
-            f"expected a list of 2 fences from {name}, of the source's device and of the target's, or None or "
-            f"NotImplemented, found {fences!r}"
-        )
-    for fence in fences:
-        try:
-            waiting_function(fence)
-        except InvalidArgumentError as error:
-            raise InternalError(f"{name}: {error.message}") from error
-    return fences[0], fences[1]
 
 
 def copy_bytes_out(

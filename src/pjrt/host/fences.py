@@ -13,7 +13,14 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from pjrt.api.errors import AbortedError, DeadlineExceededError, InvalidArgumentError, PjrtError, in_operation
+from pjrt.api.errors import (
+    AbortedError,
+    DeadlineExceededError,
+    InternalError,
+    InvalidArgumentError,
+    PjrtError,
+    in_operation,
+)
 from pjrt.api.future import Future, when_all_done
 from pjrt.api.waits import serving
 from pjrt.host import shutdown
@@ -83,6 +90,25 @@ def waiting_function(fence: Any) -> Callable[[], object]:
         f"expected a fence, found {type(fence).__name__}: a fence is a future, an object with a method "
         f"{', '.join(_WAITS)}, or a function that waits"
     )
+
+
+def checked_fences(fences: Any, source: str, count: int) -> Sequence[Any]:
+    """Return the fences that an author's method gave for work of several devices, one for each.
+
+    Raises:
+        InternalError: it gave something else; the message names the method.
+    """
+    if not isinstance(fences, (list, tuple)) or len(fences) != count:
+        raise InternalError(
+            f"expected a list of {count} fences from {source}, one for each device, or None or NotImplemented, found "
+            f"{fences!r}"
+        )
+    for fence in fences:
+        try:
+            waiting_function(fence)
+        except InvalidArgumentError as error:
+            raise InternalError(f"{source}: {error.message}") from error
+    return fences
 
 
 def cancel(fence: Any) -> bool:

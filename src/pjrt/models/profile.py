@@ -79,7 +79,7 @@ class Event(NamedTuple):
 
 @dataclass(frozen=True)
 class Track:
-    """What happened on one line of a trace viewer: a thread of the host, or a queue of a device."""
+    """A line of a trace viewer with its events: a thread of the host, or a queue of a device."""
 
     process: str
     name: str
@@ -101,7 +101,7 @@ class OperationTime:
 
 @dataclass(frozen=True)
 class DeviceProfile:
-    """What a plugin's profiler recorded (an ``XSpace``).
+    """A recording of a plugin's profiler (an ``XSpace``), by operation.
 
     Attributes:
         tracks: the threads and queues.

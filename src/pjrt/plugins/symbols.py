@@ -1,4 +1,4 @@
-"""What a plugin's library exports beside ``GetPjrtApi``: names that may clash with those of a framework's libraries."""
+"""Exported symbols of a plugin beside ``GetPjrtApi``, which may clash with those of a framework's libraries."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What XLA's own plugin for CPUs does otherwise than the tests of the device API expect."""
+"""Tests of the device API that XLA's own plugin for CPUs does not pass, with the reasons."""
 
 LIBRARY, VERSION = "pjrt_c_api_cpu_plugin.so", "lammps-jax-pjrt-cpu 0.11.2"
 

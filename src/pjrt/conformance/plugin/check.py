@@ -162,7 +162,7 @@ class Check:
 
     @property
     def strength(self) -> Strength:
-        """How much a failure matters."""
+        """The strength of the check: how much its failure matters."""
         return strength_of(self.name)
 
 

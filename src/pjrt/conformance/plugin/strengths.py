@@ -12,7 +12,7 @@ from fnmatch import fnmatchcase
 
 
 class Strength(enum.StrEnum):
-    """How much a failed check matters."""
+    """The weight of a failed check."""
 
     REQUIRED = "required"
     """The header says it, or frameworks rely on it: a plugin that fails such a check is wrong."""

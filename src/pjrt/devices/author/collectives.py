@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pjrt.api.device import MemorySpace
-from pjrt.api.errors import InternalError, InvalidArgumentError, UnimplementedError
+from pjrt.api.errors import UnimplementedError
 from pjrt.api.shape_spec import ShapeSpec
 from pjrt.devices.reference.core.block import INTERPRETER, Environment, Kernel, context_of, one_or_all
 from pjrt.host import Allocation, Memory
 from pjrt.host.device_memory import enqueuing
-from pjrt.host.fences import Joint, waiting_function
+from pjrt.host.fences import Joint, checked_fences
 from pjrt.stablehlo.ir.types import TensorType
 
 if TYPE_CHECKING:
@@ -107,24 +107,9 @@ class CollectiveKernel:
                 fences = method(sources, targets, parts[0].sources[number].spec, **self._collective.facts)
             if fences is NotImplemented:
                 break
-            taken.append(self._checked(fences, len(parts)))
+            taken.append([None] * len(parts) if fences is None else checked_fences(fences, self._source, len(parts)))
         joint = Joint(len(parts))
         return [_Outcome([fences[place] for fences in taken], joint) for place in range(len(parts))]
-
-    def _checked(self, fences: Any, count: int) -> Sequence[Any]:
-        if fences is None:
-            return [None] * count
-        if not isinstance(fences, (list, tuple)) or len(fences) != count:
-            raise InternalError(
-                f"expected a list of {count} fences from {self._source}, one for each device, or None or "
-                f"NotImplemented, found {fences!r}"
-            )
-        for fence in fences:
-            try:
-                waiting_function(fence)
-            except InvalidArgumentError as error:
-                raise InternalError(f"{self._source}: {error.message}") from error
-        return fences
 
 
 def _has(memory: Memory, method: str) -> bool:
