@@ -9,6 +9,9 @@ class ArrayHolder:
     type: Any
     def ready(self) -> Future[None]: ...
 
+class Putter:
+    def __init__(self, aval: Any, placement: Any) -> None: ...
+
 class ShortPath:
     def __init__(
         self,
@@ -16,7 +19,7 @@ class ShortPath:
         start: Any,
         handlers: list[Any],
         parameter_types: list[Any],
-        putters: list[Any],
+        putters: list[Putter | None],
         result_types: list[Any],
         buffer_class: type[Buffer],
     ) -> None: ...

@@ -12,7 +12,7 @@ from cpython.ref cimport Py_DECREF
 
 from numpy import ndarray
 
-from pjrt.devices.xla._jaxlib import collect_released, converted
+from pjrt.devices.xla._jaxlib import COPY_DURING_CALL, collect_released, converted, jax
 from pjrt.devices.xla.future import READY, nothing
 
 cdef tuple _nothing = ()
@@ -90,6 +90,46 @@ cdef class ArrayHolder:
         Py_DECREF(None)  # which Cython had put into `view.obj`
 
 
+_state_of_guards = jax.guard_lib.thread_local_state
+_allow = jax.guard_lib.TransferGuardLevel.ALLOW
+_put = jax.batched_device_put
+
+
+@cython.final
+cdef class Putter:
+    """The way of numpy arrays into arguments of one type on one device; see ``_jaxlib.put``.
+
+    Args:
+        aval: the type as jaxlib takes it.
+        placement: the ``Placement``.
+    """
+
+    cdef object _aval
+    cdef object _shape
+    cdef object _dtype
+    cdef object _sharding
+    cdef list _devices
+
+    def __init__(self, aval, placement):
+        self._aval, self._shape, self._dtype = aval, aval.shape, aval.dtype
+        self._sharding, self._devices = placement.sharding, [placement.device]
+
+    cdef object put(self, array):
+        """Return jaxlib's array of a numpy array; None if that has another type."""
+        if array.dtype is not self._dtype and array.dtype != self._dtype or array.shape != self._shape:
+            return None
+        # `jax.transfer_guard` is about the arrays of JAX, not about these.
+        state = _state_of_guards()
+        level = state.host_to_device
+        state.host_to_device = _allow
+        try:
+            return _put(self._aval, self._sharding, [array], self._devices, True, False, COPY_DURING_CALL, True)
+        except Exception as error:
+            raise converted(error) from error
+        finally:
+            state.host_to_device = level
+
+
 @cython.final
 cdef class ShortPath:
     """The short path of one program.
@@ -99,8 +139,7 @@ cdef class ShortPath:
         start: jaxlib's ``execute_sharded`` of the program.
         handlers: jaxlib's handlers of the results.
         parameter_types: the types of the parameters.
-        putters: for each parameter a function that returns jaxlib's array of a numpy array, ``None`` if that has another
-            type; ``None`` where only buffers will do.
+        putters: for each parameter its ``Putter``; ``None`` where only buffers will do.
         result_types: the types of the results.
         buffer_class: the class of the results, an ``ArrayHolder`` with nothing to initialize but its attributes.
     """
@@ -153,7 +192,7 @@ cdef class ShortPath:
                     return None
                 if puts and type(argument) is ndarray:
                     put = self._putters[number]
-                    array = None if put is None else put(argument)
+                    array = None if put is None else (<Putter?>put).put(argument)
                     if array is None:
                         return None
                     arrays.append(array)

@@ -19,7 +19,7 @@ from pjrt.api.future import Future
 from pjrt.api.shape_spec import Layout, TiledLayout, expect_layout, expect_shape
 from pjrt.devices.xla import _jaxlib
 from pjrt.devices.xla._jaxlib import TURNS, collect_released, converted
-from pjrt.devices.xla._short_path import ArrayHolder
+from pjrt.devices.xla._short_path import ArrayHolder, Putter
 from pjrt.devices.xla.device import memory_space_of
 from pjrt.devices.xla.future import READY, flattened, nothing, when_ready
 from pjrt.host_memory.array import HostArray, aligned_empty, order_of, source_bytes, target_bytes
@@ -534,20 +534,11 @@ class XlaRawBuffer(RawBuffer):
         return self._buffer
 
 
-def putter(array_type: ArrayType) -> Callable[[HostArray], _jaxlib.Array | None] | None:
-    """Return a function that puts a numpy array on the device as an argument of a type, and returns jaxlib's array;
-    ``None`` if it has another type. The result is ``None`` for a type that numpy arrays do not have.
-    """
+def putter(array_type: ArrayType) -> Putter | None:
+    """Return the way of numpy arrays into arguments of a type; ``None`` for a type that numpy arrays do not have."""
     if not array_type.is_row_major or array_type.dynamic_dimensions or array_type.element_type is ElementType.TOKEN:
         return None
-    shape, dtype = array_type.shape, array_type.aval.dtype
-
-    def put(source: HostArray) -> _jaxlib.Array | None:
-        if source.shape != shape or source.dtype != dtype:
-            return None
-        return _put(source, array_type, _jaxlib.COPY_DURING_CALL)
-
-    return put
+    return Putter(array_type.aval, array_type.memory_space.placement)
 
 
 _SEMANTICS = {
