@@ -46,8 +46,8 @@ def pack(header: Mapping[str, Any], code: bytes) -> bytes:
     return content + _sha256(content)
 
 
-def unpack(data: bytes, source: str) -> tuple[dict[str, Any], bytes]:
-    """Return the header and the plugin's bytes that ``pack`` was given.
+def unpack(data: bytes, source: str) -> tuple[dict[str, Any], memoryview]:
+    """Return the header and the bytes behind it that ``pack`` was given; those share the memory of ``data``.
 
     Args:
         data: the bytes of a file.
@@ -62,12 +62,12 @@ def unpack(data: bytes, source: str) -> tuple[dict[str, Any], bytes]:
         raise InvalidArgumentError(
             f"{source}: expected a saved executable, found {len(data)} bytes that begin with {data[:16]!r}"
         )
-    content, digest = data[:-_HASH_SIZE], data[-_HASH_SIZE:]
+    content, digest = memoryview(data)[:-_HASH_SIZE], data[-_HASH_SIZE:]
     if _sha256(content) != digest:
         raise DataLossError(f"{source}: the saved executable is damaged or cut off; compile and save it again")
     begin = len(_MAGIC) + 4
     end = begin + int.from_bytes(data[len(_MAGIC) : begin], "little")
-    return _read_header(content[begin:end], source), content[end:]
+    return _read_header(bytes(content[begin:end]), source), content[end:]
 
 
 Weights = Mapping[int, np.ndarray[Any, Any]]
@@ -109,7 +109,7 @@ def weight_bytes(weights: Weights) -> list[bytes | memoryview]:
     return [np.ascontiguousarray(array).tobytes() for _, array in sorted(weights.items())]
 
 
-def split_weights(header: Mapping[str, Any], content: bytes, source: str) -> tuple[bytes, Weights]:
+def split_weights(header: Mapping[str, Any], content: memoryview, source: str) -> tuple[bytes, Weights]:
     """Return an executable's bytes and its weights, which share the memory of ``content``.
 
     Args:
@@ -122,7 +122,7 @@ def split_weights(header: Mapping[str, Any], content: bytes, source: str) -> tup
     """
     described: Sequence[Any] = header.get("weights", ())
     if not described:
-        return content, {}
+        return bytes(content), {}
     begin = header.get("code_size", -1)
     weights: dict[int, np.ndarray[Any, Any]] = {}
     for position, name, shape in described:
@@ -135,10 +135,10 @@ def split_weights(header: Mapping[str, Any], content: bytes, source: str) -> tup
         begin = end
     if begin != len(content):
         raise _damaged(source, "its weights are not of the sizes in its header")
-    return content[: header["code_size"]], weights
+    return bytes(content[: header["code_size"]]), weights
 
 
-def _sha256(content: bytes) -> bytes:
+def _sha256(content: bytes | memoryview) -> bytes:
     # It loads OpenSSL, which programs without saved executables do not need.
     import hashlib
 

@@ -52,7 +52,7 @@ _DIALECTS = frozenset(("builtin", "func", "stablehlo", "chlo", "sdy"))
 _UNUSUAL = frozenset(
     f"stablehlo.{name}"
     for name in (
-        *("composite", "create_token", "cross_replica_sum", "einsum", "map", "real_dynamic_slice", "unary_einsum"),
+        *("create_token", "cross_replica_sum", "einsum", "map", "real_dynamic_slice", "unary_einsum"),
         *("dynamic_broadcast_in_dim", "dynamic_conv", "dynamic_gather", "dynamic_iota", "dynamic_pad"),
         *("dynamic_reshape", "get_dimension_size", "set_dimension_size", "infeed", "outfeed", "send", "recv"),
         *("uniform_quantize", "uniform_dequantize", "async_start", "async_done", "trace", "rng"),
@@ -131,11 +131,35 @@ def is_ordinary(outline: Outline) -> bool:
         and all(map(_is_ordinary_type, outline.types))
         and functions.depth() <= _DEEPEST_CALLS
         and all(is_ordinary_call(*call) for call in outline.custom_calls)
+        and all(itertools.starmap(_is_ordinary_composite, outline.composites))
         # A custom call may ask for an empty array in another layout, and XLA divides by its size.
         and not (outline.custom_calls and any(map(_is_empty, outline.types)))
         and not outline.may_trap
         and all(itertools.starmap(_is_ordinary_choice, outline.choices))
     )
+
+
+def _is_ordinary_composite(name: str, attributes: str, has_region: bool) -> bool:
+    """Whether a composite stands for an operation of CHLO, as ``jax.export`` and StableHLO write those in portable files.
+
+    XLA makes the operation of it, checks its types, and ends the process over attributes of other kinds.
+    """
+    if has_region:
+        return False
+    if name == "chlo.top_k":
+        return _TOP_K_ATTRIBUTES.fullmatch(attributes) is not None
+    return name in _CHLO and not attributes
+
+
+_CHLO = frozenset(
+    f"chlo.{name}"
+    for name in (
+        *("acos", "acosh", "asin", "asinh", "atan", "atanh", "bessel_i1e", "conj", "cosh", "digamma", "erf", "erf_inv"),
+        *("erfc", "is_inf", "is_neg_inf", "is_pos_inf", "lgamma", "next_after", "polygamma", "sinh", "square", "tan"),
+        "zeta",
+    )
+)
+_TOP_K_ATTRIBUTES = re.compile(r"\{(is_stable = (true|false), )?k = \d{1,18} : i64\}")
 
 
 def _is_ordinary_choice(name: str, element: ElementType, attributes: str) -> bool:

@@ -342,9 +342,12 @@ class Outline(NamedTuple):
         chain: the length of the longest chain of operations that compute element by element or move elements, and
             depend one on the other; counted only where there are many operations, 0 otherwise.
         custom_calls: the target of each custom call, with the text of its ``mhlo.attributes`` ("" if it has none).
+        composites: the name of each composite, with the text of its attributes ("" if it has none), and whether it has
+            a region.
         may_trap: whether a compiler that computes constants may divide an integer by zero; see ``ConstantDivisions``.
         choices: the name of each operation that a compiler may not have for all types (divisions, comparisons and
-            chlo.top_k), with the element type, and with the texts of the attributes that say how it compares.
+            chlo.top_k, also as a composite), with the element type, and with the texts of the attributes that say how
+            it compares.
     """
 
     operations: Mapping[str, int]
@@ -353,6 +356,7 @@ class Outline(NamedTuple):
     depth: int
     chain: int
     custom_calls: Collection[tuple[str, str]]
+    composites: Collection[tuple[str, str, bool]]
     may_trap: bool
     choices: Collection[tuple[str, ElementType, str]]
 
@@ -416,6 +420,7 @@ class _Walk:
         self._function: set[str] = set()
         self._depth = 0
         self._custom_calls: set[tuple[str, str]] = set()
+        self._composites: set[tuple[str, str, bool]] = set()
         self._choices: set[tuple[str, Any, Any, Any]] = set()
         self._divisions: list[Any] = []
         self._bodies: dict[str, Any] = {}
@@ -436,7 +441,17 @@ class _Walk:
                 if isinstance(decoded := decode_type(type_), TensorType)
             }
         functions = CallGraph(entry, self._calls, self._bodiless)
-        return Outline(self._operations, types, functions, self._depth, chain, self._custom_calls, may_trap, choices)
+        return Outline(
+            self._operations,
+            types,
+            functions,
+            self._depth,
+            chain,
+            self._custom_calls,
+            self._composites,
+            may_trap,
+            choices,
+        )
 
     def _look(self, operation: Any, depth: int) -> None:
         name = operation.name
@@ -482,6 +497,12 @@ class _Walk:
         if operation.name == "stablehlo.custom_call":
             more = str(attributes["mhlo.attributes"]) if "mhlo.attributes" in attributes else ""
             self._custom_calls.add((attributes["call_target_name"].value, more))
+        elif operation.name == "stablehlo.composite":
+            name = attributes["name"].value
+            more = str(attributes["composite_attributes"]) if "composite_attributes" in attributes else ""
+            self._composites.add((name, "" if more == "{}" else more, bool(len(operation.regions))))
+            if name == "chlo.top_k" and len(operation.results):
+                self._choices.add((name, operation.results[0].type, None, None))
         for key in CALLING:
             if key in attributes:
                 names = list(symbols(attributes[key]))

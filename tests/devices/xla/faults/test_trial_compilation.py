@@ -8,6 +8,8 @@ import sys
 from types import ModuleType
 from typing import Any
 
+import jax
+import jax.export
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -108,6 +110,43 @@ def test_a_sharding_that_nobody_can_inspect_is_an_error(monkeypatch: pytest.Monk
 def test_usual_custom_calls_are_ordinary(client: pjrt.Client, text: str) -> None:
     compilation.register_handlers(text.encode())
     assert trial_compilation.is_ordinary(Outline.of(to_module(read(text))))
+
+
+COMPOSITE = """func.func private @implementation(%x: tensor<4xELEMENT>) -> (tensor<2xELEMENT>, tensor<2xi32>) {
+      %0 = stablehlo.slice %x [0:2] : (tensor<4xELEMENT>) -> tensor<2xELEMENT>
+      %1 = stablehlo.iota dim = 0 : tensor<2xi32>
+      return %0, %1 : tensor<2xELEMENT>, tensor<2xi32> }
+    func.func @main(%x: tensor<4xELEMENT>) -> (tensor<2xELEMENT>, tensor<2xi32>) {
+      %0:2 = stablehlo.composite "NAME" %x {ATTRIBUTES decomposition = @implementation}
+        : (tensor<4xELEMENT>) -> (tensor<2xELEMENT>, tensor<2xi32>)
+      return %0#0, %0#1 : tensor<2xELEMENT>, tensor<2xi32> }"""
+
+
+@pytest.mark.parametrize(
+    ("name", "attributes", "element", "is_ordinary"),
+    [
+        ("chlo.top_k", "{is_stable = true, k = 2 : i64}", "f32", True),
+        ("chlo.top_k", "{k = 2 : i64}", "i32", True),
+        ("chlo.erf", "{}", "f32", True),  # XLA refuses what is no erf
+        ("chlo.top_k", "{k = 2 : i64}", "complex<f32>", False),
+        ("chlo.top_k", '{k = "two"}', "f32", False),  # XLA ends the process over it
+        ("chlo.erf", "{k = 2 : i64}", "f32", False),
+        ("chlo.unheard_of", "{}", "f32", False),
+        ("mine.own", "{}", "f32", False),
+    ],
+)
+def test_composites_of_chlo_are_ordinary(name: str, attributes: str, element: str, is_ordinary: bool) -> None:
+    text = COMPOSITE.replace("NAME", name).replace("ELEMENT", element)
+    text = text.replace("ATTRIBUTES", f"composite_attributes = {attributes},")
+    assert trial_compilation.is_ordinary(Outline.of(to_module(read(text)))) is is_ordinary
+
+
+@pytest.mark.parametrize("function", [jax.nn.gelu, jax.lax.erf_inv, lambda x: jax.lax.top_k(x, 2)])
+def test_what_jax_exports_of_common_functions_is_ordinary(function: Any) -> None:
+    """From 0.12 on, JAX writes operations of CHLO as composites."""
+    exported = jax.export.export(jax.jit(function))(jax.ShapeDtypeStruct((4,), np.float32))
+    module = to_module(pjrt.Program(exported.mlir_module_serialized))
+    assert trial_compilation.is_ordinary(Outline.of(module))
 
 
 def constants(operation: str, element: str, values: tuple[str, str], result: str = "") -> str:
