@@ -186,7 +186,8 @@ def measure(quick: bool) -> Report:
     report = Report(
         "A sentence encoder beside onnxruntime",
         "An encoder of the shape of all-MiniLM-L6-v2, with random weights: 101 arrays, float32. A call takes numpy "
-        "arrays, and its result is fetched; the weights are on the device. *load_model* and *jax.jit* take them nested.",
+        "arrays, and its result is fetched; the weights are on the device. *load_model* and *jax.jit* take them as a "
+        "nested dictionary.",
     )
     session = onnxruntime.InferenceSession(minilm.onnx_model(weights), providers=["CPUExecutionProvider"])
     with tempfile.TemporaryDirectory() as folder:

@@ -40,6 +40,7 @@ BENCHMARKS = [
     "author",
     "collectives",
     "join",
+    "encoder",
     "compilers",
     "iree",
 ]

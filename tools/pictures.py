@@ -233,11 +233,23 @@ UNITS = {"ns": 1e-9, "µs": 1e-6, "ms": 1e-3, "s": 1.0}
 
 def recorded(section: str, table: int, column: int = 1) -> dict[str, str]:
     """Return a column of a table in the recorded results, by the names in its first column."""
+    rows = _table(section, table)[2:]
+    return {row[0].replace("`", ""): row[column].split(" (")[0] for row in rows if row[column]}
+
+
+def _table(section: str, table: int) -> list[list[str]]:
     text = RESULTS.read_text(encoding="utf-8")
     begin = text.index(f"\n## {section}\n")
     tables = re.findall(r"(?:^\|.*\n)+", text[begin + 1 : text.index("\n## ", begin + 1)], re.MULTILINE)
-    rows = [[cell.strip() for cell in line.strip("|\n").split("|")] for line in tables[table].splitlines()[2:]]
-    return {row[0].replace("`", ""): row[column].split(" (")[0] for row in rows if row[column]}
+    return [[cell.strip() for cell in line.strip("|\n").split("|")] for line in tables[table].splitlines()]
+
+
+def recorded_row(section: str, table: int, row: str) -> dict[str, str]:
+    """Return a row of a table in the recorded results, by the names of its columns."""
+    header, _, *rows = _table(section, table)
+    found = next(each for each in rows if each[0] == row)
+    cells = zip(header[1:], found[1:], strict=True)
+    return {name.replace("`", ""): cell.split(" (")[0] for name, cell in cells if cell}
 
 
 def chart(description: str, values: dict[str, str], ours: Sequence[str]) -> Picture:
@@ -277,6 +289,28 @@ def charts() -> dict[str, Picture]:
             "x + 1 on the CPU in one process: time of a call",
             recorded("Dispatch of a tiny program, in a process with jax", 0),
             ["pjrt exe(x)", "pjrt execute_sharded"],
+        ),
+        "fetch": chart(
+            "A tiny program on a served device, until its result is a numpy array",
+            {
+                {"JAX, remote": "JAX, by the IFRT proxy", "gRPC": "a round trip of gRPC"}.get(name, name): time
+                for name, time in recorded_row("Remote devices on one machine", 0, "tiny program, fetched").items()
+            },
+            ["pjrt, remote", "pjrt, --isolate no"],
+        ),
+        "join": chart(
+            "Processes that become a job",
+            {
+                f"{name} with {count} processes": time
+                for table, count in enumerate((2, 4, 8))
+                for name, time in recorded("Join a job", table).items()
+            },
+            [f"pjrt with {count} processes" for count in (2, 4, 8)],
+        ),
+        "encoder": chart(
+            "A sentence of 32 words through an encoder, fetched",
+            recorded("A sentence encoder beside onnxruntime", 1),
+            ["pjrt exe(x)", "pjrt load_model"],
         ),
     }
 

@@ -1,4 +1,4 @@
-"""A sentence encoder of the shape of all-MiniLM-L6-v2 (101 weights), in JAX and as an ONNX graph with the same weights."""
+"""A sentence encoder of the shape of all-MiniLM-L6-v2, in JAX and as an ONNX graph with the same 101 weights."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def _norm(weights: Mapping[str, jax.Array], x: jax.Array) -> jax.Array:
 
 
 def onnx_model(weights: Weights) -> bytes:
-    """Return the encoder as an ONNX model for batches and lengths of any size, of the operations that exporters write."""
+    """Return the encoder as an ONNX model for any batch and length, of the operations that exporters write."""
     import onnx
     from onnx import TensorProto, helper, numpy_helper
 

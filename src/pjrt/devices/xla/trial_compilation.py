@@ -140,15 +140,17 @@ def is_ordinary(outline: Outline) -> bool:
 
 
 def _is_ordinary_composite(name: str, attributes: str, has_region: bool) -> bool:
-    """Whether a composite stands for an operation of CHLO, as ``jax.export`` and StableHLO write those in portable files.
+    """Whether XLA is known to survive a composite.
 
-    XLA makes the operation of it, checks its types, and ends the process over attributes of other kinds.
+    One of CHLO stands for an operation, as ``jax.export`` writes those: XLA makes the operation of it and checks its
+    types, but ends the process over attributes of other kinds. Of others it calls the decomposition.
     """
     if has_region:
         return False
     if name == "chlo.top_k":
         return _TOP_K_ATTRIBUTES.fullmatch(attributes) is not None
-    return name in _CHLO and not attributes
+    is_known = name in _CHLO if name.startswith("chlo.") else re.fullmatch(r"[A-Za-z_][\w.$]*", name) is not None
+    return is_known and not attributes
 
 
 _CHLO = frozenset(

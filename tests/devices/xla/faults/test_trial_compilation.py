@@ -132,10 +132,11 @@ COMPOSITE = """func.func private @implementation(%x: tensor<4xELEMENT>) -> (tens
         ("chlo.top_k", '{k = "two"}', "f32", False),  # XLA ends the process over it
         ("chlo.erf", "{k = 2 : i64}", "f32", False),
         ("chlo.unheard_of", "{}", "f32", False),
-        ("mine.own", "{}", "f32", False),
+        ("mine.own", "{}", "f32", True),
+        ("mine.own", "{k = 2 : i64}", "f32", False),
     ],
 )
-def test_composites_of_chlo_are_ordinary(name: str, attributes: str, element: str, is_ordinary: bool) -> None:
+def test_composites_that_xla_survives_are_ordinary(name: str, attributes: str, element: str, is_ordinary: bool) -> None:
     text = COMPOSITE.replace("NAME", name).replace("ELEMENT", element)
     text = text.replace("ATTRIBUTES", f"composite_attributes = {attributes},")
     assert trial_compilation.is_ordinary(Outline.of(to_module(read(text)))) is is_ordinary
