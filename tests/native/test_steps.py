@@ -18,6 +18,8 @@ from waiting import wait_until
 import pjrt
 from pjrt import native
 from pjrt.api.client import Client
+from pjrt.api.element_type import ElementType
+from pjrt.conformance import Choice, check_device, values
 
 COMPILER = Path(__file__).parents[2] / "examples" / "native_chip" / "compiler.py"
 X = np.arange(4, dtype=np.float32)
@@ -134,6 +136,30 @@ def test_what_the_driver_lacks_is_interpreted(chip: Client) -> None:
     np.testing.assert_allclose(last, np.cbrt(X) + 0.5, rtol=1e-6)
     np.testing.assert_allclose(total, 2 * np.cbrt(X) + 0.5, rtol=1e-6)
     np.testing.assert_array_equal(table, [4, 3, 2, 1])
+
+
+@pytest.mark.parametrize("name", ["F6E2M3FN", "F6E3M2FN", "F4E2M1FN", "S4", "U2", "F8E3M4", "PRED"])
+def test_a_handler_for_narrow_elements(chip: Client, name: str) -> None:
+    """The runtime counts their bytes on the way to the function and back."""
+    element_type = ElementType[name]
+    x = values.mixed(element_type, (3, 5))
+    chip.register_ffi_handler(f"steps.flip_{name}", lambda x, result: np.copyto(result, x[::-1]))
+    type_ = f"tensor<3x5x{element_type.mlir}>"
+    (result,) = chip.compile(f"""func.func @main(%x: {type_}) -> {type_} {{
+      %r = stablehlo.custom_call @steps.flip_{name}(%x) {{{NEW}}} : ({type_}) -> {type_}
+      return %r : {type_}
+    }}""")(x)
+    assert np.asarray(result).dtype == x.dtype
+    np.testing.assert_array_equal(np.asarray(result).astype(np.float32), x[::-1].astype(np.float32))
+
+
+def test_the_chip_passes_the_device_test(chip_library: Path) -> None:
+    """Elements of less than a byte, and functions of types without infinity, which the interpreter runs."""
+    filters = ("transfers of", "stablehlo.add f6E2M3FN scalar", "chlo.is_inf f4E2M1FN edge", "chlo.atanh f6E3M2FN edge")
+    report = check_device(str(chip_library), choice=Choice(("operations", "behaviour"), filters))
+    assert report.is_right, str(report)
+    assert not report.skipped
+    assert report.passed == len(values.EVERY) + 3
 
 
 def test_effects_are_in_order(chip: Client) -> None:

@@ -71,7 +71,13 @@ def array_dtype(element_type: ElementType) -> AnyDType:
     return dtype
 
 
-# Elements of less than a byte, as XLA's memory has them: packed, the first one in the lowest bits.
+# Elements of less than a byte, as XLA's memory has them: packed, the first one in the lowest bits. Those of six bits,
+# which do not fill bytes, have a byte each there, too.
+
+
+def is_packed(element_type: ElementType) -> bool:
+    """Whether XLA's memory has several elements of the type in a byte."""
+    return element_type.bits in (1, 2, 4)
 
 
 def packed_size(count: int, element_type: ElementType) -> int:

@@ -26,7 +26,7 @@ from pjrt.api.key_value_store import KeyValueStore
 from pjrt.api.loaded_executable import HloOutputCallback, RecvCallback, SendCallback
 from pjrt.api.protobuf import message_classes
 from pjrt.api.shape_spec import ShapeSpec
-from pjrt.host_memory.array import HostArray, packed, packed_size, unpacked
+from pjrt.host_memory.array import HostArray, is_packed, packed, packed_size, unpacked
 from pjrt.stablehlo.encodings.hlo_parameters import ELEMENT_TYPES
 
 _CLASSES = message_classes(
@@ -332,7 +332,7 @@ def encoded(
 
 def _array(values: HostArray) -> Any:
     element_type = ElementType.of(values.dtype)
-    data = packed(values, element_type) if 0 < element_type.bits < 8 else np.ascontiguousarray(values)
+    data = packed(values, element_type) if is_packed(element_type) else np.ascontiguousarray(values)
     return _Array(type=_NUMBERS[element_type], dims=values.shape, data=data.tobytes())
 
 
@@ -341,7 +341,7 @@ def _fill(results: Sequence[HostArray], data: bytes) -> None:
     memory, place = np.frombuffer(data, np.uint8), 0
     for result in results:
         element_type = ElementType.of(result.dtype)
-        if 0 < element_type.bits < 8:
+        if is_packed(element_type):
             size = packed_size(result.size, element_type)
             result[...] = unpacked(memory[place : place + size], result.shape, element_type)
         else:

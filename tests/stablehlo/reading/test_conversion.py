@@ -121,6 +121,20 @@ def test_the_needed_version_is_the_oldest_that_can_hold_it(given: Program, neede
             serialize(given, Version(found.major, found.minor - 1))
 
 
+@pytest.mark.parametrize("element", ["f4E2M1FN", "f6E2M3FN", "f6E3M2FN"])
+def test_functions_of_types_without_infinity_are_written_out_with_wide_ones(element: str) -> None:
+    text = program(
+        f"%0 = chlo.atanh %x : tensor<4x{element}> -> tensor<4x{element}>\n"
+        f"%1 = chlo.is_inf %0 : tensor<4x{element}> -> tensor<4xi1>\nreturn %1 : tensor<4xi1>",
+        f"%x: tensor<4x{element}>",
+        "tensor<4xi1>",
+    )
+    written = to_text(read(serialize(text, current_version())))
+    lines = [line for line in written.splitlines() if element in line and "func.func" not in line]
+    assert len(lines) == 3
+    assert all("stablehlo.convert" in line for line in lines), written
+
+
 def test_most_programs_are_written_once_to_find_their_version(monkeypatch: pytest.MonkeyPatch) -> None:
     written, write = [], mlir_module.write_artifact
 

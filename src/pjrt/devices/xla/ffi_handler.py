@@ -17,7 +17,7 @@ import numpy as np
 from pjrt.api.element_type import AnyDType, ElementType
 from pjrt.api.errors import InternalError, InvalidArgumentError, PjrtError, from_author
 from pjrt.devices.xla import _jaxlib
-from pjrt.host_memory.array import packed, packed_size, unpacked
+from pjrt.host_memory.array import is_packed, packed, packed_size, unpacked
 from pjrt.stablehlo.encodings.hlo_parameters import ELEMENT_TYPES, HloArray, HloCustomCall
 from pjrt.stablehlo.encodings.jaxlib import load
 from pjrt.stablehlo.ir.mlir_module import walk
@@ -314,7 +314,7 @@ _METADATA_EXTENSION = 1
 _ARRAY, _DICTIONARY, _SCALAR, _STRING = 1, 2, 3, 4
 
 # Elements of less than a byte are packed; numpy holds each in a byte of its own.
-_PACKED = {number: each for number, each in ELEMENT_TYPES.items() if 0 < each.bits < 8}
+_PACKED = {number: each for number, each in ELEMENT_TYPES.items() if is_packed(each)}
 _DTYPES = {
     number: each.dtype
     for number, each in ELEMENT_TYPES.items()

@@ -186,7 +186,8 @@ static int bits_of(int type) {
     case 30: case 31: return 1;
     case 26: case 27: return 2;
     case 21: case 22: case 32: return 4;
-    case 1: case 2: case 6: case 19: case 20: case 23: case 24: case 25: case 28: case 29: case 33: return 8;
+    case 1: case 2: case 6: case 19: case 20: case 23: case 24: case 25: case 28: case 29: case 33:
+    case 35: case 36: return 8; /* those of six bits have a byte each */
     case 3: case 7: case 10: case 16: return 16;
     case 4: case 8: case 11: return 32;
     case 5: case 9: case 12: case 15: return 64;

@@ -580,6 +580,28 @@ DEEPEST = 100
 """The most operations with regions that may lie one inside the other: readers of a program recurse into them."""
 
 
+def widen(operation: Any) -> None:
+    """Let an operation on floats below 32 bits be computed with f32, and its result be rounded."""
+    ir = _bindings().ir
+    result = operation.results[0]
+    own, element = result.type, operation.operands[0].type.element_type
+    if element.width >= 32:
+        return
+    with operation.location:
+        for number, operand in enumerate(operation.operands):
+            wide = ir.RankedTensorType.get(operand.type.shape, ir.F32Type.get())
+            point = ir.InsertionPoint(operation)
+            operation.operands[number] = ir.Operation.create("stablehlo.convert", [wide], [operand], ip=point).result
+        if own.element_type != element:
+            return
+        uses = list(result.uses)
+        result.set_type(ir.RankedTensorType.get(own.shape, ir.F32Type.get()))
+        point = ir.InsertionPoint.after(operation)
+        narrow = ir.Operation.create("stablehlo.convert", [own], [result], ip=point).result
+    for use in uses:
+        use.owner.operands[use.operand_number] = narrow
+
+
 def check(module: MlirModule) -> None:
     """Refuse a module that MLIR's parser accepts, and that breaks a rule or that MLIR's passes do not survive.
 

@@ -9,6 +9,7 @@ from pjrt.api.program import SourceLocation
 from pjrt.stablehlo import read, to_module
 from pjrt.stablehlo.encodings.jaxlib import load
 from pjrt.stablehlo.ir.location import Location
+from pjrt.stablehlo.ir.mlir_module import widen
 
 _PURPOSE = "interpret programs"
 
@@ -25,7 +26,7 @@ def decompose(module: Any, is_known: Callable[[str], bool]) -> Any:
         copy = module.operation.clone()
         for operation in _unknown(copy.operation, is_known):
             if operation.name in _FUNCTIONS:
-                _widen(operation)
+                widen(operation)
             _decompose(operation)
     return copy.operation
 
@@ -42,26 +43,6 @@ def _unknown(operation: Any, is_known: Callable[[str], bool]) -> list[Any]:
         if inner.name.startswith("chlo.") and not is_known(inner.name):
             found.append(inner)
     return found
-
-
-def _widen(operation: Any) -> None:
-    """Let a function of floats below 32 bits be computed with f32, as all functions are."""
-    ir = load("mlir.ir", _PURPOSE)
-    own = operation.results[0].type
-    if own.element_type.width >= 32:
-        return
-    wide = ir.RankedTensorType.get(own.shape, ir.F32Type.get(), loc=operation.location)
-    with operation.location:
-        for number, operand in enumerate(operation.operands):
-            point = ir.InsertionPoint(operation)
-            operation.operands[number] = ir.Operation.create("stablehlo.convert", [wide], [operand], ip=point).result
-        result = operation.results[0]
-        uses = list(result.uses)
-        result.set_type(wide)
-        point = ir.InsertionPoint.after(operation)
-        narrow = ir.Operation.create("stablehlo.convert", [own], [result], ip=point).result
-    for use in uses:
-        use.owner.operands[use.operand_number] = narrow
 
 
 def _decompose(operation: Any) -> None:
