@@ -479,7 +479,7 @@ class Allocation:
         self.wait()
         self._copy = None
         source = np.ascontiguousarray(array, array_dtype(self.spec.element_type)).reshape(self.spec.shape)
-        wait_for(self.memory.copy_in(self.handle, source))
+        self._wait_for(self.memory.copy_in(self.handle, source), "copy_in", source)
 
     def read(self, out: HostArray | None = None) -> HostArray:
         """Copy the memory to the host, and wait for it.
@@ -490,12 +490,12 @@ class Allocation:
         self.wait()
         if out is None or not out.flags.c_contiguous:
             staging = np.empty(self.spec.shape, array_dtype(self.spec.element_type))
-            wait_for(self.memory.copy_out(self.handle, staging))
+            self._wait_for(self.memory.copy_out(self.handle, staging), "copy_out", staging)
             if out is None:
                 return staging
             np.copyto(out, staging)
             return out
-        wait_for(self.memory.copy_out(self.handle, out))
+        self._wait_for(self.memory.copy_out(self.handle, out), "copy_out", out)
         return out
 
     def on_host(self) -> HostArray:
@@ -542,8 +542,17 @@ class Allocation:
         """
         self.wait()
         target = Allocation.new(self.memory, spec or self.spec, space)
-        wait_for(self.memory.copy(self.handle, target.handle, self.spec))
+        if type(self.memory).copy is Memory.copy:
+            target.write(self.view())  # it does the same, and its fences have the time limit
+        else:
+            target._wait_for(self.memory.copy(self.handle, target.handle, self.spec), "copy", self)
         return target
+
+    def _wait_for(self, fence: Any, method: str, other: object) -> None:
+        """Wait for a copy; until its end, keep this memory, and the other one."""
+        if fence is not None:
+            device: Any = self.space.devices[0]  # of the runtime
+            device.fences.wait(fence, f"{type(self.memory).__name__}.{method}", (self, other))
 
     def check(self, source: str, spec: ShapeSpec) -> Allocation:
         """Check the type, and that which the memory knows for the handle, and return the allocation.

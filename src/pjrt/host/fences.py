@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pjrt.api.errors import (
     AbortedError,
+    CancelledError,
     DeadlineExceededError,
     InternalError,
     InvalidArgumentError,
@@ -316,6 +317,7 @@ class Completion:
         name: the program's name, or that of the author's function for a step.
         step: the step of a program that the work is of; ``None`` for the whole program.
         before: events behind which the outputs are defined, as behind those of the arguments; their errors are theirs.
+        keep: what must live until the work has ended.
         ended: done when the device is done with the memory.
         has_ended: whether it is.
         is_cancelled: whether its fence was cancelled.
@@ -329,6 +331,7 @@ class Completion:
         "ended",
         "has_ended",
         "is_cancelled",
+        "keep",
         "launch_id",
         "name",
         "step",
@@ -342,6 +345,7 @@ class Completion:
         name: str,
         step: object = None,
         before: Sequence[Future[None]] = (),
+        keep: object = None,
     ) -> None:
         self.definition = definition
         self.launch_id = launch_id
@@ -351,6 +355,7 @@ class Completion:
         self.is_cancelled = False
         self._inputs = inputs
         self._before = before
+        self.keep = keep
         self._freed: deque[tuple[Memory, Any]] = deque()
         self.ended: Future[None] = Future()
 
@@ -366,7 +371,7 @@ class Completion:
         """Define the outputs, or fail them, and release the memory. The error of an argument is theirs, too."""
         self.has_ended = True
         before = [*self._before, *(storage.definition for storage in self._inputs)]
-        self._before, self._inputs = (), []
+        self._before, self._inputs, self.keep = (), [], None
         self._free()
         if error is not None:
             self.definition._complete(None, _first_error(before) or error)
@@ -426,12 +431,13 @@ class FenceWaiter:
     """
 
     __slots__ = (
-        "__weakref__", "_changed", "_completions", "_lock", "_num_waiting", "_patience", "_queue", "_reset", "_steps",
-        "_turn", "_watches",
+        "__weakref__", "_changed", "_completions", "_copies", "_lock", "_num_waiting", "_patience", "_queue", "_reset",
+        "_steps", "_turn", "_watches",
     )  # fmt: skip
 
     def __init__(self, name: str, patience: float | None = None, reset: Callable[[], object] | None = None) -> None:
         self._queue = WorkQueue(name, "fences")
+        self._copies = WorkQueue(name, "copies")  # of copies that may have a queue of their own
         self._completions: dict[Completion, Any] = {}
         self._patience = patience
         self._reset = reset
@@ -456,6 +462,43 @@ class FenceWaiter:
 
     def add(self, fence: Any, completion: Completion) -> None:
         """End a completion when its fence is reached."""
+        self._add(fence, completion, self._queue)
+
+    def wait(self, fence: Any, source: str, keep: object) -> None:
+        """Wait for the fence of a copy; ``None`` is done.
+
+        Args:
+            fence: the author's fence.
+            source: the name of the author's method, for messages.
+            keep: what must live until the copy has ended.
+
+        Raises:
+            InvalidArgumentError: the object is no fence.
+            PjrtError: the copy has failed, was given up, or has taken too long.
+        """
+        if fence is None:
+            return
+        wait = waiting_function(fence)
+        completion = Completion(Future(), [], 0, source, keep=keep)
+        if self._patience is not None and not self._copies.is_current_thread:
+            self._add(fence, completion, self._copies)  # this thread must come back, whether the fence does or not
+            completion.definition.result()
+            return
+        self._open(fence, completion)
+        error = None
+        try:
+            wait()
+        except KeyboardInterrupt:
+            completion.poison(CancelledError("Ctrl-C ended the wait for the copy"))
+            self.cancel(completion)
+            self._wait_on_thread(fence, completion, self._copies)  # its memory is in use until then
+            raise
+        except BaseException as raised:
+            error = without_traceback(raised)
+        self.end(completion, error)
+        completion.definition.result()
+
+    def _add(self, fence: Any, completion: Completion, queue: WorkQueue) -> None:
         if isinstance(fence, RunWork) and fence.has_ended:
             completion.end(fence.error)
             return
@@ -467,10 +510,13 @@ class FenceWaiter:
                 completion.definition.need(fence)
             fence.add_done_callback(functools.partial(self._end_by_future, completion))
             return
-        completion.definition.need(self._queue.server)
+        self._wait_on_thread(fence, completion, queue)
+
+    def _wait_on_thread(self, fence: Any, completion: Completion, queue: WorkQueue) -> None:
+        completion.definition.need(queue.server)
         wait = _Wait(self, fence, completion)
         try:
-            self._queue.put(wait)
+            queue.put(wait)
         except PjrtError:
             wait.run()  # There is no thread for it, and the work goes on all the same.
 
@@ -657,8 +703,9 @@ class FenceWaiter:
         self._completions.clear()
 
     def close(self) -> None:
-        """End the thread."""
+        """End the threads."""
         self._queue.close()
+        self._copies.close()
 
     def _end_by_future(self, completion: Completion, fence: Any) -> None:
         try:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -228,6 +229,109 @@ def test_the_fence_of_a_kernel_has_the_limit_too(fence: Callable[[], Work]) -> N
         with pytest.raises(pjrt.DeadlineExceededError, match=r"the kernel of stablehlo.add.* \(in stablehlo.add"):
             y.to_host().result()
         assert bool(chip.resets) == (fence is Work)
+
+
+class Links(SimulatedMemory):
+    """Memory whose copies hang as long as ``fence`` says, of one kind."""
+
+    def __init__(self, method: str) -> None:
+        super().__init__()
+        self.method = method
+        self.fence: Callable[[], Work] | None = None
+        self.begun: list[Work] = []
+
+    def end_of(self, method: str) -> Work | None:
+        if method != self.method or self.fence is None:
+            return None
+        self.begun.append(self.fence())
+        return self.begun[-1]
+
+    def copy_in(self, handle: int, array: Any) -> Any:
+        super().copy_in(handle, array)
+        return self.end_of("copy_in")
+
+    def copy_out(self, handle: int, array: Any) -> Any:
+        super().copy_out(handle, array)
+        return self.end_of("copy_out")
+
+    def copy(self, source: int, target: int, spec: pjrt.ShapeSpec) -> Any:
+        self.contents[target] = self.contents[source]
+        return self.end_of("copy")
+
+
+@contextlib.contextmanager
+def linked(method: str, **options: Any) -> Iterator[tuple[Links, HostClient, pjrt.Buffer, Callable[[], Any]]]:
+    """Yield a memory, a client, a buffer, and a function that begins a copy and returns its future."""
+    memory = Links(method)
+    compiled = Compiled(run=lambda handle: handle, parameters=[SPEC], outputs=[SPEC])
+    with HostClient("chip", compile=lambda *_: compiled, memory=memory, num_devices=2, **options) as client:
+        big = np.arange(1 << 18, dtype=np.float32)  # it is copied on another thread
+        x = client.buffer_from_host(big, device=client.devices[0])
+        x.ready().result()
+        begin = {
+            "copy_in": lambda: client.buffer_from_host(big, device=client.devices[0]).ready(),
+            "copy_out": x.to_host,
+            "copy": lambda: x.copy_to(client.devices[1]).ready(),
+        }[method]
+        try:
+            yield memory, client, x, begin
+        finally:
+            for work in memory.begun:
+                work.end.set()
+
+
+def check_copies(memory: Links, x: pjrt.Buffer, begin: Callable[[], Any]) -> None:
+    """The next copies are done, and memory is kept for none of those before."""
+    memory.fence = None
+    begin().result()
+    np.testing.assert_array_equal(np.asarray(x), np.arange(1 << 18, dtype=np.float32))
+    wait_until(lambda: len(memory.contents) == 1)
+
+
+@pytest.mark.parametrize("method", ["copy_in", "copy_out", "copy"])
+@pytest.mark.parametrize("fence", [Cancellable, Work])
+def test_a_copy_that_takes_too_long_fails(method: str, fence: Callable[[], Work]) -> None:
+    resets: list[pjrt.Device] = []
+    memories: list[Links] = []
+
+    def reset(device: pjrt.Device) -> None:
+        resets.append(device)
+        for work in memories[0].begun:
+            work.end.set()
+
+    with linked(method, watchdog_seconds=SOON, reset=reset) as (memory, client, x, begin):
+        memories.append(memory)
+        memory.fence = fence
+        with pytest.raises(pjrt.DeadlineExceededError, match=rf"'Links.{method}' on chip:[01] has not ended"):
+            begin().result()
+        wait_until(lambda: memory.begun[0].end.is_set())
+        if fence is Work:
+            assert resets[0] is client.devices[method == "copy"]
+        check_copies(memory, x, begin)
+
+
+@pytest.mark.parametrize("method", ["copy_in", "copy_out", "copy"])
+def test_the_memory_of_a_copy_is_kept_until_it_ends(method: str) -> None:
+    with linked(method, watchdog_seconds=SOON) as (memory, _, x, begin):
+        memory.fence = Work
+        with pytest.raises(pjrt.DeadlineExceededError):
+            begin().result()
+        assert len(memory.contents) == (1 if method == "copy_out" else 2)  # the link may be writing there
+        memory.begun[0].end.set()
+        check_copies(memory, x, begin)
+
+
+@pytest.mark.parametrize("method", ["copy_in", "copy_out", "copy"])
+def test_copies_are_given_up_with_all_work(method: str) -> None:
+    with linked(method) as (memory, client, x, begin):
+        memory.fence = Cancellable
+        copy = begin()
+        wait_until(lambda: memory.begun and any(device.fences.is_busy for device in client.devices))
+        client.give_up_work(pjrt.CancelledError("enough"))
+        with pytest.raises(pjrt.CancelledError, match="enough"):
+            copy.result()
+        assert memory.begun[0].end.is_set()
+        check_copies(memory, x, begin)
 
 
 def test_exceptions_of_cancel_and_reset_are_logged(caplog: pytest.LogCaptureFixture) -> None:
