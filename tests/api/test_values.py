@@ -30,6 +30,24 @@ def test_xlas_spellings_of_layouts() -> None:
     assert pjrt.TiledLayout.row_major(3).minor_to_major == (2, 1, 0)
 
 
+@pytest.mark.parametrize(
+    ("dtype", "shape", "layout", "size"),
+    [
+        ("float32", (2, 150), "{1,0}", 1200),
+        ("float32", (2, 150), "{1,0:T(8,128)}", 8 * 256 * 4),
+        ("float32", (2, 150), "{0,1:T(8,128)}", 152 * 128 * 4),
+        ("bfloat16", (3, 5, 2), "{2,1,0:T(8,128)(2,1)}", 3 * 8 * 128 * 2),
+        ("float32", (5,), "{0:T(8,128)}", 8 * 128 * 4),
+        ("int4", (2, 3), "{1,0:E(4)}", 3),
+        ("int4", (2, 3), "{1,0:T(8,128)E(4)}", 8 * 128 // 2),
+        ("float32", (0, 3), "{1,0:T(8,128)}", 0),
+        ("float32", (2, 3), "{1,0:T(*,128)}", 24),
+    ],
+)
+def test_the_bytes_of_a_layout(dtype: str, shape: tuple[int, ...], layout: str, size: int) -> None:
+    assert pjrt.TiledLayout.parse(layout).size_of(pjrt.ShapeSpec(shape, dtype)) == size
+
+
 @pytest.mark.parametrize("text", ["", "1,0", "{1,0", "{a}", "{1,0:T(x)}", "{0,0}", "{1}"])
 def test_texts_that_are_no_layout_are_refused(text: str) -> None:
     with pytest.raises(pjrt.InvalidArgumentError):

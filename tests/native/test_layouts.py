@@ -213,3 +213,19 @@ def test_the_c_api_has_the_tiles_and_the_bytes_of_a_memory_in_python(library: Pa
         out = bytearray(8)
         flat.copy_raw_to_host(out, 4).result()
         assert np.frombuffer(out, np.float32).tolist() == [1, 2]
+
+
+@pytest.mark.parametrize("kind", ["driver", "worker"])
+def test_a_program_for_a_topology_has_the_tiles_of_its_devices(kind: str, chip_library: Path, tmp_path: Path) -> None:
+    library = chip_library
+    if kind == "worker":
+        library = native.write_library(tmp_path / "tiled.so", f"{TILED}:make_client", driver="worker", name="tiled")
+    program = """func.func @main(%x: tensor<2x150xf32>) -> tensor<2x150xf32> {
+      %0 = stablehlo.add %x, %x : tensor<2x150xf32>
+      return %0 : tensor<2x150xf32>
+    }"""
+    executable = pjrt.load_plugin(library).topology().compile(program)
+    tiles = [pjrt.TiledLayout((1, 0), ((8, 128),))]
+    assert (list(executable.parameter_layouts), list(executable.output_layouts)) == (tiles, tiles)
+    stats = executable.memory_stats()
+    assert (stats.argument_size_in_bytes, stats.output_size_in_bytes) == (8 * 256 * 4, 8 * 256 * 4)

@@ -57,6 +57,18 @@ class TiledLayout:
             and self.minor_to_major == tuple(range(len(self.minor_to_major) - 1, -1, -1))
         )
 
+    def size_of(self, spec: ShapeSpec) -> int:
+        """Return the bytes of an array that lies so: whole tiles, and packed elements."""
+        if (not self.tiles and not self.element_bits) or any(side < 1 for tile in self.tiles for side in tile):
+            return spec.size_in_bytes  # a side that stands for none joins two dimensions: that takes no padding
+        sizes = [spec.shape[dimension] for dimension in reversed(self.minor_to_major)]
+        for tile in self.tiles:
+            sizes = [1] * (len(tile) - len(sizes)) + sizes
+            first = len(sizes) - len(tile)
+            counts = [-(-size // side) for size, side in zip(sizes[first:], tile, strict=True)]
+            sizes = [*sizes[:first], *counts, *tile]
+        return -(-math.prod(sizes) * (self.element_bits or max(spec.element_type.bits, 8)) // 8)
+
     def __str__(self) -> str:
         """Return XLA's spelling, such as ``{1,0:T(8,128)(2,1)}``."""
         tiles = "".join("(" + ",".join(map(str, tile)) + ")" for tile in self.tiles)

@@ -22,7 +22,7 @@ from pjrt.api.element_type import ElementType
 from pjrt.api.errors import InvalidArgumentError, PjrtError, unimplemented
 from pjrt.api.executable import Executable
 from pjrt.api.program import AnyProgram, Program
-from pjrt.api.shape_spec import Layout, Shapes
+from pjrt.api.shape_spec import Layout, Shapes, ShapeSpec, TiledLayout
 
 
 class TopologyDescription(abc.ABC):
@@ -132,6 +132,17 @@ class TopologyDescription(abc.ABC):
     def default_layout(self, element_type: ElementType, shape: Sequence[int]) -> Layout:
         """Return the default layout on these devices of arrays of a type and shape (Layouts extension)."""
         raise unimplemented(self.platform_name, "TopologyDescription.default_layout")
+
+    def size_of(self, spec: ShapeSpec) -> int:
+        """Return the bytes that an array takes in the default memory of one of these devices, with tiles and padding.
+
+        By default they are counted from ``default_layout``, or from the elements where the devices give none.
+        """
+        try:
+            layout = self.default_layout(spec.element_type, spec.shape)
+        except PjrtError:
+            return spec.size_in_bytes
+        return layout.size_of(spec) if isinstance(layout, TiledLayout) else spec.size_in_bytes
 
     @property
     def memory_space_kind_ids(self) -> Sequence[int]:

@@ -17,7 +17,7 @@ from pjrt.api.errors import naming
 from pjrt.api.printable import readable_bytes
 from pjrt.artifacts.compilation_cache import CompilationCache
 from pjrt.cli._console import console, echo, error_as_dict, one_line, print_facts, print_table, progress, readable
-from pjrt.cli._options import cache_as_dict, cache_outcome
+from pjrt.cli._options import cache_as_dict, cache_outcome, split_place
 from pjrt.stablehlo import Cost, PeakMemory
 
 
@@ -92,7 +92,7 @@ def _compile(
     code_for: Callable[[str], pjrt.Program],
     cache: CompilationCache | None,
 ) -> None:
-    plugin, _, name = compilation.place.partition(":")
+    plugin, name = split_place(compilation.place)
     with progress(f"asking {plugin} for the topology"):
         topology = compilation.topology = pjrt.topology(plugin, name, **options)
     device = topology.device_descriptions[0]
@@ -196,12 +196,13 @@ class Count:
     problem: str = ""
 
     @staticmethod
-    def of(code: pjrt.Program, how: pjrt.CompileOptions) -> Count:
-        """Count a program."""
+    def of(code: pjrt.Program, how: pjrt.CompileOptions, topology: pjrt.TopologyDescription | None = None) -> Count:
+        """Count a program; arrays take as many bytes as the devices of a topology say."""
         try:
             with progress("counting the work and the memory"):
                 parsed = stablehlo.parse_for_one_device(code, how)
-                return Count(stablehlo.cost(parsed), stablehlo.peak_memory(parsed))
+                size_of = None if topology is None else topology.size_of
+                return Count(stablehlo.cost(parsed), stablehlo.peak_memory(parsed, size_of=size_of))
         except pjrt.PjrtError as error:
             return Count(None, None, error.message)
 

@@ -247,15 +247,24 @@ topologies_option = click.option(
 )
 
 
+def split_place(place: str) -> tuple[str, str]:
+    """Return the plugin of a topology, perhaps ``FILE.py:FUNCTION``, and the topology's name."""
+    plugin, _, name = place.partition(":")
+    if not plugin.endswith(".py"):
+        return plugin, name
+    function, _, name = name.partition(":")
+    return f"{plugin}:{function}", name
+
+
 def targets_of(devices: Sequence[str], topologies: Sequence[str], options: dict[str, Any]) -> list[Target]:
     """Return the targets that ``--device`` and ``--topology`` name."""
     # Commands without targets need no subprocesses.
     from pjrt.plugins.subprocess_support import Target
 
-    split = [place.partition(":") for place in topologies]
+    split = map(split_place, topologies)
     return [
         *(Target(name, options=options) for name in devices),
-        *(Target(plugin, name, options) for plugin, _, name in split),
+        *(Target(plugin, name, options) for plugin, name in split),
     ]
 
 

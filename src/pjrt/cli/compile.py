@@ -11,7 +11,15 @@ import click
 
 import pjrt
 from pjrt.artifacts.compilation_cache import CompilationCache
-from pjrt.cli._compilation import Compilation, Count, compile_for, print_cost, print_largest, print_one, print_several
+from pjrt.cli._compilation import (
+    Compilation,
+    Count,
+    compile_for,
+    print_cost,
+    print_largest,
+    print_one,
+    print_several,
+)
 from pjrt.cli._console import EXIT_CODE, echo, error_as_dict, fail, note_overwriting, one_line, print_json, progress
 from pjrt.cli._options import (
     cache_option,
@@ -21,6 +29,7 @@ from pjrt.cli._options import (
     json_option,
     partitioning_options,
     shapes_option,
+    split_place,
 )
 from pjrt.cli._program import program_argument, read_model_file
 from pjrt.models.model_file import ModelFile
@@ -103,7 +112,7 @@ def compile_(
         note_overwriting(output)
     missing = None
     if len(topologies) == 1:  # of several, one that is impossible has a row
-        plugin, _, name = topologies[0].partition(":")
+        plugin, name = split_place(topologies[0])
         try:
             pjrt.topology(plugin, name, **options)
         except pjrt.NotFoundError as error:
@@ -149,7 +158,8 @@ def _report_one(
         raise error
     compiled = compilation.executable is not None
     is_counted = bool(largest or error or how.partitioning.num_devices > 1 or not facts["cost"])
-    count = Count.of(compilation.code, how) if is_counted and compilation.code is not None else None
+    code = compilation.code if is_counted else None
+    count = None if code is None else Count.of(code, how, compilation.topology)
     if output is not None and error is None and compilation.executable is not None:
         names = _signature(file, compilation)
         pjrt.save_executable(

@@ -400,7 +400,9 @@ class HostClient(Client):
         self.devices = tuple(HostDevice(self, d, self._platform) for d in descriptions)
         self.addressable_devices = tuple(device for device in self.devices if device.is_addressable)
         self.memory_spaces = tuple(space for device in self.addressable_devices for space in device.memory_spaces)
-        self.topology = HostTopology(self._compiler, descriptions, self._platform.attributes)
+        spaces = self.memory_spaces
+        home = self.addressable_devices[0] if spaces and spaces[0].has_layouts else None
+        self.topology = HostTopology(self._compiler, descriptions, self._platform.attributes, home)
         self.dispatcher = Dispatcher(self.addressable_devices)
         self._handlers = FfiHandlers()
         self._mapped = DmaMappings()

@@ -35,7 +35,7 @@ from pjrt.api.program import AnyProgram
 from pjrt.api.shape_spec import Layout, Shapes, ShapeSpec, TiledLayout, expect_shape
 from pjrt.api.topology import TopologyDescription
 from pjrt.host.device_memory import Allocation, Memory, has_layouts, kept_spec, layout_in
-from pjrt.host.executable import HostExecutable
+from pjrt.host.executable import HostExecutable, TopologyExecutable
 from pjrt.host.fences import FenceWaiter
 from pjrt.host.processes import Membership
 from pjrt.host.shutdown import runtime_lock
@@ -371,15 +371,30 @@ def describe(compiler: HostCompiler, descriptions: Sequence[DeviceFacts], attrib
 
 
 class HostTopology(TopologyDescription):
-    """Described devices of a host platform, and its compiler."""
+    """Described devices of a host platform, and its compiler.
 
-    __slots__ = ("_compiler", "attributes", "device_descriptions")
+    Args:
+        compiler: the compiler.
+        descriptions: the devices.
+        attributes: the attributes of all together.
+        home: a device of a client, perhaps of a closed one, whose memory says how such devices lay out arrays; ``None``
+            where they lie in rows.
+    """
+
+    __slots__ = ("_compiler", "_home", "attributes", "device_descriptions")
 
     attributes: Attributes
     device_descriptions: Sequence[DeviceFacts]
 
-    def __init__(self, compiler: HostCompiler, descriptions: Sequence[DeviceFacts], attributes: Attributes) -> None:
+    def __init__(
+        self,
+        compiler: HostCompiler,
+        descriptions: Sequence[DeviceFacts],
+        attributes: Attributes,
+        home: HostDevice | None = None,
+    ) -> None:
         self._compiler = compiler
+        self._home = home
         self.device_descriptions = tuple(descriptions)
         self.attributes = dict(attributes)
 
@@ -401,7 +416,8 @@ class HostTopology(TopologyDescription):
     ) -> HostExecutable:
         if client is not None:
             expect(client, Client, "a client whose devices may be used while compiling, or None")
-        return self._compiler.compile(program, options, shapes)
+        executable, home = self._compiler.compile(program, options, shapes), self._home
+        return executable if home is None else TopologyExecutable(executable.compiled, executable.origin, home)
 
     @property
     def capabilities(self) -> Capabilities:
@@ -449,14 +465,19 @@ class HostTopology(TopologyDescription):
             raise InvalidArgumentError(f"expected a serialized topology of '{self.platform_name}': {error}") from error
         if platform != self.platform_name:
             raise InvalidArgumentError(f"the topology is of '{platform}', this is '{self.platform_name}'")
-        return HostTopology(self._compiler, devices, attributes)
+        return HostTopology(self._compiler, devices, attributes, self._home)
 
     def fingerprint(self) -> int:
         return int.from_bytes(hashlib.sha256(self.serialize()).digest()[:8], "little")
 
     def default_layout(self, element_type: ElementType, shape: Sequence[int]) -> Layout:
         expect(element_type, ElementType, "an element type as pjrt.ElementType")
-        return TiledLayout.row_major(len(expect_shape(shape)))
+        rows = TiledLayout.row_major(len(expect_shape(shape)))
+        own = self._home and self._home.default_memory_space.layout(ShapeSpec(tuple(shape), element_type))
+        return own or rows
+
+    def size_of(self, spec: ShapeSpec) -> int:
+        return spec.size_in_bytes if self._home is None else self._home.default_memory_space.size_of(spec)
 
     @property
     def memory_space_kind_ids(self) -> Sequence[int]:

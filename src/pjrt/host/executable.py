@@ -8,7 +8,7 @@ import json
 import traceback
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pjrt.api.compile_options import CompileOptions
 from pjrt.api.element_type import ElementType
@@ -17,6 +17,9 @@ from pjrt.api.executable import CompiledMemoryStats, Executable, ExecutableAbiVe
 from pjrt.api.program import Program
 from pjrt.api.shape_spec import Layout, ShapeSpec, TiledLayout
 from pjrt.host_memory.array import array_dtype, order_of_spec
+
+if TYPE_CHECKING:
+    from pjrt.host.device import HostDevice
 
 
 def without_traceback(error: BaseException) -> PjrtError:
@@ -406,6 +409,57 @@ class HostExecutable(Executable):
                 "compile did not declare the program's types (pjrt.host.Compiled(outputs=…, parameters=…))"
             )
         return specs
+
+
+class LaidOutExecutable(HostExecutable):
+    """A compiled program for a device whose memory says how it lays out arrays, and how many bytes they take."""
+
+    __slots__ = ()
+
+    @property
+    def home(self) -> HostDevice:
+        """The device, or one of several that are equal."""
+        raise NotImplementedError
+
+    @property
+    def output_layouts(self) -> Sequence[Layout]:
+        return self._layouts_in(self.output_specs, self.output_memory_kinds)
+
+    @property
+    def parameter_layouts(self) -> Sequence[Layout]:
+        return self._layouts_in(self.parameter_specs, self.parameter_memory_kinds)
+
+    def memory_stats(self) -> CompiledMemoryStats:
+        stats, compiled, home = super().memory_stats(), self.compiled, self.home
+        is_counted = compiled.memory is None or compiled.takes_allocations  # by the types, not by the author
+        if not is_counted or not home.memory_spaces[0].has_layouts or None in (compiled.parameters, compiled.outputs):
+            return stats
+        parameters, outputs = (
+            [home.memory_space(kind).size_of(spec) for spec, kind in zip(specs, kinds, strict=True)]
+            for specs, kinds in (
+                (self.parameter_specs, self.parameter_memory_kinds),
+                (self.output_specs, self.output_memory_kinds),
+            )
+        )
+        return with_sizes(stats, compiled, parameters, outputs)
+
+    def _layouts_in(self, specs: Sequence[ShapeSpec], kinds: Sequence[str]) -> list[Layout]:
+        return [
+            self.home.memory_space(kind).layout(spec) or TiledLayout.row_major(len(spec.shape))
+            for spec, kind in zip(specs, kinds, strict=True)
+        ]
+
+
+class TopologyExecutable(LaidOutExecutable):
+    """A program that was compiled for described devices with such a memory, and is loaded nowhere."""
+
+    __slots__ = ("home",)
+
+    home: HostDevice
+
+    def __init__(self, compiled: Compiled, origin: Origin, home: HostDevice) -> None:
+        super().__init__(compiled, origin)
+        self.home = home
 
 
 def _layouts(specs: Sequence[ShapeSpec]) -> list[Layout]:

@@ -14,15 +14,14 @@ from pjrt.api.compile_options import CompileOptions, DeviceAssignment
 from pjrt.api.device import Device
 from pjrt.api.element_type import ElementType
 from pjrt.api.errors import InternalError, PjrtError
-from pjrt.api.executable import CompiledMemoryStats
 from pjrt.api.future import Future
 from pjrt.api.launch import CheckedExecutable, Parameters
 from pjrt.api.loaded_executable import Argument, ExecuteOptions, FailedRunError, ValuePath
-from pjrt.api.shape_spec import Layout, ShapeSpec, TiledLayout
+from pjrt.api.shape_spec import ShapeSpec
 from pjrt.host.buffer import HostBuffer
 from pjrt.host.device import HostDevice
 from pjrt.host.device_memory import Allocation, Memory, has_layouts, is_in_rows
-from pjrt.host.executable import Compiled, HostExecutable, with_sizes, without_traceback
+from pjrt.host.executable import Compiled, HostExecutable, LaidOutExecutable, without_traceback
 from pjrt.host.execution import (
     DeviceExecution,
     DeviceRun,
@@ -374,7 +373,7 @@ _MOST_OPEN_LAUNCHES = 1024
 """The most launches that may lack devices, where ``execute_sharded`` starts them one device at a time."""
 
 
-class HostLoadedExecutable(HostExecutable, CheckedExecutable):
+class HostLoadedExecutable(LaidOutExecutable, CheckedExecutable):
     """A compiled program on its devices."""
 
     __slots__ = (
@@ -423,38 +422,8 @@ class HostLoadedExecutable(HostExecutable, CheckedExecutable):
         return self.origin.platform_name
 
     @property
-    def output_layouts(self) -> Sequence[Layout]:
-        return self._layouts_in(super().output_specs, super().output_memory_kinds)
-
-    @property
-    def parameter_layouts(self) -> Sequence[Layout]:
-        return self._layouts_in(super().parameter_specs, super().parameter_memory_kinds)
-
-    def memory_stats(self) -> CompiledMemoryStats:
-        stats, compiled = super().memory_stats(), self.compiled
-        is_counted = compiled.memory is None or compiled.takes_allocations  # by the types, not by the author
-        if (
-            not is_counted
-            or not self.client.memory_spaces[0].has_layouts
-            or None in (compiled.parameters, compiled.outputs)
-        ):
-            return stats
-        device = self.client.addressable_devices[0]
-        parameters, outputs = (
-            [device.memory_space(kind).size_of(spec) for spec, kind in zip(specs, kinds, strict=True)]
-            for specs, kinds in (
-                (self.parameter_specs, self.parameter_memory_kinds),
-                (self.output_specs, self.output_memory_kinds),
-            )
-        )
-        return with_sizes(stats, compiled, parameters, outputs)
-
-    def _layouts_in(self, specs: Sequence[ShapeSpec], kinds: Sequence[str]) -> list[Layout]:
-        device = self.client.addressable_devices[0]
-        return [
-            device.memory_space(kind).layout(spec) or TiledLayout.row_major(len(spec.shape))
-            for spec, kind in zip(specs, kinds, strict=True)
-        ]
+    def home(self) -> HostDevice:
+        return self.client.addressable_devices[0]
 
     @property
     def addressable_device_logical_ids(self) -> Sequence[tuple[int, int]]:

@@ -192,6 +192,14 @@ def test_the_largest_arrays_of_one_device(folder: Path) -> None:
     assert counted["peak_memory_in_bytes"] == 3 * 64 * 64 * 4
 
 
+def test_arrays_take_what_the_device_says(folder: Path) -> None:
+    """An example's memory has tiles of 8 x 128; the program is for one of two partitions."""
+    device = Path(__file__).parents[3] / "examples" / "tiled_chip" / "device.py"
+    counted = in_json(folder, "sharded.mlir", "-t", f"{device}:make_client:2", "--largest", "2")["counted"]
+    assert [each["bytes"] for each in counted["arrays"]] == [64 * 128 * 4] * 3
+    assert counted["peak_memory_in_bytes"] == 3 * 64 * 128 * 4
+
+
 def test_the_bytes_of_collectives(folder: Path) -> None:
     done = compile_(folder, "sharded.mlir", "-t", "cpu:2")
     assert done.returncode == 0, done.stderr

@@ -245,6 +245,30 @@ def test_a_compiler_chooses_layouts() -> None:
             client.compile(turned("{1,0}", "auto"))
 
 
+def test_a_topology_knows_the_tiles_and_their_bytes() -> None:
+    """The device is not there: its client was closed."""
+    file = ROOT / "examples" / "tiled_chip" / "device.py"
+    topology = pjrt.topology(f"{file}:make_client", "2")
+    for each in (topology, topology.deserialize(topology.serialize())):
+        executable = each.compile(SUM_OF_ROWS)
+        assert list(executable.parameter_layouts) == [ROWS]
+        assert list(executable.output_layouts) == [TiledLayout.row_major(1)]
+        stats = executable.memory_stats()
+        assert (stats.argument_size_in_bytes, stats.output_size_in_bytes) == (IN_ROWS, 600)
+        assert each.default_layout(pjrt.ElementType.F32, (2, 150)) == ROWS
+        with CHIP["make_client"]() as client:
+            (y,) = client.load(executable)(X)
+            np.testing.assert_array_equal(np.asarray(y), X.sum(0))
+
+
+SUM_OF_ROWS = """func.func @main(%x: tensor<2x150xf32>) -> tensor<150xf32> {
+  %zero = stablehlo.constant dense<0.0> : tensor<f32>
+  %0 = stablehlo.reduce(%x init: %zero) applies stablehlo.add across dimensions = [0]
+    : (tensor<2x150xf32>, tensor<f32>) -> tensor<150xf32>
+  return %0 : tensor<150xf32>
+}"""
+
+
 def test_a_part_of_a_program_has_no_layouts_of_its_own() -> None:
     with (
         compiling(CHIP["TiledMemory"](), declares=True, fallback="reference") as client,

@@ -444,6 +444,8 @@ PJRT_Error *native_Client_Compile(PJRT_Client_Compile_Args *args) {
   return error ? error : executable_load(args->client, core, &args->executable);
 }
 
+static PJRT_Error *measure(executable *core, const PJRT_Device *device);
+
 PJRT_Error *native_Compile(PJRT_Compile_Args *args) {
   const PJRT_TopologyDescription *topology = args->topology;
   PJRT_Client *client = NULL;
@@ -458,6 +460,10 @@ PJRT_Error *native_Compile(PJRT_Compile_Args *args) {
     error = error_make(INVALID, "the program runs on %lld devices, the topology has %zu",
                        (long long)(core->num_replicas * core->num_partitions), topology->facts.num_devices);
     executable_unref(core);
+  }
+  if (!error && client->num_addressable) {
+    error = measure(core, client->addressable_handles[0]);
+    if (error) executable_unref(core);
   }
   if (!error) args->executable = executable_handle(core);
   client_unref(client);

@@ -61,7 +61,9 @@ static PJRT_Error *client_default(PJRT_Layouts_PJRT_Client_GetDefaultLayout_Args
 
 static PJRT_Error *topology_default(PJRT_Layouts_PJRT_Topology_GetDefaultLayout_Args *args) {
   SIZED(PJRT_Layouts_PJRT_Topology_GetDefaultLayout_Args, args);
-  return default_layout(args->type, args->dims, args->num_dims, args->topology_description->owner, &args->layout);
+  const PJRT_TopologyDescription *topology = args->topology_description;
+  const PJRT_Client *client = topology->owner ? topology->owner : topology->compiler;
+  return default_layout(args->type, args->dims, args->num_dims, client, &args->layout);
 }
 
 static PJRT_Error *of_buffer(PJRT_Layouts_PJRT_Buffer_MemoryLayout_Args *args) {

@@ -16,14 +16,16 @@ twice to save memory, and store what others do not. The model is that of a compi
 from __future__ import annotations
 
 import enum
+import functools
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from pjrt.api.compile_options import CompileOptions
 from pjrt.api.program import Program
+from pjrt.api.shape_spec import ShapeSpec
 from pjrt.stablehlo.analysis._work import is_elementwise, is_free, nbytes
 from pjrt.stablehlo.analysis.cost_analysis import counted_program, live_operations
 from pjrt.stablehlo.facts.signatures import signature_of
@@ -94,7 +96,8 @@ class PeakFinder:
         functions: its functions by name.
     """
 
-    def __init__(self, functions: Mapping[str, Function]) -> None:
+    def __init__(self, functions: Mapping[str, Function], nbytes: Callable[[ValueType], int] = nbytes) -> None:
+        self.nbytes = nbytes
         self._functions = functions
         self._peaks: dict[tuple[str, tuple[bool, ...]], Peak] = {}
 
@@ -123,6 +126,7 @@ class _BlockWalk:
 
     def __init__(self, finder: PeakFinder, block: Block, may_free: Sequence[bool]) -> None:
         self._finder = finder
+        self._nbytes = finder.nbytes
         self._block = block
         self._operations = live_operations(block)
         self._used = [_distinct([*each.operands, *_captured(each)]) for each in self._operations]
@@ -143,7 +147,7 @@ class _BlockWalk:
         self._time = 0  # counts allocations, overwritings and the ends of operations
         self._operation: Operation | None = None
         for index, argument in enumerate(block.arguments):
-            storage = Storage(nbytes(argument.type), index, may_free[index], [(0, argument)])
+            storage = Storage(self._nbytes(argument.type), index, may_free[index], [(0, argument)])
             self._add(storage)
             self._put(argument, [storage])
         for operation in self._operations:
@@ -209,7 +213,7 @@ class _BlockWalk:
             candidates = {id(each): each for each in (*stored, *self._behind_all(operation.operands))}
             unused = [each for each in candidates.values() if each.pending == 0 and each.is_free]
         for result in operation.results:
-            size = nbytes(result.type)
+            size = self._nbytes(result.type)
             storage = next((each for each in unused if each.nbytes == size), None)
             if storage is None:
                 storage = self._allocate(result)
@@ -256,7 +260,7 @@ class _BlockWalk:
         taken: set[int] = set()
         for value in self._block.outputs:
             behind = self._behind.get(id(value), [])
-            storage = behind[0] if len(behind) == 1 and behind[0].nbytes == nbytes(value.type) else None
+            storage = behind[0] if len(behind) == 1 and behind[0].nbytes == self._nbytes(value.type) else None
             if storage is None or id(storage) in taken or (copied and not storage.is_free):
                 storage = self._allocate(value)
             taken.add(id(storage))
@@ -277,7 +281,7 @@ class _BlockWalk:
         self._touched.append(storage)
 
     def _allocate(self, value: Value, *, is_free: bool = True) -> Storage:
-        storage = Storage(nbytes(value.type), None, is_free, [])
+        storage = Storage(self._nbytes(value.type), None, is_free, [])
         self._hold(storage, value)
         self._add(storage)
         self._current += storage.nbytes
@@ -291,8 +295,8 @@ class _BlockWalk:
         """Return the memory of a value; one that is computed where it is used is stored for this step."""
         behind = self._behind.get(id(value))
         if behind is None:  # a value of a block around this one
-            return Storage(nbytes(value.type), None, False, [(0, value)])
-        if len(behind) == 1 and behind[0].nbytes == nbytes(value.type):
+            return Storage(self._nbytes(value.type), None, False, [(0, value)])
+        if len(behind) == 1 and behind[0].nbytes == self._nbytes(value.type):
             return behind[0]
         return self._allocate(value)
 
@@ -331,7 +335,7 @@ class _BlockWalk:
             return True
         read = sum(storage.nbytes for storage in self._behind_all(operation.operands))
         is_read_here = all(id(operand) in self._behind for operand in operation.operands)
-        return is_read_here and nbytes(result.type) > read
+        return is_read_here and self._nbytes(result.type) > read
 
 
 _CALLS = {"func.call": "callee", "stablehlo.composite": "decomposition"}
@@ -456,7 +460,11 @@ class PeakMemory:
 
 
 def peak_memory(
-    program: Program | ParsedProgram | str | bytes, options: CompileOptions | None = None, *, trusted: bool = False
+    program: Program | ParsedProgram | str | bytes,
+    options: CompileOptions | None = None,
+    *,
+    trusted: bool = False,
+    size_of: Callable[[ShapeSpec], int] | None = None,
 ) -> PeakMemory:
     """Return the most memory that one run of a program needs on one device, and the arrays that are in it.
 
@@ -467,6 +475,8 @@ def peak_memory(
         program: the program. One for several partitions is partitioned first; a parsed program is taken as it stands.
         options: the compile options: how many partitions there are, where the program leaves that open.
         trusted: as for ``parse``.
+        size_of: returns the bytes that an array takes on the device, such as ``TopologyDescription.size_of``; by
+            default those of its elements.
 
     Raises:
         UnimplementedError: a shape in it is known only when the program runs, or XLA cannot partition it.
@@ -479,8 +489,9 @@ def peak_memory(
     assert entry.body is not None
     signature = signature_of(parsed)
     donated = [each.is_donor or each.aliases_output is not None for each in signature.arguments]
-    peak = PeakFinder(parsed.functions).of_block(entry.body, donated, copied=True)
-    sizes = [nbytes(type_) for type_ in entry.type.arguments]
+    measured = nbytes if size_of is None else _measured_by(size_of)
+    peak = PeakFinder(parsed.functions, measured).of_block(entry.body, donated, copied=True)
+    sizes = [measured(type_) for type_ in entry.type.arguments]
     arrays = [
         PeakArray(
             each.name or f"argument {index}",
@@ -499,11 +510,22 @@ def peak_memory(
     return PeakMemory(
         sum(sizes) + peak.nbytes,
         sum(sizes),
-        sum(nbytes(type_) for type_ in entry.type.results),
+        sum(measured(type_) for type_ in entry.type.results),
         peak.operation,
         tuple(sorted(arrays, key=lambda array: -array.nbytes)),
         tuple(MemoryStep(operation, sum(sizes) + size) for operation, size in peak.steps),
     )
+
+
+def _measured_by(size_of: Callable[[ShapeSpec], int]) -> Callable[[ValueType], int]:
+    @functools.cache  # types are asked for again and again
+    def measured(type_: ValueType) -> int:
+        if isinstance(type_, TensorType) and type_.is_static:
+            return size_of(ShapeSpec(type_.sizes, type_.element))
+        elements = getattr(type_, "elements", None)
+        return nbytes(type_) if elements is None else sum(map(measured, elements))
+
+    return measured
 
 
 def _array(value: Value, size: int, is_output: bool, names: Mapping[int, str]) -> PeakArray:
