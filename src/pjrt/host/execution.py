@@ -37,7 +37,7 @@ from pjrt.host.device_memory import (
     kept_spec,
 )
 from pjrt.host.executable import Compiled, without_traceback
-from pjrt.host.fences import Completion, Enqueued, FenceWaiter, wait_for, waiting_function
+from pjrt.host.fences import Completion, Enqueued, FenceWaiter, running, wait_for, waiting_function
 from pjrt.host.shutdown import is_exiting, is_lost, runtime_lock
 from pjrt.host.storage import READY, TOKEN, Storage, freeze, is_any_alone, take_writable
 from pjrt.host.work_queue import Copy, Task, WorkQueue, wanted_executions
@@ -485,6 +485,13 @@ class DeviceExecution(Execution):
         super().__init__(*arguments)
 
     def _compute(self) -> PjrtError | None:
+        running.definition = self.definition
+        try:
+            return self._compute_on_device()
+        finally:
+            running.definition = None
+
+    def _compute_on_device(self) -> PjrtError | None:
         compiled = self._compiled
         if self.outputs is not None:
             self._reserve(self.outputs)

@@ -318,6 +318,7 @@ class Completion:
         step: the step of a program that the work is of; ``None`` for the whole program.
         before: events behind which the outputs are defined, as behind those of the arguments; their errors are theirs.
         keep: what must live until the work has ended.
+        part_of: for a copy that an execution waits for, the event that defines the outputs of that.
         ended: done when the device is done with the memory.
         has_ended: whether it is.
         is_cancelled: whether its fence was cancelled.
@@ -334,6 +335,7 @@ class Completion:
         "keep",
         "launch_id",
         "name",
+        "part_of",
         "step",
     )
 
@@ -346,6 +348,7 @@ class Completion:
         step: object = None,
         before: Sequence[Future[None]] = (),
         keep: object = None,
+        part_of: Future[None] | None = None,
     ) -> None:
         self.definition = definition
         self.launch_id = launch_id
@@ -356,6 +359,7 @@ class Completion:
         self._inputs = inputs
         self._before = before
         self.keep = keep
+        self.part_of = part_of
         self._freed: deque[tuple[Memory, Any]] = deque()
         self.ended: Future[None] = Future()
 
@@ -416,6 +420,10 @@ def _define(definition: Future[None], before: Sequence[Future[None]]) -> None:
 
 def _first_error(before: Sequence[Future[None]]) -> PjrtError | None:
     return next((each._error for each in before if each._error is not None), None)
+
+
+running = threading.local()
+"""``definition``: the event that defines the outputs of the execution that this thread is at; ``None`` for none."""
 
 
 class FenceWaiter:
@@ -479,12 +487,14 @@ class FenceWaiter:
         if fence is None:
             return
         wait = waiting_function(fence)
-        completion = Completion(Future(), [], 0, source, keep=keep)
+        completion = Completion(Future(), [], 0, source, keep=keep, part_of=getattr(running, "definition", None))
         if self._patience is not None and not self._copies.is_current_thread:
             self._add(fence, completion, self._copies)  # this thread must come back, whether the fence does or not
             completion.definition.result()
             return
         self._open(fence, completion)
+        if completion.definition.done():
+            self.cancel(completion)
         error = None
         try:
             wait()
@@ -606,6 +616,9 @@ class FenceWaiter:
 
     def _open(self, fence: Any, completion: Completion) -> None:
         self._completions[completion] = fence
+        whole = completion.part_of
+        if whole is not None and whole._error is not None:  # it was given up before this fence was known
+            completion.poison(whole._error)
         if self._patience is None:
             return
         with self._lock:
@@ -673,9 +686,11 @@ class FenceWaiter:
             cancel(fence)
 
     def poison_one(self, definition: Future[None], error: PjrtError) -> None:
-        """Fail the outputs of the enqueued execution that an event defines, and cancel its fence."""
+        """Fail the outputs of the enqueued execution that an event defines, and cancel its fence; a copy that it waits
+        for, too.
+        """
         for completion in list(self._completions):
-            if completion.definition is definition and completion.poison(error):
+            if definition in (completion.definition, completion.part_of) and completion.poison(error):
                 self.cancel(completion)
 
     def poison_first(self, error: PjrtError, launch_id: int) -> bool:

@@ -334,6 +334,29 @@ def test_copies_are_given_up_with_all_work(method: str) -> None:
         check_copies(memory, x, begin)
 
 
+def test_a_copy_that_an_execution_waits_for_is_given_up_with_it() -> None:
+    """The interpreter reads the argument, and the others' copies go on."""
+    memory = Links("copy_out")
+    program = """func.func @main(%x: tensor<4xf32>) -> tensor<4xf32> {
+%0 = stablehlo.sine %x : tensor<4xf32>
+return %0 : tensor<4xf32>
+}"""
+    with pjrt.StableHloClient("chip", kernels={}, fallback="reference", memory=memory, num_devices=2) as client:
+        first, second = client.devices
+        executable, x = client.compile(program), client.buffer_from_host(X, device=first)
+        memory.fence = Cancellable
+        other = client.buffer_from_host(np.ones(1 << 18, np.float32), device=second).to_host()
+        (y,) = executable(x)
+        wait_until(lambda: len(memory.begun) == 2)
+        client.give_up_work(pjrt.CancelledError("not wanted"), of=y.ready())
+        with pytest.raises(pjrt.CancelledError, match="not wanted"):
+            y.to_host().result()
+        wait_until(lambda: any(work.end.is_set() for work in memory.begun))
+        assert not other.done()
+        for work in memory.begun:
+            work.end.set()
+
+
 def test_exceptions_of_cancel_and_reset_are_logged(caplog: pytest.LogCaptureFixture) -> None:
     class Broken(Work):
         def cancel(self) -> None:
