@@ -175,12 +175,18 @@ class Writer:
         return None
 
     def constant(self, operation, place):
-        array = np.ascontiguousarray(operation.attribute("value"))
-        if array.size and (array.reshape(-1).view(np.uint8) == 0).all():
+        array = np.ascontiguousarray(operation.attribute("value")).reshape(-1)
+        data = array.view(np.uint8)
+        if array.size and (data == 0).all():
             self.lines.append(f"memset({place}, 0, {array.nbytes});")
             return
-        numbers = ",".join(map(str, array.reshape(-1).view(np.uint8)))
-        self.lines.append(f"{{ static const uint8_t data[] = {{{numbers}}}; memcpy({place}, data, {array.nbytes}); }}")
+        width = array.dtype.itemsize
+        is_one = array.size > 1 and (data.reshape(-1, width) == data[:width]).all()  # number for all elements
+        numbers = ",".join(map(str, data[:width] if is_one else data))
+        copy = f"memcpy({place}, data, {array.nbytes});"
+        if is_one:
+            copy = f"for (int64_t i = 0; i < {array.size}; ++i) memcpy({place} + i, data, {width});"
+        self.lines.append(f"{{ static const uint8_t data[] = {{{numbers}}}; {copy} }}")
 
     def index(self, operation, name):
         """Return where the element with the indices i0, i1, … of the result comes from; or for iota its value."""
