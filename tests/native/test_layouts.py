@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 import subprocess
 import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+from waiting import wait_until
 
 import pjrt
 from pjrt import native
@@ -229,3 +231,29 @@ def test_a_program_for_a_topology_has_the_tiles_of_its_devices(kind: str, chip_l
     assert (list(executable.parameter_layouts), list(executable.output_layouts)) == (tiles, tiles)
     stats = executable.memory_stats()
     assert (stats.argument_size_in_bytes, stats.output_size_in_bytes) == (8 * 256 * 4, 8 * 256 * 4)
+
+
+def test_a_bitcast_on_the_chip_lays_out_the_elements_anew(chip_library: Path) -> None:
+    x = np.arange(300, dtype=np.float32).reshape(2, 150)
+    double = (
+        "func.func @main(%x: tensor<2x150xf32>) -> tensor<2x150xf32> {\n%0 = stablehlo.add %x, %x : tensor<2x150xf32>"
+    )
+    with pjrt.load_plugin(chip_library).client() as client:
+        (y,) = client.compile(f"{double}\nreturn %0 : tensor<2x150xf32>\n}}")(x)
+        seen = y.bitcast(pjrt.ElementType.S32, (300, 1))  # perhaps before the value is there
+        assert seen.layout == pjrt.TiledLayout((1, 0), ((8, 128),))
+        assert y.is_deleted
+        np.testing.assert_array_equal(np.asarray(seen), (2 * x).view(np.int32).reshape(300, 1))
+        small = client.buffer_from_host(np.arange(16).astype(pjrt.ElementType.S4.dtype))  # packed on the chip
+        four = small.bitcast(pjrt.ElementType.S4, (4, 4))
+        np.testing.assert_array_equal(
+            np.asarray(four).astype(int), np.arange(16).astype(pjrt.ElementType.S4.dtype).astype(int).reshape(4, 4)
+        )
+        with pytest.raises(pjrt.InvalidArgumentError, match="as many bits as"):
+            seen.bitcast(pjrt.ElementType.S32, (299, 1))
+        failed = client.create_error_buffer(pjrt.InternalError("no value"), pjrt.ShapeSpec((2, 150), np.float32))
+        with pytest.raises(pjrt.InternalError, match="no value"):
+            np.asarray(failed.bitcast(pjrt.ElementType.S32, (300, 1)))
+        del y, seen, small, four, failed
+        gc.collect()
+        wait_until(lambda: client.devices[0].memory_stats().bytes_in_use == 0)

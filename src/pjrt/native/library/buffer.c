@@ -540,8 +540,8 @@ PJRT_Error *native_Client_CreateViewOfDeviceBuffer(PJRT_Client_CreateViewOfDevic
   return NULL;
 }
 
-/* The same bytes seen as another shape of the same size. They move to the new buffer: the old one is used up. A device in
- * Python lays out the bytes anew, as those of the host's array. */
+/* The same bytes seen as another shape of the same size. They move to the new buffer: the old one is used up. Where the
+ * elements do not lie in rows alone, the bytes are those of the host's array, and are laid out anew. */
 PJRT_Error *native_Buffer_Bitcast(PJRT_Buffer_Bitcast_Args *args) {
   shape of;
   memory_space *space = args->buffer->space;
@@ -552,11 +552,15 @@ PJRT_Error *native_Buffer_Bitcast(PJRT_Buffer_Bitcast_Args *args) {
   if (!error && !shape_is_in_rows(&args->buffer->shape)) error = refuse_layout(&args->buffer->shape);
   if (!error && !shape_is_in_rows(&of)) error = refuse_layout(&of);
   if (!error && converts) error = storage_layout(space, &of, &layout);
-  if (!error && !converts && !(storage_is_plain(args->buffer->space, &args->buffer->shape) && storage_is_plain(args->buffer->space, &of)))
-    error = error_make(PJRT_Error_Code_UNIMPLEMENTED, "an array in this device's own layout cannot be seen as another");
   if (!error && shape_size(&of) != shape_size(&args->buffer->shape))
     error = error_make(INVALID, "expected a shape of %zu bytes, as the buffer has, found one of %zu",
                        shape_size(&args->buffer->shape), shape_size(&of));
+  const bool is_plain = storage_is_plain(space, &args->buffer->shape) && !error && storage_is_plain(space, &of);
+  if (!error && !converts && !is_plain) {
+    error = buffer_copied(args->buffer, space, &of, &args->out_buffer);
+    if (!error) give_up_storage(args->buffer);
+    return error;
+  }
   storage *held = NULL;
   if (!error) error = buffer_donate(args->buffer, &held);
   if (!error && converts && (error = storage_recount(held, layout.bytes))) buffer_take_back(args->buffer, held);

@@ -363,7 +363,9 @@ PJRT_Error *device_shape(shape *out, PJRT_Buffer_Type type, const int64_t *dims,
                          const PJRT_Buffer_MemoryLayout *layout, const memory_space *space);
 PJRT_Error *refuse_layout(const shape *of); /* for what is about bytes, which lie in rows */
 
-/* ---- transfer.c: copies of the bytes of a raw buffer, once it is defined ------------------------------------------------*/
+/* ---- transfer.c: copies in the memory of devices, once the buffer is defined --------------------------------------------*/
+/* A copy; seen as another shape of as many bytes on the host, if one is given. */
+PJRT_Error *buffer_copied(PJRT_Buffer *buffer, memory_space *space, const shape *seen_as, PJRT_Buffer **out);
 PJRT_Error *raw_check_range(const storage *held, int64_t offset, int64_t size, const void *host);
 completion *raw_copy_in(storage *held, completion *defined, size_t offset, const void *host, size_t size);
 completion *raw_copy_out(storage *held, completion *defined, size_t offset, void *host, size_t size);

@@ -375,7 +375,8 @@ PJRT_Error *native_Buffer_CopyRawToHostFuture(PJRT_Buffer_CopyRawToHostFuture_Ar
 typedef struct copy {
   storage *from, *to;
   completion *defined, *done;
-  shape shape;
+  shape shape, seen_as; /* of the source and of the target, which differ for a bitcast */
+  bool is_bitcast;      /* through the host, where the bytes of both lie in rows */
   char *staging;
 } copy;
 
@@ -414,7 +415,7 @@ static void copy_from_staging(PJRT_Error *borrowed, void *arg) {
     end_copy(borrowed, each);
     return;
   }
-  pjrt_driver_shape given = driver_shape(&each->shape);
+  pjrt_driver_shape given = driver_shape(&each->seen_as);
   char message[PJRT_DRIVER_MESSAGE_SIZE] = "";
   pjrt_fence fence = 0;
   int code = device->client->table->copy_in(device->client->driver, device->number, storage_memory(each->to), &given, 0,
@@ -437,7 +438,7 @@ static void submit_copy(PJRT_Error *borrowed, void *arg) {
   }
   char message[PJRT_DRIVER_MESSAGE_SIZE] = "";
   pjrt_fence fence = 0;
-  if (DRIVER_HAS(client->table, copy)) {
+  if (DRIVER_HAS(client->table, copy) && !each->is_bitcast) {
     int code = client->table->copy(client->driver, from->number, storage_memory(each->from), to->number,
                                    storage_memory(each->to), each->to->in_rows, &fence, message);
     if (code) {
@@ -464,11 +465,9 @@ static void submit_copy(PJRT_Error *borrowed, void *arg) {
   queue_follow(from, fence, (work){"copy_out", NULL, each->done, copy_from_staging, each});
 }
 
-static PJRT_Error *copy_to(PJRT_Buffer *buffer, memory_space *space, PJRT_Buffer **out) {
-  if (space->device->client != buffer->space->device->client)
-    return error_make(INVALID, "expected a memory of the client that made the buffer, found one of another client");
+PJRT_Error *buffer_copied(PJRT_Buffer *buffer, memory_space *space, const shape *seen_as, PJRT_Buffer **out) {
   storage *from, *to;
-  PJRT_Error *error = storage_allocate(space, &buffer->shape, &to);
+  PJRT_Error *error = storage_allocate(space, seen_as ? seen_as : &buffer->shape, &to);
   if (error) return error;
   error = buffer_use(buffer, &from);
   if (error) {
@@ -479,13 +478,22 @@ static PJRT_Error *copy_to(PJRT_Buffer *buffer, memory_space *space, PJRT_Buffer
   each->from = from;
   each->to = storage_ref(to);
   each->shape = buffer->shape;
+  each->seen_as = seen_as ? *seen_as : buffer->shape;
+  each->is_bitcast = seen_as != NULL;
   each->defined = completion_ref(buffer->defined);
   each->done = completion_make();
   completion *done = completion_ref(each->done), *defined = completion_ref(each->defined);
+  const shape of = each->seen_as;
   when_submitted(defined, buffer->space->device, submit_copy, each);
   completion_unref(defined);
-  *out = buffer_make(space, &buffer->shape, to, done);
+  *out = buffer_make(space, &of, to, done);
   return NULL;
+}
+
+static PJRT_Error *copy_to(PJRT_Buffer *buffer, memory_space *space, PJRT_Buffer **out) {
+  if (space->device->client != buffer->space->device->client)
+    return error_make(INVALID, "expected a memory of the client that made the buffer, found one of another client");
+  return buffer_copied(buffer, space, NULL, out);
 }
 
 PJRT_Error *native_Buffer_CopyToDevice(PJRT_Buffer_CopyToDevice_Args *args) {
