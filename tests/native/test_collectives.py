@@ -10,7 +10,9 @@ import numpy as np
 import pytest
 
 import pjrt
+from pjrt import layers
 from pjrt.api.client import Client
+from pjrt.capi import LoadedPlugin, load_capsule
 
 X = np.arange(4, dtype=np.float32)
 F = "tensor<4xf32>"
@@ -237,4 +239,63 @@ def test_an_argument_that_failed_on_a_worker(broken: int) -> None:
         results = run(client, total(ALL), arguments)
         assert isinstance(results[broken], pjrt.DataLossError)
         assert all("lost" in str(result) for result in results)
+        np.testing.assert_array_equal(run(client, total(ALL), ones(CHIPS))[0], 5 * X + 1112)
+
+
+# ---- plugins in C that this package brings to a framework -----------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def counted(chip_library: Path) -> LoadedPlugin:
+    """The plugin of the chips, whose executions are counted."""
+    return layers.wrap(chip_library, ["inject"], inject={"call": "LoadedExecutable_Execute", "slow": "0ns"})
+
+
+@pytest.fixture
+def brought(counted: LoadedPlugin) -> Iterator[Client]:
+    exported = pjrt.export(lambda **options: counted.client(num_devices=CHIPS, **options), name="brought")
+    with load_capsule(exported.capsule).client() as client:
+        yield client
+
+
+def test_an_execution_on_several_devices_is_one_call_of_the_plugin(counted: LoadedPlugin, brought: Client) -> None:
+    """Some plugins compute before the call for one device returns, and would wait there for the others."""
+    before = layers.injections(counted)[0].calls
+    for _ in range(3):
+        results = run(brought, total(ALL), ones(CHIPS))
+        for number, result in enumerate(results):
+            np.testing.assert_array_equal(result, 4 * X + 1111 + X + 10**number)
+    assert layers.injections(counted)[0].calls == before + 3
+
+
+def test_results_of_a_brought_plugin_are_arguments_at_once(brought: Client) -> None:
+    """An argument that comes later holds up all devices, and not the thread that launches more."""
+    executable = brought.compile(total(ALL), pjrt.CompileOptions(num_replicas=CHIPS))
+    spec = pjrt.ShapeSpec((4,), pjrt.ElementType.F32)
+    alias, fulfillment = brought.create_alias_buffer(spec, memory_space=brought.devices[3].default_memory_space)
+    rows = [[brought.buffer_from_host(X, device=device)] for device in brought.devices[:3]]
+    first = executable.execute([*rows, [alias]])
+    second = executable.execute(first)
+    del first
+    fulfillment.fulfill(brought.buffer_from_host(X, device=brought.devices[3]))
+    for (result,) in second:
+        np.testing.assert_array_equal(np.asarray(result), 25 * X)
+
+
+def test_an_error_of_one_device_of_a_brought_plugin_is_that_of_all(brought: Client) -> None:
+    error = pjrt.DataLossError("the bytes are gone")
+    memory = brought.devices[2].default_memory_space
+    lost = brought.create_error_buffer(error, pjrt.ShapeSpec((4,), pjrt.ElementType.F32), memory_space=memory)
+    for result in run(brought, total(ALL), [X, X, lost, X]):
+        assert isinstance(result, pjrt.DataLossError)
+    for result in run(brought, total(ALL), [X] * CHIPS):
+        np.testing.assert_array_equal(result, 5 * X)
+
+
+def test_a_brought_plugin_that_refuses_an_execution(chip_library: Path) -> None:
+    faulty = layers.wrap(chip_library, ["inject"], inject={"call": "LoadedExecutable_Execute", "error": "ABORTED"})
+    exported = pjrt.export(lambda **options: faulty.client(num_devices=CHIPS, **options), name="faulty")
+    with load_capsule(exported.capsule).client() as client:
+        assert [type(result) for result in run(client, total(ALL), ones(CHIPS))] == [pjrt.AbortedError] * CHIPS
+        layers.inject(faulty, [])
         np.testing.assert_array_equal(run(client, total(ALL), ones(CHIPS))[0], 5 * X + 1112)

@@ -1,5 +1,6 @@
 cdef class Loaded:
     cdef object _execute
+    cdef object _execute_all
     cdef readonly list parameters
     cdef object _devices
     cdef object _path

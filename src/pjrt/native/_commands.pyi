@@ -19,6 +19,7 @@ class Loaded:
         results: Sequence[ShapeSpec] | None,
         devices: Sequence[Device] | None,
         path: ValuePath | None,
+        execute_all: Callable[..., list[list[Buffer]]] | None = None,
     ) -> None: ...
     @property
     def parameters(self) -> list[ShapeSpec]: ...

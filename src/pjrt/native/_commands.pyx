@@ -139,10 +139,12 @@ cdef class Loaded:
         results: those of its results; ``None`` where it does not say.
         devices: those that it runs on; ``None`` for a portable one, which runs on any.
         path: runs it without buffers; ``None`` where it needs them.
+        execute_all: runs it on all its devices in one call; ``None`` where each device gets one.
     """
 
-    def __init__(self, execute, parameters, results, devices, path):
+    def __init__(self, execute, parameters, results, devices, path, execute_all=None):
         self._execute = execute
+        self._execute_all = execute_all
         self.parameters = list(parameters)
         self._types = [type_of(each) for each in parameters]
         self._result_types = None if results is None else [type_of(each) for each in results]

@@ -17,13 +17,16 @@ from pjrt.native._commands cimport Loaded, type_of
 
 import struct
 import threading
+import weakref
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
 from pjrt.api.buffer import HostBufferSemantics
 from pjrt.api.element_type import ElementType
-from pjrt.api.errors import InternalError, from_author
+from pjrt.api.errors import CancelledError, InternalError, from_author
+from pjrt.api.future import Future, Promise
 from pjrt.api.loaded_executable import FailedRunError
 from pjrt.native.served import EXECUTE_OPTIONS, own_layout
 
@@ -43,6 +46,7 @@ cdef extern from "pjrt_driver.h" nogil:
         const uint64_t *inputs
         size_t num_outputs
         const uint64_t *outputs
+        uint64_t execution
 
 cdef extern from "here.h" nogil:
     ctypedef struct here_lent:
@@ -106,6 +110,7 @@ cdef class Arrays:
     cdef readonly object served
     cdef dict _executables
     cdef dict _under_way
+    cdef dict _executions
 
     def __init__(self, served, uintptr_t driver, uintptr_t runtime):
         self.served = served
@@ -114,6 +119,7 @@ cdef class Arrays:
         self._runtime.ref(self._driver)
         self._executables = served._executables
         self._under_way = {}
+        self._executions = {}
 
     def __dealloc__(self):
         if self._driver != NULL:
@@ -139,9 +145,12 @@ cdef class Arrays:
         cdef Loaded loaded = <Loaded>self._executables[launch.executable]
         if loaded._run is not None and given.options == NULL and self._launch_values(loaded, launch, fence):
             return 0
+        if loaded._execute_all is not None and launch.execution:
+            return self._launch_together(loaded, given, fence)
         futures = []
         try:
-            results = self._launch_buffers(loaded, given, futures)
+            arguments, options = self._prepared(loaded, given)
+            results = loaded._execute(arguments, self.served.device(launch.device), options, returned_futures=futures)
         except BaseException as error:
             self._fail(fence, error)
             return 0
@@ -181,7 +190,38 @@ cdef class Arrays:
             self._follow(futures[0], fence)
         return True
 
-    cdef object _launch_buffers(self, Loaded loaded, const here_launch *given, list futures):
+    cdef int _launch_together(self, Loaded loaded, const here_launch *given, pjrt_fence *fence) except -1:
+        """Give a launch to its execution, which begins with the last one. The runtime starts them in one go."""
+        cdef const pjrt_driver_launch *launch = given.launch
+        cdef size_t n
+        cdef _Together together
+        cdef _Pending pending
+        try:
+            row = self._prepared(loaded, given)
+        except BaseException as error:
+            row = error
+        device = self.served.device(launch.device)
+        promise = Promise()
+        with cython.critical_section(self):
+            together = self._executions.get(launch.execution)
+            if together is None:
+                self._executions.clear()  # one of which a launch was cancelled: the runtime has ended the others
+                together = self._executions[launch.execution] = _Together()
+        together.promises[device] = promise
+        self._follow(promise.future, fence)
+        results = together.pending[device] = []
+        for n in range(launch.num_outputs):
+            pending = _Pending()
+            pending._arrays, pending._together, pending._fence = self, together, fence[0]
+            results.append(weakref.ref(pending))
+            _set(<here_block *><uintptr_t>launch.outputs[n], pending, _buffer_of, None)
+        together.rows[device] = row
+        if len(together.rows) == loaded.num_devices and self._executions.pop(launch.execution, None) is not None:
+            together.begin(loaded)
+        return 0
+
+    cdef tuple _prepared(self, Loaded loaded, const here_launch *given):
+        """Return the arguments and the options of a launch."""
         cdef const pjrt_driver_launch *launch = given.launch
         cdef size_t n
         cdef here_block *block
@@ -199,7 +239,7 @@ cdef class Arrays:
         known = loaded.options(bytes([launch.inputs[n] not in written for n in range(launch.num_inputs)]))
         if options is not None:
             known = replace(known, **served.given(options))
-        return loaded._execute(arguments, served.device(launch.device), known, returned_futures=futures)
+        return arguments, known
 
     cdef int _set_results(
         self, const pjrt_driver_launch *launch, results, list makers=None, list types=None
@@ -336,6 +376,78 @@ cdef class _End:
     def __call__(self, future):
         self._arrays._under_way.pop(self._fence, None)
         self._arrays._end(self._fence, future.exception())
+
+
+cdef class _Together:
+    """An execution of a plugin in C on several devices, which gets one call for all of them.
+
+    A plugin may compute before the call for one device returns: a collective waits there for launches that do not come.
+    """
+
+    cdef dict rows  # the arguments and options of each device, or the error of a launch
+    cdef dict promises
+    cdef dict pending  # references to the results of each device
+    cdef object error
+    cdef object has_begun
+
+    def __cinit__(self):
+        self.rows, self.promises, self.pending, self.has_begun = {}, {}, {}, threading.Event()
+
+    cdef int begin(self, Loaded loaded) except -1:
+        rows = [self.rows[device] for device in loaded._devices]
+        futures = []
+        try:
+            for row in rows:
+                if isinstance(row, BaseException):
+                    raise row
+            options = [given for _, given in rows]
+            given = replace(
+                options[0],
+                non_donatable_input_indices=frozenset().union(*[each.non_donatable_input_indices for each in options]),
+                send_callbacks=[row for each in options for row in each.send_callbacks],
+                recv_callbacks=[row for each in options for row in each.recv_callbacks],
+            )
+            results = loaded._execute_all([arguments for arguments, _ in rows], given, returned_futures=futures)
+            for device, buffers in zip(loaded._devices, results, strict=True):
+                for reference, buffer in zip(self.pending[device], buffers, strict=True):
+                    pending = reference()
+                    if pending is not None:
+                        (<_Pending>pending)._buffer = buffer
+        except BaseException as error:
+            self.error = error
+            futures = [Future.failed(error)] * len(rows)
+        self.rows = None
+        self.has_begun.set()
+        for device, future in zip(loaded._devices, futures, strict=True):
+            future.add_done_callback(partial(_keep, self.promises[device]))
+        return 0
+
+
+def _keep(promise, future):
+    error = future.exception()
+    if error is None:
+        promise.set_result(None)
+    else:
+        promise.set_error(error)
+
+
+cdef class _Pending:
+    """A result of a launch that may wait for the others of its execution."""
+
+    cdef object __weakref__
+    cdef Arrays _arrays
+    cdef _Together _together
+    cdef pjrt_fence _fence
+    cdef object _buffer
+
+
+def _buffer_of(_Pending pending):
+    while not pending._together.has_begun.wait(0.1):
+        if not pending._arrays._runtime.is_open(pending._arrays._driver, pending._fence):
+            raise CancelledError("the execution was cancelled")
+    if pending._buffer is None:
+        raise pending._together.error
+    return pending._buffer
 
 
 cdef class _CopyOut:

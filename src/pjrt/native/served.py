@@ -170,6 +170,10 @@ class ServedClient(ABC):
             return ANSWER(number=self._load(request.data, self.device(request.number)))
         raise InternalError(f"expected a request to open, compile, load or lay out, found {request.method!r}")
 
+    def _is_in_c(self) -> bool:
+        """Return whether the client is that of a plugin in C, or perhaps, where there are only topologies."""
+        return self._client is None or bool(self._client.library)
+
     def _open(self, request: Any) -> bytes:
         options = {each.name: getattr(each, each.WhichOneof("value")) for each in request.client_options}
         made = self._factory(options, self.questions.key_value_store() if request.number else None)
@@ -247,6 +251,8 @@ class ServedClient(ABC):
             optimized=_optimized(executable, program),
             fingerprint=_called(executable.fingerprint, b""),
             takes_any_memory=True,  # the client says what it refuses
+            # A plugin in C gets one call for all devices: none is launched before the others can be.
+            has_collectives=self._is_in_c() and executable.num_replicas * executable.num_partitions > 1,
             name=executable.name,
             cost={name: float(value) for name, value in _called(executable.cost_analysis, {}).items()},
             memory=_called((loaded or executable).memory_stats, ()),
@@ -276,7 +282,8 @@ class ServedClient(ABC):
             execute = loaded.execute_portable if options.compile_portable_executable else loaded.execute_sharded
             devices = None if options.compile_portable_executable else loaded.addressable_devices
             results = _called(lambda: loaded.executable.output_specs, None)
-            self._executables[number] = Loaded(execute, parameters, results, devices, loaded.value_path())
+            execute_all = loaded.execute if devices and len(devices) > 1 and self._is_in_c() else None
+            self._executables[number] = Loaded(execute, parameters, results, devices, loaded.value_path(), execute_all)
             return number
 
     def _deserialize(
