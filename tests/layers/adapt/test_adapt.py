@@ -129,6 +129,37 @@ def test_a_memory_of_the_layer_stands_for_its_device() -> None:
     assert message_of(table, other.result).startswith("PJRT_Client_CreateErrorBuffer takes a memory")
 
 
+def test_a_copy_to_a_default_memory_is_one_to_its_device() -> None:
+    table = adapted(
+        plugin(
+            Memory_AddressableByDevices=sets(
+                "Memory_AddressableByDevices", devices=ctypes.addressof(_devices), num_devices=2
+            ),
+            Device_DefaultMemory=lambda address: write(address, 24, 0x100 + read(address, 16)),
+            Buffer_CopyToDevice=lambda address: write(address, 32, 1 + read(address, 24)),
+        )
+    )
+    copied = call(table, "PJRT_Buffer_CopyToMemory", buffer=0x4000, dst_memory=0x100 + DEVICES[1])
+    assert (copied.result, copied["dst_buffer"]) == (None, 1 + DEVICES[1])
+    refused = call(table, "PJRT_Buffer_CopyToMemory", buffer=0x4000, dst_memory=0x3000)
+    assert refused.result
+    assert "copies to the default memory of a device" in message_of(table, refused.result)
+
+
+def test_data_for_the_handlers_of_a_context_that_the_plugin_never_sees_is_left_out() -> None:
+    functions = [each for each in schema.FUNCTIONS.values() if each.extension == "FFI"]
+    number = next(i for i, (name, _) in enumerate(schema.EXTENSIONS) if name == "FFI")
+    seen: list[int] = []
+    table = adapted(FakePlugin({}, extensions=[(number, [seen.append] * len(functions))]))
+    context = call(table, "PJRT_ExecuteContext_Create")["context"]
+    place = next(i for i, each in enumerate(functions) if each.name == "PJRT_FFI_UserData_Add")
+    (extension,) = chain_of(table)
+    arguments = Arguments("PJRT_FFI_UserData_Add_Args", context=context)
+    assert SLOT(read(extension, 24 + 8 * place))(arguments.address) is None
+    assert call(table, "PJRT_ExecuteContext_Destroy", context=context).result is None
+    assert seen == []
+
+
 def test_a_memory_of_the_layer_ends_with_its_client() -> None:
     ended: list[int] = []
     kept = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(lambda data: ended.append(data or 0))

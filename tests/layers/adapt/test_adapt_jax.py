@@ -38,6 +38,7 @@ RESULTS = {
     "grad": [0, 2, 4, 6],
     "donated": [1, 2, 3, 4],
     "put": [0, 1, 2],
+    "moved": [0, 1, 2],
 }
 
 
@@ -115,6 +116,8 @@ def test_jax_dies_without_the_layer_and_works_with_it(
         pytest.param({}, id="as it is"),
         pytest.param({"minor": 30, "size": table_size(30)}, id="version 0.30"),
         pytest.param({"stubs": places(*MEMORIES, "Plugin_Attributes")}, id="stubs of memories"),
+        pytest.param({"nulls": places("ExecuteContext_Create")}, id="no contexts"),
+        pytest.param({"nulls": places("Buffer_CopyToMemory")}, id="no copies to memories"),
     ],
 )
 def test_real_plugins(

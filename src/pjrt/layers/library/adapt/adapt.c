@@ -92,7 +92,8 @@ static void *call(void *state, pjrt_frame *frame, void *args) {
   adapt *adapt = state;
   const int index = frame->index;
   if (args == NULL || pjrt_has_layer_error(index, args)) return pjrt_next(frame, args);
-  if (index == PJRT_FUNCTION_ExecuteContext_Destroy && atomic_load(&adapt->own_contexts))
+  if ((index == PJRT_FUNCTION_ExecuteContext_Destroy || index == PJRT_FUNCTION_FFI_UserData_Add) &&
+      atomic_load(&adapt->own_contexts))
     return adapt_substitutes[index](adapt, index, args);
   if (adapt->memory_field[index] >= 0) {
     const pjrt_field *field = adapt_field(frame, adapt->memory_field);

@@ -321,6 +321,24 @@ SUBSTITUTE(buffer_memory) {
   return error;
 }
 
+SUBSTITUTE(copy_to_memory) { /* to the device whose default memory it is */
+  ARGS(Buffer_CopyToMemory);
+  PJRT_Memory_AddressableByDevices_Args by = {PJRT_Memory_AddressableByDevices_Args_STRUCT_SIZE, NULL, args->dst_memory};
+  void *error = ADAPT_BELOW(Memory_AddressableByDevices, &by);
+  for (size_t i = 0; error == NULL && i < by.num_devices; i++) {
+    PJRT_Device_DefaultMemory_Args of = {PJRT_Device_DefaultMemory_Args_STRUCT_SIZE, NULL, by.devices[i]};
+    error = ADAPT_BELOW(Device_DefaultMemory, &of);
+    if (error != NULL || of.memory != args->dst_memory) continue;
+    PJRT_Buffer_CopyToDevice_Args to = {PJRT_Buffer_CopyToDevice_Args_STRUCT_SIZE, NULL, args->buffer, by.devices[i]};
+    error = ADAPT_BELOW(Buffer_CopyToDevice, &to);
+    args->dst_buffer = to.dst_buffer;
+    return error;
+  }
+  if (error != NULL) return error;
+  return pjrt_make_error(PJRT_Error_Code_UNIMPLEMENTED, "the plugin %s lacks PJRT_Buffer_CopyToMemory: adapt copies to "
+                         "the default memory of a device, and found another memory", adapt->stack->name);
+}
+
 SUBSTITUTE(output_memory_kinds) {
   ARGS(Executable_OutputMemoryKinds);
   PJRT_Executable_NumOutputs_Args outputs = {PJRT_Executable_NumOutputs_Args_STRUCT_SIZE, NULL, args->executable};
@@ -410,10 +428,12 @@ const adapt_substitute adapt_substitutes[PJRT_NUM_FUNCTIONS] = {
     [PJRT_FUNCTION_LoadedExecutable_IsDeleted] = zeros,
     [PJRT_FUNCTION_ExecuteContext_Create] = context_create,
     [PJRT_FUNCTION_ExecuteContext_Destroy] = context_destroy,
+    [PJRT_FUNCTION_FFI_UserData_Add] = nothing, /* a handler that wants the data has an error */
     [PJRT_FUNCTION_Buffer_Destroy] = nothing,
     [PJRT_FUNCTION_Buffer_UnpaddedDimensions] = unpadded_dimensions,
     [PJRT_FUNCTION_Buffer_DynamicDimensionIndices] = zeros,
     [PJRT_FUNCTION_Buffer_Memory] = buffer_memory,
+    [PJRT_FUNCTION_Buffer_CopyToMemory] = copy_to_memory,
     [PJRT_FUNCTION_Buffer_IsDeleted] = zeros,
     [PJRT_FUNCTION_Buffer_IsOnCpu] = zeros,
     [PJRT_FUNCTION_Buffer_UnsafePointer] = unsafe_pointer,
