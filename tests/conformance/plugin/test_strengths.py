@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import re
 from fnmatch import fnmatchcase
+from pathlib import Path
 
 import pytest
 
+from pjrt import layers
+from pjrt.conformance import check_plugin
 from pjrt.conformance.plugin.check import Tier, all_checks
 from pjrt.conformance.plugin.strengths import EXPECTED, HARDENING, Strength, strength_of
 
@@ -51,3 +54,13 @@ def test_a_check_that_gives_wrong_input_is_not_required() -> None:
     assert {name for name in required if wrong.search(name.rpartition(".")[2])} - stated == {
         "error.names_what_was_wrong"
     }
+
+
+@pytest.mark.parametrize(("message", "supported"), [("No compiler registered for platform cpu", False), ("no", True)])
+def test_a_plugin_that_was_built_without_a_compiler_lacks_it(message: str, supported: bool, tmp_path: Path) -> None:
+    rules = [
+        {"call": call, "error": "NOT_FOUND", "message": message} for call in ("Compile", "TopologyDescription_D*e")
+    ]
+    path = layers.write_library(tmp_path / "libwithout.so", "reference", ["inject"], {"inject": rules}).path
+    report = check_plugin(str(path), filters=["compile_for_topology.loads", "topology.deserialize.round_trip"])
+    assert {str(each.verdict) for each in report.outcomes} == {"failed" if supported else "unsupported"}

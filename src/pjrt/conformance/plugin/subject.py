@@ -23,6 +23,11 @@ Codes = str | int | Iterable[str | int]
 Array = np.ndarray[Any, Any]
 
 
+_OF_COMPILERS = frozenset({"PJRT_Compile", "PJRT_TopologyDescription_Deserialize"})
+_NO_COMPILER = "No compiler"
+"""So begins what XLA says where no compiler is registered: its plugins are built with one or without."""
+
+
 class Subject:
     """The plugin under test in the process of one check.
 
@@ -93,11 +98,15 @@ class Subject:
         """Call a function, which may succeed or fail; return its result.
 
         Raises:
-            Unsupported: the plugin lacks the function.
+            Unsupported: the plugin lacks the function, or a compiler that needs no client.
         """
         if not self.plugin.has(function):
             raise Unsupported(f"the plugin lacks {function}")
-        return self.plugin.call(function, **fields)
+        result = self.plugin.call(function, **fields)
+        error = result.error if function in _OF_COMPILERS else None
+        if error is not None and error.code == StatusCode.NOT_FOUND and error.message.startswith(_NO_COMPILER):
+            raise Unsupported("the plugin was built without a compiler for topologies")
+        return result
 
     def require(self, *functions: str) -> None:
         """Raise ``Unsupported`` if the plugin lacks a function.
