@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from faults import FAULTS
 from faulty_plugin import Change, FaultyPlugin
+from tiny import build
 
 from pjrt.capi import raw
 from pjrt.conformance.plugin.check import Check, Failed, Unsupported, all_checks
@@ -49,6 +50,9 @@ OF_THE_TABLE = {
 }
 """Checks that read the table itself."""
 
+OF_THE_FILE = {"table.symbols"}
+"""Checks that read the library's file."""
+
 MODULES = ("clients", "devices", "table", "topologies")
 
 
@@ -68,7 +72,7 @@ def test_each_check_has_a_fault() -> None:
     checks = [each for each in all_checks().values() if each.tier == "official" or module_of(each) in MODULES]
     names = {each.name.partition("[")[0] for each in checks}
     faults = {name.partition("[")[0] for name in FAULTS}
-    assert names == faults | UNSUPPORTED | ADVICE | OF_THE_TABLE
+    assert names == faults | UNSUPPORTED | ADVICE | OF_THE_TABLE | OF_THE_FILE
 
 
 @pytest.mark.parametrize("name", FAULTS)
@@ -158,6 +162,19 @@ def test_checks_of_the_table(tiny_library: Path) -> None:
             table.run("extensions.struct_size")
         else:
             assert "whole pointers for FFI" in expect_failure("extensions.struct_size", table).expected
+
+
+def test_a_library_with_symbols_of_a_framework(tiny_library: Path, tiny_cache: Path, tmp_path: Path) -> None:
+    source = tmp_path / "symbols.c"
+    source.write_text('__attribute__((visibility("default"))) int upb_alloc_global;\n')
+    clashing = build.build([*build.tiny_sources(), source], tiny_cache, "libclashing.so", [build.OTHER_NAME])
+    check = all_checks()["table.symbols"]
+    check.run(Subject(raw.load(tiny_library), OPTIONS, Samples(), str(tiny_library)))
+    with pytest.raises(Failed) as failure:
+        check.run(Subject(raw.load(clashing), OPTIONS, Samples(), str(clashing)))
+    assert failure.value.found == "1 of protobuf"
+    with pytest.raises(Unsupported):
+        check.run(Subject(raw.load(tiny_library), OPTIONS, Samples(), "reference"))
 
 
 def test_a_chain_that_changes(tiny_library: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import threading
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,8 @@ from pjrt.conformance.plugin.check import Failed, Unsupported, check
 from pjrt.conformance.plugin.examples import EXAMPLES, arguments_of, is_repeatable
 from pjrt.conformance.plugin.examples.handles import error as make_error
 from pjrt.conformance.plugin.subject import Subject, expect_named_values, read_named_values
+from pjrt.plugins.registry import declaration
+from pjrt.plugins.symbols import symbol_report
 
 # The plugin's table and its chain of extensions.
 
@@ -87,6 +90,20 @@ def _functions(subject: Subject) -> None:
     missing = [f"{name} (slot {slot})" for slot, name in enumerate(table) if not subject.plugin.has(name)]
     shown = ", ".join(missing[:5]) + (" and others" if len(missing) > 5 else "")
     subject.advise(not missing, "no null pointers in the table", f"null pointers for {shown}")
+
+
+@check("table.symbols", calls=())
+def _symbols(subject: Subject) -> None:
+    """The plugin's library exports no symbols of protobuf, Abseil, MLIR, LLVM or XLA, nor others that a library of an
+    installed framework defines: in one process the plugin and the framework might call each other's.
+    """
+    library = declaration(subject.name).library
+    if library is None:
+        raise Unsupported("a library of the plugin's own")
+    report = symbol_report(Path(library))
+    found = [f"{count} of {name}" for name, count in report.groups.items()]
+    found += [f"{', '.join(names[:3])} as in {package}" for package, names in report.shared.items()]
+    subject.expect(not found, "no symbols of a framework's libraries", "; ".join(found))
 
 
 @check("plugin.initialize.again", calls=(_INITIALIZE,))
