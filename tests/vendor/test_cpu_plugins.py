@@ -98,6 +98,43 @@ def test_a_loaded_executable_outlives_its_own_call(wheel: str) -> None:
     assert done.returncode == 0, done.stderr[-1000:]
 
 
+BESIDE_JAX = """
+import sys, threading
+import jax, jax.numpy as jnp, numpy as np, pjrt, pjrt.frameworks.jax
+pjrt.frameworks.jax.register(sys.argv[1], platform="real", make_default=True, wrap=sys.argv[3] == "wrap")
+step, x = jax.jit(lambda x: x * 2 + 1), np.arange(4, dtype=np.float32)
+client = pjrt.client(sys.argv[1])
+add = client.compile(sys.argv[2])
+def ours():
+    for _ in range(100):
+        np.testing.assert_array_equal(np.asarray(add(x, x)[0]), 2 * x)
+def jaxs():
+    for _ in range(100):
+        np.testing.assert_array_equal(step(x), 2 * x + 1)
+threads = [threading.Thread(target=ours), threading.Thread(target=jaxs)]
+for each in threads: each.start()
+for each in threads: each.join()
+assert jnp.asarray(np.from_dlpack(add(x, x)[0])).tolist() == [0, 2, 4, 6]
+assert np.asarray(add(np.asarray(step(x)), x)[0]).tolist() == [1, 4, 7, 10]
+client.close()
+jaxs()
+client = pjrt.client(sys.argv[1])
+print("done")
+"""
+
+
+@pytest.mark.parametrize("how", ["plain", "wrap"])
+@pytest.mark.parametrize("wheel", INSTALLED)
+def test_jax_and_this_package_share_a_plugin(wheel: str, how: str) -> None:
+    """Each has a client of its own, of one library in one process."""
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", BESIDE_JAX, str(library(wheel)), ADD, how],
+        capture_output=True, text=True, timeout=240, check=False,
+    )  # fmt: skip
+    assert done.stdout.endswith("done\n"), done.stderr[-2000:]
+    assert done.returncode == 0, done.stderr[-1000:]
+
+
 KNOWN = frozenset(
     {
         "device_view.without_callback", "operation.chlo.broadcast_maximum", "operation.chlo.broadcast_minimum",
