@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
+from fake_plugin import FakePlugin, call, write
 
 import pjrt
-from pjrt.layers import Finding, findings, read_findings, wrap
+from pjrt.abi import schema
+from pjrt.layers import Finding, findings, read_findings, stack, wrap
+from pjrt.layers.findings import _texts
 
 X = np.arange(4, dtype=np.float32)
 
@@ -181,3 +186,31 @@ except pjrt.PjrtError:
     assert done.returncode == 0
     assert "cannot be opened for writing; findings go to the error stream" in done.stderr
     assert "use-after-donation (error)" in done.stderr
+
+
+def test_devices_of_a_second_client_at_the_same_addresses_are_live() -> None:
+    """Those that a thread has seen are not looked up again, until their client ends."""
+    client, devices = 0x1000, (ctypes.c_uint64 * 2)(0x2000, 0x2008)
+
+    def create(address: int) -> None:
+        write(address, schema.STRUCTS["PJRT_Client_Create_Args"].fields["client"].offset, client)
+
+    def give_devices(address: int) -> None:
+        write(address, 24, ctypes.addressof(devices))
+        write(address, 32, len(devices))
+
+    functions: dict[str, Callable[[int], int | None]] = {
+        "PJRT_Client_Create": create,
+        "PJRT_Client_Devices": give_devices,
+        "PJRT_Client_Destroy": lambda _: None,
+        "PJRT_Device_LocalHardwareId": lambda address: write(address, 24, 0),
+    }
+    fake = FakePlugin(functions)
+    table = stack.wrap_table(fake.address, "fake", ["validate"], {})
+    for _ in range(2):
+        call(table, "PJRT_Client_Create")
+        for _ in range(3):
+            call(table, "PJRT_Client_Devices", client=client)
+        call(table, "PJRT_Device_LocalHardwareId", device=devices[1])
+        call(table, "PJRT_Client_Destroy", client=client)
+    assert list(_texts(table)) == []

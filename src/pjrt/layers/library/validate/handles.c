@@ -21,6 +21,7 @@ static inline size_t bucket_of(const pjrt_handle_shard *shard, const void *addre
 
 bool pjrt_handles_open(pjrt_handle_table *table) {
   atomic_init(&table->generations, 0);
+  atomic_init(&table->owners_ended, 0);
   for (int i = 0; i < PJRT_HANDLE_SHARDS; i++) {
     pjrt_handle_shard *shard = &table->shards[i];
     memset(shard, 0, sizeof *shard);

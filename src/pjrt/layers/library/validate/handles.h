@@ -66,6 +66,7 @@ typedef struct pjrt_handle_shard {
 typedef struct pjrt_handle_table {
   pjrt_handle_shard shards[PJRT_HANDLE_SHARDS];
   _Atomic uint32_t generations;
+  _Atomic uint32_t owners_ended; /* how many clients and topologies have ended, with what was borrowed from them */
 } pjrt_handle_table;
 
 bool pjrt_handles_open(pjrt_handle_table *table);

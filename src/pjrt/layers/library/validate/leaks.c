@@ -89,6 +89,7 @@ static void end_objects(pjrt_check *check, const void *client, const void *topol
   search->generation = check->generation;
   search->ended = pjrt_call_site_of(check);
   pjrt_handles_visit(&check->validate->handles, visit_object, search);
+  atomic_fetch_add(&check->validate->handles.owners_ended, 1);
   report(check, search);
   free(search);
 }

@@ -72,15 +72,46 @@ static void check_element(pjrt_check *check, const pjrt_field *field, const char
     pjrt_found(check, PJRT_RULE_NEGATIVE_RESULT, name, NULL, "it is %" PRId64, READ(int64_t, at));
 }
 
-/* Plugins return the same arrays again and again: an array that was readable for this thread is not probed twice. */
-static bool was_readable(const pjrt_memory_range *range) {
-  enum { REMEMBERED = 64 };
-  static _Thread_local pjrt_memory_range known[REMEMBERED];
-  pjrt_memory_range *place = &known[(uintptr_t)range->start / 16 % REMEMBERED];
-  if (place->start == range->start && place->size >= range->size) return true;
+/* Plugins return the same arrays again and again: an array that was readable for this thread is not probed twice. Handles in
+ * it that end with their owner, as devices do, are known until a client or a topology ends. */
+enum { MOST_KNOWN = 16 };
+
+typedef struct known_facts {
+  const pjrt_handle_table *table; /* where the handles are known; null: nowhere */
+  uint32_t owners_ended;
+  int16_t kind;
+  size_t size;
+} known_facts;
+
+typedef struct known_array {
+  pjrt_memory_range range;
+  known_facts facts;
+  void *handles[MOST_KNOWN];
+} known_array;
+
+static known_array *known_at(const void *start) {
+  static _Thread_local known_array known[64];
+  return &known[(uintptr_t)start / 16 % 64];
+}
+
+static bool was_readable(known_array *known, const pjrt_memory_range *range) {
+  if (known->range.start == range->start && known->range.size >= range->size) return true;
   if (!pjrt_readable(range, 1)) return false;
-  *place = *range;
+  known->range = *range;
+  known->facts.table = NULL;
   return true;
+}
+
+static bool is_known(const known_array *known, known_facts now, const void *start) {
+  return known->facts.table == now.table && known->facts.owners_ended == now.owners_ended &&
+         known->facts.kind == now.kind && known->facts.size == now.size && memcmp(known->handles, start, now.size) == 0;
+}
+
+static void know(known_array *known, known_facts now, const char *start) {
+  known->facts = now;
+  memcpy(known->handles, start, now.size);
+  for (size_t i = 0; i < now.size / sizeof(void *); i++)
+    if (known->handles[i] == NULL) known->facts.table = NULL; /* which is found each time */
 }
 
 static void check_array(pjrt_check *check, const pjrt_struct *type, const pjrt_field *field, const void *args) {
@@ -95,12 +126,19 @@ static void check_array(pjrt_check *check, const pjrt_struct *type, const pjrt_f
   const bool wanted = field->element == PJRT_KIND_HANDLE || field->element == PJRT_KIND_ENUM || has_dimensions(field);
   if (!wanted || count > MOST_ELEMENTS) return;
   const pjrt_memory_range range = {start, (size_t)count * field->element_size};
-  if (!was_readable(&range)) {
+  known_array *known = known_at(start);
+  if (!was_readable(known, &range)) {
     pjrt_found(check, PJRT_RULE_UNREADABLE_RESULT, field->name, NULL, "%zu bytes at 0x%" PRIxPTR " cannot be read",
                range.size, (uintptr_t)start);
     return;
   }
+  const pjrt_handle_table *table = &check->validate->handles;
+  const bool lasts = field->element == PJRT_KIND_HANDLE && (field->marks & PJRT_MARK_BORROWS) && count <= MOST_KNOWN &&
+                     pjrt_handles[field->type].destroyed_by < 0;
+  const known_facts now = {table, atomic_load(&table->owners_ended), field->type, range.size};
+  if (lasts && is_known(known, now, start)) return;
   for (int64_t i = 0; i < count; i++) check_element(check, field, start + i * field->element_size, i);
+  if (lasts) know(known, now, start);
 }
 
 /* An object that a deleter frees comes with its deleter. */
