@@ -488,6 +488,8 @@ def _without_callback(subject: Subject) -> None:
     subject.expect_contents(buffer, array)
     subject.destroy_buffers(buffer)
     subject.call(DECREASE, buffer=owner)
+    subject.destroy_buffers(owner)
+    subject.call("PJRT_Client_Destroy", client=subject.client)  # whatever still held the view has let go of it then
 
 
 @check("device_view.memory", calls=(*_VIEW_CALLS, "PJRT_Buffer_Memory"), over=("memory", "memory_and_device"))
