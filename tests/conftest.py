@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
-pytest_plugins = ["job_fixtures", "remote_fixtures", "tiny.fixtures"]
+pytest_plugins = ["job_fixtures", "network_fixtures", "remote_fixtures", "tiny.fixtures"]
 
 # A runner in the background of a shell has Ctrl-C ignored, and its children inherit that; the tests of Ctrl-C need it.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -29,7 +29,7 @@ settings.register_profile("same", _patient, derandomize=True)
 settings.load_profile("same")
 
 
-_BY_HAND = {"gpu", "heavy", "iree", "ray", "torch", "vendor"}
+_BY_HAND = {"gpu", "heavy", "iree", "network", "ray", "torch", "vendor"}
 _MARKED_BY_CONFTEST = {"device_api", "gpu"}
 
 

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from pjrt.system.processes import reserved_port
@@ -124,11 +124,20 @@ class RunningJob:
     Args:
         sources: the program of each process; ``PRELUDE`` comes before it.
         environment: further environment variables.
+        address: where process 0 leads the job; by default a free port of this host.
+        place: returns the command that runs another one on the host of a process; by default it is this host.
     """
 
-    def __init__(self, sources: Sequence[str], environment: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        sources: Sequence[str],
+        environment: Mapping[str, str] | None = None,
+        address: str = "",
+        place: Callable[..., list[str]] = lambda rank, *command: list(command),
+    ) -> None:
         self._port = contextlib.ExitStack()
-        self.address = f"127.0.0.1:{self._port.enter_context(reserved_port())}"
+        self.address = address or f"127.0.0.1:{self._port.enter_context(reserved_port())}"
+        self._place = place
         self.count = len(sources)
         self.sources = list(sources)
         self._environment = dict(environment or {})
@@ -139,7 +148,7 @@ class RunningJob:
         """Start one process, in place of one that has ended if there was one."""
         own = {"RANK_OF_TEST": str(rank), "COUNT_OF_TEST": str(self.count), "ADDRESS_OF_TEST": self.address}
         popen = subprocess.Popen(
-            [sys.executable, "-u", "-X", "faulthandler", "-c", PRELUDE + self.sources[rank]],
+            self._place(rank, sys.executable, "-u", "-X", "faulthandler", "-c", PRELUDE + self.sources[rank]),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
