@@ -45,6 +45,18 @@ def test_slow_starters_are_waited_for_and_one_that_was_killed_may_come_again(sta
 
 
 @pytest.mark.full
+def test_the_log_tells_for_whom_the_job_waits(start_job: StartJob) -> None:
+    impatient = "from pjrt.distributed import settings; settings._REMINDER_SECONDS = 0;" + MEET
+    job = start_job([impatient, "", MEET], wait=True)
+    job.start(0)
+    job.start(2)
+    wait_until(lambda: any("the job waits for process 1" in line for line in job[0].errors), "a warning")
+    job.sources[1] = MEET
+    job.start(1)
+    job.succeed()
+
+
+@pytest.mark.full
 def test_two_processes_with_one_number_and_different_counts(start_job: StartJob) -> None:
     starts = ["", "", "rank = 1; hear()", "count = 5", "rank = 2; hear()", "rank = 3; hear()"]
     job = start_job([f"count = 4; {start}\n{TRY}" for start in starts])

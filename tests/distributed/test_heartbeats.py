@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import selectors
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
+from pjrt.distributed import initialize
 from pjrt.distributed.follower import Link
 from pjrt.distributed.leader import Hub
 from pjrt.distributed.messages import Message
@@ -141,7 +144,7 @@ class Job:
 
 
 @pytest.fixture
-def job(monkeypatch: pytest.MonkeyPatch) -> Iterator[Job]:
+def new_job(monkeypatch: pytest.MonkeyPatch) -> Iterator[Job]:
     network = Network()
     monkeypatch.setattr("pjrt.distributed.leader.asyncio.start_server", network.start_server)
     monkeypatch.setattr("pjrt.distributed.follower.asyncio.open_connection", network.open_connection)
@@ -157,13 +160,33 @@ def job(monkeypatch: pytest.MonkeyPatch) -> Iterator[Job]:
 
 
 async def _made(clock: Clock, network: Network) -> Job:
-    job = Job(clock, network)
-    await job.begin()
-    return job
+    return Job(clock, network)
+
+
+@pytest.fixture
+def job(new_job: Job) -> Job:
+    new_job.clock.run_until_complete(new_job.begin())
+    return new_job
 
 
 def pass_time(job: Job, seconds: float) -> None:
     job.clock.run_until_complete(asyncio.sleep(seconds))
+
+
+def test_a_host_that_takes_minutes_to_start_is_waited_for(new_job: Job) -> None:
+    """The others join with the time that is the default, and give signs of life meanwhile."""
+    seconds = inspect.signature(initialize).parameters["initialization_timeout"].default
+
+    async def begin() -> None:
+        await new_job.hub.listen("127.0.0.1", 0)
+        early = asyncio.ensure_future(new_job.links[0].join(time.monotonic() + seconds))
+        await asyncio.sleep(310)
+        assert not early.done()
+        await new_job.links[1].join(time.monotonic() + seconds)
+        await asyncio.gather(early, new_job.hub.complete())
+
+    new_job.clock.run_until_complete(begin())
+    assert [new_job.losses(index) for index in range(3)] == [[], [], []]
 
 
 def test_whoever_gives_signs_of_life_stays(job: Job) -> None:

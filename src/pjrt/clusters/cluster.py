@@ -25,6 +25,7 @@ from pjrt.clusters.workers.workers import (
     WorkerState,
     workers_of,
 )
+from pjrt.distributed.settings import LONGEST_START_SECONDS
 from pjrt.remote.client.client import RemoteClient
 from pjrt.remote.client.plugin import RemotePlugin
 
@@ -42,7 +43,7 @@ def cluster(
     working_directory: str | os.PathLike[str] | None = None,
     logs: str | os.PathLike[str] = SHOWN,
     progress: OnProgress | bool = True,
-    start_timeout: float = 300,
+    start_timeout: float = LONGEST_START_SECONDS,
     heartbeat_timeout: float = 10,
     controller_address: str = "",
     fan_out: int | None = None,

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from pjrt.api.errors import InvalidArgumentError
+from pjrt.distributed.settings import LONGEST_START_SECONDS
 from pjrt.remote.transport.addresses import DEFAULT_KEEPALIVE, SHORTEST_KEEPALIVE
 
 SHOWN, HIDDEN = "show", "hide"
@@ -37,7 +38,7 @@ class ClusterSettings:
     environment: Mapping[str, str] = field(default_factory=dict)
     working_directory: Path | None = None
     logs: str | Path = SHOWN
-    start_timeout: float = 300
+    start_timeout: float = LONGEST_START_SECONDS
     heartbeat_timeout: float = DEFAULT_KEEPALIVE
     controller_address: str = ""
 

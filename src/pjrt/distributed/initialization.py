@@ -18,7 +18,7 @@ from pjrt.api.errors import FailedPreconditionError, InvalidArgumentError
 from pjrt.api.key_value_store import KeyValueStore
 from pjrt.distributed.environments import ADDRESS, COUNT, detect
 from pjrt.distributed.job import NOTES, WAITS, Job
-from pjrt.distributed.settings import Settings, split_address
+from pjrt.distributed.settings import LONGEST_START_SECONDS, Settings, split_address
 from pjrt.distributed.store import LONGEST_SECONDS
 from pjrt.system.processes import loopback_host
 
@@ -32,7 +32,7 @@ def initialize(
     process_id: int | None = None,
     *,
     cluster_detection_method: str | None = None,
-    initialization_timeout: float = 300,
+    initialization_timeout: float = LONGEST_START_SECONDS,
     heartbeat_timeout_seconds: float = 100,
     shutdown_timeout_seconds: float = 300,
     coordinator_bind_address: str | None = None,
@@ -206,7 +206,7 @@ def join(
     process_count: int,
     *,
     name: str = "pjrt",
-    initialization_timeout: float = 300,
+    initialization_timeout: float = LONGEST_START_SECONDS,
     heartbeat_timeout: float = 100,
     shutdown_timeout: float = 300,
 ) -> Job:

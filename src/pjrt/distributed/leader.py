@@ -24,10 +24,11 @@ from pjrt.distributed import messages
 from pjrt.distributed.agent import Service
 from pjrt.distributed.messages import EventLoop, Message
 from pjrt.distributed.relay import Channels, copy, either
-from pjrt.distributed.settings import APART, Member, Protection, Settings
+from pjrt.distributed.settings import APART, Member, Protection, Reminder, Settings
 
 _HELLO_SECONDS = 30.0
 _BACKLOG = 4096  # all processes come at once
+_LOOK_SECONDS = 1.0
 
 
 class _Guest:
@@ -386,15 +387,24 @@ class Leader:
         port = self.listen()
         if self._listening is not None:
             self._listening(port)
-        try:
-            self._loop.run(hub.complete(), max(0.0, deadline - time.monotonic()))
-        except DeadlineExceededError:
+        reminder = Reminder()
+        while not self._is_complete_within(min(_LOOK_SECONDS, deadline - time.monotonic())):
+            if time.monotonic() < deadline:
+                reminder.remind(lambda: f"the job waits for {hub.missing_text()}")
+                continue
             message = (
                 f"the job of {settings.process_count} processes has not begun in time; missing: {hub.missing_text()}; "
                 "see why they were not started or have ended, or give initialize() a longer initialization_timeout"
             )
             self._loop.call(hub.refuse_all, StatusCode.DEADLINE_EXCEEDED, message)
-            raise DeadlineExceededError(message) from None
+            raise DeadlineExceededError(message)
+
+    def _is_complete_within(self, seconds: float) -> bool:
+        try:
+            self._loop.run(self._hub.complete(), max(0.0, seconds))
+        except DeadlineExceededError:
+            return False
+        return True
 
     def listen(self) -> int:
         """Listen, and return the port.

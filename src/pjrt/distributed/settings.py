@@ -2,17 +2,42 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import socket
 import ssl
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from pjrt.api.errors import InvalidArgumentError
 
+_log = logging.getLogger("pjrt")
+
+_REMINDER_SECONDS = 60.0
+
 APART = -1
 """The number of a leader that leads a job without being one of its processes."""
+
+
+LONGEST_START_SECONDS = 1800.0
+"""The time that the processes of a job wait for one another: a host may need minutes to start, and to compile."""
+
+
+class Reminder:
+    """Tells the log of a wait that goes on: after a minute, and each time after as long again."""
+
+    def __init__(self) -> None:
+        self._begin = time.monotonic()
+        self._next = _REMINDER_SECONDS
+
+    def remind(self, text: Callable[[], str]) -> None:
+        """Tell the log, if it is time to."""
+        seconds = time.monotonic() - self._begin
+        if seconds > self._next:
+            self._next = 2 * seconds
+            _log.warning("%s, for %.0f s", text(), seconds)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +65,7 @@ class Settings:
     process_index: int
     token: str = ""
     bind_host: str | None = None
-    initialization_timeout: float = 300
+    initialization_timeout: float = LONGEST_START_SECONDS
     heartbeat_timeout: float = 100
     shutdown_timeout: float = 300
     recoverable: bool = False

@@ -16,6 +16,7 @@ from typing import Any
 
 from pjrt.api.errors import InvalidArgumentError
 from pjrt.distributed.settings import Settings
+from pjrt.remote.transport.addresses import DEFAULT_KEEPALIVE
 from pjrt.system import TemporaryFolder
 
 
@@ -111,6 +112,7 @@ class Assignment:
         key: the certificate's key.
         client_ca: the certificate of the authority of the controller's certificate.
         transfer_directory: the directory for large arrays of a controller on the same machine; empty for none.
+        heartbeat_timeout: the seconds of silence after which the controller's connection is lost.
     """
 
     index: int
@@ -123,6 +125,7 @@ class Assignment:
     key: str = field(default="", repr=False)
     client_ca: str = ""
     transfer_directory: str = ""
+    heartbeat_timeout: float = DEFAULT_KEEPALIVE
 
     def fields(self) -> dict[str, Any]:
         """Return the assignment as values that JSON has."""

@@ -66,6 +66,7 @@ def served_branch(link: Any, assignment: InnerNodeAssignment) -> Iterator[str]:
                 save_executables=True,
                 allow_options=None,
                 name="inner node",
+                heartbeat_timeout=assignment.heartbeat_timeout,
                 pass_on_call=client.pass_on_call,
                 **files,
             )

@@ -368,6 +368,7 @@ def _served(
                 save_executables=True,
                 allow_options=None,
                 name=assignment.device,
+                heartbeat_timeout=assignment.heartbeat_timeout,
                 call_function=call_function,
                 **files,
             )

@@ -27,6 +27,7 @@ from pjrt.clusters.workers.control_server import ControlServer, Place, Refusal
 from pjrt.clusters.workers.handshake import Assignment, Bootstrap, Child, InnerNodeAssignment
 from pjrt.distributed.leader import Coordinator
 from pjrt.distributed.messages import Message
+from pjrt.distributed.settings import Reminder
 from pjrt.system import TemporaryFolder
 
 STARTING, SERVING = "starting its process", "serving"
@@ -505,16 +506,19 @@ class Workers:
     def _await_all(self) -> None:
         deadline = self._begin + self._settings.start_timeout
         reported: list[str] = []
+        reminder = Reminder()
         while True:
             with self._changed:
                 states = [worker.state for worker in self.members]
                 if states == reported:
                     self._changed.wait(_TICK_SECONDS)
                 self._check_start(deadline)
+            labels = [worker.output.label for worker in self.members]
+            progress = StartProgress(labels, states, time.monotonic() - self._begin)
             if states != reported:
-                labels = [worker.output.label for worker in self.members]
-                self._on_progress(StartProgress(labels, states, time.monotonic() - self._begin))
+                self._on_progress(progress)
                 reported = states
+            reminder.remind(lambda progress=progress: str(progress))  # type: ignore[misc]  # mypy cannot tell the type of a lambda's default
             if all(state == SERVING for state in states):
                 return
 
@@ -559,7 +563,13 @@ class Workers:
             index, initialization_timeout=self._settings.start_timeout, shutdown_timeout=_SHUTDOWN_SECONDS
         )
         assignment = Assignment(
-            index, worker.host, job, self._settings.device, self._settings.options, **self._place.serving(index)
+            index,
+            worker.host,
+            job,
+            self._settings.device,
+            self._settings.options,
+            heartbeat_timeout=self._settings.heartbeat_timeout,
+            **self._place.serving(index),
         )
         return index, assignment.fields()
 

@@ -11,7 +11,7 @@ from pjrt.api.checks import check_option_names
 from pjrt.api.device import Attributes
 from pjrt.api.errors import InvalidArgumentError, PjrtError, UnauthenticatedError, UnavailableError
 from pjrt.api.plugin import Plugin
-from pjrt.remote.transport.addresses import DEFAULT_KEEPALIVE, LONGEST_KEEPALIVE, SHORTEST_KEEPALIVE
+from pjrt.remote.transport.addresses import DEFAULT_KEEPALIVE, checked_keepalive
 
 if TYPE_CHECKING:
     from pjrt.remote.client.client import RemoteClient
@@ -71,15 +71,9 @@ class RemotePlugin(Plugin):
         timeout = options.get("timeout", _TIMEOUT_SECONDS)
         if isinstance(timeout, bool) or not isinstance(timeout, (int, float)) or not timeout > 0:
             raise InvalidArgumentError(f"expected a timeout in seconds, more than 0, found {timeout!r}")
-        heartbeat = options.get("heartbeat_timeout", DEFAULT_KEEPALIVE)
-        is_number = isinstance(heartbeat, (int, float)) and not isinstance(heartbeat, bool)
-        if not is_number or not SHORTEST_KEEPALIVE <= heartbeat <= LONGEST_KEEPALIVE:
-            raise InvalidArgumentError(
-                f"expected a heartbeat_timeout in seconds, from {SHORTEST_KEEPALIVE:g} to {LONGEST_KEEPALIVE:g}, found "
-                f"{heartbeat!r}"
-            )
+        heartbeat = checked_keepalive(options.get("heartbeat_timeout", DEFAULT_KEEPALIVE))
         files = {name: options[name] for name in _FILES if name in options}
-        return _connect(address, files, float(timeout), float(heartbeat), options.get("transfer_directory"))
+        return _connect(address, files, float(timeout), heartbeat, options.get("transfer_directory"))
 
 
 def _connect(

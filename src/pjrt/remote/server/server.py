@@ -36,7 +36,7 @@ from pjrt.remote.security.strangers import Strangers, host_of
 from pjrt.remote.server.isolation import Isolated, IsolatedSession
 from pjrt.remote.server.service import health_methods, ifrt_methods
 from pjrt.remote.server.session import ServeOptions, Session, Workers
-from pjrt.remote.transport.addresses import SERVER_KEEPALIVE, Address, parse_address
+from pjrt.remote.transport.addresses import Address, parse_address, server_keepalive
 from pjrt.remote.transport.grpc_server import CallContext, GrpcServer
 from pjrt.remote.transport.host_buffers import SUBDIRECTORY_ATTRIBUTE, TransferDirectory
 from pjrt.system import most_open_files, release_freed_memory
@@ -296,7 +296,7 @@ class Server:
                     credentials=credentials,
                     authorize=self._reception.authorize,
                     max_message_bytes=options.limits.message_bytes,
-                    options=(*SERVER_KEEPALIVE, *_connection_limits(options.limits)),
+                    options=(*server_keepalive(options.heartbeat_timeout), *_connection_limits(options.limits)),
                 )
         except BaseException:
             if isinstance(devices, Isolated):

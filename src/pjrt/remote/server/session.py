@@ -47,6 +47,7 @@ from pjrt.remote.security.limits import Limits, SessionUsage
 from pjrt.remote.server.executables import Call, HostCallback, SessionExecutable
 from pjrt.remote.server.memory import ArrayMemory, HostBuffers, ProgramMemory, shortened
 from pjrt.remote.server.requests import HANDLERS, Handler
+from pjrt.remote.transport.addresses import DEFAULT_KEEPALIVE, checked_keepalive
 
 if TYPE_CHECKING:
     from pjrt.remote.metrics import MetricsServer
@@ -406,6 +407,8 @@ class ServeOptions:
             they send. It returns bytes and arrays. The workers of a cluster run functions of their controller so; by
             default no function is called.
         pass_on_call: has another server call such functions: the inner nodes of a cluster pass them on to its workers.
+        heartbeat_timeout: the seconds of silence after which a client is lost, at least 2. A client has a time of its
+            own for the server; give both the same where the network may fail for longer.
     """
 
     tls_certificate: str | os.PathLike[str] | None = None
@@ -422,8 +425,10 @@ class ServeOptions:
     allow_options: Collection[str] | None = ()
     call_function: CallFunction | None = None
     pass_on_call: PassOnCall | None = None
+    heartbeat_timeout: float = DEFAULT_KEEPALIVE
 
     def __post_init__(self) -> None:
+        checked_keepalive(self.heartbeat_timeout)
         if self.allow_options is not None:
             names = frozenset(expect_all(self.allow_options, str, "the name of a compile option"))
             object.__setattr__(self, "allow_options", names)

@@ -108,7 +108,7 @@ def _local_socket(scheme: str, path: str, text: str) -> Address:
 # to hours. With them it takes seconds, although no connection was closed.
 
 SHORTEST_KEEPALIVE = 2.0
-"""The shortest time after which a silent server can be lost: servers allow two pings a second."""
+"""The shortest time after which a silent server can be lost: servers allow four pings a second."""
 
 LONGEST_KEEPALIVE = 86400.0
 
@@ -122,21 +122,38 @@ def client_keepalive(seconds: float = DEFAULT_KEEPALIVE) -> tuple[tuple[str, int
     server that waits for its device looks like a lost server.
 
     Args:
-        seconds: the time: half of it from the last data to a ping, and half from the ping to its answer.
+        seconds: the time: a quarter of it from the last data to a ping, and the rest from the ping to its answer. gRPC
+            gives data that are on their way only the second part.
     """
-    half = int(seconds * 500)
+    to_ping, to_answer = int(seconds * 250), int(seconds * 750)
     return (
-        ("grpc.keepalive_time_ms", half),
-        ("grpc.keepalive_timeout_ms", half),
-        ("grpc.http2.ping_timeout_ms", half),  # gRPC's core since 2024 looks at this one alone (grpc/grpc#39239)
+        ("grpc.keepalive_time_ms", to_ping),
+        ("grpc.keepalive_timeout_ms", to_answer),
+        ("grpc.http2.ping_timeout_ms", to_answer),  # gRPC's core since 2024 looks at this one alone (grpc/grpc#39239)
         ("grpc.keepalive_permit_without_calls", 1),
         ("grpc.http2.max_pings_without_data", 0),  # any number: a long computation sends no data
     )
 
 
-SERVER_KEEPALIVE: tuple[tuple[str, int], ...] = (
-    *client_keepalive(),
-    # A client that pings more often is taken for an attack, and its connection is closed.
-    ("grpc.http2.min_ping_interval_without_data_ms", int(SHORTEST_KEEPALIVE * 250)),
-)
-"""The arguments of a server."""
+def server_keepalive(seconds: float) -> tuple[tuple[str, int], ...]:
+    """Return the arguments of a server whose clients are lost after a time of silence."""
+    return (
+        *client_keepalive(seconds),
+        # A client that pings more often is taken for an attack, and its connection is closed.
+        ("grpc.http2.min_ping_interval_without_data_ms", int(SHORTEST_KEEPALIVE * 125)),
+    )
+
+
+def checked_keepalive(seconds: object) -> float:
+    """Return a time of silence, which a user has chosen.
+
+    Raises:
+        InvalidArgumentError: it is no number, or too short or too long.
+    """
+    is_number = isinstance(seconds, (int, float)) and not isinstance(seconds, bool)
+    if not is_number or not SHORTEST_KEEPALIVE <= seconds <= LONGEST_KEEPALIVE:  # type: ignore[operator]
+        raise InvalidArgumentError(
+            f"expected a heartbeat_timeout in seconds, from {SHORTEST_KEEPALIVE:g} to {LONGEST_KEEPALIVE:g}, found "
+            f"{seconds!r}"
+        )
+    return float(seconds)  # type: ignore[arg-type]

@@ -91,11 +91,12 @@ class FirstMessages:
     def deadline(self) -> float | None:
         """Return when the next turn ends, on the clock of ``time.time``; ``None`` without one."""
         with self._lock:
-            return self._turns[0].end if self._turns else None
+            left = self._turns[0].end - time.monotonic() if self._turns else None
+        return None if left is None else time.time() + left
 
     def expire(self) -> None:
         """Give up the calls whose time is over."""
-        now = time.time()
+        now = time.monotonic()
         with self._lock:
             late = [turn.call for turn in self._turns if turn.end <= now]
             self._turns = [turn for turn in self._turns if turn.end > now]
@@ -110,7 +111,7 @@ class FirstMessages:
                 if len(self._turns) >= FIRST_MESSAGES_AT_ONCE or not self._waiting:
                     return
                 call = self._waiting.popleft()
-                self._turns.append(_Turn(call, time.time() + FIRST_MESSAGE_SECONDS))
+                self._turns.append(_Turn(call, time.monotonic() + FIRST_MESSAGE_SECONDS))
             call.receive_first()
 
 
