@@ -302,6 +302,9 @@ class XlaBuffer(ArrayHolder, Buffer):
     def unsafe_pointer(self) -> int:
         self.check_usable()
         array = self.available_array()
+        if array is None and (peers := self.type.runtime.peers) is not None:
+            peers.launches.join()  # the work may have all that it needs here, and wait for other processes
+            array = self.available_array()
         if array is None:
             raise FailedPreconditionError(
                 "the buffer has no memory yet, because the work that fills it has not begun; wait for buffer.ready() "

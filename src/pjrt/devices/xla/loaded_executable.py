@@ -320,7 +320,7 @@ class Executor:
             futures: gets a future of the completion for each device.
         """
         sources = [[argument.source() for argument in row] for row in rows]
-        if any(isinstance(source, Future) for row in sources for source in row):
+        if any(isinstance(source, Future) for row in sources for source in row) or self._waits():
             contributions = [
                 self._contribution(row, own, non_donatable) for row, own in zip(rows, sources, strict=True)
             ]
@@ -395,7 +395,13 @@ class Executor:
                     if not contribution.start.future.done():
                         contribution.start.set_error(failure)
 
-        all_arrived.add_done_callback(start)
+        def arrived(future: Future[None]) -> None:
+            if self._partners is not None and self._waits():
+                self._partners.launches.add(partial(start, future))
+            else:
+                start(future)
+
+        all_arrived.add_done_callback(arrived)
 
     def _contribution(
         self, row: Sequence[XlaBuffer], sources: list[Source], non_donatable: frozenset[int]
@@ -431,8 +437,9 @@ class Executor:
         Raises:
             PjrtError: the program could not be started, or its execution failed at once.
         """
-        if self._partners is not None and not self._has_run and self._exchanges_data():
-            self._partners.check_program(self._device_ids, self._executable.name, self._fingerprint)
+        if self._meets():
+            assert self._partners is not None
+            self._partners.first_runs.meet(self._device_ids, self._processes, self._executable.name, self._fingerprint)
         columns = [list(column) for column in zip(*rows, strict=True)]
         for number in non_donatable & self.donated:  # a copy is donated instead
             columns[number] = self._copies(number, columns[number])
@@ -492,6 +499,19 @@ class Executor:
         """Let no other process wait for this one's part of a launch, which has failed."""
         if self._partners is not None and self._exchanges_data():
             self._partners.part_failed(self._processes, error)
+
+    def _waits(self) -> bool:
+        """Whether the next launch must not start in the caller's thread, which may be needed where others come from."""
+        return self._partners is not None and (self._partners.launches.are_waiting or self._meets())
+
+    def _meets(self) -> bool:
+        """Whether the processes meet before this launch."""
+        return (
+            self._partners is not None
+            and not self._has_run
+            and self._partners.first_runs.are_new(self._device_ids, self._fingerprint)
+            and self._exchanges_data()
+        )
 
     def _exchanges_data(self) -> bool:
         try:

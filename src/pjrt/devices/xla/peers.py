@@ -9,7 +9,9 @@ import os
 import socket
 import stat
 import threading
+import time
 import weakref
+from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,11 +20,12 @@ from pjrt import distributed
 from pjrt.api.buffer import Buffer
 from pjrt.api.checks import expect_all, expect_int
 from pjrt.api.errors import (
-    AlreadyExistsError,
+    DeadlineExceededError,
     FailedPreconditionError,
     InvalidArgumentError,
     PjrtError,
     StatusCode,
+    UnavailableError,
     UnimplementedError,
     unimplemented,
 )
@@ -36,6 +39,7 @@ from pjrt.devices.xla.future import in_thread
 from pjrt.devices.xla.runtime import ArrayType, Runtime
 from pjrt.devices.xla.special_buffers import type_of_spec, uninitialized
 from pjrt.distributed import CoordinationStore
+from pjrt.distributed.settings import LONGEST_START_SECONDS
 
 # The sockets of gloo, which carries XLA's collectives between processes. A collective waits for its peers for half an
 # hour, and XLA has no function to end it sooner. But gloo gives up at once when a connection breaks. So the connections
@@ -173,9 +177,16 @@ def _close_all(sockets: Collection[socket.socket]) -> None:
         each.close()
 
 
-# XLA does not notice that the processes run different programs: it adds up whatever comes. So the process that is first
-# with its n-th new program on some devices tells the others which one it is. That costs a message for each new program,
+# XLA does not notice that the processes run different programs: it adds up whatever comes. It gives them 30 seconds to
+# meet in the first run of a program, and the loss of one of them does not end this. So they meet here first, and each
+# tells the others which program is its n-th new one on some devices. That costs three messages for each new program,
 # and nothing for the runs that follow.
+
+_LOOK_SECONDS = 0.5
+"""The time after which a process that waits for others looks whether they can still come."""
+
+_FIRST_RUN_SECONDS = LONGEST_START_SECONDS
+"""The longest wait for the others in the first run of a program: that of gloo in all later ones."""
 
 
 class FirstRuns:
@@ -185,26 +196,42 @@ class FirstRuns:
         store: the store of the job.
         directory: the directory in the store.
         process_index: this process.
+        check: is called with the processes of a program, and raises an error if one of them cannot run it any more.
     """
 
-    def __init__(self, store: CoordinationStore, directory: str, process_index: int) -> None:
+    def __init__(
+        self,
+        store: CoordinationStore,
+        directory: str,
+        process_index: int,
+        check: Callable[[Collection[int]], object],
+    ) -> None:
         self._store = store
         self._directory = directory
         self._process_index = process_index
+        self._check = check
         self._lock = threading.Lock()
         # The programs by devices; None where a program of unknown code has run, which cannot be counted.
         self._seen: dict[tuple[int, ...], set[str] | None] = {}
 
-    def check(self, device_ids: Sequence[int], name: str, fingerprint: str) -> None:
-        """Compare a program with the one that the other processes run; a program that was compared is not again.
+    def are_new(self, device_ids: Sequence[int], fingerprint: str) -> bool:
+        """Whether ``meet`` would wait for the other processes."""
+        seen = self._seen.get(tuple(device_ids), set())
+        return seen is not None and fingerprint not in seen
+
+    def meet(self, device_ids: Sequence[int], processes: Collection[int], name: str, fingerprint: str) -> None:
+        """Wait until all processes run a program, and compare it with theirs; a program that was compared is not again.
 
         Args:
             device_ids: the devices of the program.
+            processes: the processes of the devices.
             name: its name, for messages.
-            fingerprint: that of its code; empty if it is unknown.
+            fingerprint: that of its code; empty if it is unknown, and nothing is waited for.
 
         Raises:
             FailedPreconditionError: another process runs another program.
+            DeadlineExceededError: not all processes came, for half an hour.
+            PjrtError: one of the processes is lost, or has failed its part of a program.
         """
         devices = tuple(device_ids)
         with self._lock:
@@ -215,31 +242,98 @@ class FirstRuns:
             number = len(seen)
             if not fingerprint:
                 self._seen[devices] = None
-        other = self._first(devices, number, json.dumps([self._process_index, name, fingerprint]).encode())
-        if other is None:
-            return
-        process_index, other_name, other_fingerprint = json.loads(other)
-        if not other_fingerprint:
-            self._seen[devices] = None
-        elif fingerprint and other_fingerprint != fingerprint:
-            raise FailedPreconditionError(
-                "the processes do not run the same program in the same order: this process runs the program "
-                f"{name!r} with the fingerprint {fingerprint}, process {process_index} runs the program "
-                f"{other_name!r} with the fingerprint {other_fingerprint}"
-            )
-
-    def _first(self, devices: tuple[int, ...], number: int, own: bytes) -> bytes | None:
-        """Return what the first process with a number has put; ``None`` if it is this process, or the job has ended."""
         group = hashlib.sha256(repr(devices).encode()).hexdigest()[:16]
-        key = f"{self._directory}/{group}/{number}"
+        place = f"{self._directory}/{group}/{number}"
         try:
-            self._store.put(key, own, overwrite=False)
-        except AlreadyExistsError:
-            with contextlib.suppress(PjrtError):
-                return self._store.try_get(key)
-        except PjrtError:
-            pass  # a process is lost; the program finds out by itself
-        return None
+            self._store.put(f"{place}/{self._process_index}", json.dumps([name, fingerprint]).encode())
+            there = self._there(place)
+            if there.keys() >= set(processes):
+                self._store.put(f"{place}/all", b"")
+            elif fingerprint:
+                there = self._awaited(place, processes, name)
+        except UnavailableError:
+            return  # a process is lost; the program finds out by itself
+        if not all(other for _, other in there.values()):
+            self._seen[devices] = None
+        elif fingerprint:
+            self._compare(there, name, fingerprint)
+
+    def _awaited(self, place: str, processes: Collection[int], name: str) -> dict[int, tuple[str, str]]:
+        """Return what all processes have put; wait for it."""
+        end = time.monotonic() + _FIRST_RUN_SECONDS
+        while True:
+            with contextlib.suppress(DeadlineExceededError):
+                self._store.get(f"{place}/all", _LOOK_SECONDS)
+                return self._there(place)
+            self._check(processes)
+            there = self._there(place)
+            missing = sorted(set(processes) - there.keys())
+            if not missing or not all(fingerprint for _, fingerprint in there.values()):
+                return there
+            if time.monotonic() > end:
+                raise DeadlineExceededError(
+                    f"not all processes have run the program {name!r} within {_FIRST_RUN_SECONDS:g} s of the first; "
+                    f"missing: {', '.join(f'process {index}' for index in missing)}; see what they do"
+                )
+
+    def _there(self, place: str) -> dict[int, tuple[str, str]]:
+        """Return the name and the fingerprint of the program of each process that has come."""
+        entries = ((key.rpartition("/")[2], value) for key, value in self._store.directory(place).items())
+        return {int(index): json.loads(value) for index, value in entries if index.isdecimal()}
+
+    def _compare(self, there: Mapping[int, tuple[str, str]], name: str, fingerprint: str) -> None:
+        for index, (other_name, other_fingerprint) in sorted(there.items()):
+            if other_fingerprint != fingerprint:
+                raise FailedPreconditionError(
+                    "the processes do not run the same program in the same order: this process runs the program "
+                    f"{name!r} with the fingerprint {fingerprint}, process {index} runs the program {other_name!r} "
+                    f"with the fingerprint {other_fingerprint}"
+                )
+
+
+class Launches:
+    """The launches of one client that cannot start in the caller's thread, because one waits for other processes.
+
+    They start one after the other, in a thread of their own: their order is that of the callers.
+    """
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._waiting: deque[Callable[[], object]] = deque()
+
+    @property
+    def are_waiting(self) -> bool:
+        """Whether a launch has not started."""
+        return bool(self._waiting)
+
+    def add(self, launch: Callable[[], object]) -> None:
+        """Start a launch when those before it have started."""
+        with self._changed:
+            self._waiting.append(launch)
+            is_first = len(self._waiting) == 1
+        if is_first:
+            threading.Thread(target=self._work, name="pjrt-first-runs", daemon=True).start()
+
+    def _work(self) -> None:
+        while True:
+            try:
+                self._waiting[0]()
+            except BaseException:  # the interpreter ends, and lets no thread start anything any more
+                with self._changed:
+                    self._waiting.clear()
+                    self._changed.notify_all()
+                raise
+            with self._changed:
+                self._waiting.popleft()
+                if not self._waiting:
+                    self._changed.notify_all()
+                    return
+
+    def join(self, deadline: float | None = None) -> None:
+        """Wait until all have started, or until a time of ``time.monotonic``."""
+        left = None if deadline is None else max(0.0, deadline - time.monotonic())
+        with self._changed:
+            self._changed.wait_for(lambda: not self._waiting, left)
 
 
 # XLA's own code exchanges the devices and runs the collectives. This package sees to it that nothing waits for a
@@ -248,7 +342,7 @@ class FirstRuns:
 # failed its part of a program: the others would wait for it for half an hour, or take the data of its next program for
 # those of this one.
 
-_MEETING_SECONDS = 300.0
+_MEETING_SECONDS = LONGEST_START_SECONDS
 """The longest time to wait until all processes make the client."""
 
 _MPI_LIBRARY = "MPITRAMPOLINE_LIB"
@@ -283,6 +377,7 @@ class Peers:
         process_index: the number of this process.
         process_count: the number of processes.
         host: the address of this host at which the other processes reach it; ``None`` if it is unknown.
+        launches: those that wait for other processes.
     """
 
     def __init__(self, job: distributed.Job, collectives: str = "gloo") -> None:
@@ -301,7 +396,11 @@ class Peers:
         with _numbers_lock:
             number = _numbers[job] = _numbers.get(job, -1) + 1
         self._name = f"pjrt/cpu/{number}"
-        self._programs = FirstRuns(job.store, f"{self._name}/programs", self.process_index)
+        self.launches = Launches()
+        check = weakref.WeakMethod(self._check_before_meeting)
+        self._programs = FirstRuns(
+            job.store, f"{self._name}/programs", self.process_index, lambda processes: _call(check, processes)
+        )
         if number:
             # XLA's keys in the store are the same for each client, so each further client has a store of its own.
             self._job = distributed.join(job.store, job.process_index, job.process_count, name=self._name)
@@ -392,13 +491,16 @@ class Peers:
         if len(set(processes)) > 1:
             self.check(processes)
 
-    def check_program(self, device_ids: Sequence[int], name: str, fingerprint: str) -> None:
-        """Return if the other processes run the same program as the next new one on these devices, as far as is known.
+    @property
+    def first_runs(self) -> FirstRuns:
+        """The programs that the processes have run together."""
+        return self._programs
 
-        Raises:
-            FailedPreconditionError: another process runs another program.
-        """
-        self._programs.check(device_ids, name, fingerprint)
+    def _check_before_meeting(self, processes: Collection[int]) -> None:
+        self.check(processes)
+        failure = self._published_failure(processes)
+        if failure is not None:
+            raise failure
 
     def begin_first_run(self, processes: Collection[int]) -> Callable[[], None]:
         """Note that a program is about to run for the first time; return the function that notes the end of this run.

@@ -340,6 +340,8 @@ class Runtime:
         Returns:
             Whether it was this call that closed the runtime.
         """
+        if not self.is_closed:
+            self.join_launches()
         with self._lock:
             if self.is_closed:
                 return False
@@ -362,6 +364,11 @@ class Runtime:
             self.ended = reason
         self.watcher.abandon(reason)
         return [jaxlib_client, *jaxlib_client.live_arrays(), *jaxlib_client.live_executables(), *self._release()]
+
+    def join_launches(self, deadline: float | None = None) -> None:
+        """Wait for launches that wait for other processes, until a time of ``time.monotonic``."""
+        if self.peers is not None:
+            self.peers.launches.join(deadline)
 
     def close_to_others(self) -> None:
         """Refuse all threads from now on except the one that ends the interpreter."""
@@ -390,6 +397,7 @@ class Runtime:
 
     def _is_settled_by(self, deadline: float) -> bool:
         """Whether all work under way is finished by a time."""
+        self.join_launches(deadline)
         arrays = [] if self._jaxlib_client is None else self._jaxlib_client.live_arrays()
         return all(_is_settled_by(array, deadline) for array in arrays)
 

@@ -51,6 +51,9 @@ class Endable(Protocol):
     def abandon(self, reason: str) -> list[Any]:
         """End without waiting, in the child of a fork, and return the objects that must never be destroyed."""
 
+    def join_launches(self, deadline: float | None = None) -> None:
+        """Wait for launches that wait for other processes, until a time of ``time.monotonic``."""
+
     def close_to_others(self) -> None:
         """Refuse all threads from now on except the one that ends the interpreter."""
 
@@ -121,6 +124,8 @@ def _at_exit() -> None:
     if _state["forked"] or not _state["used"]:
         return
     deadline = time.monotonic() + _PATIENCE_SECONDS
+    for runtime in list(_runtimes):
+        runtime.join_launches(deadline)
     _state["ender"] = threading.get_ident()
     for runtime in list(_runtimes):
         runtime.close_to_others()

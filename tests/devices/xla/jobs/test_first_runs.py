@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+
 import pytest
 from job_fixtures import StartJob
 from job_programs import ALL_REDUCE
@@ -85,4 +87,62 @@ distributed.shutdown()
     for process in job.processes:
         for word, value in (("dumped", 4096), ("again", 4096), ("three", 6144), ("loaded", 8192), ("after", 10240)):
             assert process.hear(word) == f"{word} [{value}.0]"
+    job.succeed()
+
+
+WAITS = (
+    ALL_REDUCE
+    + """
+job = initialize(recoverable=True, heartbeat_timeout_seconds=5)
+client = pjrt.client("cpu")
+executable = client.compile(all_reduce(2), pjrt.CompileOptions(num_replicas=2))
+double = client.compile(DOUBLE)
+say("there")
+if rank == 1:
+    hear()
+rows = [executable.execute(put(client)) for _ in range(2)]
+say("alone", np.asarray(double(client.buffer_from_host(np.ones(4, "f4")))[0])[0])
+"""
+)
+
+
+def test_the_first_run_waits_for_who_compiles_longer_and_other_programs_run(start_job: StartJob) -> None:
+    """XLA, which gives the others 30 seconds, does not begin before all are there."""
+    job = start_job(
+        2,
+        WAITS
+        + """
+if rank == 0:
+    say("XLA has begun:", bool(job.store.directory("cpu:gloo")))
+say("sums", [first(each) for each in rows])
+distributed.shutdown()
+""",
+    )
+    assert job[0].hear("alone") == "alone 2.0"
+    assert job[0].hear("XLA") == "XLA has begun: False"
+    job[1].say()
+    assert [process.hear("sums") for process in job.processes] == ["sums [[2048.0], [2048.0]]"] * 2
+    job.succeed()
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+def test_who_is_lost_before_the_first_run_holds_nobody_up(start_job: StartJob, number: int) -> None:
+    job = start_job(2, WAITS + "attempt(lambda: [first(each) for each in rows])\nos._exit(0)\n")
+    job[1].hear("there")
+    assert job[0].hear("alone") == "alone 2.0"
+    job[1].kill(number)
+    line = job[0].hear("UnavailableError")
+    assert f"process 1 (pid {job[1].popen.pid} on " in line
+    assert "Gloo" not in line
+    assert job[0].wait() == 0
+
+
+@pytest.mark.full
+def test_who_leaves_waits_for_its_first_runs(start_job: StartJob) -> None:
+    """One process has started its part when it leaves, and the others have not come to theirs."""
+    job = start_job(2, WAITS + "distributed.shutdown()\nsay('sums', [first(each) for each in rows])\n")
+    job[0].hear("alone")
+    job[1].say()
+    assert [process.hear("sums") for process in job.processes] == ["sums [[2048.0], [2048.0]]"] * 2
     job.succeed()
