@@ -39,6 +39,18 @@ def test_lines_may_be_in_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert capsys.readouterr().err == ""
 
 
+def test_lines_for_which_the_disk_has_no_room_are_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The worker would stand still if nobody read its output any more."""
+    (tmp_path / "log").symlink_to("/dev/full")
+    output = WorkerOutput("node1", path=tmp_path / "log")
+    output.write_line("one")
+    output.write_line("two")
+    errors = capsys.readouterr().err
+    assert errors.endswith("[node1] one\n[node1] two\n")
+    assert output.tail == ["one", "two"]
+    output.close()
+
+
 def test_hidden_lines_are_kept_for_errors(capsys: pytest.CaptureFixture[str]) -> None:
     output = WorkerOutput("node1", shown=False)
     output.write_line("secret")

@@ -5,6 +5,8 @@ A branch is several workers behind one client, which an inner node of a tree of 
 
 from __future__ import annotations
 
+import errno
+import os
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NoReturn
@@ -227,6 +229,10 @@ class BranchWorker(Member):
         return error if str(self) in error.message and not self.is_loss(error) else super().named(error, place)
 
 
+# gRPC's errors for a ping without an answer, and the system's for data without one.
+_SIGNS_OF_SILENCE = "ping timeout", "keepalive", os.strerror(errno.ETIMEDOUT)
+
+
 def reason_of(error: PjrtError, heartbeat_timeout: float) -> str:
     """Return why a connection has ended.
 
@@ -234,7 +240,7 @@ def reason_of(error: PjrtError, heartbeat_timeout: float) -> str:
         error: the error of its client.
         heartbeat_timeout: the seconds without a sign of life after which a worker is lost.
     """
-    if "ping timeout" in error.message or "keepalive" in error.message:
+    if any(sign in error.message for sign in _SIGNS_OF_SILENCE):
         return f"it gave no sign of life for {heartbeat_timeout:g} s"
     if error.code is StatusCode.UNAVAILABLE:
         return "its process ended, or its connection was lost"

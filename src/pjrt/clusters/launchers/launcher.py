@@ -8,6 +8,7 @@ from __future__ import annotations
 import abc
 import collections
 import contextlib
+import logging
 import os
 import re
 import shlex
@@ -26,6 +27,8 @@ from pjrt.api.errors import FailedPreconditionError, InvalidArgumentError
 from pjrt.api.printable import printable
 from pjrt.remote.security.credentials import read_token
 from pjrt.system.python_process import module_command, module_environment
+
+_log = logging.getLogger("pjrt")
 
 _TAIL_LINES = 40
 _TAIL_COLUMNS = 500
@@ -57,12 +60,27 @@ class WorkerOutput:
         with self._lock:
             self._tail.append(line[:_TAIL_COLUMNS])
             if self._file is not None:
-                self._file.write(f"{line}\n")
+                self._write(f"{line}\n")
         if self._shown and self._file is None:
             try:
                 sys.stderr.write(f"[{self.label}] {printable(line, colors=True)}\n")
             except (OSError, ValueError, AttributeError):  # closed, or a program without a console
                 self._shown = False
+
+    def _write(self, text: str) -> None:
+        """Write to the file; without room for it, lines are shown instead: the worker waits if nobody reads them."""
+        assert self._file is not None
+        try:
+            self._file.write(text)
+        except OSError as error:
+            _log.warning("cannot write the log of %s, which is shown instead: %s", self.label, error)
+            self._close_file()
+
+    def _close_file(self) -> None:
+        if self._file is not None:
+            with contextlib.suppress(OSError):  # there is no room for the last line
+                self._file.close()
+        self._file = None
 
     @property
     def tail(self) -> list[str]:
@@ -73,9 +91,8 @@ class WorkerOutput:
     def close(self) -> None:
         """Close the file. May be called again; later lines are kept in the tail alone."""
         with self._lock:
-            if self._file is not None:
-                self._file.close()
-            self._file, self._shown = None, False
+            self._close_file()
+            self._shown = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from pjrt.api.errors import AbortedError, FailedPreconditionError, InternalError
 from pjrt.api.key_value_store import KeyValueStore
 from pjrt.devices.xla import _jaxlib
 from pjrt.devices.xla.peers import own_host
-from pjrt.distributed import Job, join
+from pjrt.distributed import Job, current, join
 from pjrt.host.processes import Bytes, Collectives, ProcessGroup
 from pjrt.host_memory.array import HostArray
 
@@ -151,6 +151,7 @@ class XlaCollectives(Collectives):
         # XLA's client must be gone before the agent through which its processes meet.
         leave = weakref.WeakMethod(self._leave)
         self._job.on_end(lambda: (method := leave()) and method())
+        self._follow(current())
         watch = threading.Thread(
             target=_watch,
             args=(self._job, weakref.WeakMethod(self._drop)),
@@ -158,6 +159,21 @@ class XlaCollectives(Collectives):
             daemon=True,
         )
         watch.start()
+
+    def _follow(self, outer: Job | None) -> None:
+        """End all exchanges soon after a loss in the job of the cluster or user, where it may be noticed earlier."""
+        if outer is None or outer.process_count != self._job.process_count:
+            return
+        drop = weakref.WeakMethod(self._drop)
+
+        def miss(process_index: int, error: PjrtError, is_gone: bool) -> None:
+            if is_gone:  # it may have done its part, and the last bytes be on their way
+                timer = threading.Timer(_LEAVING_SECONDS, lambda: (method := drop()) and method(error))
+                timer.daemon = True
+                timer.start()
+
+        outer.on_absence(miss)
+        outer.on_end(lambda: outer.failure and (method := drop()) and method(outer.failure))
 
     def gather(self, group: ProcessGroup, message: Bytes) -> list[Bytes]:
         count = len(group.members)
