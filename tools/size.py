@@ -16,7 +16,7 @@ from pathlib import Path
 HERE = Path(__file__).parents[1]
 SUFFIXES = (".py", ".pyi", ".pyx", ".pxd", ".pxi", ".c", ".h")
 
-BUDGET = {"files": 669, "lines": 174_985}
+BUDGET = {"files": 669, "lines": 175_800}
 """The most files and lines by hand."""
 
 
