@@ -16,6 +16,7 @@ SLEEPERS = {
     "distributed/test_heartbeats.py": "sleeps on a clock that does not wait",
     "distributed/test_job.py": "looks again and again, with a limit",
     "native/random_kills.py": "kills at random moments",
+    "network/hosts.py": "is a network that fails for a time",
     "plugins/tiny/control.py": "looks again and again, with a limit",
     "plugins/waiting.py": "looks again and again, with a limit",
     "remote/client/test_connection.py": "keeps Python's lock",
