@@ -8,7 +8,7 @@ MUTANTS = (
         "transfer.c",
         "  when_submitted(defined, buffer->space->device, submit_copy, each);\n"
         "  completion_unref(defined);\n"
-        "  *out = buffer_make(space, &buffer->shape, to, done);\n",
+        "  *out = buffer_make(space, &of, to, done);\n",
         "  completion_unref(done);\n"
         "  atomic_fetch_sub(&from->readers, 1);\n"
         "  *out = buffer_make(space, &buffer->shape, from, defined);\n",
