@@ -11,15 +11,7 @@ import click
 
 import pjrt
 from pjrt.artifacts.compilation_cache import CompilationCache
-from pjrt.cli._compilation import (
-    Compilation,
-    Count,
-    compile_for,
-    print_cost,
-    print_largest,
-    print_one,
-    print_several,
-)
+from pjrt.cli._compilation import Compilation, Count, compile_for, print_cost, print_largest, print_one, print_several
 from pjrt.cli._console import EXIT_CODE, echo, error_as_dict, fail, note_overwriting, one_line, print_json, progress
 from pjrt.cli._options import (
     cache_option,

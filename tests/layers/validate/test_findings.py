@@ -189,7 +189,7 @@ except pjrt.PjrtError:
 
 
 def test_devices_of_a_second_client_at_the_same_addresses_are_live() -> None:
-    """Those that a thread has seen are not looked up again, until their client ends."""
+    """Keep the devices that a thread has seen no longer than their client lives."""
     client, devices = 0x1000, (ctypes.c_uint64 * 2)(0x2000, 0x2008)
 
     def create(address: int) -> None:

@@ -28,6 +28,7 @@ from pjrt.devices.xla.executable import SERIALIZED
 from pjrt.devices.xla.runtime import Runtime
 from pjrt.stablehlo.encodings.safe_parse import check_once, run_module
 from pjrt.stablehlo.facts.outline import Outline
+from pjrt.stablehlo.ir.mlir_module import CHLO_FUNCTIONS
 from pjrt.stablehlo.ir.types import TensorType, TokenType, TupleType, ValueType
 
 if TYPE_CHECKING:
@@ -153,14 +154,7 @@ def _is_ordinary_composite(name: str, attributes: str, has_region: bool) -> bool
     return is_known and not attributes
 
 
-_CHLO = frozenset(
-    f"chlo.{name}"
-    for name in (
-        *("acos", "acosh", "asin", "asinh", "atan", "atanh", "bessel_i1e", "conj", "cosh", "digamma", "erf", "erf_inv"),
-        *("erfc", "is_inf", "is_neg_inf", "is_pos_inf", "lgamma", "next_after", "polygamma", "sinh", "square", "tan"),
-        "zeta",
-    )
-)
+_CHLO = CHLO_FUNCTIONS | {f"chlo.{name}" for name in ("conj", "next_after", "polygamma", "square", "zeta")}
 _TOP_K_ATTRIBUTES = re.compile(r"\{(is_stable = (true|false), )?k = \d{1,18} : i64\}")
 
 

@@ -94,6 +94,7 @@ class PeakFinder:
 
     Args:
         functions: its functions by name.
+        nbytes: returns the bytes of a value of a type.
     """
 
     def __init__(self, functions: Mapping[str, Function], nbytes: Callable[[ValueType], int] = nbytes) -> None:

@@ -580,6 +580,16 @@ DEEPEST = 100
 """The most operations with regions that may lie one inside the other: readers of a program recurse into them."""
 
 
+CHLO_FUNCTIONS = frozenset(
+    f"chlo.{name}"
+    for name in (
+        *("acos", "acosh", "asin", "asinh", "atan", "atanh", "bessel_i1e", "cosh", "digamma", "erf", "erf_inv", "erfc"),
+        *("is_inf", "is_neg_inf", "is_pos_inf", "lgamma", "sinh", "tan"),
+    )
+)
+"""The functions of one number that CHLO has and StableHLO lacks."""
+
+
 def widen(operation: Any) -> None:
     """Let an operation on floats below 32 bits be computed with f32, and its result be rounded."""
     ir = _bindings().ir

@@ -256,18 +256,11 @@ def _widen_functions(module: MlirModule) -> None:
     """Have functions of floats without infinity and NaN computed with f32: the pass counts on both."""
     with module as mlir:
         for operation in list(walk(mlir.operation)):
-            if operation.name in _FUNCTIONS and str(operation.operands[0].type.element_type) in _FINITE:
+            if operation.name in mlir_module.CHLO_FUNCTIONS and str(operation.operands[0].type.element_type) in _FINITE:
                 mlir_module.widen(operation)
 
 
 _FINITE = ("f4E2M1FN", "f6E2M3FN", "f6E3M2FN")
-_FUNCTIONS = frozenset(
-    f"chlo.{name}"
-    for name in (
-        *("acos", "acosh", "asin", "asinh", "atan", "atanh", "bessel_i1e", "cosh", "digamma", "erf", "erf_inv", "erfc"),
-        *("is_inf", "is_neg_inf", "is_pos_inf", "lgamma", "sinh", "tan"),
-    )
-)
 
 
 def _without_values(module: MlirModule) -> MlirModule:
